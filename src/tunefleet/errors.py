@@ -1,0 +1,178 @@
+"""The exceptions that Tunefleet raises on purpose.
+
+    TunefleetError
+    ├── SpecError            a document that a user wrote is wrong (lists every fault)
+    ├── InputError           data, a model or a value that a user named cannot be used
+    │   ├── DataError        a dataset is missing, empty or lacks a field
+    │   └── ModelError       a model or tokenizer is missing or cannot be loaded
+    ├── NotFoundError        nothing has that id or name
+    ├── ConflictError        the thing is in a state that forbids the request
+    │   ├── IllegalTransition   a status change that the lifecycle table does not have
+    │   └── OffsetConflict   a stream was continued at the wrong place; carries the right one
+    ├── AuthError            no key, or a key that is wrong or revoked
+    ├── ForbiddenError       a valid key that may not do this
+    ├── TooLargeError        a body, file or archive over its limit
+    ├── ArtifactError        files that do not match their digest, or an unsafe archive
+    ├── StoreError           the database or data folder cannot be used
+    ├── UnreachableError     the server, or something that it needs, does not answer
+    └── MachineError         this machine lacks something: a port, disk, a device, a package
+
+`str(error)` and `error.hint` are for the user and may be shown to anybody who made the request; `error.detail` is
+for logs only and is never sent over the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class TunefleetError(Exception):
+    """A failure that Tunefleet understands.
+
+    Args:
+        message: One sentence that names the thing; public.
+        hint: The way out; public.
+        detail: What a maintainer needs; private, for logs.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(self, message: str, *, hint: str | None = None, detail: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong in a document.
+
+    Args:
+        path: Dotted path of the field, such as ``spec.training.learning_rate``.
+        message: What is wrong, without the position.
+        line: Line of the document, from 1; 0 if unknown.
+        column: Column of the document, from 1; 0 if unknown.
+        hint: What to write instead, if that is known.
+    """
+
+    path: str
+    message: str
+    line: int = 0
+    column: int = 0
+    hint: str | None = None
+
+    def __str__(self) -> str:
+        place = f"line {self.line}, column {self.column}: " if self.line else ""
+        where = f"{self.path}: " if self.path else ""
+        return f"{place}{where}{self.message}{f' ({self.hint})' if self.hint else ''}"
+
+
+class SpecError(TunefleetError):
+    """A document is wrong; every fault is listed."""
+
+    code = "spec_invalid"
+
+    def __init__(self, faults: Sequence[Fault], *, filename: str | None = None) -> None:
+        self.faults = tuple(faults)
+        self.filename = filename
+        name = filename or "the document"
+        count = "1 fault" if len(self.faults) == 1 else f"{len(self.faults)} faults"
+        super().__init__(f"{name} has {count}: " + "; ".join(str(fault) for fault in self.faults))
+
+
+class InputError(TunefleetError):
+    """Something that the user named cannot be used; trying again will not help."""
+
+    code = "input_invalid"
+
+
+class DataError(InputError):
+    """A dataset is missing, empty, or lacks a field."""
+
+    code = "data_invalid"
+
+
+class ModelError(InputError):
+    """A model or tokenizer is missing or cannot be loaded."""
+
+    code = "model_invalid"
+
+
+class NotFoundError(TunefleetError):
+    """Nothing has that id or name."""
+
+    code = "not_found"
+
+
+class ConflictError(TunefleetError):
+    """The thing is in a state that forbids the request."""
+
+    code = "conflict"
+
+
+class IllegalTransition(ConflictError):
+    """The lifecycle table has no such change of status."""
+
+    code = "illegal_transition"
+
+
+class OffsetConflict(ConflictError):
+    """A stream was continued at the wrong place.
+
+    Args:
+        cursor: Where the receiver stands: the next sequence number or byte that it takes.
+    """
+
+    code = "offset_conflict"
+
+    def __init__(self, message: str, *, cursor: int) -> None:
+        super().__init__(message)
+        self.cursor = cursor
+
+
+class AuthError(TunefleetError):
+    """There is no key, or it is wrong or revoked."""
+
+    code = "unauthenticated"
+
+
+class ForbiddenError(TunefleetError):
+    """The key is valid but may not do this."""
+
+    code = "forbidden"
+
+
+class TooLargeError(TunefleetError):
+    """A body, a file or an archive is over its limit."""
+
+    code = "too_large"
+
+
+class ArtifactError(TunefleetError):
+    """Files do not match their digest, or an archive is unsafe."""
+
+    code = "artifact_invalid"
+
+
+class StoreError(TunefleetError):
+    """The database or the data folder cannot be used."""
+
+    code = "store_unusable"
+
+
+class UnreachableError(TunefleetError):
+    """A server, or a service that it needs, does not answer."""
+
+    code = "unreachable"
+
+
+class MachineError(TunefleetError):
+    """This machine lacks something: a port, disk space, a device, a package."""
+
+    code = "machine"

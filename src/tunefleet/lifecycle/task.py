@@ -1,0 +1,141 @@
+"""The life of a task: statuses, the reasons that move it, and which reasons are worth a retry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tunefleet.errors import IllegalTransition
+
+
+class TaskStatus(StrEnum):
+    """Where a task stands. The last four are final."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    RUNNING = "running"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+
+    @property
+    def final(self) -> bool:
+        """Whether the status never changes again."""
+        return self in FINAL
+
+
+FINAL: Final = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED})
+
+
+class RetryBudget(StrEnum):
+    """Which counter a retry is charged to."""
+
+    NONE = "none"
+    """Final at once: trying again cannot help."""
+    ATTEMPTS = "attempts"
+    """Counts against `retry.max_attempts`."""
+    LOST = "lost"
+    """Counts against `max_lost`: the machine's fault, not the task's."""
+    FREE = "free"
+    """Costs nothing: the task never started."""
+
+
+class TaskReason(StrEnum):
+    """Why a task changes its status. Callers give a reason, never a status."""
+
+    READY = "ready"
+    OFFERED = "offered"
+    NOT_ACCEPTED = "not_accepted"
+    STARTED = "started"
+    FINISHED = "finished"
+    STOPPED_EARLY = "stopped_early"
+    PAUSED = "paused"
+    RESUMED = "resumed"
+    CANCELLED_BY_USER = "cancelled_by_user"
+    ABORTED = "aborted"
+    UPSTREAM_FAILED = "upstream_failed"
+    UPSTREAM_CANCELLED = "upstream_cancelled"
+    CONDITION_UNMET = "condition_unmet"
+    UPSTREAM_SKIPPED = "upstream_skipped"
+    BAD_INPUT = "bad_input"
+    BUG = "bug"
+    OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
+    NETWORK = "network"
+    KILLED = "killed"
+    CRASHED = "crashed"
+    TIMEOUT = "timeout"
+    WORKER_LOST = "worker_lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a reason leads to.
+
+    Args:
+        status: The status if the task is not tried again.
+        budget: What a retry is charged to; with a budget left the task returns to the queue instead.
+    """
+
+    status: TaskStatus
+    budget: RetryBudget = RetryBudget.NONE
+
+
+_S = TaskStatus
+OUTCOMES: Final[dict[TaskReason, Outcome]] = {
+    TaskReason.READY: Outcome(_S.QUEUED),
+    TaskReason.OFFERED: Outcome(_S.DISPATCHED),
+    TaskReason.NOT_ACCEPTED: Outcome(_S.QUEUED, RetryBudget.FREE),
+    TaskReason.STARTED: Outcome(_S.RUNNING),
+    TaskReason.FINISHED: Outcome(_S.COMPLETED),
+    TaskReason.STOPPED_EARLY: Outcome(_S.COMPLETED),
+    TaskReason.PAUSED: Outcome(_S.PAUSED),
+    TaskReason.RESUMED: Outcome(_S.QUEUED),
+    TaskReason.CANCELLED_BY_USER: Outcome(_S.CANCELLED),
+    TaskReason.ABORTED: Outcome(_S.CANCELLED),
+    TaskReason.UPSTREAM_FAILED: Outcome(_S.FAILED),
+    TaskReason.UPSTREAM_CANCELLED: Outcome(_S.CANCELLED),
+    TaskReason.CONDITION_UNMET: Outcome(_S.SKIPPED),
+    TaskReason.UPSTREAM_SKIPPED: Outcome(_S.SKIPPED),
+    TaskReason.BAD_INPUT: Outcome(_S.FAILED),
+    TaskReason.BUG: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.OUT_OF_MEMORY: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.DISK_FULL: Outcome(_S.FAILED),
+    TaskReason.NETWORK: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.KILLED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.CRASHED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.TIMEOUT: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.WORKER_LOST: Outcome(_S.FAILED, RetryBudget.LOST),
+}
+
+_OPEN = frozenset(TaskStatus) - FINAL
+TRANSITIONS: Final[dict[TaskStatus, frozenset[TaskStatus]]] = {
+    _S.PENDING: frozenset({_S.QUEUED, _S.SKIPPED, _S.FAILED, _S.CANCELLED}),
+    _S.QUEUED: frozenset({_S.DISPATCHED, _S.FAILED, _S.CANCELLED}),
+    _S.DISPATCHED: frozenset({_S.QUEUED, _S.RUNNING, _S.FAILED, _S.CANCELLED}),
+    _S.RUNNING: frozenset({_S.QUEUED, _S.PAUSED, _S.COMPLETED, _S.FAILED, _S.CANCELLED}),
+    _S.PAUSED: frozenset({_S.QUEUED, _S.FAILED, _S.CANCELLED}),
+    **dict.fromkeys(FINAL, frozenset()),
+}
+
+
+def move(status: TaskStatus, reason: TaskReason, *, retry: bool = False) -> TaskStatus:
+    """Return the status that a reason leads to.
+
+    Args:
+        status: Where the task stands.
+        reason: Why it moves.
+        retry: Whether the caller found budget left for another try; then a retryable reason leads back to the queue.
+
+    Raises:
+        IllegalTransition: If the table has no such change.
+    """
+    outcome = OUTCOMES[reason]
+    target = TaskStatus.QUEUED if retry and outcome.budget is not RetryBudget.NONE else outcome.status
+    if target not in TRANSITIONS[status]:
+        raise IllegalTransition(f"A task that is {status.value} cannot become {target.value} ({reason.value}).")
+    return target

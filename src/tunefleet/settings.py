@@ -1,0 +1,134 @@
+"""Frozen settings, one class per process; the only module that reads `os.environ` (but one in `attach`).
+
+Names from the documents that we stay compatible with are kept exactly; ours start with `TUNEFLEET_`. Each process
+builds its settings once, in its `main`, and passes them down. `.env` is read there too, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from tunefleet.errors import MachineError
+
+S = TypeVar("S", bound="ProcessSettings")
+
+
+def _comma_list(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
+
+
+def _variable(*names: str) -> AliasChoices:
+    return AliasChoices(*names)
+
+
+class ProcessSettings(BaseSettings):
+    """What every process has."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, case_sensitive=True)
+
+    home: Path = Field(default=Path("~/.tunefleet"), validation_alias=_variable("TUNEFLEET_HOME"))
+    """Where this user's client file and job endpoints lie."""
+    jobs_dir: Path | None = Field(default=None, validation_alias=_variable("TUNEFLEET_JOBS_DIR"))
+    log_level: str = Field(default="INFO", validation_alias=_variable("LOG_LEVEL"))
+
+    @property
+    def home_dir(self) -> Path:
+        """`home` with `~` resolved."""
+        return self.home.expanduser()
+
+    @property
+    def endpoints_dir(self) -> Path:
+        """Where live jobs can be found: one folder with an `endpoint.json` each."""
+        return (self.jobs_dir or self.home / "jobs").expanduser()
+
+    @property
+    def client_file(self) -> Path:
+        """The URL and key that the CLI and the SDK use when nothing else is given."""
+        return self.home_dir / "client.json"
+
+
+class ClientSettings(ProcessSettings):
+    """Settings of the CLI and the SDK."""
+
+    url: str | None = Field(default=None, validation_alias=_variable("TUNEFLEET_URL"))
+    key: SecretStr | None = Field(default=None, validation_alias=_variable("TUNEFLEET_KEY"))
+
+
+class ServerSettings(ProcessSettings):
+    """Settings of the server."""
+
+    data: Path = Field(default=Path("~/.tunefleet/data"), validation_alias=_variable("TUNEFLEET_DATA"))
+    host: str = Field(default="127.0.0.1", validation_alias=_variable("TUNEFLEET_HOST"))
+    port: int = Field(default=8000, ge=0, le=65535, validation_alias=_variable("TUNEFLEET_PORT"))
+    database_url: str | None = Field(default=None, validation_alias=_variable("TUNEFLEET_DATABASE_URL"))
+    """Default: an SQLite file in the data folder."""
+    synchronous: str = Field(default="FULL", pattern="^(FULL|NORMAL)$", validation_alias=_variable("TUNEFLEET_SYNC"))
+    """SQLite's `synchronous`: `FULL` survives a power cut, `NORMAL` a killed process."""
+    lost_after_s: float = Field(default=30.0, ge=1.0, validation_alias=_variable("TUNEFLEET_LOST_AFTER_S"))
+    accept_within_s: float = Field(default=10.0, gt=0, validation_alias=_variable("TUNEFLEET_ACCEPT_WITHIN_S"))
+    max_body_bytes: int = Field(default=8 << 20, gt=0, validation_alias=_variable("TUNEFLEET_MAX_BODY_BYTES"))
+    """Limit for a JSON or YAML body; files are streamed and limited by `max_upload_bytes`."""
+    max_upload_bytes: int = Field(default=1 << 40, gt=0, validation_alias=_variable("TUNEFLEET_MAX_UPLOAD_BYTES"))
+    public_base_url: str | None = Field(default=None, validation_alias=_variable("PUBLIC_BASE_URL"))
+    cors_origins: CommaList = Field(default=(), validation_alias=_variable("TUNEFLEET_CORS_ORIGINS"))
+
+    @property
+    def data_dir(self) -> Path:
+        """`data` with `~` resolved."""
+        return self.data.expanduser()
+
+
+class WorkerSettings(ProcessSettings):
+    """Settings of a worker."""
+
+    server_url: str = Field(default="http://127.0.0.1:8000", validation_alias=_variable("ORCHESTRATOR_BASE_URL"))
+    key: SecretStr | None = Field(default=None, validation_alias=_variable("TUNEFLEET_WORKER_KEY"))
+    results_dir: Path = Field(default=Path("./results_workers"), validation_alias=_variable("RESULTS_DIR"))
+    worker_id: str | None = Field(default=None, validation_alias=_variable("WORKER_ID"))
+    """Default: made once and kept in the results folder."""
+    tags: CommaList = Field(default=(), validation_alias=_variable("WORKER_TAGS"))
+    job_slots: int = Field(default=1, ge=0, validation_alias=_variable("TUNEFLEET_JOB_SLOTS"))
+    light_slots: int = Field(default=32, ge=0, validation_alias=_variable("TUNEFLEET_LIGHT_SLOTS"))
+    warm_start: bool = Field(default=True, validation_alias=_variable("TUNEFLEET_WARM_START"))
+    """Keep the training libraries imported in a fork server, so that a job starts in under a second."""
+    warm_idle_s: float = Field(default=1800.0, gt=0, validation_alias=_variable("TUNEFLEET_WARM_IDLE_S"))
+    torch_threads: int | None = Field(default=None, ge=1, validation_alias=_variable("TUNEFLEET_TORCH_THREADS"))
+    allow_code: bool = Field(default=False, validation_alias=_variable("TUNEFLEET_ALLOW_CODE"))
+
+
+def load(cls: type[S], **overrides: Any) -> S:
+    """Build the settings of a process from its environment and explicit overrides.
+
+    Args:
+        cls: Which process.
+        overrides: Values from the command line, by field name; `None` means "not given".
+
+    Raises:
+        MachineError: If a value is unusable; the message names the variable and the value.
+    """
+    given = {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return cls(**given)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in error.errors())
+        raise MachineError(f"A setting cannot be used: {faults}.", hint="Mend the variable or the option.") from None
+
+
+def inherited_environment(*drop: str) -> dict[str, str]:
+    """Return this process's environment for a child, without variables that the child must not see.
+
+    Args:
+        drop: Names to leave out; keys of ours are always left out.
+    """
+    hidden = {"TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", *drop}
+    return {name: value for name, value in os.environ.items() if name not in hidden}
+
+

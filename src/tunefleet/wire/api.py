@@ -1,0 +1,306 @@
+"""Bodies and views of the HTTP API under `/api/v1`; server, client, CLI and page share them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import Field
+
+from tunefleet.wire.base import Body, Message
+from tunefleet.wire.link import Capabilities
+
+T = TypeVar("T")
+
+Role = Literal["admin", "member", "viewer", "worker"]
+
+
+class Page(Message, Generic[T]):
+    """One page of a list; `next_cursor` is null on the last."""
+
+    items: tuple[T, ...]
+    next_cursor: str | None = None
+
+
+class Problem(Message):
+    """An error, as RFC 9457 `application/problem+json`."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    hint: str | None = None
+    faults: tuple[dict[str, Any], ...] = ()
+    cursor: int | None = None
+
+
+class FaultView(Message):
+    """One fault of a document."""
+
+    path: str
+    message: str
+    line: int = 0
+    column: int = 0
+    hint: str | None = None
+
+
+class SubmitRequest(Body):
+    """A workflow document, and which artifacts stand for the local paths in it.
+
+    Args:
+        document: The YAML or JSON text, as the user wrote it.
+        inputs: Task name → pointer into the spec (such as `data.path`) → digest of an artifact known to the server.
+        strict: Refuse a task that no present worker could ever run.
+    """
+
+    document: str
+    filename: str | None = None
+    inputs: dict[str, dict[str, str]] = Field(default_factory=dict)
+    strict: bool = False
+
+
+class ValidateReply(Message):
+    """The outcome of a validation; faults are empty if the document is good."""
+
+    ok: bool
+    tasks: tuple[str, ...] = ()
+    faults: tuple[FaultView, ...] = ()
+
+
+class ProgressView(Message):
+    """Where a running task stands; the newest progress record of its journal."""
+
+    phase: str
+    step: int = 0
+    max_steps: int = 0
+    step_time_s: float | None = None
+    tokens_per_s: float | None = None
+    eta_s: float | None = None
+    rss_bytes: int | None = None
+    gpu_bytes: int | None = None
+    at: datetime | None = None
+
+
+class AttemptView(Message):
+    """One try of a task."""
+
+    number: int
+    worker_id: str
+    state: Literal["offered", "accepted", "finished", "void"]
+    reason: str | None = None
+    error: str | None = None
+    offered_at: datetime
+    accepted_at: datetime | None = None
+    finished_at: datetime | None = None
+
+
+class TaskView(Message):
+    """A task in lists."""
+
+    id: str
+    workflow_id: str
+    name: str
+    kind: str
+    status: str
+    reason: str | None = None
+    error: str | None = None
+    why: str | None = None
+    """Why it waits, if it waits."""
+    owner: str
+    priority: int = 0
+    attempts: int = 0
+    worker_id: str | None = None
+    parent_task_id: str | None = None
+    created_at: datetime
+    queued_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    progress: ProgressView | None = None
+
+
+class TaskDetail(TaskView):
+    """A task with all that is known of it."""
+
+    spec: dict[str, Any]
+    inputs: dict[str, str] = Field(default_factory=dict)
+    result: dict[str, Any] | None = None
+    detail: str | None = None
+    attempt_list: tuple[AttemptView, ...] = ()
+
+
+class WorkflowView(Message):
+    """A submitted workflow with its tasks."""
+
+    id: str
+    name: str
+    owner: str
+    status: str
+    """`running` until all tasks are final; then `failed`, `cancelled` or `completed`."""
+    created_at: datetime
+    tasks: tuple[TaskView, ...]
+    warnings: tuple[str, ...] = ()
+
+
+class WorkflowDetail(WorkflowView):
+    """A workflow with the document as it was submitted."""
+
+    document: str
+
+
+class EventView(Message):
+    """Something that happened; `id` grows, and is the `Last-Event-ID` of the stream."""
+
+    id: int
+    at: datetime
+    kind: str
+    task_id: str | None = None
+    workflow_id: str | None = None
+    worker_id: str | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class MetricPoint(Message):
+    """Values logged at one step."""
+
+    step: int
+    epoch: float | None = None
+    at: datetime
+    window: tuple[int, int] | None = None
+    values: dict[str, float | str]
+
+
+class MetricsView(Message):
+    """Points of one series in step order, down-sampled if that was asked for."""
+
+    task_id: str
+    series: str
+    names: tuple[str, ...]
+    total: int
+    """Points before down-sampling."""
+    points: tuple[MetricPoint, ...]
+
+
+class LogView(Message):
+    """A piece of a task's log.
+
+    Args:
+        offset: Byte offset of the piece.
+        next_offset: Where the next piece starts.
+        size_bytes: Length of the whole log so far.
+        final: Whether the task is final and the piece reaches the end.
+    """
+
+    text: str
+    offset: int
+    next_offset: int
+    size_bytes: int
+    final: bool
+
+
+class FileEntry(Message):
+    """One file of an artifact."""
+
+    path: str
+    digest: str
+    size_bytes: int
+
+
+class ArtifactCreate(Message):
+    """Publish an artifact whose files are already stored.
+
+    `digest` must be the digest of the manifest (`tunefleet.artifacts.manifest_digest`) of `files`.
+    """
+
+    name: str
+    kind: str = "files"
+    files: tuple[FileEntry, ...]
+    digest: str
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class ArtifactView(Message):
+    """An artifact: files, manifest and digest."""
+
+    id: str
+    name: str
+    kind: str
+    digest: str
+    size_bytes: int
+    file_count: int
+    task_id: str | None = None
+    owner: str
+    created_at: datetime
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
+class ArtifactDetail(ArtifactView):
+    """An artifact with its files."""
+
+    files: tuple[FileEntry, ...]
+
+
+class BlobQuery(Message):
+    """Which of these files does the server lack?"""
+
+    blobs: tuple[FileEntry, ...]
+
+
+class BlobMissing(Message):
+    """A file that the server lacks, and how much of it an earlier upload left."""
+
+    digest: str
+    offset: int = 0
+
+
+class BlobReply(Message):
+    """The files that have to be uploaded."""
+
+    missing: tuple[BlobMissing, ...]
+
+
+class WorkerView(Message):
+    """A worker as the server knows it."""
+
+    id: str
+    status: Literal["online", "unreachable", "lost", "offline"]
+    owner: str
+    capabilities: Capabilities
+    running: tuple[str, ...] = ()
+    """Ids of the tasks that it holds."""
+    registered_at: datetime
+    last_seen_at: datetime | None = None
+
+
+class KeyCreate(Body):
+    """A new API key."""
+
+    name: str
+    role: Role = "member"
+
+
+class KeyView(Message):
+    """An API key, without its secret."""
+
+    id: str
+    name: str
+    role: Role
+    owner: str
+    created_at: datetime
+    last_used_at: datetime | None = None
+    revoked_at: datetime | None = None
+
+
+class KeyCreated(KeyView):
+    """A new API key; the secret is shown this once."""
+
+    secret: str
+
+
+class ServerInfo(Message):
+    """What `GET /api/v1/info` tells anybody who asks."""
+
+    version: str
+    api: str = "v1"
+    authenticated: bool
+    role: Role | None = None
+    owner: str | None = None

@@ -1,0 +1,146 @@
+"""The job folder: what lies where in `<results>/<task_id>/`, and the shapes of its files.
+
+    job.json                what to run, frozen              status.json   phase, step, last values; final state stays
+    journal/<launch>.jsonl  what the trainer reports         train.log     stdout and stderr
+    shipped.json            how far it was delivered         exit.json     how the process ended
+    lock                    held by every process of the job
+    checkpoints/checkpoint-<step>/ + manifest.json           superseded/   checkpoints beyond a resume
+    final_lora/ | final_model/                               responses.json   the executor's result
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tunefleet.wire.base import Message
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """Paths of one job folder; touches nothing on disk."""
+
+    root: Path
+
+    @property
+    def job_json(self) -> Path:
+        """What to run; written and synced before the attempt is accepted."""
+        return self.root / "job.json"
+
+    @property
+    def status_json(self) -> Path:
+        """Phase, step and last values, written by the trainer."""
+        return self.root / "status.json"
+
+    @property
+    def exit_json(self) -> Path:
+        """How the trainer process ended, written by its keeper."""
+        return self.root / "exit.json"
+
+    @property
+    def shipped_json(self) -> Path:
+        """How far journal and log were delivered, written by the shipper."""
+        return self.root / "shipped.json"
+
+    @property
+    def finish_json(self) -> Path:
+        """The finish message that is to be delivered, written by the worker before its first try."""
+        return self.root / "finish.json"
+
+    @property
+    def journal_dir(self) -> Path:
+        """One file a launch."""
+        return self.root / "journal"
+
+    @property
+    def log(self) -> Path:
+        """Standard output and standard error of all launches."""
+        return self.root / "train.log"
+
+    @property
+    def lock(self) -> Path:
+        """Locked as long as any process of the job lives."""
+        return self.root / "lock"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """`checkpoint-<step>` folders."""
+        return self.root / "checkpoints"
+
+    @property
+    def responses_json(self) -> Path:
+        """The executor's result."""
+        return self.root / "responses.json"
+
+
+class Job(Message):
+    """`job.json`: everything that a trainer process needs, and nothing secret.
+
+    Args:
+        program: `package.module:function`, called with the path of the job folder.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        launch: Id of the launch that is to start; a new one for each process start.
+        endpoint_dir: Where the control callback writes its endpoint folder.
+        env: Variables that the process gets on top of the scrubbed environment.
+        gpus: UUIDs of the GPUs that the process may see.
+    """
+
+    job_id: str
+    task_id: str
+    attempt: int
+    launch: str
+    kind: str
+    name: str
+    program: str
+    spec: dict[str, Any]
+    inputs: dict[str, str] = Field(default_factory=dict)
+    endpoint_dir: str | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+    processes: int = 1
+
+
+class JobStatus(Message):
+    """`status.json`: where the trainer stands; the last one stays.
+
+    `state` is final once it is `completed`, `stopped`, `paused`, `aborted` or `failed`. `intent` is written before a
+    deliberate end, so that an end without it is known to be a crash.
+    """
+
+    state: Literal["starting", "running", "completed", "stopped", "paused", "aborted", "failed"]
+    phase: str = "loading"
+    step: int = 0
+    max_steps: int = 0
+    at: float
+    pid: int
+    intent: Literal["stop", "pause", "abort"] | None = None
+    error: str | None = None
+    error_kind: Literal["input", "oom", "disk", "network", "bug"] | None = None
+    traceback: str | None = None
+    values: dict[str, float | str] = Field(default_factory=dict)
+
+
+class JobExit(Message):
+    """`exit.json`: what the keeper saw when the process ended."""
+
+    launch: str
+    pid: int
+    returncode: int
+    """As `subprocess` gives it: negative for a signal."""
+    at: float
+
+
+class Shipped(Message):
+    """`shipped.json`: how far journal and log were delivered."""
+
+    cursors: dict[str, int] = Field(default_factory=dict)
+    """Launch → next sequence number to deliver."""
+    offsets: dict[str, int] = Field(default_factory=dict)
+    """Launch → byte offset in its journal file of that record."""
+    log_offset: int = 0
+    log_base: int = 0
+    """Offset in `train.log` at which the current attempt's log starts."""
+    attempt: int = 0

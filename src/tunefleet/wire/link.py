@@ -1,0 +1,244 @@
+"""Messages of the link between a worker and the server (one long-polled exchange).
+
+An attempt is named by its token everywhere: `{attempt_id}.{mac}`. Whoever holds the token owns the attempt; a token
+that the server no longer honours is answered with `drop`, and the holder ends the job and forgets it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tunefleet.wire.base import Message
+
+SlotClass = Literal["job", "light"]
+"""`job`: one process of its own, a training. `light`: runs inside the worker, several at once."""
+
+DesiredAction = Literal["run", "pause", "cancel"]
+FinishOutcome = Literal["completed", "failed", "cancelled", "paused"]
+
+
+class Gpu(Message):
+    """One GPU as the worker sees it, `CUDA_VISIBLE_DEVICES` applied."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_total_bytes: int
+    memory_free_bytes: int | None = None
+
+
+class ExecutorOffer(Message):
+    """A task kind that a worker can run, or why it cannot."""
+
+    kind: str
+    slot_class: SlotClass = "job"
+    available: bool = True
+    reason: str | None = None
+
+
+class Capabilities(Message):
+    """What a worker is and has."""
+
+    version: str
+    hostname: str
+    executors: tuple[ExecutorOffer, ...]
+    slots: dict[SlotClass, int]
+    cpu_count: int
+    memory_total_bytes: int
+    memory_free_bytes: int
+    disk_free_bytes: int
+    gpus: tuple[Gpu, ...] = ()
+    tags: tuple[str, ...] = ()
+    cached_models: tuple[str, ...] = ()
+    allow_code: bool = False
+    platform: str = ""
+
+
+class RegisterRequest(Message):
+    """A worker's process has started, or the server asked it to say again who it is.
+
+    Args:
+        worker_id: Stable across restarts of one state folder.
+        session: New for each process start; fences the process before it.
+        state_id: Identity of the state folder (`RESULTS_DIR`), so that two machines cannot share a worker id.
+        holding: Tokens of the attempts that the worker has accepted and not finished.
+    """
+
+    worker_id: str
+    session: str
+    state_id: str
+    capabilities: Capabilities
+    holding: tuple[str, ...] = ()
+
+
+class RegisterReply(Message):
+    """What a registered worker may rely on.
+
+    Args:
+        keep: Held tokens that are still good.
+        drop: Held tokens that are void; their jobs are to be ended, nothing is to be delivered.
+        hold_s: How long an exchange may be held open.
+        lost_after_s: Silence after which the server gives the worker up.
+    """
+
+    keep: tuple[str, ...]
+    drop: tuple[str, ...]
+    hold_s: float
+    lost_after_s: float
+
+
+class Finish(Message):
+    """How an attempt ended.
+
+    Args:
+        token: The attempt.
+        outcome: How it ended, in the worker's eyes; the server decides about a retry.
+        reason: A `lifecycle.task.TaskReason` value.
+        error: One sentence for the user, if it failed.
+        detail: The last traceback, if there is one.
+        result: The executor's result (`responses.json`); empty unless completed.
+        cursors: For each launch, the journal sequence number after its last record. The server takes the finish only
+            when it has all of them, else answers `behind`.
+    """
+
+    token: str
+    outcome: FinishOutcome
+    reason: str
+    error: str | None = None
+    detail: str | None = None
+    result: dict[str, Any] = Field(default_factory=dict)
+    cursors: dict[str, int] = Field(default_factory=dict)
+
+
+class CommandOutcome(Message):
+    """What became of a command that the server sent."""
+
+    command_id: str
+    state: Literal["acknowledged", "applied", "durable", "failed"]
+    step: int | None = None
+    message: str | None = None
+    checkpoint: str | None = None
+
+
+class Reached(Message):
+    """The worker has brought an attempt to the desired state of this generation."""
+
+    token: str
+    generation: int
+
+
+class ExchangeRequest(Message):
+    """Everything that a worker has to say, and how long it will wait for an answer.
+
+    A newer exchange of the same session makes the server answer the older one at once, empty.
+    """
+
+    worker_id: str
+    session: str
+    wait_s: float = 0.0
+    holding: tuple[str, ...] = ()
+    accepts: tuple[str, ...] = ()
+    finishes: tuple[Finish, ...] = ()
+    outcomes: tuple[CommandOutcome, ...] = ()
+    reached: tuple[Reached, ...] = ()
+    want: dict[SlotClass, int] = Field(default_factory=dict)
+
+
+class InputRef(Message):
+    """An artifact that stands for a path of the document.
+
+    Args:
+        digest: Digest of the artifact (of its manifest).
+        name: What the user called it, for messages.
+    """
+
+    digest: str
+    name: str
+
+
+class Offer(Message):
+    """One attempt of a task, offered to one worker.
+
+    Args:
+        token: Names the attempt, and is the bearer key for its results, files, journal and log.
+        attempt: Number of the attempt, from 1.
+        kind: The task kind (`spec.taskType`).
+        spec: The task's validated spec, JSON.
+        inputs: For each pointer into the spec (such as `data.path`) the artifact to put in its place.
+        grace_s: How long a cancelled job has to end before SIGTERM.
+    """
+
+    token: str
+    task_id: str
+    workflow_id: str
+    attempt: int
+    kind: str
+    name: str
+    spec: dict[str, Any]
+    inputs: dict[str, InputRef] = Field(default_factory=dict)
+    slot_class: SlotClass = "job"
+    grace_s: float = 30.0
+
+
+class Desired(Message):
+    """What the server wants an attempt to be; repeated until the worker reports this generation."""
+
+    token: str
+    action: DesiredAction
+    generation: int
+
+
+class Command(Message):
+    """A command for a running job; delivered at least once, deduplicated by its id."""
+
+    token: str
+    command_id: str
+    command: str
+    data: dict[str, Any] = Field(default_factory=dict)
+
+
+class Behind(Message):
+    """A finish that cannot be taken yet: the server lacks journal records."""
+
+    token: str
+    launch: str
+    cursor: int
+
+
+class ExchangeReply(Message):
+    """The server's answer.
+
+    Args:
+        offers: Attempts to accept; repeated until they are accepted or void.
+        accepted: Tokens whose accept is stored: the job may start.
+        finished: Tokens whose finish is stored or no longer matters: the worker may forget them.
+        behind: Finishes to be sent again after shipping the journal from the cursor.
+        drop: Tokens that are void: end the job, deliver nothing.
+    """
+
+    offers: tuple[Offer, ...] = ()
+    accepted: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    behind: tuple[Behind, ...] = ()
+    drop: tuple[str, ...] = ()
+    desired: tuple[Desired, ...] = ()
+    commands: tuple[Command, ...] = ()
+
+
+class JournalBatch(Message):
+    """Records of one launch, as the trainer wrote them, one JSON text a record.
+
+    The sequence number of `lines[0]` is `from_seq`; the following count up by one.
+    """
+
+    launch: str
+    from_seq: int
+    lines: tuple[str, ...]
+
+
+class Cursor(Message):
+    """Where the server stands in a stream: the next sequence number (journal) or byte (log) that it takes."""
+
+    cursor: int
