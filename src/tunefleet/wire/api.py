@@ -22,8 +22,17 @@ class Page(Message, Generic[T]):
     next_cursor: str | None = None
 
 
+PROBLEM_PREFIX = "urn:tunefleet:error:"
+"""What stands before the code of an error (`TunefleetError.code`) in a problem's `type`."""
+
+
 class Problem(Message):
-    """An error, as RFC 9457 `application/problem+json`."""
+    """An error, as RFC 9457 `application/problem+json`.
+
+    Args:
+        type: `PROBLEM_PREFIX` and the error's code, such as `urn:tunefleet:error:not_found`.
+        cursor: Where the server stands, when a stream was continued at the wrong place.
+    """
 
     type: str
     title: str
