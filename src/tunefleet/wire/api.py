@@ -313,3 +313,52 @@ class ServerInfo(Message):
     authenticated: bool
     role: Role | None = None
     owner: str | None = None
+
+
+class CloneRequest(Body):
+    """Submit a task again with some fields changed.
+
+    Args:
+        overrides: Dotted path below `spec` (such as `training.learning_rate`) → value.
+    """
+
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+
+class WhyView(Message):
+    """Why a task waits: one sentence, and what each worker lacks."""
+
+    task_id: str
+    status: str
+    why: str | None = None
+    workers: dict[str, str] = Field(default_factory=dict)
+    """Worker id → why the task cannot run there now."""
+
+
+class LoginCode(Message):
+    """A code that opens one browser session; usable once, for ten minutes."""
+
+    code: str
+    url: str
+
+
+class PruneRequest(Body):
+    """Remove final workflows that ended long ago, and files that nothing refers to.
+
+    Args:
+        older_than_s: Age since their end, in seconds.
+        dry_run: Only say what would be removed.
+    """
+
+    older_than_s: float = Field(ge=0)
+    dry_run: bool = False
+
+
+class PruneReply(Message):
+    """What was removed, or would be."""
+
+    workflows: tuple[str, ...] = ()
+    artifacts: tuple[str, ...] = ()
+    blobs: int = 0
+    freed_bytes: int = 0
+    dry_run: bool = False
