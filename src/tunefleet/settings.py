@@ -130,5 +130,3 @@ def inherited_environment(*drop: str) -> dict[str, str]:
     """
     hidden = {"TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", *drop}
     return {name: value for name, value in os.environ.items() if name not in hidden}
-
-

@@ -1,11 +1,11 @@
 """The job folder: what lies where in `<results>/<task_id>/`, and the shapes of its files.
 
-    job.json                what to run, frozen              status.json   phase, step, last values; final state stays
-    journal/<launch>.jsonl  what the trainer reports         train.log     stdout and stderr
-    shipped.json            how far it was delivered         exit.json     how the process ended
-    lock                    held by every process of the job
-    checkpoints/checkpoint-<step>/ + manifest.json           superseded/   checkpoints beyond a resume
-    final_lora/ | final_model/                               responses.json   the executor's result
+job.json                what to run, frozen              status.json   phase, step, last values; final state stays
+journal/<launch>.jsonl  what the trainer reports         train.log     stdout and stderr
+shipped.json            how far it was delivered         exit.json     how the process ended
+lock                    held by every process of the job
+checkpoints/checkpoint-<step>/ + manifest.json           superseded/   checkpoints beyond a resume
+final_lora/ | final_model/                               responses.json   the executor's result
 """
 
 from __future__ import annotations

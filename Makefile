@@ -1,0 +1,89 @@
+# Everything a developer or a newcomer runs. Each target sets up what it needs; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+# A set-up is redone only when what it installs has changed.
+KEY := $(shell cat constraints/constraints.txt pyproject.toml | sha256sum 2>/dev/null | cut -c1-16 || true)
+ifeq ($(KEY),)
+KEY := $(shell cat constraints/constraints.txt pyproject.toml | shasum -a 256 | cut -c1-16)
+endif
+RUN_READY := $(VENV)/.ready-run-$(KEY)
+DEV_READY := $(VENV)/.ready-dev-$(KEY)
+BENCH_READY := $(VENV)/.ready-bench-$(KEY)
+
+ROUNDS ?= 20
+ARGS ?=
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+.PHONY: demo
+demo: $(RUN_READY) ## set everything up, then fine-tune a model with LoRA on this machine and show it live
+	@$(BIN)/tunefleet demo $(ARGS)
+
+.PHONY: test
+test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage must be 85 % or more
+	@rm -f .coverage .coverage.*
+	@$(BIN)/coverage run -m pytest $(ARGS)
+	@$(BIN)/coverage combine --quiet
+	@$(BIN)/coverage report
+
+.PHONY: unit
+unit: $(DEV_READY) ## run the quick tests only, without coverage
+	@$(BIN)/python -m pytest tests/unit -m "not slow" $(ARGS)
+
+.PHONY: check
+check: $(DEV_READY) ## run all static checks
+	@echo "ruff check";     $(BIN)/ruff check --quiet .
+	@echo "ruff format";    $(BIN)/ruff format --quiet --check .
+	@echo "mypy --strict";  $(BIN)/mypy --no-error-summary
+	@echo "import-linter";  $(BIN)/lint-imports >$(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log; exit 1; }
+	@echo "sizes";          $(BIN)/python -m scripts.check_sizes
+	@echo "documents";      $(BIN)/python -m scripts.check_docs
+	@echo "All checks passed."
+
+.PHONY: format
+format: $(DEV_READY) ## mend what ruff can mend
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format --quiet .
+
+.PHONY: docs
+docs: $(DEV_READY) ## write the generated reference pages and .env.example again
+	@$(BIN)/python -m scripts.write_reference
+
+.PHONY: bench
+bench: $(BENCH_READY) ## run every benchmark beside its peers and print the ratios
+	@for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS); done
+
+.PHONY: chaos
+chaos: $(DEV_READY) ## kill server, worker and trainer at random moments: make chaos ROUNDS=20
+	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/test_kill_matrix.py --timeout 0 $(ARGS)
+
+.PHONY: clean
+clean: ## remove caches and build output, but neither .venv nor results
+	@rm -rf build dist .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: distclean
+distclean: clean ## remove .venv too
+	@rm -rf $(VENV)
+
+# A larger set-up contains the smaller one, so `make demo` after `make test` has nothing to do.
+$(RUN_READY):
+	@[ -e $(DEV_READY) ] || [ -e $(BENCH_READY) ] || scripts/setup.sh run
+	@touch $@
+
+$(DEV_READY):
+	@[ -e $(BENCH_READY) ] || scripts/setup.sh dev
+	@touch $@
+
+$(BENCH_READY):
+	@scripts/setup.sh bench
+	@touch $@

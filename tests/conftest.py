@@ -1,0 +1,80 @@
+"""What every test shares: an environment of its own, free ports, and what to do about a missing service."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+OURS = ("TUNEFLEET_", "ORCHESTRATOR_")
+EXACT = {"LOG_LEVEL", "RESULTS_DIR", "WORKER_ID", "WORKER_TAGS", "PUBLIC_BASE_URL"}
+KEPT = {"TUNEFLEET_CHAOS_ROUNDS"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Give the whole run a home of its own: no test reads a developer's key, or finds a developer's job."""
+    for name in list(os.environ):
+        if (name.startswith(OURS) or name in EXACT) and name not in KEPT:
+            del os.environ[name]
+    os.environ["TUNEFLEET_HOME"] = str(tmp_path_factory.mktemp("home"))
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("HF_HOME", str(tmp_path_factory.mktemp("hf")))
+    # Two threads of torch beside server and worker on two cores are slower than one.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `TUNEFLEET_HOME` for this test alone."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    monkeypatch.setenv("TUNEFLEET_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Callable[[], int]:
+    """Give out ports that nobody listens on; prefer port 0 where the process can say which one it got."""
+    given: set[int] = set()
+
+    def pick() -> int:
+        while True:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                port: int = sock.getsockname()[1]
+            if port not in given:
+                given.add(port)
+                return port
+
+    return pick
+
+
+@pytest.fixture(scope="session")
+def missing() -> Callable[[str], None]:
+    """Say that a service which a test needs is not here: a skip on a laptop, a failure in CI."""
+
+    def say(what: str) -> None:
+        if CI:
+            pytest.fail(f"{what} is missing, and CI must not skip")
+        pytest.skip(f"{what} is missing")
+
+    return say
+
+
+@pytest.fixture(scope="session")
+def as_root() -> None:
+    """Skip where the test is not run by root (mounting a small file system, for example)."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the repository."""
+    return Path(__file__).resolve().parent.parent
