@@ -37,7 +37,9 @@ class ProcessSettings(BaseSettings):
     home: Path = Field(default=Path("~/.tunefleet"), validation_alias=_variable("TUNEFLEET_HOME"))
     """Where this user's client file and job endpoints lie."""
     jobs_dir: Path | None = Field(default=None, validation_alias=_variable("TUNEFLEET_JOBS_DIR"))
+    """Where live jobs can be found; default: `jobs` in `TUNEFLEET_HOME`."""
     log_level: str = Field(default="INFO", validation_alias=_variable("LOG_LEVEL"))
+    """What a process logs: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
 
     @property
     def home_dir(self) -> Path:
@@ -59,26 +61,36 @@ class ClientSettings(ProcessSettings):
     """Settings of the CLI and the SDK."""
 
     url: str | None = Field(default=None, validation_alias=_variable("TUNEFLEET_URL"))
+    """The server that CLI and SDK speak to; default: the one that `tunefleet up` wrote into the client file."""
     key: SecretStr | None = Field(default=None, validation_alias=_variable("TUNEFLEET_KEY"))
+    """The API key for that server; default: the one in the client file."""
 
 
 class ServerSettings(ProcessSettings):
     """Settings of the server."""
 
     data: Path = Field(default=Path("~/.tunefleet/data"), validation_alias=_variable("TUNEFLEET_DATA"))
+    """The server's folder: database, artifacts, first keys. One server at a time."""
     host: str = Field(default="127.0.0.1", validation_alias=_variable("TUNEFLEET_HOST"))
+    """The address to listen on; anything but loopback makes the server reachable by others, who need a key."""
     port: int = Field(default=8000, ge=0, le=65535, validation_alias=_variable("TUNEFLEET_PORT"))
+    """The port to listen on; 0 takes a free one."""
     database_url: str | None = Field(default=None, validation_alias=_variable("TUNEFLEET_DATABASE_URL"))
     """Default: an SQLite file in the data folder."""
     synchronous: str = Field(default="FULL", pattern="^(FULL|NORMAL)$", validation_alias=_variable("TUNEFLEET_SYNC"))
     """SQLite's `synchronous`: `FULL` survives a power cut, `NORMAL` a killed process."""
     lost_after_s: float = Field(default=30.0, ge=1.0, validation_alias=_variable("TUNEFLEET_LOST_AFTER_S"))
+    """Silence after which a worker is given up and its tasks are placed anew."""
     accept_within_s: float = Field(default=10.0, gt=0, validation_alias=_variable("TUNEFLEET_ACCEPT_WITHIN_S"))
+    """How long a worker may take to accept an offer before the task is offered again."""
     max_body_bytes: int = Field(default=8 << 20, gt=0, validation_alias=_variable("TUNEFLEET_MAX_BODY_BYTES"))
     """Limit for a JSON or YAML body; files are streamed and limited by `max_upload_bytes`."""
     max_upload_bytes: int = Field(default=1 << 40, gt=0, validation_alias=_variable("TUNEFLEET_MAX_UPLOAD_BYTES"))
+    """Limit for one uploaded file."""
     public_base_url: str | None = Field(default=None, validation_alias=_variable("PUBLIC_BASE_URL"))
+    """The URL under which others reach the server; used for links that it hands out."""
     cors_origins: CommaList = Field(default=(), validation_alias=_variable("TUNEFLEET_CORS_ORIGINS"))
+    """Web origins that may call the API from a browser, separated by commas."""
 
     @property
     def data_dir(self) -> Path:
@@ -90,18 +102,27 @@ class WorkerSettings(ProcessSettings):
     """Settings of a worker."""
 
     server_url: str = Field(default="http://127.0.0.1:8000", validation_alias=_variable("ORCHESTRATOR_BASE_URL"))
+    """The server that the worker takes its tasks from."""
     key: SecretStr | None = Field(default=None, validation_alias=_variable("TUNEFLEET_WORKER_KEY"))
+    """The worker's API key (role `worker`)."""
     results_dir: Path = Field(default=Path("./results_workers"), validation_alias=_variable("RESULTS_DIR"))
+    """The worker's folder: its identity, and one folder for each task."""
     worker_id: str | None = Field(default=None, validation_alias=_variable("WORKER_ID"))
     """Default: made once and kept in the results folder."""
     tags: CommaList = Field(default=(), validation_alias=_variable("WORKER_TAGS"))
+    """Tags that a task may ask for, separated by commas."""
     job_slots: int = Field(default=1, ge=0, validation_alias=_variable("TUNEFLEET_JOB_SLOTS"))
+    """Trainings at a time."""
     light_slots: int = Field(default=32, ge=0, validation_alias=_variable("TUNEFLEET_LIGHT_SLOTS"))
+    """Tasks at a time of kinds that need no process of their own, such as `echo`."""
     warm_start: bool = Field(default=True, validation_alias=_variable("TUNEFLEET_WARM_START"))
     """Keep the training libraries imported in a fork server, so that a job starts in under a second."""
     warm_idle_s: float = Field(default=1800.0, gt=0, validation_alias=_variable("TUNEFLEET_WARM_IDLE_S"))
+    """How long an unused warm process is kept."""
     torch_threads: int | None = Field(default=None, ge=1, validation_alias=_variable("TUNEFLEET_TORCH_THREADS"))
+    """CPU threads of a training; default: what the machine has."""
     allow_code: bool = Field(default=False, validation_alias=_variable("TUNEFLEET_ALLOW_CODE"))
+    """Whether code in a document (`trust_remote_code`, for now) may run on this worker."""
 
 
 def load(cls: type[S], **overrides: Any) -> S:
