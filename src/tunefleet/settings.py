@@ -32,7 +32,15 @@ def _variable(*names: str) -> AliasChoices:
 class ProcessSettings(BaseSettings):
     """What every process has."""
 
-    model_config = SettingsConfigDict(frozen=True, extra="ignore", populate_by_name=True, case_sensitive=True)
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        case_sensitive=True,
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+    )
 
     home: Path = Field(default=Path("~/.tunefleet"), validation_alias=_variable("TUNEFLEET_HOME"))
     """Where this user's client file and job endpoints lie."""
@@ -76,7 +84,7 @@ class ServerSettings(ProcessSettings):
     port: int = Field(default=8000, ge=0, le=65535, validation_alias=_variable("TUNEFLEET_PORT"))
     """The port to listen on; 0 takes a free one."""
     database_url: str | None = Field(default=None, validation_alias=_variable("TUNEFLEET_DATABASE_URL"))
-    """Default: an SQLite file in the data folder."""
+    """Where the truth is kept; default: an SQLite file in the data folder."""
     synchronous: str = Field(default="FULL", pattern="^(FULL|NORMAL)$", validation_alias=_variable("TUNEFLEET_SYNC"))
     """SQLite's `synchronous`: `FULL` survives a power cut, `NORMAL` a killed process."""
     lost_after_s: float = Field(default=30.0, ge=1.0, validation_alias=_variable("TUNEFLEET_LOST_AFTER_S"))
@@ -84,7 +92,7 @@ class ServerSettings(ProcessSettings):
     accept_within_s: float = Field(default=10.0, gt=0, validation_alias=_variable("TUNEFLEET_ACCEPT_WITHIN_S"))
     """How long a worker may take to accept an offer before the task is offered again."""
     max_body_bytes: int = Field(default=8 << 20, gt=0, validation_alias=_variable("TUNEFLEET_MAX_BODY_BYTES"))
-    """Limit for a JSON or YAML body; files are streamed and limited by `max_upload_bytes`."""
+    """Limit for a JSON or YAML body; files are streamed and have the next limit."""
     max_upload_bytes: int = Field(default=1 << 40, gt=0, validation_alias=_variable("TUNEFLEET_MAX_UPLOAD_BYTES"))
     """Limit for one uploaded file."""
     public_base_url: str | None = Field(default=None, validation_alias=_variable("PUBLIC_BASE_URL"))
@@ -108,7 +116,7 @@ class WorkerSettings(ProcessSettings):
     results_dir: Path = Field(default=Path("./results_workers"), validation_alias=_variable("RESULTS_DIR"))
     """The worker's folder: its identity, and one folder for each task."""
     worker_id: str | None = Field(default=None, validation_alias=_variable("WORKER_ID"))
-    """Default: made once and kept in the results folder."""
+    """The worker's name; default: made once and kept in the results folder."""
     tags: CommaList = Field(default=(), validation_alias=_variable("WORKER_TAGS"))
     """Tags that a task may ask for, separated by commas."""
     job_slots: int = Field(default=1, ge=0, validation_alias=_variable("TUNEFLEET_JOB_SLOTS"))

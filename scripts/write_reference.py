@@ -1,0 +1,142 @@
+"""Write `docs/reference/configuration.md` and `.env.example` from `tunefleet.settings`; `--check` only compares.
+
+A variable is described once, in the docstring below its field.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import AliasChoices
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from tunefleet import settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PROCESSES = {
+    "ProcessSettings": "Every process",
+    "ClientSettings": "CLI and SDK",
+    "ServerSettings": "Server",
+    "WorkerSettings": "Worker",
+}
+
+
+class Variable(NamedTuple):
+    """One environment variable."""
+
+    name: str
+    default: str
+    meaning: str
+
+
+def _docstrings(cls: type) -> dict[str, str]:
+    """Return the string below each field of a class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found = {}
+    for field, below in zip(body.body, body.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+            and isinstance(below.value, ast.Constant)
+        ):
+            found[field.target.id] = " ".join(str(below.value.value).split())
+    return found
+
+
+def _default(field: FieldInfo) -> str:
+    value = field.default
+    if value is PydanticUndefined or value is None or value == ():
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def _names(field: FieldInfo) -> list[str]:
+    alias = field.validation_alias
+    if isinstance(alias, AliasChoices):
+        return [str(choice) for choice in alias.choices]
+    return [str(alias)] if alias else []
+
+
+def variables() -> Iterator[tuple[str, list[Variable]]]:
+    """Yield each process's title with its own variables."""
+    for class_name, title in PROCESSES.items():
+        cls = getattr(settings, class_name)
+        meanings = _docstrings(cls)
+        own = [
+            Variable(name, _default(cls.model_fields[field]), meanings.get(field, ""))
+            for field in inspect.get_annotations(cls)
+            if field in cls.model_fields
+            for name in _names(cls.model_fields[field])
+        ]
+        yield title, own
+
+
+def configuration_page() -> str:
+    """Return the text of `docs/reference/configuration.md`."""
+    parts = [
+        "# Configuration\n",
+        "<!-- Written by `make docs` from src/tunefleet/settings.py; edit the docstrings there. -->\n",
+        "Every process reads its settings once, at its start: options of the command line first, then the environment,",
+        "then a file `.env` in the working directory. A value that cannot be used stops the process with a sentence that",
+        "names the variable and the value. Nothing else reads the environment. `.env.example` lists the same variables.\n",
+        "Booleans take `true` or `false`; durations end in `_S` and are seconds; sizes end in `_BYTES`.\n",
+    ]
+    for title, own in variables():
+        parts += [f"## {title}\n", "| Variable | Default | Meaning |", "|---|---|---|"]
+        parts += [f"| `{v.name}` | {f'`{v.default}`' if v.default else '–'} | {v.meaning} |" for v in own]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def env_example() -> str:
+    """Return the text of `.env.example`."""
+    parts = [
+        "# Every variable that Tunefleet reads. Copy to `.env`, uncomment what you need.",
+        "# Written by `make docs` from src/tunefleet/settings.py.",
+    ]
+    for title, own in variables():
+        parts += ["", f"# ---- {title} ----"]
+        for variable in own:
+            parts += ["", *textwrap.wrap(variable.meaning, 118, initial_indent="# ", subsequent_indent="# ")]
+            parts.append(f"#{variable.name}={variable.default}")
+    return "\n".join(parts) + "\n"
+
+
+def pages() -> dict[Path, str]:
+    """Return what each generated file should hold."""
+    return {
+        ROOT / "docs/reference/configuration.md": configuration_page(),
+        ROOT / ".env.example": env_example(),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Write the files, or say which are out of date; return the exit code."""
+    stale = [
+        (path, text)
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for path, text in stale:
+        if "--check" in arguments:
+            print(f"{path.relative_to(ROOT)} is out of date: run `make docs`")
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 1 if stale and "--check" in arguments else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
