@@ -88,8 +88,8 @@ def configuration_page() -> str:
         "# Configuration\n",
         "<!-- Written by `make docs` from src/tunefleet/settings.py; edit the docstrings there. -->\n",
         "Every process reads its settings once, at its start: options of the command line first, then the environment,",
-        "then a file `.env` in the working directory. A value that cannot be used stops the process with a sentence that",
-        "names the variable and the value. Nothing else reads the environment. `.env.example` lists the same variables.\n",
+        "then a file `.env` in the working directory. A value that cannot be used stops the process with a sentence",
+        "that names the variable and the value. Nothing else reads the environment. `.env.example` lists the same.\n",
         "Booleans take `true` or `false`; durations end in `_S` and are seconds; sizes end in `_BYTES`.\n",
     ]
     for title, own in variables():
@@ -124,9 +124,7 @@ def pages() -> dict[Path, str]:
 def main(arguments: list[str]) -> int:
     """Write the files, or say which are out of date; return the exit code."""
     stale = [
-        (path, text)
-        for path, text in pages().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
+        (path, text) for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     for path, text in stale:
         if "--check" in arguments:

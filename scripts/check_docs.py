@@ -1,0 +1,213 @@
+"""Hold the documents against the tree: links, named tests, variables, commands, and no path of anybody's machine.
+
+Each function returns one line for each fault; `main` prints them all. The tests call the same functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from scripts import write_reference
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPATIBILITY = "docs/reference/compatibility.md"
+STATUSES = {"built", "planned", "differs"}
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+MAKE = re.compile(r"(?:^|`|\$ )make ([a-z][a-z-]*)", re.MULTILINE)
+COMMAND = re.compile(r"(?:^|`|\$ )tunefleet ([a-z][a-z-]*)", re.MULTILINE)
+MACHINE_PATH = re.compile(r"(?<![\w.$~{])/(?:home|Users|root|work|mnt|media)/\w+")
+UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|TBD)\b")
+
+
+class Row(NamedTuple):
+    """A row of the compatibility table."""
+
+    line: int
+    item: str
+    ours: str
+    status: str
+    test: str
+
+
+def tracked(root: Path = ROOT) -> list[Path]:
+    """Return the files that are in the repository or about to be."""
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [path for name in names.stdout.splitlines() if (path := root / name).is_file()]
+
+
+def documents(root: Path = ROOT) -> list[Path]:
+    """Return the Markdown files."""
+    return [path for path in tracked(root) if path.suffix == ".md" and "assets" not in path.parts]
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that a Markdown heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def _anchors(text: str) -> set[str]:
+    return {anchor(line.lstrip("#")) for line in FENCE.sub("", text).splitlines() if line.startswith("#")}
+
+
+def broken_links(root: Path = ROOT) -> list[str]:
+    """Find relative links that lead nowhere."""
+    found = []
+    for page in documents(root):
+        text = page.read_text(encoding="utf-8")
+        for link in LINK.findall(FENCE.sub("", text)):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, part = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            if not target.exists():
+                found.append(f"{page.relative_to(root)}: link to {link}, which does not exist")
+            elif part and target.suffix == ".md" and part not in _anchors(target.read_text(encoding="utf-8")):
+                found.append(f"{page.relative_to(root)}: link to {link}, which has no such heading")
+    return found
+
+
+def rows(root: Path = ROOT) -> Iterator[Row]:
+    """Yield the rows of the compatibility table."""
+    for number, line in enumerate((root / COMPATIBILITY).read_text(encoding="utf-8").splitlines(), 1):
+        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 4 and cells[0] != "Item" and set(cells[0]) - set("-: "):
+            yield Row(number, *cells)
+
+
+def test_names(path: Path) -> set[str]:
+    """Return the tests of a file, as pytest names them after the file: `test_x`, `TestY::test_z`."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            found.add(node.name)
+            methods = [m for m in node.body if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)]
+            found |= {f"{node.name}::{method.name}" for method in methods}
+    return {name for name in found if name.lower().startswith("test")}
+
+
+def compatibility_faults(root: Path = ROOT) -> list[str]:
+    """Find rows that claim to be built and name no test, or one that does not exist."""
+    found = []
+    for row in rows(root):
+        where = f"{COMPATIBILITY}:{row.line}: {row.item}"
+        if row.status not in STATUSES:
+            found.append(f"{where}: the status is {row.status!r}; it must be one of {', '.join(sorted(STATUSES))}")
+        tests = re.findall(r"`([^`]+)`", row.test)
+        if row.status == "built" and not tests:
+            found.append(f"{where}: is built, but no test is named")
+        for name in tests:
+            file, _, test = name.partition("::")
+            if not (root / file).is_file():
+                found.append(f"{where}: names {file}, which does not exist")
+            elif test and test.split("[")[0] not in test_names(root / file):
+                found.append(f"{where}: names {name}, which does not exist")
+    return found
+
+
+def machine_paths(root: Path = ROOT) -> list[str]:
+    """Find absolute paths of somebody's machine."""
+    found = []
+    for path in tracked(root):
+        if path.suffix not in {".md", ".py", ".toml", ".yml", ".yaml", ".sh", ".txt", ""}:
+            continue
+        text = path.read_text(encoding="utf-8", errors="ignore")
+        for number, line in enumerate(text.splitlines(), 1):
+            if hit := MACHINE_PATH.search(line):
+                found.append(f"{path.relative_to(root)}:{number}: {hit.group()} is a path of one machine")
+    return found
+
+
+def unfinished(root: Path = ROOT) -> list[str]:
+    """Find words that say that something is not done."""
+    return [
+        f"{path.relative_to(root)}:{number}: unfinished: {line.strip()[:80]}"
+        for path in tracked(root)
+        if path.suffix in {".py", ".md"} and path != Path(__file__)
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if UNFINISHED.search(line)
+    ]
+
+
+def make_targets(root: Path = ROOT) -> set[str]:
+    """Return the targets of the Makefile."""
+    text = (root / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z][a-z-]*):", text, re.MULTILINE))
+
+
+def cli_commands() -> set[str]:
+    """Return the commands that the CLI has, by its own account."""
+    import typer
+    from tunefleet.cli.main import app
+
+    return set(typer.main.get_group(app).commands)
+
+
+def unknown_commands(root: Path = ROOT) -> list[str]:
+    """Find `make` targets and `tunefleet` commands in documents that do not exist."""
+    targets, commands = make_targets(root), cli_commands()
+    found = []
+    for page in documents(root):
+        if page.name == "compatibility.md":
+            continue
+        text = page.read_text(encoding="utf-8")
+        code = "\n".join([*FENCE.findall(text), *re.findall(r"`[^`\n]+`", FENCE.sub("", text))])
+        where = page.relative_to(root)
+        unknown = sorted(set(MAKE.findall(code)) - targets)
+        found += [f"{where}: `make {name}` is no target" for name in unknown]
+        unknown = sorted(set(COMMAND.findall(code)) - commands)
+        found += [f"{where}: `tunefleet {name}` is no command" for name in unknown]
+    return found
+
+
+def undocumented_variables(root: Path = ROOT) -> list[str]:
+    """Find variables of the settings that a reader of the documents would not meet."""
+    page = (root / "docs/reference/configuration.md").read_text(encoding="utf-8")
+    example = (root / ".env.example").read_text(encoding="utf-8")
+    found = []
+    for _, own in write_reference.variables():
+        for variable in own:
+            if not variable.meaning:
+                found.append(f"src/tunefleet/settings.py: {variable.name} has no docstring")
+            if f"`{variable.name}`" not in page:
+                found.append(f"docs/reference/configuration.md lacks {variable.name}: run `make docs`")
+            if f"#{variable.name}=" not in example:
+                found.append(f".env.example lacks {variable.name}: run `make docs`")
+    return found
+
+
+CHECKS = (
+    broken_links,
+    compatibility_faults,
+    machine_paths,
+    unfinished,
+    unknown_commands,
+    undocumented_variables,
+)
+
+
+def main() -> int:
+    """Print all faults; return the exit code."""
+    found = [fault for check in CHECKS for fault in check()]
+    for fault in found:
+        print(fault)
+    stale = write_reference.main(["--check"])
+    return 1 if found or stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
