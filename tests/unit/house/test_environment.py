@@ -1,0 +1,73 @@
+"""The environment is read in one place, so that every variable can be found, described and checked."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from scripts import write_reference
+from tunefleet import settings
+from tunefleet.errors import MachineError
+
+# Whoever starts a process of his own hands it an environment; that is writing, not configuration.
+READERS = {"settings.py"}
+ATTACH_READERS = 1
+
+
+def _reads_environment(path: Path) -> bool:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"} and isinstance(node.value, ast.Name):
+            return True
+    return False
+
+
+def test_only_settings_and_one_module_of_attach_read_the_environment(repository: Path) -> None:
+    package = repository / "src/tunefleet"
+    readers = {str(path.relative_to(package)) for path in package.rglob("*.py") if _reads_environment(path)}
+    attached = {name for name in readers if name.startswith("attach/")}
+    # A trainer process sets variables for the libraries that it is about to import.
+    programs = {name for name in readers if name.startswith("programs/")}
+    assert readers - attached - programs <= READERS
+    assert len(attached) <= ATTACH_READERS
+
+
+def test_programs_read_no_variable_of_ours(repository: Path) -> None:
+    names = {variable.name for _, own in write_reference.variables() for variable in own}
+    for path in (repository / "src/tunefleet/programs").rglob("*.py"):
+        assert not names & set(re.findall(r"[A-Z][A-Z_]{3,}", path.read_text(encoding="utf-8"))), path
+
+
+def test_a_bad_value_names_variable_and_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFLEET_PORT", "eighty")
+    with pytest.raises(MachineError, match=r"TUNEFLEET_PORT='eighty'"):
+        settings.load(settings.ServerSettings)
+
+
+def test_an_option_wins_over_the_environment_and_that_over_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("TUNEFLEET_PORT=1\nTUNEFLEET_HOST=\nWORKER_TAGS=a, b\n")
+    assert settings.load(settings.ServerSettings).port == 1
+    assert settings.load(settings.ServerSettings).host == "127.0.0.1", "an empty value means the default"
+    assert settings.load(settings.WorkerSettings).tags == ("a", "b")
+    monkeypatch.setenv("TUNEFLEET_PORT", "2")
+    assert settings.load(settings.ServerSettings).port == 2
+    assert settings.load(settings.ServerSettings, port=3, host=None).port == 3
+
+
+def test_a_child_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFLEET_WORKER_KEY", "secret")
+    monkeypatch.setenv("SOMETHING", "else")
+    inherited = settings.inherited_environment("SOMETHING")
+    assert "secret" not in inherited.values()
+    assert "SOMETHING" not in inherited
+    assert "PATH" in inherited
+
+
+def test_no_secret_is_shown() -> None:
+    shown = repr(settings.load(settings.WorkerSettings, key="tf_secret"))
+    assert "tf_secret" not in shown
