@@ -1,0 +1,149 @@
+"""`Client` and `AsyncClient`: a server's whole API, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tunefleet.client import flows, resources, routes, transfer
+from tunefleet.client.connection import resolve
+from tunefleet.client.transport import AsyncTransport, Policy, Transport
+from tunefleet.client.verb import Awaited, Blocking, Verb
+
+
+class ServerVerbs:
+    """What concerns the server as a whole."""
+
+    info = Verb(routes.info)
+    schema = Verb(routes.schema)
+    login_code = Verb(routes.login_code)
+    prune = Verb(routes.prune)
+
+
+class Client(ServerVerbs, Blocking):
+    """A server's API, synchronously.
+
+        with Client() as client:
+            run = client.submit("sft.yaml")
+            task = run.wait()
+            run.fetch("adapter", "./adapter")
+
+    Args:
+        url: The server; by default `TUNEFLEET_URL`, then the one that `tunefleet up` or `tunefleet login` saved.
+        key: An API key; by default `TUNEFLEET_KEY`, then the saved one of that server.
+        patience_s: How long a call that may be repeated is tried again while the server does not answer.
+
+    Raises:
+        UnreachableError: If no server is known.
+        AuthError: If no key is known.
+    """
+
+    def __init__(self, url: str | None = None, key: str | None = None, *, patience_s: float = 10.0) -> None:
+        super().__init__(Transport(resolve(url, key), Policy(patience_s=patience_s)))
+        self.workflows = resources.Workflows(self.transport)
+        self.tasks = resources.Tasks(self.transport)
+        self.events = resources.Events(self.transport)
+        self.artifacts = self.data = resources.Artifacts(self.transport)
+        self.workers = resources.Workers(self.transport)
+        self.keys = resources.Keys(self.transport)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        return self.transport.connection.url
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.transport.close()
+
+    def submit(
+        self,
+        source: Path | str,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        strict: bool = False,
+        wait: bool = False,
+        on_progress: transfer.OnProgress = transfer.ignore_progress,
+    ) -> resources.Run:
+        """Submit a document, given by its path or its text; local files that it names are uploaded.
+
+        Args:
+            source: Path of the document, or its text.
+            overrides: Dotted path below `spec` → value, to change before submitting.
+            idempotency_key: The same key gets the first answer again.
+            strict: Refuse a task that no present worker could ever run.
+            wait: Return only when the task is final.
+            on_progress: Told how far uploads are.
+
+        Raises:
+            SpecError: If the document is wrong; every fault is listed.
+            InputError: If a file that it names is not there.
+        """
+        flow = flows.submit(
+            source, overrides=overrides, idempotency_key=idempotency_key, strict=strict, on_progress=on_progress
+        )
+        run = resources.Run(self.transport, self.transport.run(flow))
+        if wait:
+            run.wait()
+        return run
+
+
+class AsyncClient(ServerVerbs, Awaited):
+    """A server's API, asynchronously; arguments and errors are those of `Client`.
+
+    async with AsyncClient() as client:
+        run = await client.submit("sft.yaml")
+        async for point in run.follow_metrics():
+            print(point.step, point.values)
+    """
+
+    def __init__(self, url: str | None = None, key: str | None = None, *, patience_s: float = 10.0) -> None:
+        super().__init__(AsyncTransport(resolve(url, key), Policy(patience_s=patience_s)))
+        self.workflows = resources.AsyncWorkflows(self.transport)
+        self.tasks = resources.AsyncTasks(self.transport)
+        self.events = resources.AsyncEvents(self.transport)
+        self.artifacts = self.data = resources.AsyncArtifacts(self.transport)
+        self.workers = resources.AsyncWorkers(self.transport)
+        self.keys = resources.AsyncKeys(self.transport)
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """The server's URL."""
+        return self.transport.connection.url
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self.transport.close()
+
+    async def submit(
+        self,
+        source: Path | str,
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        strict: bool = False,
+        wait: bool = False,
+        on_progress: transfer.OnProgress = transfer.ignore_progress,
+    ) -> resources.AsyncRun:
+        """Submit a document; see `Client.submit`."""
+        flow = flows.submit(
+            source, overrides=overrides, idempotency_key=idempotency_key, strict=strict, on_progress=on_progress
+        )
+        run = resources.AsyncRun(self.transport, await self.transport.run(flow))
+        if wait:
+            await run.wait()
+        return run

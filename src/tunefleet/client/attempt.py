@@ -1,0 +1,79 @@
+"""What a worker delivers for one attempt of a task, with the attempt's token as its key.
+
+Synchronous and safe to share between threads. Knows nothing of job folders or of retries over minutes: journal and
+log calls fail fast, and the shipper that calls them backs off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tunefleet.client import routes, transfer
+from tunefleet.client.connection import Connection, normalise
+from tunefleet.client.transport import Policy, Transport
+from tunefleet.wire.api import ArtifactView
+from tunefleet.wire.link import JournalBatch
+
+
+class AttemptClient:
+    """Delivers journal, log and artifacts of one attempt.
+
+    Args:
+        url: The server.
+        token: Token of the attempt.
+        patience_s: How long a call is tried again while the server does not answer.
+    """
+
+    def __init__(self, url: str, token: str, *, patience_s: float = 2.0) -> None:
+        self._transport = Transport(Connection(normalise(url), token), Policy(patience_s=patience_s))
+
+    def __enter__(self) -> AttemptClient:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def journal(self, task_id: str, batch: JournalBatch) -> int:
+        """Deliver records of one launch.
+
+        Returns:
+            The next sequence number that the server takes.
+
+        Raises:
+            OffsetConflict: If records before these are missing; `cursor` says from where.
+            AuthError: If the token is void: the attempt was given to another worker.
+            UnreachableError: If the server does not answer.
+        """
+        return self._transport.run(routes.put_journal(task_id, batch)).cursor
+
+    def log(self, task_id: str, offset: int, data: bytes) -> int:
+        """Deliver a piece of the attempt's log; returns the next offset, raises as `journal` does."""
+        return self._transport.run(routes.put_log(task_id, offset, data)).cursor
+
+    def push_artifact(
+        self, task_id: str, name: str, kind: str, path: Path, metadata: Mapping[str, Any] | None = None
+    ) -> ArtifactView:
+        """Upload a file or folder as an output of the task; a repeat costs nothing but the hashing.
+
+        Raises:
+            DataError: If there is nothing at `path`.
+            UnreachableError: If the server does not answer; what arrived is kept for the next try.
+        """
+        return self._transport.run(transfer.push(path, name=name, kind=kind, task_id=task_id, metadata=metadata))
+
+    def fetch_artifact(self, digest: str, dest: Path) -> Path:
+        """Download an input of the task into `dest`.
+
+        Returns:
+            The file, if the artifact was pushed as a single file, else `dest`.
+
+        Raises:
+            ArtifactError: If what arrives does not match its digest.
+        """
+        return self._transport.run(transfer.fetch(digest, dest))

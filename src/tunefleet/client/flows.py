@@ -1,0 +1,363 @@
+"""What takes more than one call: submitting with files, waiting, walking pages, following logs and events."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import yaml
+
+from tunefleet.client import routes, transfer
+from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, Stream, ask
+from tunefleet.client.sse import ServerEvent, SseReader
+from tunefleet.errors import DataError, InputError, ModelError, NotFoundError, SpecError, UnreachableError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.spec import LocalPath, Workflow, deep_set, local_paths, parse_workflow
+from tunefleet.wire.api import (
+    ArtifactView,
+    EventView,
+    MetricPoint,
+    Page,
+    SubmitRequest,
+    TaskDetail,
+    TaskView,
+    WorkflowDetail,
+    WorkflowView,
+)
+
+T = TypeVar("T")
+BUILT_IN: Final = "builtin:"
+_EXPLICIT: Final = ("./", "../", "/", "~")
+_POLL_S: Final = 0.5
+_EVENTS_AT_ONCE: Final = 500
+
+
+def read_document(source: Path | str) -> tuple[str, Path | None]:
+    """Return the text of a document and the file that it came from, if it came from one.
+
+    Args:
+        source: A path, or the text itself (recognised by its line break or brace).
+
+    Raises:
+        InputError: If the file cannot be read.
+    """
+    if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
+        return source, None
+    file = Path(source).expanduser()
+    try:
+        return file.read_text(encoding="utf-8"), file
+    except FileNotFoundError:
+        raise InputError(f"There is no file {file}.", hint="Check the path of the workflow document.") from None
+    except IsADirectoryError:
+        raise InputError(f"{file} is a folder.", hint="Name the workflow document in it.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read as text.", hint=str(error)) from error
+
+
+def override(document: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> str:
+    """Return a document with some fields of its spec changed.
+
+    Args:
+        document: A valid document.
+        overrides: Dotted path below `spec` → value.
+        filename: For messages.
+
+    Raises:
+        SpecError: If the document was wrong before, or is wrong with the changes.
+    """
+    parse_workflow(document, filename=filename)
+    if not overrides:
+        return document
+    content = yaml.safe_load(document)
+    for dotted, value in overrides.items():
+        deep_set(content, dotted, value)
+    changed = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    try:
+        parse_workflow(changed, filename=filename)
+    except SpecError as error:
+        # Lines of the changed text are not lines of the user's file.
+        faults = [type(fault)(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
+        raise SpecError(faults, filename=f"{filename or 'the document'} with the changes of --set") from None
+    return changed
+
+
+def submit(
+    source: Path | str,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+    strict: bool = False,
+    on_progress: transfer.OnProgress = transfer.ignore_progress,
+) -> Flow[WorkflowDetail]:
+    """Validate a document, upload the local files that it names, and submit it.
+
+    Args:
+        source: Path of the document, or its text.
+        overrides: Dotted path below `spec` → value, to change before submitting.
+        idempotency_key: The same key gets the first answer again; a new one if `None`.
+        strict: Refuse a task that no present worker could ever run.
+        on_progress: Told how far uploads are.
+
+    Raises:
+        SpecError: If the document is wrong; every fault is listed.
+        InputError: If a file that it names is not there.
+        UnreachableError: If the server does not answer.
+    """
+    text, file = read_document(source)
+    filename = str(file) if file else None
+    document = override(text, overrides or {}, filename=filename)
+    workflow = parse_workflow(document, filename=filename)
+    inputs = yield from _push_local_files(workflow, file.parent if file else Path(), on_progress)
+    request = SubmitRequest(document=document, filename=filename, inputs=inputs, strict=strict)
+    try:
+        return (yield from ask(routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
+    except SpecError as error:
+        raise SpecError(error.faults, filename=filename) from None
+
+
+def _push_local_files(
+    workflow: Workflow, folder: Path, on_progress: transfer.OnProgress
+) -> Flow[dict[str, dict[str, str]]]:
+    found = [
+        (task.name, named, local_file(named, folder)) for task in workflow.tasks for named in local_paths(task.spec)
+    ]
+    inputs: dict[str, dict[str, str]] = {}
+    for task_name, named, file in found:
+        if file is not None:
+            pushed = yield from transfer.push(file, kind=named.role, on_progress=on_progress)
+            inputs.setdefault(task_name, {})[named.pointer] = pushed.digest
+    return inputs
+
+
+def local_file(named: LocalPath, folder: Path) -> Path | None:
+    """Return the file or folder that a value of a spec means, or `None` if it is a name from elsewhere.
+
+    A value is local if it is written as a path (`./`, `../`, `/`, `~`) or lies beside the document.
+
+    Raises:
+        DataError: If a dataset written as a path is not there.
+        ModelError: If a model written as a path is not there.
+    """
+    if named.value.startswith(BUILT_IN):
+        return None
+    file = folder / Path(named.value).expanduser()
+    if file.exists():
+        return file
+    if named.value.startswith(_EXPLICIT) or named.role == "script":
+        kind = ModelError if named.role == "model" else DataError
+        raise kind(
+            f"spec.{named.pointer} names {named.value}, but there is no {file}.",
+            hint="Paths are taken from the folder of the document.",
+        )
+    return None
+
+
+def wait_for_task(
+    task_id: str,
+    *,
+    timeout_s: float | None = None,
+    on_update: Callable[[TaskDetail], None] | None = None,
+) -> Flow[TaskDetail]:
+    """Wait until a task is final; a server that restarts meanwhile is waited for.
+
+    Args:
+        task_id: The task.
+        timeout_s: Give up after so long; wait for ever if `None`.
+        on_update: Told what each look found.
+
+    Raises:
+        TimeoutError: If it is not final in time; the task goes on.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause = 0.05
+    while True:
+        try:
+            task = yield from ask(routes.get_task(task_id))
+        except UnreachableError:
+            if deadline is not None and time.monotonic() > deadline:
+                raise
+            yield Pause(_POLL_S)
+            continue
+        if on_update:
+            on_update(task)
+        if TaskStatus(task.status).final:
+            return task
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError(f"{task.id} is still {task.status} after {timeout_s} s; it goes on.")
+        yield Pause(pause)
+        pause = min(pause * 1.5, _POLL_S)
+
+
+def all_pages(first: Callable[[str | None], Call[Page[T]]]) -> Stream[T]:
+    """Emit the items of all pages; `first` makes the call for a cursor."""
+    cursor: str | None = None
+    while True:
+        page = yield from _within(ask(first(cursor)))
+        for item in page.items:
+            yield Emit(item)
+        if page.next_cursor is None:
+            return
+        cursor = page.next_cursor
+
+
+def _within(flow: Flow[T]) -> Any:
+    """A flow inside a stream; only the types differ."""
+    return (yield from flow)
+
+
+def follow_metrics(task_id: str, *, series: str = "train", poll_s: float = _POLL_S) -> Stream[MetricPoint]:
+    """Emit the points of a series, and new ones as they come, until the task is final."""
+    after: int | None = None
+    while True:
+        task = yield from _within(ask(routes.get_task(task_id)))
+        view = yield from _within(ask(routes.metrics(task_id, series=series, after_step=after)))
+        for point in view.points:
+            after = point.step
+            yield Emit(point)
+        if TaskStatus(task.status).final:
+            return
+        yield Pause(poll_s)
+
+
+def follow_log(task_id: str, *, offset: int = 0) -> Stream[str]:
+    """Emit a task's log from an offset, and what comes, until the task is final; survives a server's restart."""
+    while True:
+        handle = None
+        try:
+            handle = yield OpenLines(routes.log_stream(task_id, offset))
+            reader = SseReader()
+            while (line := (yield NextLine(handle))) is not None:
+                event = reader.feed(line)
+                if event is None:
+                    continue
+                if event.event == "eos":
+                    return
+                if event.event == "log":
+                    offset = int(event.id)
+                    yield Emit(_log_text(event))
+        except UnreachableError:
+            if handle is None:
+                raise
+        yield Pause(_POLL_S)
+
+
+def _log_text(event: ServerEvent) -> str:
+    text: str = json.loads(event.data)["text"]
+    return text
+
+
+def follow_events(
+    *,
+    after: int | None = None,
+    task_id: str | None = None,
+    workflow_id: str | None = None,
+    kinds: Iterable[str] | None = None,
+) -> Stream[EventView]:
+    """Emit what happens, for ever; after a break it goes on behind the last event.
+
+    Args:
+        after: Replay what came since this event first; only what is new if `None`.
+        task_id: Only of this task.
+        workflow_id: Only of this workflow.
+        kinds: Only of these kinds.
+    """
+    wanted = tuple(kinds) if kinds is not None else None
+    while True:
+        handle = None
+        try:
+            call = routes.event_stream(after=after, task_id=task_id, workflow_id=workflow_id, kinds=wanted)
+            handle = yield OpenLines(call)
+            reader = SseReader()
+            while (line := (yield NextLine(handle))) is not None:
+                event = reader.feed(line)
+                if event is not None and event.id:
+                    after = int(event.id)
+                    yield Emit(EventView.model_validate_json(event.data))
+        except UnreachableError:
+            if handle is None:
+                raise
+        yield Pause(_POLL_S)
+
+
+def iterate_workflows(
+    *, status: str | None = None, owner: str | None = None, name: str | None = None, page_size: int = 200
+) -> Stream[WorkflowView]:
+    """Emit all workflows, newest first, page by page."""
+    return all_pages(
+        lambda cursor: routes.list_workflows(status=status, owner=owner, name=name, limit=page_size, cursor=cursor)
+    )
+
+
+def iterate_tasks(
+    *,
+    status: str | None = None,
+    kind: str | None = None,
+    owner: str | None = None,
+    workflow_id: str | None = None,
+    worker_id: str | None = None,
+    page_size: int = 200,
+) -> Stream[TaskView]:
+    """Emit all tasks, newest first, page by page."""
+    return all_pages(
+        lambda cursor: routes.list_tasks(
+            status=status,
+            kind=kind,
+            owner=owner,
+            workflow_id=workflow_id,
+            worker_id=worker_id,
+            limit=page_size,
+            cursor=cursor,
+        )
+    )
+
+
+def iterate_artifacts(
+    *, task_id: str | None = None, kind: str | None = None, name: str | None = None, page_size: int = 200
+) -> Stream[ArtifactView]:
+    """Emit all artifacts, newest first, page by page."""
+    return all_pages(
+        lambda cursor: routes.list_artifacts(task_id=task_id, kind=kind, name=name, limit=page_size, cursor=cursor)
+    )
+
+
+def task_artifacts(task_id: str) -> Flow[tuple[ArtifactView, ...]]:
+    """Return the artifacts of a task."""
+    found: list[ArtifactView] = []
+    cursor: str | None = None
+    while True:
+        page = yield from ask(routes.list_artifacts(task_id=task_id, limit=200, cursor=cursor))
+        found.extend(page.items)
+        if page.next_cursor is None:
+            return tuple(found)
+        cursor = page.next_cursor
+
+
+def fetch_output(
+    task_id: str,
+    name: str,
+    dest: Path | str,
+    *,
+    on_progress: transfer.OnProgress = transfer.ignore_progress,
+) -> Flow[Path]:
+    """Download an artifact of a task.
+
+    Args:
+        task_id: The task.
+        name: Name or kind of the artifact, such as `adapter`; the newest one of that name.
+        dest: The folder to put its files into.
+        on_progress: Told how far it is.
+
+    Raises:
+        NotFoundError: If the task has none of that name; the message lists what it has.
+    """
+    present = yield from task_artifacts(task_id)
+    chosen = next((a for a in present if name in {a.name, a.id, a.digest}), None)
+    chosen = chosen or next((a for a in present if a.kind == name), None)
+    if chosen is None:
+        names = ", ".join(sorted({artifact.name for artifact in present})) or "none"
+        raise NotFoundError(f"{task_id} has no artifact {name!r}.", hint=f"It has: {names}.")
+    return (yield from transfer.fetch(chosen.id, dest, on_progress=on_progress))

@@ -1,0 +1,88 @@
+"""Turn an answer that is not a success into the exception that the server raised.
+
+The translator is the mirror of the server's: the last part of the problem's type is the exception's `code`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+from pydantic import ValidationError
+
+from tunefleet.errors import (
+    AuthError,
+    ConflictError,
+    Fault,
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    OffsetConflict,
+    SpecError,
+    TooLargeError,
+    TunefleetError,
+    UnreachableError,
+)
+from tunefleet.wire.api import FaultView, Problem
+
+_BY_STATUS: dict[int, type[TunefleetError]] = {
+    400: InputError,
+    401: AuthError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    413: TooLargeError,
+    422: InputError,
+    429: UnreachableError,
+    502: UnreachableError,
+    503: UnreachableError,
+    504: UnreachableError,
+}
+
+
+def _tree(root: type[TunefleetError]) -> dict[str, type[TunefleetError]]:
+    found = {root.code: root}
+    for child in root.__subclasses__():
+        found.update(_tree(child))
+    return found
+
+
+def exception_of(response: httpx.Response, body: bytes) -> TunefleetError:
+    """Return the exception that an unsuccessful answer stands for.
+
+    Args:
+        response: The answer; its body may have been streamed, so it is given apart.
+        body: The answer's body.
+    """
+    try:
+        problem = Problem.model_validate_json(body)
+    except ValidationError:
+        return _foreign(response)
+    code = re.split(r"[/:#]", problem.type)[-1]
+    kind = _tree(TunefleetError).get(code) or _BY_STATUS.get(response.status_code, TunefleetError)
+    if issubclass(kind, SpecError):
+        return _spec_error(problem)
+    if issubclass(kind, OffsetConflict):
+        return OffsetConflict(problem.detail, cursor=problem.cursor or 0)
+    error = kind(_without_hint(problem), hint=problem.hint)
+    if isinstance(error, AuthError) and not error.hint:
+        error.hint = "Log in with `tunefleet login URL`, or set TUNEFLEET_KEY."
+    return error
+
+
+def _without_hint(problem: Problem) -> str:
+    return problem.detail.removesuffix(problem.hint or "").rstrip() or problem.title
+
+
+def _spec_error(problem: Problem) -> SpecError:
+    views = [FaultView.model_validate(fault) for fault in problem.faults]
+    faults = [Fault(view.path, view.message, view.line, view.column, view.hint) for view in views]
+    return SpecError(faults or [Fault("", problem.detail)])
+
+
+def _foreign(response: httpx.Response) -> TunefleetError:
+    url = response.request.url.copy_with(query=None, userinfo=None)
+    return UnreachableError(
+        f"{url} answered {response.status_code} {response.reason_phrase}, and not in Tunefleet's words.",
+        hint="Check that the URL is that of a Tunefleet server.",
+    )

@@ -1,0 +1,184 @@
+"""The nouns of the API, for both clients: workflows, tasks, events, artifacts, workers, keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tunefleet.client import flows, routes, transfer
+from tunefleet.client.verb import (
+    Awaited,
+    AwaitedTask,
+    Blocking,
+    BlockingTask,
+    Iteration,
+    TaskIteration,
+    TaskVerb,
+    Verb,
+)
+
+if TYPE_CHECKING:
+    from tunefleet.client.transport import AsyncTransport, Transport
+    from tunefleet.wire.api import TaskView, WorkflowDetail
+
+
+class WorkflowVerbs:
+    """What can be done with workflows."""
+
+    validate = Verb(routes.validate)
+    list = Verb(routes.list_workflows)
+    iterate = Iteration(flows.iterate_workflows)
+    get = Verb(routes.get_workflow)
+    cancel = Verb(routes.cancel_workflow)
+    remove = Verb(routes.remove_workflow)
+
+
+class TaskVerbs:
+    """What can be done with tasks."""
+
+    list = Verb(routes.list_tasks)
+    iterate = Iteration(flows.iterate_tasks)
+    get = Verb(routes.get_task)
+    why = Verb(routes.why)
+    wait = Verb(flows.wait_for_task)
+    cancel = Verb(routes.cancel_task)
+    retry = Verb(routes.retry_task)
+    clone = Verb(routes.clone_task)
+    remove = Verb(routes.remove_task)
+    metrics = Verb(routes.metrics)
+    follow_metrics = Iteration(flows.follow_metrics)
+    log = Verb(routes.log)
+    follow_log = Iteration(flows.follow_log)
+
+
+class EventVerbs:
+    """What happened, and what happens."""
+
+    list = Verb(routes.list_events)
+    follow = Iteration(flows.follow_events)
+
+
+class ArtifactVerbs:
+    """Files that are kept on the server under a digest."""
+
+    list = Verb(routes.list_artifacts)
+    iterate = Iteration(flows.iterate_artifacts)
+    get = Verb(routes.get_artifact)
+    push = Verb(transfer.push)
+    fetch = Verb(transfer.fetch)
+    remove = Verb(routes.remove_artifact)
+
+
+class WorkerVerbs:
+    """The machines that run tasks."""
+
+    list = Verb(routes.list_workers)
+    get = Verb(routes.get_worker)
+    remove = Verb(routes.remove_worker)
+
+
+class KeyVerbs:
+    """API keys."""
+
+    list = Verb(routes.list_keys)
+    create = Verb(routes.create_key)
+    revoke = Verb(routes.revoke_key)
+
+
+class RunVerbs:
+    """One submitted task, from submit to its files."""
+
+    refresh = TaskVerb(routes.get_task)
+    wait = TaskVerb(flows.wait_for_task)
+    cancel = TaskVerb(routes.cancel_task)
+    metrics = TaskVerb(routes.metrics)
+    follow_metrics = TaskIteration(flows.follow_metrics)
+    log = TaskVerb(routes.log)
+    follow_log = TaskIteration(flows.follow_log)
+    artifacts = TaskVerb(flows.task_artifacts)
+    fetch = TaskVerb(flows.fetch_output)
+
+
+class Workflows(WorkflowVerbs, Blocking):
+    """Workflows, synchronously."""
+
+
+class AsyncWorkflows(WorkflowVerbs, Awaited):
+    """Workflows, asynchronously."""
+
+
+class Tasks(TaskVerbs, Blocking):
+    """Tasks, synchronously."""
+
+
+class AsyncTasks(TaskVerbs, Awaited):
+    """Tasks, asynchronously."""
+
+
+class Events(EventVerbs, Blocking):
+    """Events, synchronously."""
+
+
+class AsyncEvents(EventVerbs, Awaited):
+    """Events, asynchronously."""
+
+
+class Artifacts(ArtifactVerbs, Blocking):
+    """Artifacts, synchronously."""
+
+
+class AsyncArtifacts(ArtifactVerbs, Awaited):
+    """Artifacts, asynchronously."""
+
+
+class Workers(WorkerVerbs, Blocking):
+    """Workers, synchronously."""
+
+
+class AsyncWorkers(WorkerVerbs, Awaited):
+    """Workers, asynchronously."""
+
+
+class Keys(KeyVerbs, Blocking):
+    """API keys, synchronously."""
+
+
+class AsyncKeys(KeyVerbs, Awaited):
+    """API keys, asynchronously."""
+
+
+class Run(RunVerbs, BlockingTask):
+    """What `Client.submit` returns: the workflow and its task.
+
+    Args:
+        transport: The client's.
+        workflow: The server's answer.
+    """
+
+    def __init__(self, transport: Transport, workflow: WorkflowDetail) -> None:
+        super().__init__(transport)
+        self.workflow = workflow
+        self.task_id = self.task.id
+
+    @property
+    def task(self) -> TaskView:
+        """The task as it was at submit; `refresh()` asks again."""
+        return self.workflow.tasks[0]
+
+
+class AsyncRun(RunVerbs, AwaitedTask):
+    """What `AsyncClient.submit` returns: the workflow and its task.
+
+    Args:
+        transport: The client's.
+        workflow: The server's answer.
+    """
+
+    def __init__(self, transport: AsyncTransport, workflow: WorkflowDetail) -> None:
+        super().__init__(transport)
+        self.workflow = workflow
+        self.task_id = self.task.id
+
+    @property
+    def task(self) -> TaskView:
+        """The task as it was at submit; `refresh()` asks again."""
+        return self.workflow.tasks[0]

@@ -1,0 +1,269 @@
+"""Move artifacts between a folder and the server: one by one, resumable, every digest checked.
+
+Files travel uncompressed and only if the other side lacks them. A transfer that breaks goes on where it stopped, as
+long as it gets anywhere; what arrived is checked against its digest before it gets its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final, Literal
+
+from tunefleet.artifacts import LocalFile, manifest_digest, scan
+from tunefleet.client import routes
+from tunefleet.client.call import Flow, Pause, ask, work
+from tunefleet.errors import ArtifactError, DataError, OffsetConflict, UnreachableError
+from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
+
+PIECE_BYTES: Final = 1 << 20
+FRUITLESS_TRIES: Final = 8
+"""So often a transfer may break in a row without a byte getting through."""
+SINGLE_FILE: Final = "single_file"
+"""Key of an artifact's metadata: it was pushed as a file, not as a folder with one file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a transfer is.
+
+    Args:
+        phase: `hashing`, `uploading` or `downloading`.
+        name: What is moved.
+        done_bytes: How much of it is done; what the other side had already counts as done.
+        total_bytes: How much there is.
+    """
+
+    phase: Literal["hashing", "uploading", "downloading"]
+    name: str
+    done_bytes: int
+    total_bytes: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def ignore_progress(progress: Progress) -> None:
+    """Report to nobody."""
+
+
+def push(
+    source: Path | str,
+    *,
+    name: str | None = None,
+    kind: str = "files",
+    task_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    on_progress: OnProgress = ignore_progress,
+) -> Flow[ArtifactView]:
+    """Upload a file or a folder and publish it as an artifact.
+
+    Args:
+        source: The file or folder.
+        name: Name of the artifact; that of the file or folder if `None`.
+        kind: What it is: `dataset`, `model`, `script`, `adapter`, `files` …
+        task_id: The task that it belongs to, if it is the output of one.
+        metadata: Anything JSON that is to stay with it.
+        on_progress: Called often, from the thread that reads the file.
+
+    Raises:
+        DataError: If there is nothing at `source`.
+        ArtifactError: If a file changes while it is read.
+        UnreachableError: If the server stays away.
+    """
+    root = Path(source).expanduser()
+    if not root.exists():
+        raise DataError(f"There is no file or folder {root}.", hint="Check the path.")
+    label = name or root.resolve().name
+    files = yield from work(lambda: list(scan(root)))
+    if not files:
+        raise DataError(f"The folder {root} is empty.", hint="Nothing was uploaded.")
+    yield from upload(label, files, on_progress=on_progress)
+    entries = tuple(file.entry for file in files)
+    about = {**(metadata or {}), **({SINGLE_FILE: True} if root.is_file() else {})}
+    body = ArtifactCreate(name=label, kind=kind, files=entries, digest=manifest_digest(entries), metadata=about)
+    return (yield from ask(routes.publish_artifact(body, task_id)))
+
+
+def upload(label: str, files: Sequence[LocalFile], *, on_progress: OnProgress = ignore_progress) -> Flow[None]:
+    """Send those files that the server lacks; see `push` for what it raises."""
+    by_digest = {file.entry.digest: file for file in files}
+    sizes = {digest: file.entry.size_bytes for digest, file in by_digest.items()}
+    meter = _Meter("uploading", label, sum(sizes.values()), on_progress)
+    missing = yield from _missing(by_digest.values())
+    meter.add(sum(sizes.values()) - sum(sizes[blob.digest] for blob in missing))
+    for blob in missing:
+        yield from _upload_one(by_digest[blob.digest], blob.offset, meter)
+
+
+def _missing(files: Sequence[LocalFile] | Any) -> Flow[tuple[BlobMissing, ...]]:
+    reply = yield from ask(routes.missing_blobs(file.entry for file in files))
+    return reply.missing
+
+
+def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
+    tries = 0
+    base = meter.done
+    while True:
+        meter.at(base + offset)
+        try:
+            yield from ask(routes.put_blob(file.entry, offset, _reader(file, offset, meter)))
+        except OffsetConflict as conflict:
+            reached = conflict.cursor
+        except UnreachableError:
+            if tries == FRUITLESS_TRIES:
+                raise
+            left = yield from _missing([file])
+            reached = left[0].offset if left else file.entry.size_bytes
+        else:
+            return
+        if reached >= file.entry.size_bytes:
+            meter.at(base + file.entry.size_bytes)
+            return
+        tries = 0 if reached > offset else tries + 1
+        if tries > FRUITLESS_TRIES:
+            raise UnreachableError(
+                f"{file.entry.path} could not be uploaded: the connection breaks each time.", hint="Submit again later."
+            )
+        offset = reached
+        if tries:
+            yield Pause(min(0.1 * 2**tries, 5.0))
+
+
+def _reader(file: LocalFile, offset: int, meter: _Meter) -> Callable[[], Iterator[bytes]]:
+    def read() -> Iterator[bytes]:
+        left = file.entry.size_bytes - offset
+        with file.path.open("rb") as source:
+            source.seek(offset)
+            while left:
+                piece = source.read(min(PIECE_BYTES, left))
+                if not piece:
+                    raise ArtifactError(f"{file.path} became shorter while it was uploaded.", hint="Push it again.")
+                left -= len(piece)
+                yield piece
+                meter.add(len(piece))
+
+    return read
+
+
+def fetch(artifact: str, dest: Path | str, *, on_progress: OnProgress = ignore_progress) -> Flow[Path]:
+    """Download an artifact.
+
+    Args:
+        artifact: Its id, digest or name.
+        dest: The folder to put its files into; made if need be. Files that are there already are checked and kept.
+        on_progress: Called often, from the thread that writes the file.
+
+    Returns:
+        The file, if the artifact was pushed as a single file, else `dest`.
+
+    Raises:
+        NotFoundError: If there is no such artifact.
+        ArtifactError: If what arrives does not match its digest, or a path would leave `dest`.
+    """
+    detail = yield from ask(routes.get_artifact(artifact))
+    return (yield from fetch_files(detail, Path(dest).expanduser(), on_progress=on_progress))
+
+
+def fetch_files(detail: ArtifactDetail, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Flow[Path]:
+    """Download the files of an artifact that was looked up already; see `fetch`."""
+    meter = _Meter("downloading", detail.name, detail.size_bytes, on_progress)
+    targets = [(entry, _target(dest, entry.path)) for entry in detail.files]
+    dest.mkdir(parents=True, exist_ok=True)
+    for entry, target in targets:
+        base = meter.done
+        present = yield from work(lambda entry=entry, target=target: _is_there(target, entry))  # type: ignore[misc]
+        if not present:
+            yield from _fetch_one(entry, target, meter)
+        meter.at(base + entry.size_bytes)
+    single = len(targets) == 1 and bool(detail.metadata.get(SINGLE_FILE))
+    return targets[0][1] if single else dest
+
+
+def _target(dest: Path, relative: str) -> Path:
+    parts = PurePosixPath(relative).parts
+    if not parts or relative.startswith("/") or ".." in parts or "\\" in relative or "\0" in relative:
+        raise ArtifactError(f"The artifact names a file outside its folder: {relative!r}.", hint="Do not use it.")
+    return dest.joinpath(*parts)
+
+
+def _is_there(target: Path, entry: FileEntry) -> bool:
+    return target.is_file() and target.stat().st_size == entry.size_bytes and _digest(target) == entry.digest
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def _fetch_one(entry: FileEntry, target: Path, meter: _Meter) -> Flow[None]:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.{entry.digest[:12]}.part")
+    tries = 0
+    base = meter.done
+    while True:
+        offset = part.stat().st_size if part.exists() else 0
+        if offset > entry.size_bytes:
+            part.unlink()
+            offset = 0
+        meter.at(base + offset)
+        if offset == entry.size_bytes and entry.size_bytes:
+            break
+        with part.open("ab") as out:
+            try:
+                yield from ask(routes.get_blob(entry.digest, offset, _Writer(out, meter)))
+            except UnreachableError:
+                tries = 0 if out.tell() > offset else tries + 1
+                if tries > FRUITLESS_TRIES:
+                    raise
+            else:
+                break
+        yield Pause(min(0.1 * 2**tries, 5.0))
+    yield from work(lambda: _keep(part, target, entry))
+
+
+def _keep(part: Path, target: Path, entry: FileEntry) -> None:
+    found = _digest(part)
+    if found != entry.digest:
+        part.unlink()
+        raise ArtifactError(
+            f"{entry.path} arrived damaged: its digest is {found[:12]}…, not {entry.digest[:12]}….",
+            hint="Fetch it again.",
+        )
+    with part.open("rb") as whole:
+        os.fsync(whole.fileno())
+    part.replace(target)
+
+
+class _Writer:
+    """Writes pieces and counts them."""
+
+    def __init__(self, out: BinaryIO, meter: _Meter) -> None:
+        self._out = out
+        self._meter = meter
+
+    def write(self, data: bytes, /) -> None:
+        self._out.write(data)
+        self._meter.add(len(data))
+
+
+class _Meter:
+    """Adds up and reports."""
+
+    def __init__(self, phase: Literal["uploading", "downloading"], name: str, total: int, report: OnProgress) -> None:
+        self._phase: Literal["uploading", "downloading"] = phase
+        self._name = name
+        self._total = total
+        self._report = report
+        self.done = 0
+        self.at(0)
+
+    def add(self, size: int) -> None:
+        self.at(self.done + size)
+
+    def at(self, done: int) -> None:
+        self.done = done
+        self._report(Progress(self._phase, self._name, done, self._total))

@@ -1,0 +1,348 @@
+"""Drive calls, flows and streams over httpx: once in a thread, once on an event loop.
+
+What is sent, how it is retried and what an answer means is shared; the two classes differ in `await` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import httpx
+import orjson
+from pydantic import ValidationError
+from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+
+from tunefleet.client.call import Call, Course, Emit, Flow, NextLine, OpenLines, Pause, Step, Stream, Work
+from tunefleet.client.connection import Connection
+from tunefleet.client.problems import exception_of
+from tunefleet.errors import TunefleetError, UnreachableError
+
+T = TypeVar("T")
+BUSY = frozenset({429, 502, 503, 504})
+CHUNK_BYTES = 1 << 20
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How patient a client is.
+
+    Args:
+        patience_s: How long a call that may be repeated is tried again while the server does not answer.
+        connect_s: Limit for opening a connection.
+        read_s: Silence after which an answer is given up.
+    """
+
+    patience_s: float = 10.0
+    connect_s: float = 5.0
+    read_s: float = 60.0
+
+    @property
+    def timeout(self) -> httpx.Timeout:
+        """The limits in httpx's words."""
+        return httpx.Timeout(self.read_s, connect=self.connect_s)
+
+
+class _Busy(Exception):
+    """The server answered that it cannot answer now."""
+
+    def __init__(self, error: TunefleetError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@lru_cache(maxsize=1)
+def _https_context() -> ssl.SSLContext:
+    return ssl.create_default_context()
+
+
+def _options(connection: Connection, policy: Policy) -> dict[str, Any]:
+    url = httpx.URL(connection.url)
+    headers = {"Accept": "application/json"}
+    if connection.key:
+        headers["Authorization"] = f"Bearer {connection.key}"
+    # Loading the system's certificates takes 15 ms; plain http needs none, and an empty context trusts nobody.
+    verify = _https_context() if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return {
+        "base_url": f"{connection.url}/api/v1",
+        "headers": headers,
+        "timeout": policy.timeout,
+        "verify": verify,
+        # A proxy from the environment is of no use on the way to this machine itself.
+        "trust_env": url.host not in _LOOPBACK,
+    }
+
+
+def _request(client: httpx.Client | httpx.AsyncClient, call: Call[Any], content: Any) -> httpx.Request:
+    headers = dict(call.headers)
+    if call.body is not None:
+        content = orjson.dumps(call.body.model_dump(mode="json"))
+        headers.setdefault("Content-Type", "application/json")
+    params = {name: _text(value) for name, value in call.params.items() if value is not None}
+    request = client.build_request(call.method, call.path, params=params, content=content, headers=headers)
+    if call.read_timeout_s is not None:
+        request.extensions["timeout"] = {**request.extensions["timeout"], "read": call.read_timeout_s}
+    return request
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _may_repeat(call: Call[Any]) -> Callable[[BaseException], bool]:
+    def decide(error: BaseException) -> bool:
+        # Nothing was sent if there was no connection, so even a call that must not be repeated may be tried again.
+        return isinstance(error, httpx.ConnectError) or (
+            call.repeatable and isinstance(error, (httpx.TransportError, _Busy))
+        )
+
+    return decide
+
+
+def _retries(call: Call[Any], policy: Policy) -> dict[str, Any]:
+    return {
+        "retry": retry_if_exception(_may_repeat(call)),
+        "stop": stop_after_delay(policy.patience_s),
+        "wait": wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.1),
+        "reraise": True,
+    }
+
+
+def _refuse(response: httpx.Response, body: bytes) -> None:
+    """Raise what an unsuccessful answer stands for."""
+    error = exception_of(response, body)
+    if response.status_code in BUSY:
+        raise _Busy(error)
+    raise error
+
+
+def _parsed(call: Call[T], body: bytes, url: str) -> T:
+    try:
+        return call.parse(body)
+    except ValidationError as error:
+        raise UnreachableError(
+            f"{url} gave an answer that this client does not understand.",
+            hint="Is it a Tunefleet server of another version? `tunefleet doctor` compares them.",
+            detail=str(error),
+        ) from error
+
+
+@contextmanager
+def _in_our_words(url: str) -> Iterator[None]:
+    try:
+        yield
+    except _Busy as busy:
+        raise busy.error from busy
+    except httpx.ConnectError as error:
+        raise UnreachableError(
+            f"Nothing answers at {url}.",
+            hint="Start a server with `tunefleet up`, or name another one with `tunefleet login URL`.",
+            detail=str(error),
+        ) from error
+    except httpx.TimeoutException as error:
+        raise UnreachableError(f"{url} did not answer in time.", hint="Try again.", detail=str(error)) from error
+    except httpx.TransportError as error:
+        raise UnreachableError(
+            f"The connection to {url} broke.", hint="Try again.", detail=f"{type(error).__name__}: {error}"
+        ) from error
+
+
+class Transport:
+    """Drives calls and flows in the calling thread; may be shared between threads."""
+
+    def __init__(self, connection: Connection, policy: Policy | None = None) -> None:
+        self.connection = connection
+        self.policy = policy or Policy()
+        self._http = httpx.Client(**_options(connection, self.policy))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def run(self, doing: Call[T] | Flow[T]) -> T:
+        """Do it and return the result.
+
+        Raises:
+            TunefleetError: What the server answered, or that it did not.
+        """
+        if isinstance(doing, Call):
+            return self._send(doing)
+        course = Course(doing)
+        with closing(course), ExitStack() as stack:
+            while course.step is not None:
+                self._advance(course, stack)
+        return course.result
+
+    def iterate(self, stream: Stream[T]) -> Iterator[T]:
+        """Yield what a stream emits."""
+        course: Course[T] = Course(stream)
+        with closing(course), ExitStack() as stack:
+            while course.step is not None:
+                if isinstance(course.step, Emit):
+                    yield course.step.value
+                    course.resume()
+                else:
+                    self._advance(course, stack)
+
+    def _advance(self, course: Course[Any], stack: ExitStack) -> None:
+        try:
+            answer = self._step(course.step, stack)
+        except TunefleetError as error:
+            course.fail(error)
+        else:
+            course.resume(answer)
+
+    def _step(self, step: Step | Emit[Any] | None, stack: ExitStack) -> Any:
+        match step:
+            case Call():
+                return self._send(step)
+            case Pause(seconds):
+                return time.sleep(seconds)
+            case Work(run):
+                return run()
+            case OpenLines(call):
+                return stack.enter_context(self._lines(call))
+            case NextLine(handle):
+                with _in_our_words(self.connection.url):
+                    return next(handle, None)  # type: ignore[call-overload]
+
+    def _send(self, call: Call[T]) -> T:
+        with _in_our_words(self.connection.url):
+            for attempt in Retrying(**_retries(call, self.policy)):
+                with attempt:
+                    return self._once(call)
+        raise AssertionError("tenacity either returns or raises")
+
+    def _once(self, call: Call[T]) -> T:
+        content = call.content() if call.content else None
+        response = self._http.send(_request(self._http, call, content), stream=True)
+        try:
+            if response.is_success and call.sink is not None:
+                for piece in response.iter_bytes(CHUNK_BYTES):
+                    call.sink.write(piece)
+                return call.parse(b"")
+            body = response.read()
+        finally:
+            response.close()
+        if not response.is_success:
+            _refuse(response, body)
+        return _parsed(call, body, self.connection.url)
+
+    @contextmanager
+    def _lines(self, call: Call[None]) -> Iterator[Iterator[str]]:
+        with _in_our_words(self.connection.url):
+            response = self._http.send(_request(self._http, call, None), stream=True)
+            try:
+                if not response.is_success:
+                    _refuse(response, response.read())
+            except BaseException:
+                response.close()
+                raise
+        try:
+            yield response.iter_lines()
+        finally:
+            response.close()
+
+
+class AsyncTransport:
+    """Drives calls and flows on the running event loop."""
+
+    def __init__(self, connection: Connection, policy: Policy | None = None) -> None:
+        self.connection = connection
+        self.policy = policy or Policy()
+        self._http = httpx.AsyncClient(**_options(connection, self.policy))
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def run(self, doing: Call[T] | Flow[T]) -> T:
+        """Do it and return the result.
+
+        Raises:
+            TunefleetError: What the server answered, or that it did not.
+        """
+        if isinstance(doing, Call):
+            return await self._send(doing)
+        course = Course(doing)
+        with closing(course):
+            async with AsyncExitStack() as stack:
+                while course.step is not None:
+                    await self._advance(course, stack)
+        return course.result
+
+    async def iterate(self, stream: Stream[T]) -> AsyncIterator[T]:
+        """Yield what a stream emits."""
+        course: Course[T] = Course(stream)
+        with closing(course):
+            async with AsyncExitStack() as stack:
+                while course.step is not None:
+                    if isinstance(course.step, Emit):
+                        yield course.step.value
+                        course.resume()
+                    else:
+                        await self._advance(course, stack)
+
+    async def _advance(self, course: Course[Any], stack: AsyncExitStack) -> None:
+        try:
+            answer = await self._step(course.step, stack)
+        except TunefleetError as error:
+            course.fail(error)
+        else:
+            course.resume(answer)
+
+    async def _step(self, step: Step | Emit[Any] | None, stack: AsyncExitStack) -> Any:
+        match step:
+            case Call():
+                return await self._send(step)
+            case Pause(seconds):
+                return await asyncio.sleep(seconds)
+            case Work(run):
+                return await asyncio.to_thread(run)
+            case OpenLines(call):
+                return await self._lines(call, stack)
+            case NextLine(handle):
+                with _in_our_words(self.connection.url):
+                    return await anext(handle, None)  # type: ignore[call-overload]
+
+    async def _send(self, call: Call[T]) -> T:
+        with _in_our_words(self.connection.url):
+            async for attempt in AsyncRetrying(**_retries(call, self.policy)):
+                with attempt:
+                    return await self._once(call)
+        raise AssertionError("tenacity either returns or raises")
+
+    async def _once(self, call: Call[T]) -> T:
+        content = _from_thread(call.content()) if call.content else None
+        response = await self._http.send(_request(self._http, call, content), stream=True)
+        try:
+            if response.is_success and call.sink is not None:
+                async for piece in response.aiter_bytes(CHUNK_BYTES):
+                    await asyncio.to_thread(call.sink.write, piece)
+                return call.parse(b"")
+            body = await response.aread()
+        finally:
+            await response.aclose()
+        if not response.is_success:
+            _refuse(response, body)
+        return _parsed(call, body, self.connection.url)
+
+    async def _lines(self, call: Call[None], stack: AsyncExitStack) -> AsyncIterator[str]:
+        with _in_our_words(self.connection.url):
+            response = await self._http.send(_request(self._http, call, None), stream=True)
+            stack.push_async_callback(response.aclose)
+            if not response.is_success:
+                _refuse(response, await response.aread())
+        return response.aiter_lines()
+
+
+async def _from_thread(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
+        yield piece
