@@ -151,7 +151,7 @@ def path(*segments: str) -> str:
 
 @lru_cache(maxsize=128)
 def _adapter(shape: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(shape)
+    return TypeAdapter(cast(Any, shape))
 
 
 def model(shape: type[T]) -> Callable[[bytes], T]:

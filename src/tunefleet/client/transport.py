@@ -208,7 +208,7 @@ class Transport:
             case Work(run):
                 return run()
             case OpenLines(call):
-                return stack.enter_context(self._lines(call))
+                return self._lines(call, stack)
             case NextLine(handle):
                 with _in_our_words(self.connection.url):
                     return next(handle, None)  # type: ignore[call-overload]
@@ -235,20 +235,16 @@ class Transport:
             _refuse(response, body)
         return _parsed(call, body, self.connection.url)
 
-    @contextmanager
-    def _lines(self, call: Call[None]) -> Iterator[Iterator[str]]:
+    def _lines(self, call: Call[None], stack: ExitStack) -> Iterator[str]:
         with _in_our_words(self.connection.url):
-            response = self._http.send(_request(self._http, call, None), stream=True)
-            try:
-                if not response.is_success:
-                    _refuse(response, response.read())
-            except BaseException:
-                response.close()
-                raise
-        try:
-            yield response.iter_lines()
-        finally:
-            response.close()
+            for attempt in Retrying(**_retries(call, self.policy)):
+                with attempt:
+                    response = self._http.send(_request(self._http, call, None), stream=True)
+                    stack.callback(response.close)
+                    if not response.is_success:
+                        _refuse(response, response.read())
+                    return response.iter_lines()
+        raise AssertionError("tenacity either returns or raises")
 
 
 class AsyncTransport:
@@ -336,11 +332,14 @@ class AsyncTransport:
 
     async def _lines(self, call: Call[None], stack: AsyncExitStack) -> AsyncIterator[str]:
         with _in_our_words(self.connection.url):
-            response = await self._http.send(_request(self._http, call, None), stream=True)
-            stack.push_async_callback(response.aclose)
-            if not response.is_success:
-                _refuse(response, await response.aread())
-        return response.aiter_lines()
+            async for attempt in AsyncRetrying(**_retries(call, self.policy)):
+                with attempt:
+                    response = await self._http.send(_request(self._http, call, None), stream=True)
+                    stack.push_async_callback(response.aclose)
+                    if not response.is_success:
+                        _refuse(response, await response.aread())
+                    return response.aiter_lines()
+        raise AssertionError("tenacity either returns or raises")
 
 
 async def _from_thread(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
