@@ -1,0 +1,46 @@
+"""The small model and dataset that ship with the package, named `builtin:NAME` in a spec; nothing travels for them.
+
+    builtin:gsm8k-llama-2m   model      a Llama of 2.2 million parameters that has read GSM8K's questions
+    builtin:gsm8k            dataset    2,000 training and 320 test rows of GSM8K
+
+Does not import torch, so that everybody may ask what exists.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from tunefleet.errors import DataError, ModelError
+
+PREFIX = "builtin:"
+_ROOT = Path(__file__).parent
+_FOLDERS: dict[Literal["model", "dataset"], Path] = {"model": _ROOT / "models", "dataset": _ROOT / "data"}
+
+
+def is_builtin(name: str) -> bool:
+    """Say whether a name of a spec means something that ships with the package."""
+    return name.startswith(PREFIX)
+
+
+def names(kind: Literal["model", "dataset"]) -> list[str]:
+    """List what ships, as a spec names it."""
+    return sorted(PREFIX + path.name for path in _FOLDERS[kind].iterdir() if path.is_dir() and path.name[0] != "_")
+
+
+def locate(name: str, kind: Literal["model", "dataset"]) -> Path:
+    """Return the folder of a built-in asset.
+
+    Args:
+        name: As in the spec, with its prefix.
+        kind: What the spec wants there.
+
+    Raises:
+        ModelError: If no built-in model has that name.
+        DataError: If no built-in dataset has that name.
+    """
+    known = names(kind)
+    if name not in known:
+        error = ModelError if kind == "model" else DataError
+        raise error(f"There is no built-in {kind} {name!r}.", hint=f"Built in: {', '.join(known)}.")
+    return _FOLDERS[kind] / name.removeprefix(PREFIX)

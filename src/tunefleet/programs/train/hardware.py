@@ -1,0 +1,123 @@
+"""What this process can compute with, and which kernels follow from it.
+
+Looking at the machine and choosing are apart, so that the choice can be tested for hardware that is not there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from transformers.utils import is_flash_attn_2_available
+
+from tunefleet.errors import InputError, MachineError
+
+DtypeName = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What is there.
+
+    Args:
+        device: `cpu`, `cuda` or `mps`.
+        name: The product, if it has one.
+        bf16: The device multiplies bfloat16 natively (asked of GPUs only).
+        flash_attention: FlashAttention 2 can be imported and the device can run it.
+        liger: Liger kernels can be imported and the device can run them.
+    """
+
+    device: Literal["cpu", "cuda", "mps"]
+    name: str = ""
+    bf16: bool = False
+    flash_attention: bool = False
+    liger: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """What will be used.
+
+    Args:
+        compute: The type of the arithmetic; with `bfloat16` or `float16` by autocast over float32 where needed.
+        attention: As `from_pretrained` names it.
+        liger: Whether layers are replaced by Liger's.
+        varlen: Attention takes sequences of different lengths without padding.
+    """
+
+    compute: DtypeName
+    attention: str
+    liger: bool
+    varlen: bool
+
+
+def inspect() -> Hardware:
+    """Look at the machine; makes no CUDA context before a GPU is known to exist."""
+    if torch.cuda.is_available():
+        modern = torch.cuda.get_device_capability() >= (8, 0)
+        return Hardware(
+            device="cuda",
+            name=torch.cuda.get_device_name(),
+            bf16=torch.cuda.is_bf16_supported(including_emulation=False),
+            flash_attention=modern and is_flash_attn_2_available(),
+            liger=modern and importlib.util.find_spec("liger_kernel") is not None,
+        )
+    return Hardware(device="mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def choose(
+    hardware: Hardware,
+    *,
+    bf16: bool | None = None,
+    fp16: bool | None = None,
+    attention: str | None = None,
+    liger: bool | None = None,
+) -> Kernels:
+    """Choose the fastest that the hardware has and the user did not forbid.
+
+    Args:
+        hardware: What is there.
+        bf16: The user's wish; `None` is automatic: on a GPU that has it, never on a CPU.
+        fp16: The user's wish; never automatic, since it needs loss scaling.
+        attention: The user's wish, as `from_pretrained` names it.
+        liger: The user's wish; `None` is automatic.
+
+    Raises:
+        InputError: If wishes contradict each other.
+        MachineError: If a wish cannot be met here.
+    """
+    compute = _compute(hardware, bf16=bf16, fp16=fp16)
+    if liger and not hardware.liger:
+        raise MachineError(
+            "The spec asks for Liger kernels, which need an NVIDIA GPU and the package liger-kernel.",
+            hint="Install it on the worker, or leave `training.liger` out.",
+        )
+    if attention == "flash_attention_2" and not hardware.flash_attention:
+        raise MachineError(
+            "The spec asks for FlashAttention 2, which needs an NVIDIA GPU (Ampere or newer) and the package flash-attn.",
+            hint="Install it on the worker, or leave `attn_implementation` out.",
+        )
+    if attention is None:
+        # FlashAttention has no float32 kernels.
+        attention = "flash_attention_2" if hardware.flash_attention and compute != "float32" else "sdpa"
+    return Kernels(
+        compute=compute,
+        attention=attention,
+        liger=hardware.liger if liger is None else liger,
+        varlen=attention.startswith("flash_attention"),
+    )
+
+
+def _compute(hardware: Hardware, *, bf16: bool | None, fp16: bool | None) -> DtypeName:
+    if bf16 and fp16:
+        raise InputError("The spec asks for bf16 and fp16 at once.", hint="Choose one of them.")
+    if fp16:
+        if hardware.device == "cpu":
+            raise MachineError("The spec asks for fp16, which a CPU cannot train in.", hint="Use bf16 or leave it out.")
+        return "float16"
+    if bf16 and hardware.device == "cuda" and not hardware.bf16:
+        raise MachineError(f"The spec asks for bf16, which {hardware.name} does not have.", hint="Use fp16.")
+    automatic = hardware.device == "cuda" and hardware.bf16
+    return "bfloat16" if (automatic if bf16 is None else bf16) else "float32"

@@ -1,0 +1,198 @@
+"""Decide what the rows of a dataset are: plain text, prompt and response, or a chat; and read a row as that.
+
+Knows columns and their content; knows nothing of files, tokens or models.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tunefleet.errors import DataError
+
+Message = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Text to learn as a whole."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A prompt (its separator included) and the response that is to be learnt."""
+
+    prompt: str
+    response: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A conversation of which the assistant's turns are to be learnt."""
+
+    messages: list[Message]
+    tools: list[Any] | None = None
+
+
+Example = Plain | Pair | Chat
+Kind = Literal["text", "prompt_response", "messages"]
+
+# People who exchange data sets of conversations use both vocabularies.
+_ROLES = {"human": "user", "gpt": "assistant"}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Which columns the user named; `None` where nothing was said."""
+
+    text: str | None = None
+    prompt: str | None = None
+    response: str | None = None
+    messages: str | None = None
+    separator: str = "\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the rows of one dataset are to be read.
+
+    Args:
+        kind: What each row is.
+        columns: The columns that hold it.
+        origin: What the user calls the dataset, for messages.
+    """
+
+    kind: Kind
+    columns: Columns
+    origin: str
+
+    def read(self, number: int, row: Mapping[str, Any]) -> Example:
+        """Read one row.
+
+        Args:
+            number: Position of the row, from 1, for messages.
+            row: Column → value.
+
+        Raises:
+            DataError: If the row lacks a column or holds something else there.
+        """
+        columns = self.columns
+        if self.kind == "messages":
+            return self._chat(number, row, columns.messages or "")
+        if self.kind == "prompt_response":
+            prompt = self._text(number, row, columns.prompt or "") + columns.separator
+            return Pair(prompt, self._text(number, row, columns.response or ""))
+        return Plain(self._text(number, row, columns.text or ""))
+
+    def _value(self, number: int, row: Mapping[str, Any], column: str) -> Any:
+        if column not in row:
+            raise DataError(
+                f"Row {number} of {self.origin} has no column {column!r}.", hint=f"It has: {_list(row.keys())}."
+            )
+        return row[column]
+
+    def _text(self, number: int, row: Mapping[str, Any], column: str) -> str:
+        value = self._value(number, row, column)
+        if isinstance(value, str):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return str(value)
+        hint = "Name a column of conversations as `messages_field`." if isinstance(value, list) else None
+        raise DataError(f"Row {number} of {self.origin} holds {_kind_of(value)} in {column!r}, not text.", hint=hint)
+
+    def _chat(self, number: int, row: Mapping[str, Any], column: str) -> Chat:
+        value = self._value(number, row, column)
+        where = f"Row {number} of {self.origin}"
+        if not isinstance(value, list) or not value:
+            raise DataError(
+                f"{where} holds {_kind_of(value)} in {column!r}, not a list of messages.",
+                hint="A message is {'role': 'user', 'content': '…'}.",
+            )
+        messages = [_message(where, column, message) for message in value]
+        if not any(message["role"] == "assistant" for message in messages):
+            raise DataError(f"{where} has no message of the assistant in {column!r}, so nothing could be learnt.")
+        tools = row.get("tools")
+        return Chat(messages, json.loads(tools) if isinstance(tools, str) else tools)
+
+
+def choose(named: Columns, available: Iterable[str], origin: str) -> Shape:
+    """Decide what the rows are, from the columns that the user named or else from those that exist.
+
+    Args:
+        named: The columns of the spec.
+        available: The columns of the first row.
+        origin: What the user calls the dataset.
+
+    Raises:
+        DataError: If a named column does not exist, or none was named and none has a usual name.
+    """
+    columns = set(available)
+    shape = _named_shape(named, origin) or _usual_shape(named, columns, origin)
+    if shape is None:
+        raise DataError(
+            f"{origin} has none of the usual columns `text`, `messages`, `prompt` with `response`.",
+            hint=f"Name the ones to use in `data`; it has: {_list(columns)}.",
+        )
+    used = shape.columns
+    for column in (used.text, used.prompt, used.response, used.messages):
+        if column is not None and column not in columns:
+            raise DataError(f"{origin} has no column {column!r}.", hint=f"It has: {_list(columns)}.")
+    return shape
+
+
+def _named_shape(named: Columns, origin: str) -> Shape | None:
+    if named.messages is not None:
+        return Shape("messages", Columns(messages=named.messages), origin)
+    if named.prompt is not None and named.response is not None:
+        return Shape(
+            "prompt_response",
+            Columns(prompt=named.prompt, response=named.response, separator=named.separator),
+            origin,
+        )
+    if named.prompt is not None or named.response is not None:
+        missing = "the column of responses" if named.response is None else "the column of prompts"
+        raise DataError(f"The spec names one of prompt and response for {origin}.", hint=f"Name {missing} too.")
+    if named.text is not None:
+        return Shape("text", Columns(text=named.text), origin)
+    return None
+
+
+def _usual_shape(named: Columns, columns: set[str], origin: str) -> Shape | None:
+    for name in ("messages", "conversations"):
+        if name in columns:
+            return Shape("messages", Columns(messages=name), origin)
+    for response in ("response", "completion"):
+        if {"prompt", response} <= columns:
+            pair = Columns(prompt="prompt", response=response, separator=named.separator)
+            return Shape("prompt_response", pair, origin)
+    return Shape("text", Columns(text="text"), origin) if "text" in columns else None
+
+
+def _message(where: str, column: str, message: Any) -> Message:
+    if isinstance(message, dict) and "role" not in message and {"from", "value"} <= message.keys():
+        message = {"role": message["from"], "content": message["value"]}
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise DataError(
+            f"{where} holds {_kind_of(message)} among the messages of {column!r}.",
+            hint="A message is {'role': 'user', 'content': '…'}.",
+        )
+    if message.get("content") is None and not message.get("tool_calls"):
+        raise DataError(f"{where} has a message of the {message['role']} without content in {column!r}.")
+    # A table of rows with different messages fills the missing keys with null; templates take a null for a value.
+    return {key: value for key, value in message.items() if value is not None} | {
+        "role": _ROLES.get(message["role"], message["role"]),
+        "content": message.get("content") or "",
+    }
+
+
+def _kind_of(value: Any) -> str:
+    names = {type(None): "nothing (null)", list: "a list", dict: "an object", bool: "true or false", str: "text"}
+    return names.get(type(value), f"a {type(value).__name__}")
+
+
+def _list(names: Iterable[str]) -> str:
+    return ", ".join(sorted(str(name) for name in names)) or "no column"
