@@ -1,0 +1,155 @@
+"""Commands between the control server's threads and the training thread.
+
+The training thread reads one attribute a step (`armed`); only when it is true does it take the lock. Each command has
+a state that can be asked for, also after the process ended: `commands.json` in the job folder holds them, which makes
+a command that is delivered twice act once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .files import read_json, write_json
+
+COMMANDS = ("graceful_stop", "save_checkpoint", "save_and_stop", "abort")
+
+
+class UnknownCommandError(Exception):
+    """There is no such command."""
+
+
+class ClosedError(Exception):
+    """The training takes no commands any more."""
+
+
+@dataclass
+class Command:
+    """A command and what became of it.
+
+    Args:
+        state: `pending`, then `applied` at its step, `durable` when its checkpoint has a manifest, or `failed`.
+    """
+
+    command_id: str
+    command: str
+    data: dict[str, Any] = field(default_factory=dict)
+    state: str = "pending"
+    step: int | None = None
+    checkpoint: str | None = None
+    message: str | None = None
+    at: float = 0.0
+
+
+class CommandBoard:
+    """Where commands wait for the end of a step.
+
+    Args:
+        folder: The job folder, if outcomes are to outlive the process.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.armed = False
+        self._file = folder / "commands.json" if folder else None
+        self._lock = threading.RLock()
+        self._closed: str | None = None
+        self._waiting: list[Command] = []
+        self._known: dict[str, Command] = {}
+        self._saving: list[str] = []
+        if self._file is not None:
+            self._load(self._file)
+
+    def submit(self, command: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> Command:
+        """Take a command for the end of the running step; one that is already known is returned as it is.
+
+        Raises:
+            UnknownCommandError: If there is no such command.
+            ClosedError: If the training has ended; the text says why.
+        """
+        if command not in COMMANDS:
+            raise UnknownCommandError(command)
+        with self._lock:
+            known = self._known.get(command_id) if command_id else None
+            if known is not None:
+                return known
+            if self._closed is not None:
+                raise ClosedError(self._closed)
+            item = Command(command_id or f"cmd-{uuid.uuid4().hex[:12]}", command, dict(data or {}), at=time.time())
+            self._known[item.command_id] = item
+            self._waiting.append(item)
+            self._store()
+            self.armed = True
+        return item
+
+    def take(self) -> list[Command]:
+        """Return the waiting commands, oldest first, and forget that they wait."""
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+            self.armed = False
+        return waiting
+
+    def wants(self, command: str) -> bool:
+        """Tell whether such a command is waiting, without taking it."""
+        with self._lock:
+            return any(item.command == command for item in self._waiting)
+
+    def applied(self, command_id: str, step: int, *, saving: bool = False) -> None:
+        """Record that a command acted at a step; with `saving` it becomes durable with that step's checkpoint."""
+        with self._lock:
+            if saving:
+                self._saving.append(command_id)
+            self._change(command_id, state="applied", step=step)
+
+    def take_saving(self) -> list[str]:
+        """Return the commands that the checkpoint which was just written answers."""
+        with self._lock:
+            saving, self._saving = self._saving, []
+        return saving
+
+    def durable(self, command_id: str, checkpoint: str) -> None:
+        """Record that a command's checkpoint has its manifest."""
+        with self._lock:
+            self._change(command_id, state="durable", checkpoint=checkpoint)
+
+    def failed(self, command_id: str, message: str) -> None:
+        """Record that a command could not be carried out."""
+        with self._lock:
+            self._change(command_id, state="failed", message=message)
+
+    def open(self) -> None:
+        """Take commands (again): a training has begun."""
+        with self._lock:
+            self._closed = None
+
+    def close(self, message: str) -> None:
+        """Refuse further commands; what still waits has failed with this message."""
+        with self._lock:
+            self._closed = message
+            for item in self.take():
+                self._change(item.command_id, state="failed", message=message)
+
+    def state(self, command_id: str) -> Command | None:
+        """Return a command by its id."""
+        with self._lock:
+            return self._known.get(command_id)
+
+    def _change(self, command_id: str, **fields: Any) -> None:
+        item = self._known[command_id]
+        for name, value in fields.items():
+            setattr(item, name, value)
+        self._store()
+
+    def _store(self) -> None:
+        if self._file is not None:
+            write_json(self._file, {"commands": [asdict(item) for item in self._known.values()]})
+
+    def _load(self, file: Path) -> None:
+        for fields in (read_json(file) or {}).get("commands", []):
+            item = Command(**fields)
+            if item.state in ("pending", "applied") and item.command != "abort":
+                item.state, item.message = "failed", "the process ended before it was done"
+            self._known[item.command_id] = item

@@ -1,0 +1,92 @@
+"""The endpoint folder: how a live job is found, and how a client makes sure that it found the right process.
+
+The folder only points: `endpoint.json` (mode 0600), a link `job` to the job folder, a copy of `status.json`. A job id
+is a file name here, so what could leave the folder is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from . import identity
+from .files import read_json, write_json
+
+_SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def safe_job_id(job_id: str) -> str:
+    """Return the id if it can be a file name.
+
+    Raises:
+        ValueError: If it could not.
+    """
+    if not _SAFE_ID.fullmatch(job_id):
+        raise ValueError(f"{job_id!r} cannot be a job id: letters, digits, dot, dash and underscore, at most 128.")
+    return job_id
+
+
+class EndpointFolder:
+    """`<endpoints>/<job_id>/` of this process.
+
+    Args:
+        endpoints_dir: The folder that holds one folder a job.
+        job_id: The job.
+        job_folder: Where its job folder lies, if it has one.
+    """
+
+    def __init__(self, endpoints_dir: Path, job_id: str, job_folder: Path | None = None) -> None:
+        self.path = endpoints_dir / safe_job_id(job_id)
+        self.job_id = job_id
+        self._job_folder = job_folder
+
+    @property
+    def status_copy(self) -> Path:
+        """Where the copy of `status.json` goes."""
+        return self.path / "status.json"
+
+    def publish(self, *, host: str, port: int, token: str | None) -> dict[str, Any]:
+        """Write `endpoint.json`; from then on the job can be found. Returns what was written."""
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        link = self.path / "job"
+        if self._job_folder is not None:
+            link.unlink(missing_ok=True)
+            link.symlink_to(self._job_folder)
+        endpoint = {
+            "job_id": self.job_id,
+            "host": host,
+            "port": port,
+            "pid": os.getpid(),
+            "started_at": time.time(),
+            "process_started_at": identity.process_started_at(os.getpid()),
+            "boot_id": identity.boot_id(),
+            "hostname": identity.hostname(),
+            "token": token,
+            "job_folder": str(self._job_folder) if self._job_folder else None,
+        }
+        write_json(self.path / "endpoint.json", endpoint, mode=0o600)
+        return endpoint
+
+    def withdraw(self) -> None:
+        """Remove the endpoint if it is still this process's, and the folder with it if nothing else lies there."""
+        endpoint = read_json(self.path / "endpoint.json")
+        if endpoint is None or endpoint.get("pid") != os.getpid():
+            return
+        for name in ("endpoint.json", "status.json", "job"):
+            (self.path / name).unlink(missing_ok=True)
+        try:
+            self.path.rmdir()
+        except OSError:
+            return  # somebody keeps files of their own there
+
+
+def list_endpoints(endpoints_dir: Path) -> list[dict[str, Any]]:
+    """Return every `endpoint.json` of this machine, without the tokens, newest first."""
+    files = sorted(endpoints_dir.glob("*/endpoint.json"))
+    found = [endpoint for file in files if (endpoint := read_json(file)) is not None]
+    for endpoint in found:
+        endpoint.pop("token", None)
+    return sorted(found, key=lambda endpoint: float(endpoint.get("started_at", 0)), reverse=True)

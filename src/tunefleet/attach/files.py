@@ -1,0 +1,53 @@
+"""Small durable files: write whole or not at all, read without surprise."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_json(path: Path, data: Any, *, mode: int = 0o644, sync: bool = False) -> None:
+    """Replace a JSON file in one act: a reader sees the old or the new one, never a part.
+
+    Args:
+        path: The file; its folder exists.
+        data: What `json` can hold.
+        mode: Permissions of the file from its first moment.
+        sync: Whether it must survive a power cut, not only a killed process.
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    if sync:
+        sync_folder(path.parent)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file, or None if there is no such file or no object in it."""
+    try:
+        data = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+    return data if isinstance(data, dict) else None

@@ -1,0 +1,249 @@
+"""The journal of one launch: an append-only file of JSON lines that the training thread hardly notices.
+
+A call puts a tuple into a queue (about a microsecond); a thread encodes and appends it a fifth of a second later.
+`sync` does that at once and makes it durable: it is called before a checkpoint's manifest and before the end, so what
+a resume or a result relies on is on disk. Knows no network and no server.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+FLUSH_S = 0.2
+PROGRESS_S = 1.0
+_NOT_A_NUMBER = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def number(value: float) -> float | str:
+    """Return a number as JSON can hold it: `NaN`, `Infinity` and `-Infinity` become strings."""
+    return value if math.isfinite(value) else _NOT_A_NUMBER[str(value)]
+
+
+def plain_values(values: Mapping[str, Any]) -> dict[str, float | str]:
+    """Return what of a `logs` dictionary can be recorded, without asking a device for anything.
+
+    A tensor on a GPU would have to be waited for, so it is left out; numbers of NumPy and of torch on the CPU count.
+    """
+    plain: dict[str, float | str] = {}
+    for name, value in values.items():
+        kind = type(value)
+        if kind is float or kind is int or kind is str:
+            plain[name] = value
+        elif kind is bool or getattr(getattr(value, "device", None), "type", "cpu") == "cpu":
+            try:
+                plain[name] = float(value)
+            except (TypeError, ValueError):
+                logger.debug("The value of %s is no number and is not recorded", name)
+    return plain
+
+
+class JournalWriter:
+    """Appends the records of one launch to `journal/<launch>.jsonl`.
+
+    Args:
+        folder: The job folder.
+        launch: Id of the launch; names the file.
+        attempt: Number of the attempt; 0 if nobody counts.
+        from_step: The step that the launch resumes at.
+        checkpoint: Digest of the checkpoint that it resumes from.
+        on_tick: Called by the writer's thread after each flush; for work that need not hold up the training.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        launch: str,
+        attempt: int = 0,
+        from_step: int = 0,
+        checkpoint: str | None = None,
+        *,
+        on_tick: Callable[[], None] | None = None,
+    ) -> None:
+        self.path = Path(folder) / "journal" / f"{launch}.jsonl"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._queue: deque[dict[str, Any]] = deque()
+        self._lock = threading.Lock()
+        self._unwritten = b""
+        self._progress: dict[str, Any] | None = None
+        self._progress_at = -math.inf
+        self._closed = False
+        self._complained = False
+        self._pid = os.getpid()
+        self._on_tick = on_tick
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size, self._next_seq = self._cut_torn_tail()
+        if self._next_seq == 0:
+            first = {"launch": launch, "attempt": attempt, "from_step": from_step, "checkpoint": checkpoint}
+            self._put("launch", {**first, "pid": self._pid})
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tunefleet-journal", daemon=True)
+        self._thread.start()
+
+    @property
+    def seq(self) -> int:
+        """The sequence number after the last record that was written."""
+        return self._next_seq
+
+    def metric(
+        self,
+        step: int,
+        values: Mapping[str, Any],
+        *,
+        series: str = "train",
+        epoch: float | None = None,
+        window: tuple[int, int] | None = None,
+    ) -> None:
+        """Record values that were logged at the end of a step.
+
+        Args:
+            step: The optimizer step.
+            values: Name → number; what is no number is left out.
+            series: Which training of the process.
+            epoch: The epoch, as a fraction.
+            window: First and last step that the values speak of.
+        """
+        fields = {"series": series, "step": step, "epoch": epoch, "window": window, "values": plain_values(values)}
+        self._put("metric", fields)
+
+    def progress(self, phase: str, **fields: float | None) -> None:
+        """Record where the training stands; the newest of a second is written, the others are dropped.
+
+        Args:
+            phase: What it does.
+            fields: Those of `wire.journal.ProgressRecord`.
+        """
+        self._progress = _record("progress", {"phase": phase, **fields})
+
+    def event(self, name: str, message: str, level: str = "info", data: Mapping[str, Any] | None = None) -> None:
+        """Record something that a person wants to see in the task's history.
+
+        Args:
+            name: Dotted name, such as `training.started`.
+            message: One sentence.
+            level: `info`, `warning` or `error`.
+            data: What goes with it; JSON.
+        """
+        self._put("event", {"name": name, "message": message, "level": level, "data": dict(data or {})})
+
+    def checkpoint(self, step: int, name: str, digest: str, size_bytes: int, stall_s: float = 0.0) -> None:
+        """Record that a checkpoint has its manifest."""
+        fields = {"step": step, "name": name, "digest": digest, "size_bytes": size_bytes, "stall_s": stall_s}
+        self._put("checkpoint", fields)
+
+    def prediction(self, step: int, index: int, prompt: str, output: str, reference: str | None = None) -> None:
+        """Record text that the model wrote for one sample."""
+        fields = {"step": step, "index": index, "prompt": prompt, "output": output, "reference": reference}
+        self._put("prediction", fields)
+
+    def sync(self) -> None:
+        """Append everything that was recorded and make it durable.
+
+        Raises:
+            OSError: If the file cannot be written; the records are kept and tried again.
+        """
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._flush()
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Sync and end the writer; further records are dropped. May be called twice."""
+        if os.getpid() != self._pid or self._closed:
+            return
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout=5.0)
+        try:
+            self._take_progress(now=math.inf)
+            self.sync()
+        finally:
+            self._closed = True
+            os.close(self._fd)
+
+    def _put(self, kind: str, fields: dict[str, Any]) -> None:
+        self._queue.append(_record(kind, fields))
+
+    def _take_progress(self, *, now: float) -> None:
+        record = self._progress
+        if record is not None and now - self._progress_at >= PROGRESS_S:
+            self._progress, self._progress_at = None, now
+            self._queue.append(record)
+
+    def _run(self) -> None:
+        while not self._stop.wait(FLUSH_S):
+            try:
+                self._take_progress(now=time.monotonic())
+                self._flush()
+                self._complained = False
+                if self._on_tick is not None:
+                    self._on_tick()
+            except Exception:
+                # A full disk must not end the training's reports for good: what was not written is kept.
+                if not self._complained:
+                    logger.exception("The journal cannot be written; trying again")
+                self._complained = True
+
+    def _flush(self) -> None:
+        with self._lock:
+            parts = [self._unwritten]
+            while self._queue:
+                record = self._queue.popleft()
+                record["seq"] = self._next_seq
+                self._next_seq += 1
+                parts.append(_line(record))
+            self._unwritten = b"".join(parts)
+            if self._unwritten:
+                self._append(self._unwritten)
+                self._unwritten = b""
+
+    def _append(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError:
+            # Half a line may be in the file; the whole batch is written again later.
+            os.ftruncate(self._fd, self._size)
+            raise
+        self._size += len(data)
+
+    def _cut_torn_tail(self) -> tuple[int, int]:
+        """Cut what a killed process wrote after the last newline; return the size and the next sequence number."""
+        data = self.path.read_bytes()
+        size = data.rfind(b"\n") + 1
+        if size != len(data):
+            os.ftruncate(self._fd, size)
+        return size, data.count(b"\n")
+
+
+def _record(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"seq": 0, "at": time.time(), "type": kind, **fields}
+
+
+def _line(record: dict[str, Any]) -> bytes:
+    try:
+        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=str)
+    except ValueError:
+        text = json.dumps(_without_nan(record), separators=(",", ":"), default=str)
+    return text.encode() + b"\n"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return number(value)
+    if isinstance(value, Mapping):
+        return {str(name): _without_nan(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(item) for item in value]
+    return value

@@ -1,0 +1,131 @@
+"""`status.json`: where a trainer stands, always whole, and final once it is final.
+
+Writes are cheap to ask for: `update` only remembers, and the journal's thread writes at most once a second. `write`
+writes at once; it is for changes of state, which must be on disk before what they announce happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .files import write_json
+
+logger = logging.getLogger(__name__)
+
+FINAL_STATES = frozenset({"completed", "stopped", "paused", "aborted", "failed"})
+INTERVAL_S = 1.0
+
+
+class StatusFile:
+    """The status of one launch.
+
+    Args:
+        folder: The job folder.
+        mirrors: Further files that get the same content, such as the copy in the endpoint folder.
+    """
+
+    def __init__(self, folder: str | Path, mirrors: Sequence[Path] = ()) -> None:
+        self._paths = [Path(folder) / "status.json", *mirrors]
+        self._lock = threading.RLock()
+        self._written_at = 0.0
+        self._dirty = False
+        self._pid = os.getpid()
+        self._fields: dict[str, Any] = {
+            "state": "starting",
+            "phase": "loading",
+            "step": 0,
+            "max_steps": 0,
+            "at": 0.0,
+            "pid": self._pid,
+            "intent": None,
+            "error": None,
+            "error_kind": None,
+            "traceback": None,
+            "values": {},
+        }
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """A copy of what is known now, written or not."""
+        with self._lock:
+            return {**self._fields, "values": dict(self._fields["values"])}
+
+    @property
+    def final(self) -> bool:
+        """Whether the state will never change again."""
+        return self._fields["state"] in FINAL_STATES
+
+    def add_mirror(self, path: Path) -> None:
+        """Write the same content to one more file from now on."""
+        with self._lock:
+            self._paths.append(path)
+
+    def update(self, *, values: Mapping[str, float | str] | None = None, **fields: Any) -> None:
+        """Remember new values; they reach the disk within about a second."""
+        with self._lock:
+            if self.final:
+                return
+            self._fields.update(fields)
+            if values:
+                self._fields["values"].update(values)
+            self._dirty = True
+
+    def write(self, *, values: Mapping[str, float | str] | None = None, **fields: Any) -> None:
+        """Write new values at once; a final state is made durable, and a state after it is ignored.
+
+        Args:
+            values: Last logged values by name; merged into those of before.
+            fields: Fields of `wire.jobfolder.JobStatus`.
+        """
+        with self._lock:
+            if self.final and "state" in fields:
+                logger.debug("The job is %s; %s is not recorded", self._fields["state"], fields["state"])
+                return
+            self.update(values=values, **fields)
+            self._flush()
+
+    def finish(self) -> None:
+        """Record the proper end: `stopped` if somebody asked for an early one, else `completed`."""
+        self.write(state="stopped" if self._fields["intent"] == "stop" else "completed", phase="finishing")
+
+    def fail(self, error: str, kind: str, traceback: str | None = None) -> None:
+        """Record a failure.
+
+        Args:
+            error: One sentence for the user.
+            kind: `input`, `oom`, `disk`, `network` or `bug`.
+            traceback: The last traceback, for the maintainer.
+        """
+        self.write(state="failed", error=error, error_kind=kind, traceback=traceback)
+
+    def flush_if_due(self) -> None:
+        """Write what was remembered, at most once a second; called by the journal's thread."""
+        with self._lock:
+            if self._dirty and time.monotonic() - self._written_at >= INTERVAL_S:
+                self._flush()
+
+    def flush(self) -> None:
+        """Write what was remembered, now."""
+        with self._lock:
+            if self._dirty:
+                self._flush()
+
+    def _flush(self) -> None:
+        if os.getpid() != self._pid:
+            return
+        self._written_at = time.monotonic()
+        self._fields["at"] = time.time()
+        first, *mirrors = self._paths
+        write_json(first, self._fields, sync=self.final)
+        self._dirty = False
+        for mirror in mirrors:
+            try:
+                write_json(mirror, self._fields)
+            except OSError as error:
+                logger.debug("The copy %s was not written: %s", mirror, error)
