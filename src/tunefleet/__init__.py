@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tunefleet.client import AsyncClient as AsyncClient
     from tunefleet.client import Client as Client
 
-__all__ = ["AsyncClient", "Client", "__version__"]
+    __version__: str
 
-__version__ = _version("tunefleet")
+__all__ = ["AsyncClient", "Client", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: `import tunefleet` stays cheap for the CLI and for a trainer's callback.
+    # Looked up on first use: `import tunefleet` stays cheap for the CLI and for a trainer's callback.
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415
+
+        return version("tunefleet")
     if name in {"AsyncClient", "Client"}:
         from tunefleet import client  # noqa: PLC0415
 

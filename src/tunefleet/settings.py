@@ -72,6 +72,8 @@ class ClientSettings(ProcessSettings):
     """The server that CLI and SDK speak to; default: the one that `tunefleet up` wrote into the client file."""
     key: SecretStr | None = Field(default=None, validation_alias=_variable("TUNEFLEET_KEY"))
     """The API key for that server; default: the one in the client file."""
+    debug: bool = Field(default=False, validation_alias=_variable("TUNEFLEET_DEBUG"))
+    """Whether the command line prints the traceback of an error."""
 
 
 class ServerSettings(ProcessSettings):
@@ -129,6 +131,8 @@ class WorkerSettings(ProcessSettings):
     """How long an unused warm process is kept."""
     torch_threads: int | None = Field(default=None, ge=1, validation_alias=_variable("TUNEFLEET_TORCH_THREADS"))
     """CPU threads of a training; default: what the machine has."""
+    visible_gpus: str | None = Field(default=None, validation_alias=_variable("CUDA_VISIBLE_DEVICES"))
+    """The GPUs that the worker may use, by index or UUID; default: all."""
     allow_code: bool = Field(default=False, validation_alias=_variable("TUNEFLEET_ALLOW_CODE"))
     """Whether code in a document (`trust_remote_code`, for now) may run on this worker."""
 
