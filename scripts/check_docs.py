@@ -22,7 +22,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 MAKE = re.compile(r"(?:^|`|\$ )make ([a-z][a-z-]*)", re.MULTILINE)
 COMMAND = re.compile(r"(?:^|`|\$ )tunefleet ([a-z][a-z-]*)", re.MULTILINE)
-MACHINE_PATH = re.compile(r"(?<![\w.$~{])/(?:home|Users|root|work|mnt|media)/\w+")
+MACHINE_PATH = re.compile(r"(?<![\w.$~{])/(?:home|Users|root|work|opt)/\w+")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|TBD)\b")
 
 
@@ -152,6 +152,7 @@ def make_targets(root: Path = ROOT) -> set[str]:
 def cli_commands() -> set[str]:
     """Return the commands that the CLI has, by its own account."""
     import typer
+
     from tunefleet.cli.main import app
 
     return set(typer.main.get_group(app).commands)

@@ -12,16 +12,32 @@ from scripts import write_reference
 from tunefleet import settings
 from tunefleet.errors import MachineError
 
-# Whoever starts a process of his own hands it an environment; that is writing, not configuration.
 READERS = {"settings.py"}
 ATTACH_READERS = 1
 
 
 def _reads_environment(path: Path) -> bool:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"} and isinstance(node.value, ast.Name):
-            return True
-    return False
+    """Whether a module looks a variable up; setting one for a library or a child is not reading."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    written = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
+    }
+    written |= {
+        node.func.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in {"update", "pop", "clear", "setdefault"}
+    }
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in {"environ", "getenv"}
+        and isinstance(node.value, ast.Name)
+        and node not in written
+        for node in ast.walk(tree)
+    )
 
 
 def test_only_settings_and_one_module_of_attach_read_the_environment(repository: Path) -> None:

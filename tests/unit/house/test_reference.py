@@ -1,0 +1,121 @@
+"""The hand-written reference pages say what the code does."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from fastapi.routing import APIRoute
+
+from scripts import check_docs
+from tunefleet.lifecycle.task import FINAL, OUTCOMES, TRANSITIONS, RetryBudget, TaskStatus
+from tunefleet.server import problems, routers
+from tunefleet.spec import parse_workflow
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.journal import (
+    CheckpointRecord,
+    EventRecord,
+    LaunchRecord,
+    MetricRecord,
+    PredictionRecord,
+    ProgressRecord,
+)
+
+REFERENCE = Path(__file__).resolve().parents[3] / "docs/reference"
+RECORDS = (LaunchRecord, MetricRecord, ProgressRecord, CheckpointRecord, EventRecord, PredictionRecord)
+
+
+def _rows(page: str, cells: int) -> list[list[str]]:
+    """Return the rows of all tables of a page that have so many cells, without heads."""
+    lines = (REFERENCE / page).read_text(encoding="utf-8").splitlines()
+    bodies = [line for line, below in zip(lines, [*lines[1:], ""], strict=True) if not below.startswith("|---")]
+    split = [[cell.strip() for cell in line.split("|")[1:-1]] for line in bodies if line.startswith("|")]
+    return [row for row in split if len(row) == cells and row[0].startswith("`")]
+
+
+def _words(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def test_lifecycle_lists_every_reason_with_its_outcome() -> None:
+    written = {_words(row[0])[0]: (_words(row[1])[0], row[2]) for row in _rows("lifecycle.md", 4)}
+    assert written == {
+        reason.value: (outcome.status.value, outcome.budget.value) for reason, outcome in OUTCOMES.items()
+    }
+    assert {budget for _, budget in written.values()} == {budget.value for budget in RetryBudget}
+
+
+def test_lifecycle_lists_every_status_and_change() -> None:
+    rows = _rows("lifecycle.md", 2)
+    assert [_words(row[0])[0] for row in rows[: len(TaskStatus)]] == [status.value for status in TaskStatus]
+    changes = {_words(row[0])[0]: set(_words(row[1])) for row in rows[len(TaskStatus) :]}
+    assert changes == {
+        status.value: {target.value for target in targets}
+        for status, targets in TRANSITIONS.items()
+        if status not in FINAL
+    }
+
+
+def test_journal_lists_every_record_with_its_fields() -> None:
+    written = {_words(row[0])[0]: set(_words(row[1])) for row in _rows("journal.md", 3)}
+    assert written == {
+        record.model_fields["type"].default: set(record.model_fields) - {"type", "seq", "at"} for record in RECORDS
+    }
+
+
+def test_job_folder_lists_every_file() -> None:
+    page = (REFERENCE / "job-folder.md").read_text(encoding="utf-8")
+    folder = JobFolder(Path("root"))
+    names = {getattr(folder, name).name for name, value in vars(JobFolder).items() if isinstance(value, property)}
+    assert {name for name in names if name not in page} == set()
+
+
+def test_http_api_lists_every_route() -> None:
+    written = {_words(row[0])[0] for row in _rows("http-api.md", 2)}
+    there = set()
+    for module in pkgutil.iter_modules(routers.__path__):
+        router = importlib.import_module(f"{routers.__name__}.{module.name}").router
+        for route in router.routes:
+            if isinstance(route, APIRoute) and route.include_in_schema:
+                path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
+                there |= {f"{method} {path}" for method in route.methods or ()}
+    assert written == there
+
+
+def test_http_api_lists_every_error() -> None:
+    written = {_words(row[0])[0]: int(row[1]) for row in _rows("http-api.md", 3)}
+    assert written == problems.STATUSES
+
+
+def _documents_in_pages() -> list[object]:
+    found = []
+    for page in check_docs.documents():
+        text = page.read_text(encoding="utf-8")
+        for number, block in enumerate(re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)):
+            if "apiVersion" in block and "…" not in block:
+                name = f"{page.relative_to(check_docs.ROOT)}:{number}"
+                found.append(pytest.param(block, id=name))
+    return found
+
+
+@pytest.mark.parametrize("block", _documents_in_pages())
+def test_a_document_in_a_page_validates(block: str) -> None:
+    assert parse_workflow(block, filename="page.yaml").tasks
+
+
+def test_a_part_of_a_document_in_a_page_is_yaml() -> None:
+    for page in check_docs.documents():
+        for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+            if "…" not in block:
+                yaml.safe_load(block)
+
+
+def test_the_workflow_guide_shows_only_blocks_that_exist(repository: Path) -> None:
+    guide = (repository / "docs/how-to/write-a-workflow.md").read_text(encoding="utf-8")
+    block = next(text for text in re.findall(r"```yaml\n(spec:.*?)```", guide, re.DOTALL))
+    head = "apiVersion: tunefleet/v1\nkind: LoRASFTTask\nmetadata: { name: guide }\n"
+    assert parse_workflow(head + block, filename="guide.yaml").tasks
