@@ -1,0 +1,15 @@
+"""Tables, migrations and repositories: the only room that speaks SQL.
+
+A repository is a module of functions on a connection; it knows rows, not users, and decides nothing. `task_moves` is
+the one place that changes a task's status. Callers run them in `Database.write` and `Database.read`.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection
+
+from tunefleet.store.database import Database
+from tunefleet.store.tables import DEFAULT_PROJECT
+from tunefleet.store.writer import after_commit, wake
+
+__all__ = ["DEFAULT_PROJECT", "Connection", "Database", "after_commit", "wake"]

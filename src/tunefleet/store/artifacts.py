@@ -1,0 +1,156 @@
+"""Artifacts, their files, and which files are known and pinned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
+
+from tunefleet.store.rows import ArtifactRow
+from tunefleet.store.tables import artifact_files, artifacts, blob_pins, blobs
+
+_KNOWN = select(blobs.c.digest).where(
+    blobs.c.project == bindparam("project"), blobs.c.digest.in_(bindparam("digests", expanding=True))
+)
+
+
+def known(connection: Connection, project: str, digests: Sequence[str]) -> set[str]:
+    """Return which of these files a project has."""
+    found: set[str] = set()
+    for start in range(0, len(digests), 500):
+        part = list(digests[start : start + 500])
+        found.update(connection.execute(_KNOWN, {"project": project, "digests": part}).scalars())
+    return found
+
+
+def add_blob(connection: Connection, *, project: str, digest: str, size_bytes: int, at: float) -> None:
+    """Record a file whose digest was verified."""
+    here = (blobs.c.project == project) & (blobs.c.digest == digest)
+    if connection.execute(update(blobs).where(here).values(verified_at=at)).rowcount == 0:
+        connection.execute(insert(blobs).values(project=project, digest=digest, size_bytes=size_bytes, verified_at=at))
+
+
+def pin(connection: Connection, digests: Sequence[str], *, holder: str, until: float) -> None:
+    """Keep files for somebody who is going to publish them."""
+    unique = sorted(set(digests))
+    for start in range(0, len(unique), 500):
+        part = unique[start : start + 500]
+        connection.execute(delete(blob_pins).where(blob_pins.c.holder == holder, blob_pins.c.digest.in_(part)))
+        connection.execute(insert(blob_pins), [{"digest": d, "holder": holder, "until": until} for d in part])
+
+
+def pinned_by(connection: Connection, digest: str, holder: str) -> bool:
+    """Whether somebody holds a pin of a file."""
+    query = exists().where(blob_pins.c.digest == digest, blob_pins.c.holder == holder)
+    return bool(connection.execute(select(query)).scalar())
+
+
+def unpin(connection: Connection, holders: Sequence[str]) -> None:
+    """Let go of everything that somebody held."""
+    if holders:
+        connection.execute(delete(blob_pins).where(blob_pins.c.holder.in_(list(holders))))
+
+
+def insert_one(connection: Connection, row: Mapping[str, Any], files: Sequence[tuple[str, str, int]]) -> None:
+    """Store an artifact and its files (path, digest, size)."""
+    connection.execute(insert(artifacts), [dict(row)])
+    if files:
+        connection.execute(
+            insert(artifact_files),
+            [{"artifact_id": row["id"], "path": p, "digest": d, "size_bytes": s} for p, d, s in files],
+        )
+
+
+def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, ArtifactRow]:
+    """Return artifacts by id; unknown ids are left out."""
+    rows = (ArtifactRow(*row) for row in connection.execute(select(artifacts).where(artifacts.c.id.in_(list(ids)))))
+    return {row.id: row for row in rows}
+
+
+def find(connection: Connection, *, project: str, column: str, value: str) -> list[ArtifactRow]:
+    """Return artifacts with this `id`, `name` or `digest`, newest first."""
+    query = (
+        select(artifacts)
+        .where(artifacts.c.project == project, artifacts.c[column] == value)
+        .order_by(artifacts.c.seq.desc())
+    )
+    return [ArtifactRow(*row) for row in connection.execute(query)]
+
+
+def named(connection: Connection, *, project: str, name: str, task_id: str | None) -> list[ArtifactRow]:
+    """Return artifacts with a name: those of a task, or those that belong to none; newest first."""
+    query = (
+        select(artifacts)
+        .where(artifacts.c.project == project, artifacts.c.name == name, artifacts.c.task_id == task_id)
+        .order_by(artifacts.c.seq.desc())
+    )
+    return [ArtifactRow(*row) for row in connection.execute(query)]
+
+
+def page(
+    connection: Connection, *, project: str, limit: int, before: int | None, filters: Mapping[str, str | None]
+) -> list[ArtifactRow]:
+    """Return artifacts, newest first.
+
+    Args:
+        connection: To read with.
+        project: Whose artifacts.
+        limit: How many at most.
+        before: Only artifacts older than the one with this `seq`.
+        filters: Column → value; a null value does not filter.
+    """
+    query = select(artifacts).where(artifacts.c.project == project).order_by(artifacts.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(artifacts.c.seq < before)
+    for name, value in filters.items():
+        if value is not None:
+            query = query.where(artifacts.c[name].in_(value.split(",")))
+    return [ArtifactRow(*row) for row in connection.execute(query)]
+
+
+def files(connection: Connection, artifact_id: str) -> list[tuple[str, str, int]]:
+    """Return path, digest and size of an artifact's files, by path."""
+    query = (
+        select(artifact_files.c.path, artifact_files.c.digest, artifact_files.c.size_bytes)
+        .where(artifact_files.c.artifact_id == artifact_id)
+        .order_by(artifact_files.c.path)
+    )
+    return [tuple(row) for row in connection.execute(query)]
+
+
+def holding_file(connection: Connection, *, project: str, digest: str) -> list[ArtifactRow]:
+    """Return the artifacts that contain a file."""
+    query = select(artifacts).where(
+        artifacts.c.project == project,
+        artifacts.c.id.in_(select(artifact_files.c.artifact_id).where(artifact_files.c.digest == digest)),
+    )
+    return [ArtifactRow(*row) for row in connection.execute(query)]
+
+
+def delete_rows(connection: Connection, ids: Sequence[str]) -> None:
+    """Forget artifacts; their files stay until they are collected."""
+    connection.execute(delete(artifact_files).where(artifact_files.c.artifact_id.in_(list(ids))))
+    connection.execute(delete(artifacts).where(artifacts.c.id.in_(list(ids))))
+
+
+def of_tasks(connection: Connection, task_ids: Sequence[str]) -> list[str]:
+    """Return the ids of artifacts that tasks made."""
+    return list(connection.execute(select(artifacts.c.id).where(artifacts.c.task_id.in_(list(task_ids)))).scalars())
+
+
+def garbage(connection: Connection, *, now: float, verified_before: float) -> list[tuple[str, int]]:
+    """Return digest and size of files that nothing refers to and nobody holds."""
+    query = select(blobs.c.digest, blobs.c.size_bytes).where(
+        blobs.c.verified_at < verified_before,
+        ~exists().where(artifact_files.c.digest == blobs.c.digest),
+        ~exists().where(blob_pins.c.digest == blobs.c.digest, blob_pins.c.until > now),
+    )
+    return [tuple(row) for row in connection.execute(query)]
+
+
+def delete_blobs(connection: Connection, digests: Sequence[str], *, now: float) -> None:
+    """Forget files, and pins that have run out."""
+    for start in range(0, len(digests), 500):
+        connection.execute(delete(blobs).where(blobs.c.digest.in_(list(digests[start : start + 500]))))
+    connection.execute(delete(blob_pins).where(blob_pins.c.until <= now))

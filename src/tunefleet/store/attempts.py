@@ -1,0 +1,129 @@
+"""Attempts: one try of a task on one worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, update
+
+from tunefleet.store.rows import AttemptRow
+from tunefleet.store.tables import attempts, task_documents, tasks
+
+# A literal, not a parameter: only then can the partial index answer.
+_OPEN = literal_column("attempts.state IN ('offered', 'accepted')")
+_BY_IDS = select(attempts).where(attempts.c.id.in_(bindparam("ids", expanding=True))).with_for_update()
+_OF_WORKER = select(attempts).where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
+_ALL_OPEN = select(attempts).where(_OPEN)
+_UPDATE = (
+    update(attempts)
+    .where(attempts.c.id == bindparam("b_id"))
+    .values(
+        state=bindparam("b_state"),
+        reason=bindparam("b_reason"),
+        error=bindparam("b_error"),
+        accepted_at=bindparam("b_accepted_at"),
+        finished_at=bindparam("b_finished_at"),
+    )
+)
+_OFFERS = (
+    select(
+        attempts.c.id,
+        attempts.c.number,
+        attempts.c.slot_class,
+        tasks.c.id,
+        tasks.c.workflow_id,
+        tasks.c.kind,
+        tasks.c.name,
+        task_documents.c.spec,
+        task_documents.c.inputs,
+    )
+    .join(tasks, tasks.c.id == attempts.c.task_id)
+    .join(task_documents, task_documents.c.task_id == attempts.c.task_id)
+    .where(attempts.c.id.in_(bindparam("ids", expanding=True)))
+)
+_DESIRED = select(tasks.c.attempt_id, tasks.c.desired, tasks.c.generation).where(
+    tasks.c.id.in_(bindparam("ids", expanding=True)), tasks.c.generation > tasks.c.reached
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OfferRow:
+    """What a worker needs to know of an attempt that it is offered."""
+
+    attempt_id: str
+    number: int
+    slot_class: str
+    task_id: str
+    workflow_id: str
+    kind: str
+    name: str
+    spec: str
+    inputs: str
+
+
+def insert_all(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Open attempts."""
+    connection.execute(insert(attempts), list(rows))
+
+
+def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, AttemptRow]:
+    """Return attempts by id; unknown ids are left out."""
+    if not ids:
+        return {}
+    rows = (AttemptRow(*row) for row in connection.execute(_BY_IDS, {"ids": list(ids)}))
+    return {row.id: row for row in rows}
+
+
+def open_of(connection: Connection, worker_id: str) -> dict[str, AttemptRow]:
+    """Return the attempts that a worker was offered or has accepted."""
+    rows = (AttemptRow(*row) for row in connection.execute(_OF_WORKER, {"worker_id": worker_id}))
+    return {row.id: row for row in rows}
+
+
+def all_open(connection: Connection) -> list[AttemptRow]:
+    """Return all attempts that are offered or accepted."""
+    return [AttemptRow(*row) for row in connection.execute(_ALL_OPEN)]
+
+
+def of_task(connection: Connection, task_id: str) -> list[AttemptRow]:
+    """Return the attempts of a task, oldest first."""
+    query = select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.number)
+    return [AttemptRow(*row) for row in connection.execute(query)]
+
+
+def store(connection: Connection, rows: Iterable[AttemptRow]) -> None:
+    """Write the changed state of attempts."""
+    parameters = [
+        {
+            "b_id": row.id,
+            "b_state": row.state,
+            "b_reason": row.reason,
+            "b_error": row.error,
+            "b_accepted_at": row.accepted_at,
+            "b_finished_at": row.finished_at,
+        }
+        for row in rows
+    ]
+    if parameters:
+        connection.execute(_UPDATE, parameters)
+
+
+def offers(connection: Connection, attempt_ids: Sequence[str]) -> list[OfferRow]:
+    """Return what is needed to offer attempts."""
+    if not attempt_ids:
+        return []
+    return [OfferRow(*row) for row in connection.execute(_OFFERS, {"ids": list(attempt_ids)})]
+
+
+def desired(connection: Connection, task_ids: Sequence[str]) -> list[tuple[str, str, int]]:
+    """Return attempt id, action and generation of tasks whose worker has not reached the desired state."""
+    if not task_ids:
+        return []
+    return [tuple(row) for row in connection.execute(_DESIRED, {"ids": list(task_ids)})]
+
+
+def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Forget the attempts of removed tasks."""
+    connection.execute(delete(attempts).where(attempts.c.task_id.in_(list(task_ids))))

@@ -1,0 +1,168 @@
+"""Open a database, write through one thread and read through a few.
+
+Knows SQLite's files and settings; not what lies in the tables. Repositories are plain functions on a connection, so
+that any number of them make up one operation.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from tunefleet.errors import StoreError
+from tunefleet.store import migrate
+from tunefleet.store.faults import translate
+from tunefleet.store.writer import Writer
+
+T = TypeVar("T")
+APPLICATION_ID: Final = 0x74666C74
+"""Marks an SQLite file as ours (`tflt`)."""
+READERS: Final = 4
+_CHECKED_BYTES: Final = 64 << 20
+"""A file up to this size is checked page by page when it is opened."""
+_PREFIX: Final = "sqlite:///"
+
+
+class Database:
+    """A database with one writer and some readers; `open` makes one."""
+
+    def __init__(self, engines: tuple[Engine, Engine], on_wake: Callable[[frozenset[str]], None]) -> None:
+        self._writing, self._reading = engines
+        self._writer = Writer(self._writing, on_wake)
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="tunefleet-reader")
+
+    @classmethod
+    def open(
+        cls,
+        target: Path | str,
+        *,
+        synchronous: str = "FULL",
+        on_wake: Callable[[frozenset[str]], None] = lambda _topics: None,
+    ) -> Database:
+        """Open a database, make it if there is none, and bring its tables up to date.
+
+        Args:
+            target: Path of an SQLite file, or an `sqlite:///` URL.
+            synchronous: `FULL` survives a power cut, `NORMAL` a killed process.
+            on_wake: Called after each commit with the topics that its operations named.
+
+        Raises:
+            StoreError: If the file is damaged, of another program or of a newer version, or the URL is not SQLite's.
+        """
+        path = _sqlite_path(target)
+        _refuse_foreign(path)
+        engines = _engine(path, synchronous, writing=True), _engine(path, synchronous, writing=False)
+        try:
+            _prepare(engines[0], path)
+        except (DBAPIError, sqlite3.DatabaseError, OSError) as error:
+            for engine in engines:
+                engine.dispose()
+            raise _unusable(path, error) from error
+        return cls(engines, on_wake)
+
+    def write(self, operation: Callable[[Connection], T]) -> Future[T]:
+        """Run an operation in a transaction; it is committed when the future has its result.
+
+        Args:
+            operation: Touches nothing but its connection: it may run twice.
+        """
+        return self._writer.submit(operation)
+
+    def read(self, operation: Callable[[Connection], T]) -> Future[T]:
+        """Run an operation on one consistent snapshot, beside the writer."""
+        return self._readers.submit(self._read, operation)
+
+    def close(self) -> None:
+        """Finish what is queued and let go of the file."""
+        self._writer.close()
+        self._readers.shutdown()
+        self._reading.dispose()
+        self._writing.dispose()
+
+    def _read(self, operation: Callable[[Connection], T]) -> T:
+        try:
+            with self._reading.connect() as connection:
+                return operation(connection)
+        except DBAPIError as error:
+            raise translate(error) from error
+
+
+def _sqlite_path(target: Path | str) -> Path:
+    if isinstance(target, Path):
+        return target
+    if target.startswith(_PREFIX):
+        return Path(target.removeprefix(_PREFIX))
+    if "://" in target:
+        scheme = target.partition("://")[0]
+        raise StoreError(
+            f"A {scheme} database is not available in this version.", hint="Leave TUNEFLEET_DATABASE_URL unset."
+        )
+    return Path(target)
+
+
+def _refuse_foreign(path: Path) -> None:
+    if not path.exists():
+        return
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if not header:
+        return
+    if not header.startswith(b"SQLite format 3\0") or len(header) < 100:
+        raise StoreError(f"{path} is damaged, or no database.", hint="Restore it from a backup, or use another folder.")
+    if int.from_bytes(header[68:72], "big") not in {0, APPLICATION_ID}:
+        raise StoreError(f"{path} is the database of another program.", hint="Use another data folder.")
+
+
+def _unusable(path: Path, error: BaseException) -> StoreError:
+    told = translate(error)
+    reason = told.message if isinstance(told, StoreError) else f"It cannot be opened: {error}."
+    return StoreError(
+        f"The database {path} cannot be used. {reason}",
+        hint="Check the disk and who owns the folder, restore a backup, or use another data folder.",
+        detail=repr(error),
+    )
+
+
+def _engine(path: Path, synchronous: str, *, writing: bool) -> Engine:
+    engine = create_engine(
+        f"sqlite+pysqlite:///{path}",
+        connect_args={"check_same_thread": False, "timeout": 30.0},
+        **({"poolclass": StaticPool} if writing else {"poolclass": QueuePool, "pool_size": READERS}),
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        # Transactions are begun below, not by the driver, which would begin them late and only for some statements.
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode = WAL" if writing else "PRAGMA query_only = ON")
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA cache_size = -{16_000 if writing else 4_000}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
+
+    return engine
+
+
+def _prepare(engine: Engine, path: Path) -> None:
+    with engine.connect() as connection:
+        # The pool's only connection must not be in a transaction for this; it is, so the driver's own is used.
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, sqlite3.Connection)
+        if path.stat().st_size <= _CHECKED_BYTES:
+            (verdict,) = driver.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {verdict}")
+        driver.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    migrate.to_head(engine, str(path))

@@ -1,0 +1,140 @@
+"""Launches, metric points and the other records of journals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
+
+from tunefleet.store.rows import LaunchRow
+from tunefleet.store.tables import journal_records, launches, metric_points
+
+_OF_TASK = select(launches).where(launches.c.task_id == bindparam("task_id")).order_by(launches.c.number)
+_OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expanding=True)))
+_ONE = select(launches).where(launches.c.task_id == bindparam("task_id"), launches.c.launch == bindparam("launch"))
+_POINT = insert(metric_points)
+_RECORD = insert(journal_records)
+
+
+def launch(connection: Connection, task_id: str, launch_id: str) -> LaunchRow | None:
+    """Return a launch."""
+    row = connection.execute(_ONE, {"task_id": task_id, "launch": launch_id}).first()
+    return LaunchRow(*row) if row else None
+
+
+def launches_of(connection: Connection, task_id: str) -> list[LaunchRow]:
+    """Return the launches of a task, oldest first."""
+    return [LaunchRow(*row) for row in connection.execute(_OF_TASK, {"task_id": task_id})]
+
+
+def launches_of_all(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[LaunchRow]]:
+    """Return the launches of tasks, oldest first."""
+    found: dict[str, list[LaunchRow]] = {}
+    if task_ids:
+        for row in connection.execute(_OF_TASKS.order_by(launches.c.number), {"ids": list(task_ids)}):
+            found.setdefault(row.task_id, []).append(LaunchRow(*row))
+    return found
+
+
+def add_launch(connection: Connection, *, task_id: str, launch_id: str, attempt_id: str, at: float) -> LaunchRow:
+    """Store a launch that is heard of for the first time; the newest has the greatest number."""
+    last = connection.execute(select(func.max(launches.c.number)).where(launches.c.task_id == task_id)).scalar() or 0
+    row = LaunchRow(task_id, launch_id, last + 1, attempt_id, None, None, None, 0, None, at)
+    connection.execute(
+        insert(launches).values(
+            task_id=task_id, launch=launch_id, number=row.number, attempt_id=attempt_id, cursor=0, started_at=at
+        )
+    )
+    return row
+
+
+def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, checkpoint: str | None) -> None:
+    """Store where a launch started, and hide what earlier launches reported beyond that step."""
+    here = launches.c.task_id == row.task_id
+    connection.execute(
+        update(launches).where(here, launches.c.launch == row.launch).values(from_step=from_step, checkpoint=checkpoint)
+    )
+    connection.execute(
+        update(launches)
+        .where(
+            here,
+            launches.c.number < row.number,
+            or_(launches.c.hidden_after.is_(None), launches.c.hidden_after > from_step),
+        )
+        .values(hidden_after=from_step)
+    )
+
+
+def advance(connection: Connection, row: LaunchRow, *, cursor: int, progress: str | None) -> None:
+    """Store up to where a launch's journal is stored, and the newest progress if there is one."""
+    values: dict[str, Any] = {"cursor": cursor}
+    if progress is not None:
+        values["progress"] = progress
+    connection.execute(
+        update(launches).where(launches.c.task_id == row.task_id, launches.c.launch == row.launch).values(values)
+    )
+
+
+def add_records(
+    connection: Connection, points: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]
+) -> None:
+    """Store metric points and other records."""
+    if points:
+        connection.execute(_POINT, list(points))
+    if records:
+        connection.execute(_RECORD, list(records))
+
+
+def visible_points(
+    connection: Connection, task_id: str, *, series: str, after_step: int | None
+) -> Sequence[Row[tuple[int, float | None, float, int | None, int | None, str]]]:
+    """Return step, epoch, time, window and values of the points that no later launch superseded.
+
+    They come in step order; at one step, an older launch's come before a newer one's.
+    """
+    query = (
+        select(
+            metric_points.c.step,
+            metric_points.c.epoch,
+            metric_points.c.at,
+            metric_points.c.window_from,
+            metric_points.c.window_to,
+            metric_points.c.values_json,
+        )
+        .join(
+            launches,
+            (launches.c.task_id == metric_points.c.task_id) & (launches.c.number == metric_points.c.launch_number),
+        )
+        .where(
+            metric_points.c.task_id == task_id,
+            metric_points.c.series == series,
+            or_(launches.c.hidden_after.is_(None), metric_points.c.step <= launches.c.hidden_after),
+        )
+        .order_by(metric_points.c.step, metric_points.c.launch_number, metric_points.c.seq)
+    )
+    if after_step is not None:
+        query = query.where(metric_points.c.step > after_step)
+    return connection.execute(query).all()
+
+
+def series_of(connection: Connection, task_id: str) -> list[str]:
+    """Return the names of a task's series."""
+    query = select(metric_points.c.series).where(metric_points.c.task_id == task_id).distinct()
+    return sorted(connection.execute(query).scalars())
+
+
+def records_of(connection: Connection, task_id: str, *, kind: str) -> list[str]:
+    """Return the records of one type that a task's launches wrote, as JSON, oldest first."""
+    query = (
+        select(journal_records.c.body)
+        .where(journal_records.c.task_id == task_id, journal_records.c.type == kind)
+        .order_by(journal_records.c.launch_number, journal_records.c.seq)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Forget the journals of removed tasks."""
+    for table in (metric_points, journal_records, launches):
+        connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))

@@ -1,0 +1,91 @@
+"""API keys, login codes and browser sessions; secrets are stored as hashes only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from tunefleet.store.rows import KeyRow
+from tunefleet.store.tables import api_keys, meta, sessions
+
+_USED = update(api_keys).where(api_keys.c.id == bindparam("b_id")).values(last_used_at=bindparam("b_at"))
+
+
+def get_meta(connection: Connection, name: str) -> str | None:
+    """Return a value that belongs to the database as a whole."""
+    value: str | None = connection.execute(select(meta.c.value).where(meta.c.name == name)).scalar()
+    return value
+
+
+def put_meta(connection: Connection, name: str, value: str) -> None:
+    """Store a value that belongs to the database as a whole; it must not be there yet."""
+    connection.execute(insert(meta).values(name=name, value=value))
+
+
+def insert_one(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Store a key."""
+    connection.execute(insert(api_keys), [dict(row)])
+
+
+def by_hash(connection: Connection, secret_hash: str) -> KeyRow | None:
+    """Return the key with this hash."""
+    row = connection.execute(select(api_keys).where(api_keys.c.secret_hash == secret_hash)).first()
+    return KeyRow(*row) if row else None
+
+
+def by_id(connection: Connection, key_id: str) -> KeyRow | None:
+    """Return a key."""
+    row = connection.execute(select(api_keys).where(api_keys.c.id == key_id)).first()
+    return KeyRow(*row) if row else None
+
+
+def all_rows(connection: Connection, *, project: str) -> list[KeyRow]:
+    """Return all keys, oldest first."""
+    query = select(api_keys).where(api_keys.c.project == project).order_by(api_keys.c.seq)
+    return [KeyRow(*row) for row in connection.execute(query)]
+
+
+def revoke(connection: Connection, key_id: str, at: float) -> None:
+    """Make a key and what stands for it worthless."""
+    connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(revoked_at=at))
+    connection.execute(delete(sessions).where(sessions.c.key_id == key_id))
+
+
+def set_used(connection: Connection, times: Iterable[tuple[str, float]]) -> None:
+    """Store when keys were last used."""
+    rows = [{"b_id": key_id, "b_at": at} for key_id, at in times]
+    if rows:
+        connection.execute(_USED, rows)
+
+
+def add_session(connection: Connection, *, token_hash: str, kind: str, key_id: str, expires_at: float) -> None:
+    """Store a login code or a browser session."""
+    connection.execute(insert(sessions).values(token_hash=token_hash, kind=kind, key_id=key_id, expires_at=expires_at))
+
+
+def session_key(connection: Connection, *, token_hash: str, kind: str, now: float) -> KeyRow | None:
+    """Return the key that a code or session stands for, if neither has ended."""
+    query = (
+        select(api_keys)
+        .join(sessions, sessions.c.key_id == api_keys.c.id)
+        .where(
+            sessions.c.token_hash == token_hash,
+            sessions.c.kind == kind,
+            sessions.c.expires_at > now,
+            api_keys.c.revoked_at.is_(None),
+        )
+    )
+    row = connection.execute(query).first()
+    return KeyRow(*row) if row else None
+
+
+def drop_session(connection: Connection, token_hash: str) -> None:
+    """Forget a code or session."""
+    connection.execute(delete(sessions).where(sessions.c.token_hash == token_hash))
+
+
+def drop_expired_sessions(connection: Connection, now: float) -> None:
+    """Forget codes and sessions that have ended."""
+    connection.execute(delete(sessions).where(sessions.c.expires_at <= now))

@@ -1,0 +1,51 @@
+"""Bring the tables to the version that this code works with.
+
+Alembic is imported only if there is something to do: a start with an up-to-date database does not pay for it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Engine, inspect, text
+
+from tunefleet.errors import StoreError
+
+HEAD: Final = "0001"
+"""The newest revision; a test holds it against the folder."""
+FOLDER: Final = Path(__file__).parent / "migrations"
+_KNOWN: Final = frozenset({HEAD})
+
+
+def to_head(engine: Engine, name: str) -> None:
+    """Run the migrations that a database lacks.
+
+    Args:
+        engine: Of the database.
+        name: What to call the database in a message.
+
+    Raises:
+        StoreError: If a newer version of Tunefleet made the tables, or another program.
+    """
+    with engine.begin() as connection:
+        found = set(inspect(connection).get_table_names())
+        if "alembic_version" in found:
+            revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+            if revision == HEAD:
+                return
+            if revision not in _KNOWN:
+                raise StoreError(
+                    f"{name} was made by a newer version of Tunefleet (revision {revision}, this one knows {HEAD}).",
+                    hint="Upgrade Tunefleet, or use another data folder.",
+                )
+        elif found:
+            raise StoreError(f"{name} has tables of another program.", hint="Use another data folder.")
+
+        from alembic import command  # noqa: PLC0415 - a third of a second, needed once per upgrade
+        from alembic.config import Config  # noqa: PLC0415
+
+        config = Config()
+        config.set_main_option("script_location", str(FOLDER))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")

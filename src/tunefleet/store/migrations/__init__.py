@@ -1,0 +1,1 @@
+"""Alembic's folder; shipped with the package, so that a server upgrades its own database."""

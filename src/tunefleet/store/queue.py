@@ -1,0 +1,119 @@
+"""What placement reads and writes: who waits, in which order, and where not to try again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, text, update
+
+from tunefleet.store.rows import TaskRow
+from tunefleet.store.tables import cordons, tasks, void_offers
+
+# Literals, not parameters: only then can the partial indexes answer.
+_QUEUED: Final = literal_column("tasks.status = 'queued'")
+_DELAYED: Final = literal_column("tasks.status = 'queued' AND tasks.ready_at > 0")
+_EXPIRING: Final = literal_column("tasks.status = 'queued' AND tasks.queue_deadline IS NOT NULL")
+
+# A loose index scan: one probe for each distinct need, however many tasks wait.
+_GROUPS = text(
+    """
+    WITH RECURSIVE need(key) AS (
+        SELECT min(requirement_key) FROM tasks WHERE status = 'queued'
+        UNION ALL
+        SELECT (SELECT min(requirement_key) FROM tasks WHERE status = 'queued' AND requirement_key > need.key)
+        FROM need WHERE need.key IS NOT NULL
+    )
+    SELECT key FROM need WHERE key IS NOT NULL
+    """
+)
+_FIRST = (
+    select(tasks)
+    .where(_QUEUED, tasks.c.requirement_key == bindparam("key"), tasks.c.ready_at <= bindparam("now"))
+    .order_by(tasks.c.rank)
+    .limit(bindparam("count"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VoidOffer:
+    """A task that a worker was offered and did not take."""
+
+    task_id: str
+    worker_id: str
+    count: int
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cordon:
+    """A kind of task that a worker was offered in vain; with enough strikes it gets none until a time."""
+
+    worker_id: str
+    kind: str
+    strikes: int
+    until: float
+
+
+def groups(connection: Connection) -> list[str]:
+    """Return the keys of the needs for which a task waits."""
+    return list(connection.execute(_GROUPS).scalars())
+
+
+def first(connection: Connection, requirement_key: str, *, now: float, count: int) -> list[TaskRow]:
+    """Return the tasks with one need whose turn it is, in the order of the queue."""
+    return [TaskRow(*row) for row in connection.execute(_FIRST, {"key": requirement_key, "now": now, "count": count})]
+
+
+def any_ready_between(connection: Connection, since: float, now: float) -> bool:
+    """Whether the backoff of a waiting task ended in a span of time."""
+    query = select(tasks.c.seq).where(_DELAYED, tasks.c.ready_at > since, tasks.c.ready_at <= now).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def expired(connection: Connection, now: float) -> list[TaskRow]:
+    """Return tasks that waited longer than their user allowed."""
+    return [TaskRow(*row) for row in connection.execute(select(tasks).where(_EXPIRING, tasks.c.queue_deadline <= now))]
+
+
+def void_offers_of(connection: Connection, task_ids: Sequence[str]) -> list[VoidOffer]:
+    """Return where tasks were offered in vain."""
+    query = select(void_offers).where(void_offers.c.task_id.in_(list(task_ids)))
+    return [VoidOffer(*row) for row in connection.execute(query)]
+
+
+def all_cordons(connection: Connection) -> list[Cordon]:
+    """Return the strikes of all workers."""
+    return [Cordon(*row) for row in connection.execute(select(cordons))]
+
+
+def put_void_offer(connection: Connection, row: VoidOffer) -> None:
+    """Store that an offer was void."""
+    here = (void_offers.c.task_id == row.task_id) & (void_offers.c.worker_id == row.worker_id)
+    done = connection.execute(update(void_offers).where(here).values(count=row.count, until=row.until))
+    if done.rowcount == 0:
+        connection.execute(
+            insert(void_offers).values(task_id=row.task_id, worker_id=row.worker_id, count=row.count, until=row.until)
+        )
+
+
+def put_cordon(connection: Connection, row: Cordon) -> None:
+    """Store the strikes of a worker."""
+    here = (cordons.c.worker_id == row.worker_id) & (cordons.c.kind == row.kind)
+    done = connection.execute(update(cordons).where(here).values(strikes=row.strikes, until=row.until))
+    if done.rowcount == 0:
+        connection.execute(
+            insert(cordons).values(worker_id=row.worker_id, kind=row.kind, strikes=row.strikes, until=row.until)
+        )
+
+
+def clear_cordons(connection: Connection, worker_id: str, *, kinds: Sequence[str] | None = None) -> None:
+    """Forget the strikes of a worker: it took an offer, or started anew."""
+    query = delete(cordons).where(cordons.c.worker_id == worker_id)
+    connection.execute(query if kinds is None else query.where(cordons.c.kind.in_(list(kinds))))
+
+
+def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Forget void offers of tasks that are placed for good or removed."""
+    connection.execute(delete(void_offers).where(void_offers.c.task_id.in_(list(task_ids))))

@@ -1,0 +1,183 @@
+"""Rows as the repositories hand them out: frozen, in the order of their table's columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """An API key."""
+
+    seq: int
+    id: str
+    project: str
+    name: str
+    role: str
+    owner: str
+    secret_hash: str
+    created_at: float
+    last_used_at: float | None
+    revoked_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRow:
+    """A workflow."""
+
+    seq: int
+    id: str
+    project: str
+    name: str
+    owner: str
+    status: str
+    open_tasks: int
+    failed_tasks: int
+    cancelled_tasks: int
+    created_at: float
+    finished_at: float | None
+    document: str
+    warnings: str
+    idempotency_key: str | None
+    request_hash: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task, without its spec and its result."""
+
+    seq: int
+    id: str
+    project: str
+    workflow_id: str
+    name: str
+    kind: str
+    slot_class: str
+    owner: str
+    parent_task_id: str | None
+    priority: int
+    rank: float
+    requirement_key: str
+    max_attempts: int
+    backoff_s: float
+    retry_on: str | None
+    on_lost: str
+    max_runtime_s: float | None
+    queue_deadline: float | None
+    created_at: float
+    status: str
+    reason: str | None
+    error: str | None
+    attempts: int
+    failures: int
+    losses: int
+    attempt_id: str | None
+    worker_id: str | None
+    desired: str
+    generation: int
+    reached: int
+    queued_at: float | None
+    ready_at: float
+    started_at: float | None
+    finished_at: float | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRow:
+    """What is large about a task: JSON texts."""
+
+    task_id: str
+    spec: str
+    inputs: str
+    result: str | None
+    detail: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One try of a task."""
+
+    id: str
+    task_id: str
+    number: int
+    worker_id: str
+    kind: str
+    slot_class: str
+    requirement_key: str
+    state: str
+    reason: str | None
+    error: str | None
+    offered_at: float
+    accepted_at: float | None
+    finished_at: float | None
+
+    @property
+    def open(self) -> bool:
+        """Whether its token is still good for a finish."""
+        return self.state in {"offered", "accepted"}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A worker."""
+
+    id: str
+    project: str
+    owner: str
+    key_id: str
+    state_id: str
+    session: str
+    status: str
+    capabilities: str
+    registered_at: float
+    last_seen_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """Something that happened."""
+
+    id: int
+    project: str
+    at: float
+    kind: str
+    task_id: str | None
+    workflow_id: str | None
+    worker_id: str | None
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRow:
+    """One process start of a task, and how much of its journal is stored."""
+
+    task_id: str
+    launch: str
+    number: int
+    attempt_id: str
+    from_step: int | None
+    checkpoint: str | None
+    hidden_after: int | None
+    cursor: int
+    progress: str | None
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    """An artifact, without its files."""
+
+    seq: int
+    id: str
+    project: str
+    name: str
+    kind: str
+    digest: str
+    size_bytes: int
+    file_count: int
+    task_id: str | None
+    attempt_id: str | None
+    owner: str
+    created_at: float
+    metadata: str

@@ -1,0 +1,357 @@
+"""The tables, in SQL that SQLite and PostgreSQL both speak.
+
+Times are unix seconds (UTC), texts named after JSON hold JSON. A row that changes often is narrow: what is large and
+seldom read (spec, result) lies in a table of its own. Nothing here knows who reads or writes a row.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+DEFAULT_PROJECT: Final = "default"
+"""Every row belongs to a project; there is one until there are more."""
+
+_SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
+_QUEUED: Final = text("status = 'queued'")
+_DELAYED: Final = text("status = 'queued' AND ready_at > 0")
+_EXPIRING: Final = text("status = 'queued' AND queue_deadline IS NOT NULL")
+_OPEN: Final = text("state IN ('offered', 'accepted')")
+
+meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("seq", _SERIAL, primary_key=True, autoincrement=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("project", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("role", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("secret_hash", String, nullable=False, unique=True),
+    Column("created_at", Double, nullable=False),
+    Column("last_used_at", Double),
+    Column("revoked_at", Double),
+    sqlite_autoincrement=True,
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("token_hash", String, primary_key=True),
+    Column("kind", String, nullable=False),
+    Column("key_id", String, nullable=False, index=True),
+    Column("expires_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""`login` codes (used once) and `browser` sessions; both stand for a key."""
+
+workflows = Table(
+    "workflows",
+    metadata,
+    Column("seq", _SERIAL, primary_key=True, autoincrement=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("project", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("open_tasks", Integer, nullable=False),
+    Column("failed_tasks", Integer, nullable=False),
+    Column("cancelled_tasks", Integer, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("finished_at", Double),
+    Column("document", Text, nullable=False),
+    Column("warnings", Text, nullable=False),
+    Column("idempotency_key", String),
+    Column("request_hash", String),
+    UniqueConstraint("project", "owner", "idempotency_key"),
+    sqlite_autoincrement=True,
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("seq", _SERIAL, primary_key=True, autoincrement=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("project", String, nullable=False),
+    Column("workflow_id", String, nullable=False, index=True),
+    Column("name", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("slot_class", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("parent_task_id", String),
+    Column("priority", Integer, nullable=False),
+    Column("rank", Double, nullable=False),
+    Column("requirement_key", String, nullable=False),
+    Column("max_attempts", Integer, nullable=False),
+    Column("backoff_s", Double, nullable=False),
+    Column("retry_on", String),
+    Column("on_lost", String, nullable=False),
+    Column("max_runtime_s", Double),
+    Column("queue_deadline", Double),
+    Column("created_at", Double, nullable=False),
+    Column("status", String, nullable=False),
+    Column("reason", String),
+    Column("error", Text),
+    Column("attempts", Integer, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("losses", Integer, nullable=False),
+    Column("attempt_id", String),
+    Column("worker_id", String),
+    Column("desired", String, nullable=False),
+    Column("generation", Integer, nullable=False),
+    Column("reached", Integer, nullable=False),
+    Column("queued_at", Double),
+    Column("ready_at", Double, nullable=False),
+    Column("started_at", Double),
+    Column("finished_at", Double),
+    Column("version", Integer, nullable=False),
+    Index("ix_tasks_queue", "requirement_key", "rank", sqlite_where=_QUEUED, postgresql_where=_QUEUED),
+    Index("ix_tasks_delayed", "ready_at", sqlite_where=_DELAYED, postgresql_where=_DELAYED),
+    Index("ix_tasks_expiring", "queue_deadline", sqlite_where=_EXPIRING, postgresql_where=_EXPIRING),
+    sqlite_autoincrement=True,
+)
+"""`rank` orders a queue: the time of queueing, moved forward for priority, so that ageing costs no update."""
+
+task_documents = Table(
+    "task_documents",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("spec", Text, nullable=False),
+    Column("inputs", Text, nullable=False),
+    Column("result", Text),
+    Column("detail", Text),
+    sqlite_with_rowid=False,
+)
+
+task_inputs = Table(
+    "task_inputs",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("artifact_id", String, primary_key=True),
+    Index("ix_task_inputs_artifact_id", "artifact_id"),
+    sqlite_with_rowid=False,
+)
+"""Which artifacts a task reads: they cannot be removed before it is final."""
+
+requirements = Table(
+    "requirements",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What tasks need of a worker; tasks with equal needs share a row, so that placement looks at each need once."""
+
+attempts = Table(
+    "attempts",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("task_id", String, nullable=False, index=True),
+    Column("number", Integer, nullable=False),
+    Column("worker_id", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("slot_class", String, nullable=False),
+    Column("requirement_key", String, nullable=False),
+    Column("state", String, nullable=False),
+    Column("reason", String),
+    Column("error", Text),
+    Column("offered_at", Double, nullable=False),
+    Column("accepted_at", Double),
+    Column("finished_at", Double),
+    Index("ix_attempts_open", "worker_id", sqlite_where=_OPEN, postgresql_where=_OPEN),
+    sqlite_with_rowid=False,
+)
+
+void_offers = Table(
+    "void_offers",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("worker_id", String, primary_key=True),
+    Column("count", Integer, nullable=False),
+    Column("until", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+cordons = Table(
+    "cordons",
+    metadata,
+    Column("worker_id", String, primary_key=True),
+    Column("kind", String, primary_key=True),
+    Column("strikes", Integer, nullable=False),
+    Column("until", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("project", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("key_id", String, nullable=False),
+    Column("state_id", String, nullable=False),
+    Column("session", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("capabilities", Text, nullable=False),
+    Column("registered_at", Double, nullable=False),
+    Column("last_seen_at", Double),
+    sqlite_with_rowid=False,
+)
+
+events = Table(
+    "events",
+    metadata,
+    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("project", String, nullable=False),
+    Column("at", Double, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("task_id", String),
+    Column("workflow_id", String),
+    Column("worker_id", String),
+    Column("data", Text, nullable=False),
+    Index("ix_events_task_id", "task_id"),
+    Index("ix_events_workflow_id", "workflow_id"),
+    sqlite_autoincrement=True,
+)
+
+launches = Table(
+    "launches",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("launch", String, primary_key=True),
+    Column("number", Integer, nullable=False),
+    Column("attempt_id", String, nullable=False),
+    Column("from_step", Integer),
+    Column("checkpoint", String),
+    Column("hidden_after", Integer),
+    Column("cursor", BigInteger, nullable=False),
+    Column("progress", Text),
+    Column("started_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""`hidden_after`: a later launch resumed at that step; points beyond it are superseded."""
+
+metric_points = Table(
+    "metric_points",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("launch_number", Integer, primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("series", String, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("epoch", Double),
+    Column("at", Double, nullable=False),
+    Column("window_from", BigInteger),
+    Column("window_to", BigInteger),
+    Column("values_json", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+journal_records = Table(
+    "journal_records",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("launch_number", Integer, primary_key=True),
+    Column("seq", BigInteger, primary_key=True),
+    Column("type", String, nullable=False),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Records that are not metrics: checkpoints, predictions, events, and what could not be read."""
+
+log_streams = Table(
+    "log_streams",
+    metadata,
+    Column("attempt_id", String, primary_key=True),
+    Column("task_id", String, nullable=False, index=True),
+    Column("base", BigInteger, nullable=False),
+    Column("received", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""`base`: where in the task's log the attempt's bytes start; `received`: how many there are."""
+
+log_chunks = Table(
+    "log_chunks",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("end", BigInteger, primary_key=True),
+    Column("data", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("project", String, primary_key=True),
+    Column("digest", String, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("verified_at", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+blob_pins = Table(
+    "blob_pins",
+    metadata,
+    Column("digest", String, primary_key=True),
+    Column("holder", String, primary_key=True),
+    Column("until", Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Who was told that a file is there and has not published it yet."""
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("seq", _SERIAL, primary_key=True, autoincrement=True),
+    Column("id", String, nullable=False, unique=True),
+    Column("project", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("kind", String, nullable=False),
+    Column("digest", String, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("file_count", Integer, nullable=False),
+    Column("task_id", String),
+    Column("attempt_id", String),
+    Column("owner", String, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Index("ix_artifacts_digest", "digest"),
+    Index("ix_artifacts_name", "name"),
+    Index("ix_artifacts_task_id", "task_id"),
+    sqlite_autoincrement=True,
+)
+
+artifact_files = Table(
+    "artifact_files",
+    metadata,
+    Column("artifact_id", String, primary_key=True),
+    Column("path", String, primary_key=True),
+    Column("digest", String, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Index("ix_artifact_files_digest", "digest"),
+    sqlite_with_rowid=False,
+)

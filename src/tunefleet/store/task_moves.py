@@ -1,0 +1,137 @@
+"""The one place that changes a task's status: many tasks at once, each with its event, in the caller's transaction.
+
+It asks the lifecycle whether a change is legal, and keeps the workflow's count of open tasks. Whether a task is tried
+again is the caller's decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, case, update
+
+from tunefleet.lifecycle import task as lifecycle
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.store import events
+from tunefleet.store.events import Event
+from tunefleet.store.rows import TaskRow
+from tunefleet.store.tables import tasks, workflows
+from tunefleet.store.writer import wake
+
+_COLUMNS: Final = (
+    "status", "reason", "error", "attempts", "failures", "losses", "attempt_id", "worker_id", "desired", "generation",
+    "reached", "queued_at", "ready_at", "started_at", "finished_at", "version",
+)  # fmt: skip
+_UPDATE = (
+    update(tasks).where(tasks.c.seq == bindparam("b_seq")).values({name: bindparam(f"b_{name}") for name in _COLUMNS})
+)
+_left = workflows.c.open_tasks - bindparam("b_final")
+_failed = workflows.c.failed_tasks + bindparam("b_failed")
+_cancelled = workflows.c.cancelled_tasks + bindparam("b_cancelled")
+_CLOSE = (
+    update(workflows)
+    .where(workflows.c.id == bindparam("b_id"))
+    .values(
+        open_tasks=_left,
+        failed_tasks=_failed,
+        cancelled_tasks=_cancelled,
+        status=case((_left > 0, "running"), (_failed > 0, "failed"), (_cancelled > 0, "cancelled"), else_="completed"),
+        finished_at=case((_left > 0, None), else_=bindparam("b_at")),
+    )
+)
+_KINDS: Final = {
+    TaskReason.READY: "task.queued",
+    TaskReason.RESUMED: "task.queued",
+    TaskReason.OFFERED: "task.offered",
+    TaskReason.STARTED: "task.started",
+    TaskReason.PAUSED: "task.paused",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One change of status.
+
+    Args:
+        task: The row as the caller read it in this transaction.
+        reason: Why it changes; the reason decides the status.
+        retry: Whether the caller found budget for another try.
+        changes: Columns that change beside the status.
+        data: What the event tells.
+    """
+
+    task: TaskRow
+    reason: TaskReason
+    retry: bool = False
+    changes: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[TaskRow]:
+    """Change the status of tasks and append their events.
+
+    Args:
+        connection: Of the caller's transaction.
+        moves: At most one for each task.
+        now: Unix time of the change.
+
+    Returns:
+        The rows as they are now, in the order of the moves.
+
+    Raises:
+        IllegalTransition: If the lifecycle has no such change; nothing is written then.
+    """
+    if not moves:
+        return []
+    after = [_moved(move, now) for move in moves]
+    connection.execute(_UPDATE, [_parameters(row) for row in after])
+    events.append(connection, [_event(move, row, now) for move, row in zip(moves, after, strict=True)])
+    _close_workflows(connection, after, now)
+    if any(row.status == TaskStatus.QUEUED for row in after):
+        wake(connection, "placement")
+    wake(connection, *(f"task:{row.id}" for row in after))
+    return after
+
+
+def _moved(move: Move, now: float) -> TaskRow:
+    status = lifecycle.move(TaskStatus(move.task.status), move.reason, retry=move.retry)
+    fixed: dict[str, Any] = {"status": status.value, "reason": move.reason.value, "version": move.task.version + 1}
+    if status is TaskStatus.QUEUED:
+        fixed |= {"attempt_id": None, "worker_id": None, "desired": "run", "started_at": None}
+    elif status.final:
+        fixed |= {"finished_at": now}
+    return replace(move.task, **{**fixed, **move.changes})
+
+
+def _parameters(row: TaskRow) -> dict[str, Any]:
+    return {"b_seq": row.seq, **{f"b_{name}": getattr(row, name) for name in _COLUMNS}}
+
+
+def _event(move: Move, row: TaskRow, now: float) -> Event:
+    kind = "task.retrying" if move.retry else _KINDS.get(move.reason, f"task.{row.status}")
+    data: dict[str, Any] = {"status": row.status, "reason": move.reason.value, **move.data}
+    if row.error is not None:
+        data["error"] = row.error
+    worker_id = row.worker_id or move.task.worker_id
+    return Event(kind, now, row.id, row.workflow_id, worker_id, data, row.project)
+
+
+def _close_workflows(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    counts: dict[str, list[int]] = {}
+    for row in rows:
+        status = TaskStatus(row.status)
+        if status.final:
+            count = counts.setdefault(row.workflow_id, [0, 0, 0])
+            count[0] += 1
+            count[1] += status is TaskStatus.FAILED
+            count[2] += status is TaskStatus.CANCELLED
+    if counts:
+        connection.execute(
+            _CLOSE,
+            [
+                {"b_id": id_, "b_final": count[0], "b_failed": count[1], "b_cancelled": count[2], "b_at": now}
+                for id_, count in counts.items()
+            ],
+        )

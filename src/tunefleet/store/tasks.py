@@ -1,0 +1,176 @@
+"""Tasks and what is large about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
+
+from tunefleet.lifecycle.task import FINAL
+from tunefleet.store.rows import DocumentRow, TaskRow
+from tunefleet.store.tables import requirements, task_documents, task_inputs, tasks
+
+_FINAL: Final = tuple(status.value for status in FINAL)
+_BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
+_LOCKED = _BY_IDS.with_for_update()
+_DOCUMENTS = select(task_documents).where(task_documents.c.task_id.in_(bindparam("ids", expanding=True)))
+_OUTCOME = (
+    update(task_documents)
+    .where(task_documents.c.task_id == bindparam("b_task_id"))
+    .values(result=bindparam("b_result"), detail=bindparam("b_detail"))
+)
+_DESIRE = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("b_id"))
+    .values(desired=bindparam("b_desired"), generation=tasks.c.generation + 1)
+)
+_REACHED = (
+    update(tasks)
+    .where(tasks.c.id == bindparam("b_id"), tasks.c.reached < bindparam("b_generation"))
+    .values(reached=bindparam("b_generation"))
+)
+
+
+def insert_all(
+    connection: Connection, rows: Sequence[Mapping[str, Any]], documents: Sequence[Mapping[str, Any]]
+) -> None:
+    """Store new tasks with their specs; each row lacks `seq` only."""
+    connection.execute(insert(tasks), list(rows))
+    connection.execute(insert(task_documents), list(documents))
+
+
+def use_artifacts(connection: Connection, pairs: Iterable[tuple[str, str]]) -> None:
+    """Record which task reads which artifact."""
+    rows = [{"task_id": task_id, "artifact_id": artifact_id} for task_id, artifact_id in set(pairs)]
+    if rows:
+        connection.execute(insert(task_inputs), rows)
+
+
+def add_requirement(connection: Connection, key: str, body: str) -> None:
+    """Store what a group of tasks needs of a worker, unless it is there."""
+    if not connection.execute(select(exists().where(requirements.c.key == key))).scalar():
+        connection.execute(insert(requirements).values(key=key, body=body))
+
+
+def requirement_bodies(connection: Connection, keys: Sequence[str]) -> dict[str, str]:
+    """Return the needs with these keys."""
+    found = connection.execute(select(requirements).where(requirements.c.key.in_(list(keys))))
+    return {key: body for key, body in found}
+
+
+def by_ids(connection: Connection, ids: Sequence[str], *, lock: bool = False) -> dict[str, TaskRow]:
+    """Return tasks by id; unknown ids are left out.
+
+    Args:
+        connection: Of the caller's transaction.
+        ids: Which tasks.
+        lock: Whether the caller is going to change them.
+    """
+    if not ids:
+        return {}
+    found = connection.execute(_LOCKED if lock else _BY_IDS, {"ids": list(ids)})
+    rows = (TaskRow(*row) for row in found)
+    return {row.id: row for row in rows}
+
+
+def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int = 2) -> list[TaskRow]:
+    """Return tasks whose id starts so."""
+    query = (
+        select(tasks)
+        .where(tasks.c.project == project, tasks.c.id >= prefix, tasks.c.id < prefix + "\uffff")
+        .order_by(tasks.c.id)
+        .limit(limit)
+    )
+    return [TaskRow(*row) for row in connection.execute(query)]
+
+
+def of_workflows(connection: Connection, workflow_ids: Sequence[str]) -> dict[str, list[TaskRow]]:
+    """Return the tasks of workflows, in the order of their document."""
+    found: dict[str, list[TaskRow]] = {id_: [] for id_ in workflow_ids}
+    query = select(tasks).where(tasks.c.workflow_id.in_(list(workflow_ids))).order_by(tasks.c.seq)
+    for row in connection.execute(query):
+        task = TaskRow(*row)
+        found[task.workflow_id].append(task)
+    return found
+
+
+def page(
+    connection: Connection, *, project: str, limit: int, before: int | None, filters: Mapping[str, str | None]
+) -> list[TaskRow]:
+    """Return tasks, newest first.
+
+    Args:
+        connection: To read with.
+        project: Whose tasks.
+        limit: How many at most.
+        before: Only tasks older than the one with this `seq`.
+        filters: Column → value; a null value does not filter.
+    """
+    query = select(tasks).where(tasks.c.project == project).order_by(tasks.c.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(tasks.c.seq < before)
+    for name, value in filters.items():
+        if value is not None:
+            query = query.where(tasks.c[name].in_(value.split(",")))
+    return [TaskRow(*row) for row in connection.execute(query)]
+
+
+def documents(connection: Connection, ids: Sequence[str]) -> dict[str, DocumentRow]:
+    """Return specs and results by task id."""
+    if not ids:
+        return {}
+    return {row[0]: DocumentRow(*row) for row in connection.execute(_DOCUMENTS, {"ids": list(ids)})}
+
+
+def set_outcomes(connection: Connection, outcomes: Iterable[tuple[str, str | None, str | None]]) -> None:
+    """Store result and traceback of tasks.
+
+    Args:
+        connection: Of the caller's transaction.
+        outcomes: Task id, result envelope as JSON, traceback.
+    """
+    rows = [{"b_task_id": id_, "b_result": result, "b_detail": detail} for id_, result, detail in outcomes]
+    if rows:
+        connection.execute(_OUTCOME, rows)
+
+
+def desire(connection: Connection, task_id: str, action: str) -> None:
+    """Say what a running task shall be; the generation grows, so that the worker's report can be told apart."""
+    connection.execute(_DESIRE, [{"b_id": task_id, "b_desired": action}])
+
+
+def set_reached(connection: Connection, reports: Iterable[tuple[str, int]]) -> None:
+    """Store which generation of the desired state workers have reached."""
+    rows = [{"b_id": task_id, "b_generation": generation} for task_id, generation in reports]
+    if rows:
+        connection.execute(_REACHED, rows)
+
+
+def in_use(connection: Connection, artifact_id: str) -> list[str]:
+    """Return the ids of tasks that are not final and read an artifact."""
+    query = (
+        select(tasks.c.id)
+        .join(task_inputs, task_inputs.c.task_id == tasks.c.id)
+        .where(task_inputs.c.artifact_id == artifact_id, tasks.c.status.not_in(_FINAL))
+    )
+    return list(connection.execute(query).scalars())
+
+
+def reads_artifact(connection: Connection, task_id: str, artifact_ids: Sequence[str]) -> bool:
+    """Whether a task reads one of these artifacts."""
+    query = exists().where(task_inputs.c.task_id == task_id, task_inputs.c.artifact_id.in_(list(artifact_ids)))
+    return bool(connection.execute(select(query)).scalar())
+
+
+def delete_rows(connection: Connection, ids: Sequence[str]) -> None:
+    """Forget tasks and their specs."""
+    connection.execute(delete(tasks).where(tasks.c.id.in_(list(ids))))
+    connection.execute(delete(task_documents).where(task_documents.c.task_id.in_(list(ids))))
+    connection.execute(delete(task_inputs).where(task_inputs.c.task_id.in_(list(ids))))
+
+
+def counts(connection: Connection, *, project: str) -> dict[str, int]:
+    """Return how many tasks have each status."""
+    query = select(tasks.c.status, func.count()).where(tasks.c.project == project).group_by(tasks.c.status)
+    return {status: count for status, count in connection.execute(query)}

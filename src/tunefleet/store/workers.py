@@ -1,0 +1,53 @@
+"""Workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from tunefleet.store.rows import WorkerRow
+from tunefleet.store.tables import cordons, workers
+from tunefleet.store.writer import wake
+
+_SEEN = update(workers).where(workers.c.id == bindparam("b_id")).values(last_seen_at=bindparam("b_at"))
+
+
+def get(connection: Connection, worker_id: str) -> WorkerRow | None:
+    """Return a worker."""
+    row = connection.execute(select(workers).where(workers.c.id == worker_id)).first()
+    return WorkerRow(*row) if row else None
+
+
+def all_rows(connection: Connection) -> list[WorkerRow]:
+    """Return all workers, by id."""
+    return [WorkerRow(*row) for row in connection.execute(select(workers).order_by(workers.c.id))]
+
+
+def put(connection: Connection, row: WorkerRow) -> None:
+    """Store a worker, new or changed; who keeps a copy of the fleet is woken."""
+    values = asdict(row)
+    if connection.execute(update(workers).where(workers.c.id == row.id).values(values)).rowcount == 0:
+        connection.execute(insert(workers).values(values))
+    wake(connection, "fleet", "placement")
+
+
+def set_status(connection: Connection, worker_id: str, status: str) -> None:
+    """Store whether a worker is `online`, `lost` or `offline`."""
+    connection.execute(update(workers).where(workers.c.id == worker_id).values(status=status))
+    wake(connection, "fleet", "placement")
+
+
+def set_seen(connection: Connection, times: Iterable[tuple[str, float]]) -> None:
+    """Store when workers were heard of."""
+    rows = [{"b_id": worker_id, "b_at": at} for worker_id, at in times]
+    if rows:
+        connection.execute(_SEEN, rows)
+
+
+def remove(connection: Connection, worker_id: str) -> None:
+    """Forget a worker."""
+    connection.execute(delete(workers).where(workers.c.id == worker_id))
+    connection.execute(delete(cordons).where(cordons.c.worker_id == worker_id))
+    wake(connection, "fleet")
