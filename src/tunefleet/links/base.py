@@ -1,0 +1,28 @@
+"""The interface between a worker and whatever carries its messages."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
+
+
+class WorkerLink(ABC):
+    """The worker's end of a link. Safe to call from two threads at once.
+
+    Every method raises `UnreachableError` if the server does not answer (worth another try), `AuthError` or
+    `ForbiddenError` if the key is not good for a worker, and `ConflictError` if the server does not know the session
+    or another worker has the id.
+    """
+
+    @abstractmethod
+    def register(self, request: RegisterRequest) -> RegisterReply:
+        """Say who the worker is and what it holds; starts a session."""
+
+    @abstractmethod
+    def exchange(self, request: ExchangeRequest) -> ExchangeReply:
+        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give up connections; a call in another thread fails with `UnreachableError`."""

@@ -1,0 +1,73 @@
+"""The HTTP link, worker's end: one long-polled exchange; passes NAT, needs nothing but the server's URL and a key."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from tunefleet.client.connection import normalise
+from tunefleet.client.problems import exception_of
+from tunefleet.errors import UnreachableError
+from tunefleet.links.base import WorkerLink
+from tunefleet.wire.base import Message
+from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
+
+M = TypeVar("M", bound=Message)
+
+_SLACK_S: Final = 15.0
+"""How much longer than the asked wait an answer may take: a busy server's commit, a slow network."""
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses of a server, or of a proxy before it, that has a bad moment: worth another try."""
+
+
+class HttpLink(WorkerLink):
+    """Talks to `/api/v1/link` of a server.
+
+    Args:
+        url: The server's base URL.
+        key: A worker's API key.
+        transport: Stands for the network in tests.
+    """
+
+    def __init__(self, url: str, key: str, *, transport: httpx.BaseTransport | None = None) -> None:
+        self._url = normalise(url)
+        self._client = httpx.Client(
+            base_url=f"{self._url}/api/v1/link",
+            headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
+            timeout=httpx.Timeout(_SLACK_S),
+            limits=httpx.Limits(max_connections=4),
+            trust_env=httpx.URL(self._url).host not in _LOOPBACK,
+            transport=transport,
+        )
+
+    def register(self, request: RegisterRequest) -> RegisterReply:
+        """Say who the worker is and what it holds; starts a session."""
+        return self._call("/register", request, RegisterReply, wait_s=0.0)
+
+    def exchange(self, request: ExchangeRequest) -> ExchangeReply:
+        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+        return self._call("/exchange", request, ExchangeReply, wait_s=request.wait_s)
+
+    def close(self) -> None:
+        """Give up connections."""
+        self._client.close()
+
+    def _call(self, path: str, body: Message, reply: type[M], *, wait_s: float) -> M:
+        timeout = httpx.Timeout(_SLACK_S, read=wait_s + _SLACK_S)
+        try:
+            response = self._client.post(path, content=body.model_dump_json(exclude_defaults=True), timeout=timeout)
+        except (httpx.HTTPError, RuntimeError) as error:  # httpx raises RuntimeError once the client is closed
+            raise UnreachableError(f"The server at {self._url} does not answer.", detail=repr(error)) from error
+        if response.status_code in _BUSY:
+            raise UnreachableError(f"The server at {self._url} is not ready ({response.status_code}).")
+        if not response.is_success:
+            raise exception_of(response, response.content)
+        try:
+            return reply.model_validate_json(response.content)
+        except ValidationError as error:
+            raise UnreachableError(
+                f"What answers at {self._url} is not a Tunefleet server of a fitting version.", detail=str(error)
+            ) from error

@@ -1,0 +1,186 @@
+"""One held attempt of a job kind, walked by a thread of its own from its accept until the server knows its end.
+
+Every step is on disk before its effect, so the walk may be cut anywhere and begun again from the record:
+
+    record written ─▶ accept ─▶ ack ─▶ inputs, launch noted ─▶ job runs ─▶ journal flushed, outputs uploaded
+    ─▶ finish.json ─▶ finish ─▶ ack ─▶ record removed
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import ValidationError
+
+from tunefleet.errors import TunefleetError
+from tunefleet.executors.base import JobExecutor
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.link import Finish
+from tunefleet.worker.deliver import Deliverer, reason_of
+from tunefleet.worker.files import write_synced
+from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
+from tunefleet.worker.ports import Handle
+from tunefleet.worker.running import JobRun
+from tunefleet.worker.site import Site
+from tunefleet.worker.state import AttemptRecord
+
+logger = logging.getLogger(__name__)
+
+_DROP_GRACE_S: Final = 5.0
+_FAILED_GRACE_S: Final = 30.0
+
+
+class JobAttempt:
+    """Owns the thread of one attempt.
+
+    Args:
+        site: Collaborators.
+        record: The attempt, already on disk.
+        executor: The kind's executor.
+        found: The handle that the supervisor found for this attempt when the worker started.
+        after: An earlier attempt of the same task that is still ending here; its folder is free when it is gone.
+        on_gone: Called, from the attempt's thread, when nothing of it is held any more.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        record: AttemptRecord,
+        *,
+        executor: JobExecutor,
+        found: Handle | None,
+        after: JobAttempt | None,
+        on_gone: Callable[[JobAttempt], None],
+    ) -> None:
+        self.token = record.offer.token
+        self.task_id = record.offer.task_id
+        self.mailbox = Mailbox()
+        self._site = site
+        self._after = after
+        self._on_gone = on_gone
+        self._delivery = site.delivery(self.token)
+        self._folder = site.folder(self.task_id)
+        self._run = JobRun(site, record, executor=executor, mailbox=self.mailbox, delivery=self._delivery, found=found)
+        self._deliverer = Deliverer(
+            site, record.offer, executor=executor, mailbox=self.mailbox, delivery=self._delivery
+        )
+        self._job_over = False
+        self._thread = threading.Thread(target=self._walk, name=f"attempt-{self.task_id}", daemon=True)
+
+    @property
+    def occupies_slot(self) -> bool:
+        """Whether the job may still need the machine; delivering does not."""
+        return not self._job_over
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread still works."""
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        """Begin or continue the walk; says the accept, which a repetition does not harm."""
+        self._site.outbox.accept(self.token)
+        self._thread.start()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait for the thread."""
+        self._thread.join(timeout_s)
+
+    def _walk(self) -> None:
+        try:
+            self._say(self._to_finish_or_failure())
+        except Dropped:
+            self._end_dropped()
+        except Stopped:
+            self._delivery.close()
+            return
+        self._forget()
+
+    def _to_finish_or_failure(self) -> Finish:
+        try:
+            return self._to_finish()
+        except (Dropped, Stopped):
+            raise
+        except (TunefleetError, OSError) as error:
+            logger.warning("Task %s cannot run: %s", self.task_id, error)
+            finish = self._failure(reason_of(error), str(error))
+        except Exception as error:
+            logger.exception("The attempt of task %s failed in the worker itself.", self.task_id)
+            finish = self._failure(TaskReason.BUG, f"The worker failed: {type(error).__name__}: {error}")
+        self._end_job(_FAILED_GRACE_S)
+        self._over()
+        return finish
+
+    def _to_finish(self) -> Finish:
+        self.mailbox.await_ack()
+        if self._after is not None:
+            while self._after.alive:
+                self.mailbox.pause(0.1)
+        spooled = self._spooled()
+        if spooled is not None:
+            self._over()
+            return spooled
+        try:
+            handle = self._run.begin()
+        except Cancelled:
+            self._over()
+            return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+        with self._deliverer.shipping():
+            end = self._run.watch(handle)
+            self._over()
+            finish = self._deliverer.finish_of(end, cancelled=self._run.cancelled, timed_out=self._run.timed_out)
+        self._spool(finish)
+        return finish
+
+    def _say(self, finish: Finish) -> None:
+        self._site.outbox.finish(finish)
+        while not self.mailbox.await_verdict():
+            self.mailbox.take_behind()
+            finish = self._deliverer.ship_anew(finish)
+            self._site.outbox.finish(finish)
+
+    def _over(self) -> None:
+        if not self._job_over:
+            self._job_over = True
+            self._site.outbox.poke()
+
+    def _failure(self, reason: TaskReason, error: str) -> Finish:
+        detail = traceback.format_exc()
+        return Finish(token=self.token, outcome="failed", reason=reason, error=error, detail=detail)
+
+    def _end_dropped(self) -> None:
+        logger.info("The server dropped the attempt of task %s; its job ends.", self.task_id)
+        self._end_job(_DROP_GRACE_S)
+        self._over()
+
+    def _end_job(self, grace_s: float) -> None:
+        handle = self._run.handle
+        if handle is not None and handle.poll() is None:
+            self._run.end(handle, grace_s=grace_s)
+
+    def _spooled(self) -> Finish | None:
+        """Return the finish that was written before a restart; one of an earlier attempt does not count."""
+        try:
+            finish = Finish.model_validate_json(self._folder.finish_json.read_bytes())
+        except (OSError, ValidationError):
+            return None
+        return finish if finish.token == self.token else None
+
+    def _spool(self, finish: Finish) -> None:
+        try:
+            write_synced(self._folder.finish_json, finish.model_dump_json())
+        except OSError as error:
+            # It is delivered all the same; after a crash it is made anew from what the job left.
+            logger.warning("The end of task %s cannot be written down: %s", self.task_id, error)
+
+    def _forget(self) -> None:
+        self._site.outbox.forget(self.token)
+        self._site.state.forget(self._run.record.attempt_id)
+        if self._spooled() is not None:
+            self._folder.finish_json.unlink(missing_ok=True)
+        self._delivery.close()
+        self._on_gone(self)

@@ -1,0 +1,163 @@
+"""From a job's end to its finish message: flush the journal, upload the outputs, put the end into words."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from pydantic import ValidationError
+
+from tunefleet.errors import (
+    ArtifactError,
+    InputError,
+    MachineError,
+    TooLargeError,
+    TunefleetError,
+    UnreachableError,
+)
+from tunefleet.executors.base import JobExecutor, Output, ResultError
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.jobfolder import Shipped
+from tunefleet.wire.link import Finish, JournalBatch, Offer
+from tunefleet.worker.files import write_synced
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.ports import Delivery, End, Shipper
+from tunefleet.worker.site import Site
+
+logger = logging.getLogger(__name__)
+
+_FLUSH_S: Final = 5.0
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Deliverer:
+    """Delivers what one attempt leaves.
+
+    Args:
+        site: Collaborators.
+        offer: The attempt.
+        executor: The kind's executor.
+        mailbox: Interrupts every wait.
+        delivery: The server's side of the attempt.
+    """
+
+    def __init__(
+        self, site: Site, offer: Offer, *, executor: JobExecutor, mailbox: Mailbox, delivery: Delivery
+    ) -> None:
+        self._site = site
+        self._offer = offer
+        self._executor = executor
+        self._mailbox = mailbox
+        self._delivery = delivery
+        self._folder = site.folder(offer.task_id)
+        self._shipper: Shipper | None = None
+
+    @contextmanager
+    def shipping(self) -> Iterator[None]:
+        """Deliver journal and log while the body runs."""
+        self._shipper = self._site.shipper(self._folder, _AttemptSink(self._offer.task_id, self._delivery))
+        self._shipper.start()
+        try:
+            yield
+        finally:
+            self._shipper.stop()
+
+    def finish_of(self, end: End, *, cancelled: bool, timed_out: bool) -> Finish:
+        """Deliver everything that belongs to an end, and return the message that says it.
+
+        Args:
+            end: How the job ended.
+            cancelled: The server had asked for the end.
+            timed_out: The worker ended it, because it ran longer than its spec allows.
+        """
+        finish = self._in_words(end, cancelled=cancelled, timed_out=timed_out)
+        cursors = self._flush()
+        if finish.outcome == "completed":
+            finish = self._with_outputs(finish)
+        return finish.model_copy(update={"cursors": cursors})
+
+    def ship_anew(self, finish: Finish) -> Finish:
+        """Deliver the journal from its start: the server lacks records, and drops those that it has."""
+        logger.warning("The server lacks journal records of task %s; they are sent again.", self._offer.task_id)
+        try:
+            shipped = Shipped.model_validate_json(self._folder.shipped_json.read_bytes())
+        except (OSError, ValidationError):
+            shipped = Shipped(attempt=self._offer.attempt)
+        shipped = shipped.model_copy(update={"cursors": {}, "offsets": {}})
+        write_synced(self._folder.shipped_json, shipped.model_dump_json())
+        with self.shipping():
+            return finish.model_copy(update={"cursors": self._flush()})
+
+    def _in_words(self, end: End, *, cancelled: bool, timed_out: bool) -> Finish:
+        token = self._offer.token
+        if end.outcome == "completed":
+            return Finish(token=token, outcome="completed", reason=end.reason)
+        if cancelled:
+            return Finish(token=token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+        if timed_out:
+            limit = self._offer.spec["limits"]["max_runtime_s"]
+            error = f"The task ran longer than limits.max_runtime_s ({limit} s) allows."
+            return Finish(token=token, outcome="failed", reason=TaskReason.TIMEOUT, error=error)
+        return Finish(token=token, outcome=end.outcome, reason=end.reason, error=end.error, detail=end.detail)
+
+    def _with_outputs(self, finish: Finish) -> Finish:
+        try:
+            result = self._executor.result(self._folder)
+            for output in self._executor.outputs(self._folder):
+                self._mailbox.patiently(partial(self._push, output))
+        except (ResultError, TooLargeError, ArtifactError, InputError) as error:
+            # Repeating the upload cannot mend these; the files stay in the job folder.
+            logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
+            return Finish(token=finish.token, outcome="failed", reason=reason_of(error), error=str(error))
+        return finish.model_copy(update={"result": result})
+
+    def _push(self, output: Output) -> None:
+        self._delivery.push_artifact(self._offer.task_id, output.name, output.kind, output.path)
+
+    def _flush(self) -> dict[str, int]:
+        shipper = self._shipper
+        assert shipper is not None, "shipping() is open"
+        while not shipper.flush(_FLUSH_S):
+            self._mailbox.pause_whole(0.2)
+        return dict(shipper.cursors)
+
+
+class _AttemptSink:
+    """A shipper's sink that speaks for one task."""
+
+    def __init__(self, task_id: str, delivery: Delivery) -> None:
+        self._task_id = task_id
+        self._delivery = delivery
+
+    def journal(self, launch: str, from_seq: int, lines: Sequence[str]) -> int:
+        """Deliver records; returns the server's cursor."""
+        batch = JournalBatch(launch=launch, from_seq=from_seq, lines=tuple(lines))
+        return self._delivery.journal(self._task_id, batch)
+
+    def log(self, offset: int, data: bytes) -> int:
+        """Deliver a piece of the log; returns the server's cursor."""
+        return self._delivery.log(self._task_id, offset, data)
+
+
+def reason_of(error: TunefleetError | OSError) -> TaskReason:
+    """Return the reason that an error before or after the job's own life gives for the attempt's end."""
+    match error:
+        case InputError() | TooLargeError() | ArtifactError():
+            return TaskReason.BAD_INPUT
+        case UnreachableError():
+            return TaskReason.NETWORK
+        case MachineError():
+            return TaskReason.DISK_FULL if is_disk_full(error.__cause__) else TaskReason.CRASHED
+        case OSError() if is_disk_full(error):
+            return TaskReason.DISK_FULL
+        case _:
+            return TaskReason.BUG
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error says that a disk or a quota is full."""
+    return isinstance(error, OSError) and error.errno in _FULL

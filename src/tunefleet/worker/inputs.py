@@ -1,0 +1,89 @@
+"""Inputs on this machine: artifacts under `<results>/.inputs/`, fetched once and shared by all jobs.
+
+<digest>/            the files, renamed into place when all are there and verified
+<digest>.unpacked/   the same, unpacked, if the artifact is an archive
+<digest>.json        which path stands for the artifact; written last: without it there is no input
+<digest>.lock        held by whoever fetches
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock
+
+from tunefleet.artifacts import UnpackLimits, unpack
+from tunefleet.wire.link import InputRef
+from tunefleet.worker.files import write_synced
+
+logger = logging.getLogger(__name__)
+
+_ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
+
+Fetch = Callable[[str, Path], Path]
+"""From a digest and a folder to the path of what was fetched: a file, or the folder."""
+
+
+class InputStore:
+    """The inputs of one results folder; several workers' processes may share it.
+
+    Args:
+        root: The folder.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def materialise(self, ref: InputRef, fetch: Fetch) -> Path:
+        """Return the local path of an artifact, fetching it if it is not here.
+
+        Args:
+            ref: The artifact.
+            fetch: Downloads it, verified; may go on where an earlier call was cut.
+
+        Raises:
+            ArtifactError: If it does not match its digest, or is an archive that is not safe to unpack.
+        """
+        self._root.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._root / f"{ref.digest}.lock"):
+            known = self._known(ref.digest)
+            if known is not None:
+                return known
+            logger.info("Fetching %s (%s).", ref.name, ref.digest[:12])
+            path = self._settle(ref.digest, fetch)
+            write_synced(self._note(ref.digest), json.dumps({"path": str(path.relative_to(self._root))}))
+            return path
+
+    def _note(self, digest: str) -> Path:
+        return self._root / f"{digest}.json"
+
+    def _known(self, digest: str) -> Path | None:
+        try:
+            path = self._root / str(json.loads(self._note(digest).read_text(encoding="utf-8"))["path"])
+        except (OSError, ValueError, KeyError):
+            return None
+        return path if path.exists() else None
+
+    def _settle(self, digest: str, fetch: Fetch) -> Path:
+        part, whole = self._root / f"{digest}.part", self._root / digest
+        part.mkdir(exist_ok=True)
+        inner = fetch(digest, part).relative_to(part)
+        shutil.rmtree(whole, ignore_errors=True)
+        part.replace(whole)
+        path = whole / inner
+        return self._unpacked(digest, path) if path.is_file() and path.name.lower().endswith(_ARCHIVES) else path
+
+    def _unpacked(self, digest: str, archive: Path) -> Path:
+        draft, whole = self._root / f"{digest}.unpacking", self._root / f"{digest}.unpacked"
+        for leftover in (draft, whole):
+            shutil.rmtree(leftover, ignore_errors=True)
+        unpack(archive, draft, limits=UnpackLimits())
+        draft.replace(whole)
+        inside = list(whole.iterdir())
+        # Most archives of a folder hold that folder: the user means what is in it.
+        return inside[0] if len(inside) == 1 else whole

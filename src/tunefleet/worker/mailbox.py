@@ -1,0 +1,170 @@
+"""What other threads tell the thread of an attempt, and the waiting that hears it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+
+from tunefleet.errors import AuthError, ForbiddenError, UnreachableError
+from tunefleet.wire.link import Command, Desired
+
+T = TypeVar("T")
+
+
+class Dropped(Exception):
+    """The server gave the attempt to nobody or to somebody else: end the job, deliver nothing."""
+
+
+class Stopped(Exception):
+    """The worker goes; what is on disk is enough for the next one."""
+
+
+class Cancelled(Exception):
+    """The server wants the end of an attempt whose job was not started."""
+
+
+class Mailbox:
+    """Flags that only ever rise, and two queues. `drop` beats `stop` beats everything else."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._dropped = False
+        self._stopped = False
+        self._suspend = False
+        self._acked = False
+        self._finished = False
+        self._behind = False
+        self._desired: Desired | None = None
+        self._commands: deque[Command] = deque()
+
+    def tell_acked(self) -> None:
+        """The accept is stored: the job may start."""
+        self._tell("_acked")
+
+    def tell_finished(self) -> None:
+        """The finish is stored: the attempt may be forgotten."""
+        self._tell("_finished")
+
+    def tell_behind(self) -> None:
+        """The server lacks journal records that the finish names."""
+        self._tell("_behind")
+
+    def tell_dropped(self) -> None:
+        """The token is void."""
+        self._tell("_dropped")
+
+    def tell_stop(self, *, suspend: bool) -> None:
+        """The worker goes.
+
+        Args:
+            suspend: End the job too, so that the next worker launches it again from its newest checkpoint.
+        """
+        with self._news:
+            self._suspend = self._suspend or suspend
+        self._tell("_stopped")
+
+    def tell_desired(self, desired: Desired) -> None:
+        """The server wants the attempt in a certain state; the newest generation counts."""
+        with self._news:
+            if self._desired is None or desired.generation > self._desired.generation:
+                self._desired = desired
+                self._news.notify_all()
+
+    def tell_command(self, command: Command) -> None:
+        """The server has a command for the job."""
+        with self._news:
+            self._commands.append(command)
+            self._news.notify_all()
+
+    @property
+    def dropped(self) -> bool:
+        """Whether the token is void."""
+        return self._dropped
+
+    @property
+    def suspend(self) -> bool:
+        """Whether the worker goes and the job is to be ended with it."""
+        return self._stopped and self._suspend
+
+    @property
+    def desired(self) -> Desired | None:
+        """The newest wish of the server."""
+        return self._desired
+
+    def take_commands(self) -> list[Command]:
+        """Return the commands that came since the last call."""
+        with self._news:
+            taken = list(self._commands)
+            self._commands.clear()
+        return taken
+
+    def take_behind(self) -> bool:
+        """Return whether the server said that it is behind, and forget it."""
+        with self._news:
+            behind, self._behind = self._behind, False
+        return behind
+
+    def await_ack(self) -> None:
+        """Wait until the accept is stored. Raises `Dropped` or `Stopped`."""
+        self._until(lambda: self._acked)
+
+    def await_verdict(self) -> bool:
+        """Wait for the answer to a finish: `True` if it is stored, `False` if the server is behind."""
+        self._until(lambda: self._finished or self._behind)
+        return self._finished
+
+    def pause(self, seconds: float) -> None:
+        """Wait unless something comes; raises `Dropped` or `Stopped`."""
+        with self._news:
+            self._check()
+            self._news.wait(seconds)
+            self._check()
+
+    def patiently(self, act: Callable[[], T]) -> T:
+        """Do something that needs the server, again and again while it is away or the token is in doubt.
+
+        A refused token is not an end by itself: the next exchange says whether the attempt is void.
+
+        Raises:
+            Dropped: If it is void.
+            Stopped: If the worker goes meanwhile.
+        """
+        retrying = Retrying(
+            retry=retry_if_exception_type((UnreachableError, AuthError, ForbiddenError)),
+            wait=wait_exponential_jitter(initial=0.2, max=15.0, jitter=0.2),
+            sleep=self.pause_whole,
+            before=self._check_before,
+            reraise=True,
+        )
+        return retrying(act)
+
+    def pause_whole(self, seconds: float) -> None:
+        """Wait that long whatever comes, but for `Dropped` and `Stopped`."""
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self.pause(left)
+
+    def _tell(self, flag: str) -> None:
+        with self._news:
+            setattr(self, flag, True)
+            self._news.notify_all()
+
+    def _until(self, predicate: Callable[[], bool]) -> None:
+        with self._news:
+            self._news.wait_for(lambda: predicate() or self._dropped or self._stopped)
+            if not predicate():
+                self._check()
+
+    def _check_before(self, _: RetryCallState) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        if self._dropped:
+            raise Dropped
+        if self._stopped:
+            raise Stopped

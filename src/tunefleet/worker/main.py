@@ -1,0 +1,118 @@
+"""Builds a worker from its settings and runs it until a signal ends it.
+
+Signals: SIGTERM leaves the running jobs alive, for the next worker on the folder to adopt. SIGINT suspends them: each
+saves a checkpoint if that is quick, ends, and is launched again from its newest checkpoint by the next worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from tunefleet.client.attempt import AttemptClient
+from tunefleet.errors import AuthError, MachineError
+from tunefleet.executors import registry
+from tunefleet.jobs import JournalShipper, Supervisor
+from tunefleet.links.http import HttpLink
+from tunefleet.settings import WorkerSettings, inherited_environment
+from tunefleet.worker import probe
+from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.outbox import Outbox
+from tunefleet.worker.site import Site
+from tunefleet.worker.state import StateFolder
+from tunefleet.worker.worker import Worker, new_session
+
+logger = logging.getLogger(__name__)
+
+
+def run(settings: WorkerSettings, *, drain: bool = False) -> None:
+    """Run a worker until a signal ends it; call it from the main thread.
+
+    Args:
+        settings: Which server, folder and limits.
+        drain: Take nothing new; end when all that is held is delivered.
+
+    Raises:
+        TunefleetError: If it cannot work: no key or a bad one, a folder that cannot be written or is in use.
+    """
+    if settings.key is None:
+        raise AuthError(
+            "The worker has no key.",
+            hint="Set TUNEFLEET_WORKER_KEY or --key to a key with the role worker (`tunefleet keys create`).",
+        )
+    results_dir = settings.results_dir.expanduser().absolute()
+    state = StateFolder(results_dir)
+    state.open()
+    try:
+        worker = _build(settings, state, drain=drain)
+        with _signals(worker):
+            try:
+                worker.run()
+            finally:
+                worker.close()
+    except AuthError as error:
+        raise AuthError(
+            f"{settings.server_url} does not take this worker's key: {error.message}",
+            hint="Set TUNEFLEET_WORKER_KEY or --key to a key with the role worker.",
+        ) from error
+    except OSError as error:
+        raise MachineError(f"The worker cannot go on: {error}.", detail=repr(error)) from error
+    finally:
+        state.close()
+
+
+def _build(settings: WorkerSettings, state: StateFolder, *, drain: bool) -> Worker:
+    assert settings.key is not None, "checked by run"
+    worker_id, session = state.worker_id(settings.worker_id), new_session()
+    executors = registry.installed()
+    results_dir = state.results_dir
+    jobs = Supervisor(
+        results_dir,
+        endpoints_dir=settings.endpoints_dir,
+        warm=settings.warm_start,
+        warm_idle_s=settings.warm_idle_s,
+        base_env=inherited_environment(),
+    )
+    site = Site(
+        results_dir=results_dir,
+        state=state,
+        outbox=Outbox(worker_id, session),
+        registry=executors,
+        jobs=jobs,
+        inputs=InputStore(results_dir / ".inputs"),
+        shipper=JournalShipper,
+        delivery=lambda token: AttemptClient(settings.server_url, token),
+        env={"OMP_NUM_THREADS": str(settings.torch_threads)} if settings.torch_threads else {},
+        allow_code=settings.allow_code,
+    )
+    return Worker(
+        worker_id,
+        session,
+        site=site,
+        link=HttpLink(settings.server_url, settings.key.get_secret_value()),
+        probe=lambda: probe.capabilities(settings, executors.offers(), results_dir=results_dir),
+        slots={"job": settings.job_slots, "light": settings.light_slots},
+        drain=drain,
+    )
+
+
+@contextmanager
+def _signals(worker: Worker) -> Iterator[None]:
+    """Let SIGTERM and SIGINT stop the worker while the body runs."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        # A handler may interrupt code that holds a lock, so the stopping itself happens in a thread.
+        suspend = number == signal.SIGINT
+        threading.Thread(target=worker.stop, kwargs={"suspend": suspend}, name="stop", daemon=True).start()
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.signal(number, stop) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,119 @@
+"""What an attempt needs from others: the supervisor of job processes, the shipper, the server's file store.
+
+`tunefleet.jobs` and `tunefleet.client.attempt` fit these by shape; tests bring their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.jobfolder import Job, JobFolder
+from tunefleet.wire.link import FinishOutcome, JournalBatch
+
+
+class End(Protocol):
+    """How a job ended."""
+
+    @property
+    def outcome(self) -> FinishOutcome:
+        """Completed, failed, cancelled or paused."""
+
+    @property
+    def reason(self) -> TaskReason:
+        """Why."""
+
+    @property
+    def error(self) -> str | None:
+        """One sentence, if it failed."""
+
+    @property
+    def detail(self) -> str | None:
+        """The last traceback, if there is one."""
+
+
+class Handle(Protocol):
+    """A job that was launched or found again."""
+
+    @property
+    def job(self) -> Job:
+        """What it runs."""
+
+    @property
+    def folder(self) -> JobFolder:
+        """Where it runs."""
+
+    def poll(self) -> End | None:
+        """Return how it ended, or `None` while it lives."""
+
+    def cancel(self, grace_s: float) -> None:
+        """Begin to end it: abort at a step's end, after the grace SIGTERM, then SIGKILL. Does not wait."""
+
+    def command(self, name: str, data: Mapping[str, Any]) -> object:
+        """Send a control command to the live job."""
+
+
+class Jobs(Protocol):
+    """The supervisor of this machine's job processes."""
+
+    def launch(self, job: Job) -> Handle:
+        """Start a job."""
+
+    def adopt(self) -> list[Handle]:
+        """Find the jobs that still live, or whose end nobody has read."""
+
+    def close(self) -> None:
+        """Let go; jobs live on."""
+
+
+class Shipper(Protocol):
+    """Delivers journal and log of one job folder from where it was left."""
+
+    def start(self) -> None:
+        """Begin to deliver."""
+
+    def stop(self) -> None:
+        """Stop delivering; what is left stays for the next time."""
+
+    def flush(self, timeout_s: float) -> bool:
+        """Deliver what is there now; `False` if not all of it arrived in time."""
+
+    @property
+    def cursors(self) -> Mapping[str, int]:
+        """For each launch the sequence number after its last delivered record."""
+
+
+class Sink(Protocol):
+    """Where a shipper delivers to."""
+
+    def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
+        """Deliver records; returns the receiver's cursor."""
+
+    def log(self, offset: int, data: bytes) -> int:
+        """Deliver a piece of the log; returns the receiver's cursor."""
+
+
+class Delivery(Protocol):
+    """The server's side of one attempt: `client.attempt.AttemptClient`."""
+
+    def journal(self, task_id: str, batch: JournalBatch) -> int:
+        """Deliver records of one launch."""
+
+    def log(self, task_id: str, offset: int, data: bytes) -> int:
+        """Deliver a piece of the log."""
+
+    def push_artifact(self, task_id: str, name: str, kind: str, path: Path) -> object:
+        """Upload an output."""
+
+    def fetch_artifact(self, digest: str, dest: Path) -> Path:
+        """Download an input."""
+
+    def close(self) -> None:
+        """Close the connections."""
+
+
+ShipperFactory = Callable[[JobFolder, Sink], Shipper]
+DeliveryFactory = Callable[[str], Delivery]
+"""From an attempt's token."""

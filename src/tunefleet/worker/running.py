@@ -1,0 +1,225 @@
+"""From an acknowledged attempt to the end of its job: prepare, launch or adopt, watch, cancel, suspend."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from typing import Final
+
+import psutil
+
+from tunefleet.errors import InputError, MachineError, TunefleetError
+from tunefleet.executors.base import JobExecutor
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.control import ControlCommand
+from tunefleet.wire.link import Command, CommandOutcome, Offer, Reached
+from tunefleet.worker.mailbox import Cancelled, Mailbox, Stopped
+from tunefleet.worker.ports import Delivery, End, Handle
+from tunefleet.worker.site import Site
+from tunefleet.worker.state import AttemptRecord
+
+logger = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.1
+_SUSPEND_GRACE_S: Final = 5.0
+_ENDING_S: Final = 120.0
+"""How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time."""
+
+_UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
+"""Ends that say nothing of the task if the machine was rebooted meanwhile."""
+
+
+class JobRun:
+    """The job of one attempt.
+
+    Args:
+        site: Collaborators.
+        record: The attempt; rewritten, synced, before each step that must be remembered.
+        executor: The kind's executor.
+        mailbox: Interrupts every wait.
+        delivery: The server's side of the attempt.
+        found: The handle that the supervisor found for this attempt when the worker started.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        record: AttemptRecord,
+        *,
+        executor: JobExecutor,
+        mailbox: Mailbox,
+        delivery: Delivery,
+        found: Handle | None,
+    ) -> None:
+        self._site = site
+        self._executor = executor
+        self._mailbox = mailbox
+        self._delivery = delivery
+        self.record = record
+        self.handle = found
+        self._cancelled_at: float | None = None
+        self._timed_out = False
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the server asked for the end."""
+        return self.record.cancel_generation is not None
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the job was ended because it ran longer than its spec allows."""
+        return self._timed_out
+
+    def begin(self) -> Handle:
+        """Adopt the attempt's job if it lives or has ended unread; else launch it.
+
+        Raises:
+            TunefleetError: If it cannot be started; the message is for the user.
+            Cancelled: If the server asked for the end before.
+        """
+        found = self._adoptable()
+        if found is not None:
+            logger.info("Adopted the job of task %s.", self.record.offer.task_id)
+            return found
+        self.handle = self._launch()
+        return self.handle
+
+    def watch(self, handle: Handle) -> End:
+        """Wait for the job's end, doing meanwhile what the server and the worker's owner want.
+
+        Raises:
+            Dropped: If the token became void; the job may still live.
+            Stopped: If the worker goes; the job lives, or was suspended if that was asked for.
+        """
+        while True:
+            end = handle.poll()
+            if end is not None:
+                return end
+            self._obey(handle)
+            try:
+                self._mailbox.pause(_POLL_S)
+            except Stopped:
+                if self._mailbox.suspend:
+                    self.suspend(handle)
+                raise
+
+    def suspend(self, handle: Handle) -> None:
+        """End the job so that the next worker launches it again: note it, save if that is quick, end."""
+        self._note(suspended=True)
+        logger.info("Suspending task %s.", self.record.offer.task_id)
+        try:
+            handle.command(ControlCommand.SAVE_CHECKPOINT, {})
+        except TunefleetError as error:
+            logger.info("No checkpoint could be asked for: %s", error)
+        else:
+            self._await_checkpoint(handle)
+        self.end(handle, grace_s=_SUSPEND_GRACE_S)
+
+    def end(self, handle: Handle, *, grace_s: float) -> None:
+        """End the job and wait until it is gone; whatever it leaves is not read."""
+        handle.cancel(grace_s)
+        deadline = time.monotonic() + grace_s + _ENDING_S
+        while handle.poll() is None:
+            if time.monotonic() > deadline:
+                logger.error("The job of task %s does not end.", self.record.offer.task_id)
+                return
+            time.sleep(_POLL_S)
+
+    def _adoptable(self) -> Handle | None:
+        handle = self.handle
+        if handle is None:
+            return None
+        end = handle.poll()
+        if end is None and self.record.suspended:
+            # The worker was killed while it suspended the job.
+            self.end(handle, grace_s=_SUSPEND_GRACE_S)
+            return None
+        if end is not None and end.outcome != "completed":
+            untold = self.record.suspended or (self._rebooted() and end.reason in _UNTOLD)
+            return None if untold else handle
+        return handle
+
+    def _rebooted(self) -> bool:
+        return self.record.booted_at is not None and abs(self.record.booted_at - psutil.boot_time()) > _ENDING_S
+
+    def _launch(self) -> Handle:
+        offer = self.record.offer
+        self._check_code(offer)
+        inputs = {pointer: self._input(pointer) for pointer in offer.inputs}
+        self._heed_cancel()
+        if self.cancelled:
+            raise Cancelled
+        launch = f"a{offer.attempt:03d}-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(2)}"
+        job = self._executor.job(offer, launch=launch, inputs=inputs)
+        job = job.model_copy(update={"env": self._site.env | job.env})
+        self._note(
+            launch=launch,
+            suspended=False,
+            booted_at=psutil.boot_time(),
+            started_at=self.record.started_at or time.time(),
+        )
+        return self._site.jobs.launch(job)
+
+    def _input(self, pointer: str) -> str:
+        ref = self.record.offer.inputs[pointer]
+        return str(
+            self._mailbox.patiently(lambda: self._site.inputs.materialise(ref, self._delivery.fetch_artifact)),
+        )
+
+    def _check_code(self, offer: Offer) -> None:
+        source = (offer.spec.get("model") or {}).get("source") or {}
+        if source.get("trust_remote_code") and not self._site.allow_code:
+            raise InputError(
+                f"The model {source.get('identifier')} needs trust_remote_code, which this worker does not allow.",
+                hint="Start a worker with --allow-code if you trust the code in that model.",
+            )
+
+    def _obey(self, handle: Handle) -> None:
+        self._heed_cancel()
+        if self.cancelled and self._cancelled_at is None:
+            self._cancelled_at = time.monotonic()
+            logger.info("Cancelling task %s.", self.record.offer.task_id)
+            handle.cancel(self.record.offer.grace_s)
+        limit_s = (self.record.offer.spec.get("limits") or {}).get("max_runtime_s")
+        if limit_s and not self._timed_out and time.time() - (self.record.started_at or time.time()) > limit_s:
+            self._timed_out = True
+            handle.cancel(self.record.offer.grace_s)
+        for command in self._mailbox.take_commands():
+            self._site.outbox.outcome(self._carry_out(handle, command))
+
+    def _heed_cancel(self) -> None:
+        desired = self._mailbox.desired
+        if desired is None or desired.action != "cancel" or self.cancelled:
+            return
+        self._note(cancel_generation=desired.generation)
+        self._site.outbox.reach(Reached(token=self.record.offer.token, generation=desired.generation))
+
+    def _carry_out(self, handle: Handle, command: Command) -> CommandOutcome:
+        try:
+            handle.command(command.command, command.data | {"command_id": command.command_id})
+        except TunefleetError as error:
+            return CommandOutcome(command_id=command.command_id, state="failed", message=str(error))
+        return CommandOutcome(command_id=command.command_id, state="acknowledged")
+
+    def _await_checkpoint(self, handle: Handle) -> None:
+        known = self._checkpoints()
+        deadline = time.monotonic() + self._site.suspend_save_s
+        while time.monotonic() < deadline and handle.poll() is None and self._checkpoints() == known:
+            time.sleep(_POLL_S)
+
+    def _checkpoints(self) -> set[str]:
+        """Names of the whole checkpoints: those with a manifest."""
+        folder = self._site.folder(self.record.offer.task_id).checkpoints_dir
+        return {str(file.parent.name) for file in folder.glob("checkpoint-*/manifest.json")}
+
+    def _note(self, **changes: object) -> None:
+        record = self.record.model_copy(update=changes)
+        try:
+            self._site.state.keep(record)
+        except OSError as error:
+            raise MachineError(
+                f"The results folder {self._site.results_dir} cannot be written: {error.strerror or error}.",
+                hint="Free space on the worker's disk or mend the folder's permissions.",
+            ) from error
+        self.record = record

@@ -1,0 +1,41 @@
+"""What all attempts of a worker share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tunefleet.executors.registry import Registry
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.outbox import Outbox
+from tunefleet.worker.ports import DeliveryFactory, Jobs, ShipperFactory
+from tunefleet.worker.state import StateFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Collaborators and limits.
+
+    Args:
+        results_dir: Holds one job folder for each task.
+        env: Variables that every job gets.
+        allow_code: Whether code that a document names may run here.
+        suspend_save_s: How long a job that ends with the worker may take to save a checkpoint first.
+    """
+
+    results_dir: Path
+    state: StateFolder
+    outbox: Outbox
+    registry: Registry
+    jobs: Jobs
+    inputs: InputStore
+    shipper: ShipperFactory
+    delivery: DeliveryFactory
+    env: dict[str, str]
+    allow_code: bool = False
+    suspend_save_s: float = 10.0
+
+    def folder(self, task_id: str) -> JobFolder:
+        """Return the job folder of a task; all its attempts on this machine share it, and its checkpoints."""
+        return JobFolder(self.results_dir / task_id)

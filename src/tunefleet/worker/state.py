@@ -1,0 +1,149 @@
+"""The worker's own folder, `<results>/.worker/`: who it is, and which attempts it holds.
+
+lock            locked by the one worker of this results folder     owner.json   its pid
+worker_id       this worker's id, made once                          state_id     identity of this folder
+attempts/<attempt id>.json   an attempt that was taken and not yet forgotten, with its token (mode 0600)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from tunefleet.errors import MachineError
+from tunefleet.wire.base import Message
+from tunefleet.wire.link import Offer
+from tunefleet.worker.files import write_synced
+
+logger = logging.getLogger(__name__)
+
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class AttemptRecord(Message):
+    """An attempt that this worker holds.
+
+    Args:
+        offer: What the server offered, with its token.
+        launch: Id of the newest launch that was prepared; `None` before the first.
+        suspended: The job was ended on purpose together with the worker: its end says nothing about the task, and the
+            next worker on this folder launches it again from its newest checkpoint.
+        cancel_generation: Generation of the server's wish to cancel, once the worker has said that it obeys.
+        started_at: When its first launch began, unix seconds; `limits.max_runtime_s` counts from here.
+        booted_at: When the machine was booted that the newest launch began on, unix seconds.
+    """
+
+    offer: Offer
+    launch: str | None = None
+    suspended: bool = False
+    cancel_generation: int | None = None
+    started_at: float | None = None
+    booted_at: float | None = None
+
+    @property
+    def attempt_id(self) -> str:
+        """The public part of the token."""
+        return self.offer.token.partition(".")[0]
+
+
+class StateFolder:
+    """The state of one worker; holds the folder's lock from `open` to `close`.
+
+    Args:
+        results_dir: The results folder that it belongs to.
+    """
+
+    def __init__(self, results_dir: Path) -> None:
+        self.results_dir = results_dir
+        self.root = results_dir / ".worker"
+        self._attempts = self.root / "attempts"
+        self._owner = self.root / "owner.json"
+        self._lock = FileLock(self.root / "lock")
+
+    def open(self) -> None:
+        """Make the folder and take it.
+
+        Raises:
+            MachineError: If it cannot be written, or another worker has it.
+        """
+        try:
+            self._attempts.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock.acquire(timeout=0)
+            write_synced(self._owner, str(os.getpid()))
+        except Timeout:
+            raise MachineError(
+                f"Another worker{self._owner_text()} already works in {self.results_dir}.",
+                hint="Stop it, or give this one another folder with --results-dir.",
+            ) from None
+        except OSError as error:
+            raise MachineError(
+                f"The results folder {self.results_dir} cannot be written: {error.strerror or error}.",
+                hint="Mend its permissions or free space, or choose another folder with --results-dir.",
+            ) from error
+
+    def close(self) -> None:
+        """Let the folder go."""
+        self._lock.release()
+
+    def worker_id(self, wanted: str | None) -> str:
+        """Return the worker's id: the wanted one, else the one of the last time, else a new one.
+
+        Raises:
+            MachineError: If the wanted id has characters that an id may not have.
+        """
+        if wanted is not None and not _ID.fullmatch(wanted):
+            raise MachineError(
+                f"WORKER_ID={wanted!r} cannot be an id.", hint="Use letters, digits, '.', '_' and '-', at most 64."
+            )
+        host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname()).strip("-") or "worker"
+        return self._once("worker_id", wanted or f"{host[:40]}-{secrets.token_hex(3)}", replace=wanted is not None)
+
+    def state_id(self) -> str:
+        """Return the identity of this folder, made at its first use."""
+        return self._once("state_id", secrets.token_hex(16))
+
+    def keep(self, record: AttemptRecord) -> None:
+        """Write an attempt, synced: from here on the worker may say that it holds it."""
+        write_synced(self._file(record.attempt_id), record.model_dump_json())
+
+    def forget(self, attempt_id: str) -> None:
+        """Remove an attempt that the server knows the end of."""
+        self._file(attempt_id).unlink(missing_ok=True)
+
+    def attempts(self) -> list[AttemptRecord]:
+        """Read what an earlier process held; a record that cannot be read is named and set aside."""
+        found = []
+        for file in sorted(self._attempts.glob("[!.]*.json")):
+            try:
+                found.append(AttemptRecord.model_validate_json(file.read_bytes()))
+            except (ValidationError, OSError) as error:
+                aside = file.with_suffix(".unreadable")
+                logger.warning("The attempt in %s cannot be read; it is kept as %s: %s", file, aside.name, error)
+                file.replace(aside)
+        return found
+
+    def _file(self, attempt_id: str) -> Path:
+        if not _ID.fullmatch(attempt_id):
+            raise MachineError(f"The server sent an attempt id that cannot be one: {attempt_id!r}.")
+        return self._attempts / f"{attempt_id}.json"
+
+    def _once(self, name: str, value: str, *, replace: bool = False) -> str:
+        file = self.root / name
+        if not replace and file.exists() and (known := file.read_text(encoding="utf-8").strip()):
+            return known
+        write_synced(file, value)
+        return value
+
+    def _owner_text(self) -> str:
+        try:
+            return f" (pid {int(self._owner.read_text(encoding='utf-8'))})"
+        except (OSError, ValueError):
+            return ""

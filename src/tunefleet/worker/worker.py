@@ -1,0 +1,270 @@
+"""The worker: registers, exchanges, takes offers, and owns the attempts that it holds."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from tenacity import RetryCallState
+
+from tunefleet.errors import TunefleetError
+from tunefleet.executors.base import JobExecutor, LightExecutor
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.links.base import WorkerLink
+from tunefleet.wire.link import (
+    Capabilities,
+    ExchangeReply,
+    Finish,
+    Offer,
+    Reached,
+    RegisterReply,
+    RegisterRequest,
+    SlotClass,
+)
+from tunefleet.worker.attempt import JobAttempt
+from tunefleet.worker.exchange import Exchanger, register_patiently
+from tunefleet.worker.light import LightTasks
+from tunefleet.worker.outbox import Draft
+from tunefleet.worker.ports import Handle
+from tunefleet.worker.site import Site
+from tunefleet.worker.state import AttemptRecord
+
+logger = logging.getLogger(__name__)
+
+_JOIN_S: Final = 60.0
+
+
+class Worker:
+    """Runs on one results folder, whose lock the caller holds.
+
+    Args:
+        worker_id: Who it is.
+        site: Collaborators; its outbox speaks for this worker and session.
+        link: Carries the exchanges.
+        probe: Describes the machine, at each registration anew.
+        slots: How many tasks of each class at a time.
+        drain: Take nothing new; end when all that is held is delivered.
+    """
+
+    def __init__(
+        self,
+        worker_id: str,
+        session: str,
+        *,
+        site: Site,
+        link: WorkerLink,
+        probe: Callable[[], Capabilities],
+        slots: dict[SlotClass, int],
+        drain: bool = False,
+    ) -> None:
+        self._worker_id = worker_id
+        self._session = session
+        self._site = site
+        self._link = link
+        self._probe = probe
+        self._slots = slots
+        self._drain = drain
+        self._light = LightTasks(site.outbox, slots.get("light", 0))
+        self._attempts: dict[str, JobAttempt] = {}
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._fatal: Exception | None = None
+        self._exchanger = Exchanger(link, site.outbox, self, on_fatal=self._fail)
+
+    def run(self) -> None:
+        """Work until `stop`, until drained, or until an error that no repetition mends.
+
+        Raises:
+            TunefleetError: Such an error: a wrong or revoked key, a worker id that is taken.
+        """
+        self._resume_held()
+        if self._drain and not self._attempts:
+            return
+        reply = register_patiently(self, self._over, before_sleep=_say_once())
+        if reply is not None:
+            logger.info("Registered as %s.", self._worker_id)
+            self._exchanger.start(reply.hold_s)
+            self._over.wait()
+        if self._fatal is not None:
+            raise self._fatal
+
+    def stop(self, *, suspend: bool = False) -> None:
+        """End `run`; may be called from a signal handler's thread, and again.
+
+        Args:
+            suspend: End the running jobs too; the next worker on this folder goes on from their checkpoints.
+        """
+        for attempt in self._held():
+            attempt.mailbox.tell_stop(suspend=suspend)
+        self._over.set()
+
+    def close(self) -> None:
+        """Let everything go, after `run`; jobs that were not suspended live on."""
+        self._exchanger.stop()
+        for attempt in self._held():
+            attempt.mailbox.tell_stop(suspend=False)
+            attempt.join(_JOIN_S)
+        self._light.close()
+        self._site.jobs.close()
+        self._link.close()
+
+    # What the hands of the exchange ask of it (`exchange.Mind`).
+
+    def draft(self, wait_s: float) -> Draft:
+        """Write the next request; called under the outbox's lock."""
+        tokens = tuple(attempt.token for attempt in self._held())
+        return self._site.outbox.draft(holding=tokens + self._light.holding, want=self._want(), wait_s=wait_s)
+
+    def register(self) -> RegisterReply:
+        """Register, and act on what the server keeps and drops."""
+        held = {attempt.token: attempt for attempt in self._held()}
+        request = RegisterRequest(
+            worker_id=self._worker_id,
+            session=self._session,
+            state_id=self._site.state.state_id(),
+            capabilities=self._probe(),
+            holding=tuple(held) + self._light.holding,
+        )
+        reply = self._link.register(request)
+        for token in reply.drop:
+            self._drop(token)
+        return reply
+
+    def handle(self, reply: ExchangeReply) -> None:
+        """Act on an answer."""
+        for token in reply.drop:
+            self._drop(token)
+        self._pass_on(reply)
+        self._take(reply.offers)
+
+    def _pass_on(self, reply: ExchangeReply) -> None:
+        """Tell each attempt what the answer says of it; light ones need to hear nothing."""
+        boxes = {attempt.token: attempt.mailbox for attempt in self._held()}
+        for token in boxes.keys() & set(reply.accepted):
+            boxes[token].tell_acked()
+        for token in boxes.keys() & set(reply.finished):
+            boxes[token].tell_finished()
+        for behind in reply.behind:
+            self._site.outbox.hold_back(behind.token)
+            if behind.token in boxes:
+                boxes[behind.token].tell_behind()
+        for command in reply.commands:
+            if command.token in boxes:
+                boxes[command.token].tell_command(command)
+        running = {attempt.token for attempt in self._held() if attempt.occupies_slot}
+        for desired in reply.desired:
+            if desired.token in running:
+                boxes[desired.token].tell_desired(desired)
+            else:  # its end is on its way already
+                self._site.outbox.reach(Reached(token=desired.token, generation=desired.generation))
+
+    def _want(self) -> dict[SlotClass, int]:
+        if self._drain or self._over.is_set():
+            return {}
+        busy = sum(attempt.occupies_slot for attempt in self._held())
+        return {"job": max(0, self._slots.get("job", 0) - busy), "light": max(0, self._light.free_slots)}
+
+    def _take(self, offers: tuple[Offer, ...]) -> None:
+        light: list[tuple[LightExecutor, Offer]] = []
+        for offer in offers:
+            executor = self._site.registry.find(offer.kind)
+            if isinstance(executor, LightExecutor):
+                light.append((executor, offer))
+            elif isinstance(executor, JobExecutor):
+                self._take_job(executor, offer)
+            else:
+                error = f"This worker has no executor for {offer.kind!r}."
+                finish = Finish(token=offer.token, outcome="failed", reason=TaskReason.BUG, error=error)
+                self._site.outbox.finish(finish)
+        if light:
+            self._light.run(light)
+
+    def _take_job(self, executor: JobExecutor, offer: Offer) -> None:
+        with self._lock:
+            known = offer.token in self._attempts
+        if known or self._want().get("job", 0) < 1:
+            return
+        record = AttemptRecord(offer=offer)
+        try:
+            self._site.state.keep(record)
+        except (OSError, TunefleetError) as error:
+            # Not accepted: the server places the task anew, and backs off from this worker.
+            logger.warning("Task %s cannot be taken, the results folder cannot be written: %s", offer.task_id, error)
+            return
+        logger.info("Took task %s (%s), attempt %d.", offer.task_id, offer.kind, offer.attempt)
+        self._hold(executor, record, None)
+
+    def _hold(self, executor: JobExecutor, record: AttemptRecord, found: Handle | None) -> None:
+        task_id = record.offer.task_id
+        with self._lock:
+            earlier = [a for a in self._attempts.values() if a.task_id == task_id]
+            attempt = JobAttempt(
+                self._site,
+                record,
+                executor=executor,
+                found=found,
+                after=earlier[-1] if earlier else None,
+                on_gone=self._gone,
+            )
+            self._attempts[attempt.token] = attempt
+        attempt.start()
+
+    def _resume_held(self) -> None:
+        """Take up what an earlier process on this folder held."""
+        handles = {handle.job.task_id: handle for handle in self._site.jobs.adopt()}
+        for record in sorted(self._site.state.attempts(), key=lambda r: (r.offer.task_id, r.offer.attempt)):
+            executor = self._site.registry.find(record.offer.kind)
+            if not isinstance(executor, JobExecutor):
+                logger.error(
+                    "Task %s is held, but no executor for %s is installed.", record.offer.task_id, record.offer.kind
+                )
+                continue
+            handle = handles.get(record.offer.task_id)
+            mine = handle is not None and record.launch is not None and handle.job.launch == record.launch
+            self._hold(executor, record, handles.pop(record.offer.task_id) if mine else None)
+        for handle in handles.values():
+            if handle.poll() is None:
+                logger.warning(
+                    "Job %s lives, but this worker holds no attempt of it; it is left alone.", handle.job.job_id
+                )
+
+    def _drop(self, token: str) -> None:
+        with self._lock:
+            attempt = self._attempts.get(token)
+        if attempt is not None:
+            attempt.mailbox.tell_dropped()
+        else:
+            self._light.drop(token)
+
+    def _gone(self, attempt: JobAttempt) -> None:
+        with self._lock:
+            self._attempts.pop(attempt.token, None)
+            last = not self._attempts
+        if self._drain and last:
+            self._over.set()
+
+    def _held(self) -> list[JobAttempt]:
+        with self._lock:
+            return list(self._attempts.values())
+
+    def _fail(self, error: Exception) -> None:
+        self._fatal = error
+        self._over.set()
+
+
+def new_session() -> str:
+    """Return the id of a process of a worker."""
+    return secrets.token_hex(8)
+
+
+def _say_once() -> Callable[[RetryCallState], None]:
+    """Return a reporter of failed tries that says only the first aloud."""
+
+    def say(state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            logger.warning("%s The worker keeps trying.", state.outcome.exception())
+
+    return say
