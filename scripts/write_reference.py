@@ -1,6 +1,6 @@
-"""Write `docs/reference/configuration.md` and `.env.example` from `tunefleet.settings`; `--check` only compares.
+"""Write the reference pages that repeat code: configuration, `.env.example`, exit codes; `--check` only compares.
 
-A variable is described once, in the docstring below its field.
+A variable or a code is described once, in the string below it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from tunefleet import settings
+from tunefleet.cli.exitcodes import ExitCode
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = {
@@ -42,13 +43,9 @@ def _docstrings(cls: type) -> dict[str, str]:
     assert isinstance(body, ast.ClassDef)
     found = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
-        if (
-            isinstance(field, ast.AnnAssign)
-            and isinstance(field.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            found[field.target.id] = " ".join(str(below.value.value).split())
+        target = field.target if isinstance(field, ast.AnnAssign) else getattr(field, "targets", [None])[0]
+        if isinstance(target, ast.Name) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            found[target.id] = " ".join(str(below.value.value).split())
     return found
 
 
@@ -113,10 +110,25 @@ def env_example() -> str:
     return "\n".join(parts) + "\n"
 
 
+def exit_codes_page() -> str:
+    """Return the text of `docs/reference/exit-codes.md`."""
+    meanings = _docstrings(ExitCode)
+    parts = [
+        "# Exit codes\n",
+        "<!-- Written by `make docs` from src/tunefleet/cli/exitcodes.py; edit the docstrings there. -->\n",
+        "How a `tunefleet` command ended. With `--json` an error is an object on standard error, too.\n",
+        "| Code | Name | Meaning |",
+        "|---|---|---|",
+        *(f"| {code.value} | `{code.name}` | {meanings[code.name]} |" for code in ExitCode),
+    ]
+    return "\n".join(parts) + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Return what each generated file should hold."""
     return {
         ROOT / "docs/reference/configuration.md": configuration_page(),
+        ROOT / "docs/reference/exit-codes.md": exit_codes_page(),
         ROOT / ".env.example": env_example(),
     }
 
