@@ -1,0 +1,95 @@
+"""Changing a value of a document before it is submitted (`--set`, clone)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+from tunefleet.errors import Fault, SpecError
+from tunefleet.spec.text import read_text
+
+_OUTER: Final = {"apiVersion", "kind", "metadata", "spec"}
+
+
+def deep_set(document: dict[str, Any], path: str, value: Any) -> None:
+    """Set one value in place; mappings on the way are made.
+
+    Args:
+        document: A whole document, or the mapping below its `spec`.
+        path: Dotted path below `spec`, such as `training.learning_rate` or `data.prompts.0`; in a whole document it
+            may also start with `spec` or `metadata`.
+        value: The new value.
+
+    Raises:
+        SpecError: If the path is empty, or leads through something that is neither a mapping nor a list.
+    """
+    parts = path.split(".")
+    if not all(parts):
+        raise SpecError([Fault(path, "is not a path", hint="write it like training.learning_rate")], filename="--set")
+    if "spec" in document and parts[0] not in _OUTER:
+        parts = ["spec", *parts]
+    here: Any = document
+    for depth, part in enumerate(parts):
+        last = depth == len(parts) - 1
+        where = ".".join(parts[: depth + 1])
+        if isinstance(here, list):
+            here = _in_list(here, part, where, value, last=last)
+        elif isinstance(here, dict):
+            if last:
+                here[part] = value
+            elif here.get(part) is None:
+                here[part] = {}
+            here = here[part]
+        else:
+            raise SpecError([Fault(path, f"leads through {'.'.join(parts[:depth])}, which is a single value")])
+
+
+def _in_list(items: list[Any], part: str, where: str, value: Any, *, last: bool) -> Any:
+    if not part.isdecimal() or int(part) >= len(items):
+        raise SpecError([Fault(where, f"is not an entry of the list, which has {len(items)}", hint="count from 0")])
+    if last:
+        items[int(part)] = value
+    return items[int(part)]
+
+
+def parse_value(text: str) -> Any:
+    """Read the value of `--set path=value` as YAML: `3`, `5e-7`, `true`, `[a, b]`, `null`, or a text.
+
+    Args:
+        text: The value. What is not YAML is taken as a text.
+    """
+    try:
+        return read_text(text).data
+    except SpecError:
+        return text
+
+
+def override_document(text: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> str:
+    """Return a document with some values changed.
+
+    Args:
+        text: YAML or JSON.
+        overrides: Dotted path → new value, as `deep_set` takes them. If it is empty the text comes back unchanged.
+        filename: Its name, for messages.
+
+    Returns:
+        YAML in the order of the original, without its comments.
+
+    Raises:
+        SpecError: If the text is not a mapping, or a path does not fit it.
+    """
+    if not overrides:
+        return text
+    document = read_text(text, filename=filename).data
+    if not isinstance(document, dict):
+        raise SpecError([Fault("", "the document is not a mapping (`key: value` lines)", 1, 1)], filename=filename)
+    document.setdefault("spec", {})
+    # Aliases make one object of two places; a copy through JSON parts them, so that only the named place changes.
+    document = json.loads(json.dumps(document))
+    for path, value in overrides.items():
+        deep_set(document, path, value)
+    written: str = yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120)
+    return written

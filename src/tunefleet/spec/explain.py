@@ -1,0 +1,205 @@
+"""What pydantic found → sentences for people, with line, column and the nearest known key."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails, ValidationError
+
+from tunefleet.errors import Fault
+from tunefleet.spec.base import Block, known_keys
+from tunefleet.spec.refused import REFUSED, SYNONYMS, Refusal
+from tunefleet.spec.text import Path, Source, dotted
+
+_SENTENCES: Final[dict[str, str]] = {
+    "missing": "is required",
+    "int_type": "must be a whole number, not {value}",
+    "int_parsing": "must be a whole number, not {value}",
+    "int_from_float": "must be a whole number, not {value}",
+    "int_parsing_size": "is too large",
+    "float_type": "must be a number, not {value}",
+    "float_parsing": "must be a number, not {value}",
+    "finite_number": "must be a finite number, not {value}",
+    "bool_type": "must be true or false, not {value}",
+    "bool_parsing": "must be true or false, not {value}",
+    "string_type": "must be a text, not {value}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
+    "tuple_type": "must be a list, not {value}",
+    "list_type": "must be a list, not {value}",
+    "dict_type": "must be a mapping (`key: value` lines), not {value}",
+    "model_type": "must be a mapping (`key: value` lines), not {value}",
+    "model_attributes_type": "must be a mapping (`key: value` lines), not {value}",
+    "too_short": "must have at least {min_length} entry",
+    "greater_than": "must be greater than {gt}, not {value}",
+    "greater_than_equal": "must be at least {ge}, not {value}",
+    "less_than": "must be less than {lt}, not {value}",
+    "less_than_equal": "must be at most {le}, not {value}",
+    "literal_error": "must be one of {expected}, not {value}",
+}
+
+
+def explain(error: ValidationError, root: type[BaseModel], source: Source, prefix: Path = ()) -> list[Fault]:
+    """Turn a validation error into faults.
+
+    Args:
+        error: What pydantic raised.
+        root: The model that was validated.
+        source: Where each piece of the document stands.
+        prefix: Path of the validated piece in the document.
+
+    Returns:
+        Faults in no particular order; a required key whose misspelling is reported too is left out.
+    """
+    faults: list[Fault] = []
+    guessed: set[Path] = set()
+    missing: list[tuple[Path, Fault]] = []
+    for detail in error.errors(include_url=False):
+        path = prefix + tuple(detail["loc"])
+        if detail["type"] == "extra_forbidden":
+            fault, guess = _unknown(path, root, source, prefix)
+            faults.append(fault)
+            if guess:
+                guessed.add((*path[:-1], guess))
+        elif detail["type"] == "missing":
+            missing.append((path, fault_at(path, "is required", source, hint=_about(root, path[len(prefix) :]))))
+        elif detail["type"] == "tunefleet":
+            faults.extend(_own(detail, path, source))
+        else:
+            message, hint = _sentence(detail)
+            faults.append(fault_at(path, message, source, hint=hint))
+    return faults + [fault for path, fault in missing if path not in guessed]
+
+
+def fault_at(path: Path, message: str, source: Source, *, hint: str | None = None, key: bool = False) -> Fault:
+    """Make a fault that stands where the path stands."""
+    mark = source.mark(path, key=key)
+    return Fault(dotted(path), message, mark.line, mark.column, hint)
+
+
+def nearest(word: str, known: Mapping[str, Any] | set[str] | list[str]) -> str | None:
+    """Return the known word that was probably meant."""
+    plain = {_plain(name): name for name in known}
+    exact = plain.get(_plain(word))
+    if exact is not None:
+        return exact
+    close = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.7)
+    return plain[close[0]] if close else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "").replace("-", "")
+
+
+def _own(detail: ErrorDetails, path: Path, source: Source) -> Iterator[Fault]:
+    for below, message, hint in detail.get("ctx", {})["faults"]:
+        where = (*path, *below.split(".")) if below else path
+        yield fault_at(where, message, source, hint=hint)
+
+
+def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
+    """Return message and hint."""
+    kind, value, ctx = detail["type"], detail["input"], detail.get("ctx", {})
+    template = _SENTENCES.get(kind)
+    if template is None:
+        return detail["msg"][:1].lower() + detail["msg"][1:], None
+    values = {**ctx, "value": _show(value)}
+    hint = None
+    if kind == "literal_error":
+        words = [word.strip("'") for word in ctx["expected"].replace(" or ", ", ").split(", ")]
+        values["expected"] = ", ".join(words)
+        guess = nearest(value, words) if isinstance(value, str) else None
+        hint = f"did you mean {guess}?" if guess else None
+    elif kind == "string_type" and isinstance(value, int | float):
+        hint = "write it in quotes"
+    return template.format_map(values), hint
+
+
+def _show(value: Any) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case str():
+            return repr(value if len(value) <= 60 else value[:57] + "…")
+        case Mapping():
+            return "a mapping"
+        case list() | tuple():
+            return "a list"
+        case _:
+            return str(value)
+
+
+def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) -> tuple[Fault, str | None]:
+    """Explain an unknown key; also return the key that was probably meant."""
+    name = str(path[-1])
+    below = path[len(prefix) :]
+    refusal = refusal_of(below) if prefix == ("spec",) else None
+    if refusal is not None:
+        return fault_at(path, refusal.reason, source, hint=refusal.instead, key=True), None
+    block = block_at(root, below[:-1])
+    known = known_keys(block) if block else set()
+    guess = SYNONYMS.get(name) if SYNONYMS.get(name) in known else nearest(name, known)
+    hint = f"did you mean {guess}?" if guess else _elsewhere(name, root, prefix)
+    if hint is None and known:
+        hint = f"known here: {', '.join(sorted(known))}"
+    return fault_at(path, "is not a known key", source, hint=hint, key=True), guess
+
+
+def refusal_of(path: Path) -> Refusal | None:
+    """Return why a path below `spec` is refused by name, if it is."""
+    return REFUSED.get(".".join(str(part) for part in path if not isinstance(part, int)))
+
+
+def _elsewhere(name: str, root: type[BaseModel], prefix: Path) -> str | None:
+    """Say where a key belongs that was written in the wrong block."""
+    for path, block in walk_blocks(root):
+        if name in known_keys(block):
+            return f"it belongs to {dotted((*prefix, *path, name))}"
+    return None
+
+
+def _about(root: type[BaseModel], path: Path) -> str | None:
+    block = block_at(root, path[:-1])
+    for name, field in block.model_fields.items() if block else ():
+        if (field.alias or name) == path[-1] and field.description:
+            return " ".join(field.description.split()).rstrip(".")
+    return None
+
+
+def block_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
+    """Return the block that stands at a path below a block."""
+    block: type[BaseModel] | None = root
+    for part in path:
+        if isinstance(part, int):
+            continue
+        if block is None:
+            return None
+        fields = {field.alias or name: field for name, field in block.model_fields.items()}
+        block = _block_in(fields[part].annotation) if part in fields else None
+    return block
+
+
+def walk_blocks(root: type[BaseModel], path: Path = ()) -> Iterator[tuple[Path, type[BaseModel]]]:
+    """Yield every block below a block with its path, the outermost first."""
+    yield path, root
+    for name, field in root.model_fields.items():
+        block = _block_in(field.annotation)
+        if block is not None:
+            yield from walk_blocks(block, (*path, field.alias or name))
+
+
+def _block_in(annotation: Any) -> type[BaseModel] | None:
+    # `tuple[int, ...]` passes for a class, too.
+    if inspect.isclass(annotation) and not get_args(annotation) and issubclass(annotation, Block):
+        return annotation
+    for inner in get_args(annotation):
+        block = _block_in(inner)
+        if block is not None:
+            return block
+    return None

@@ -1,0 +1,119 @@
+"""`spec.resources`: what a worker must have, and the memory grammar."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from tunefleet.spec.base import Block, NaturalInt, PositiveInt, Text, as_list, only, wrong
+
+_UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_MEMORY = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE | re.ASCII)
+_MAX_MEMORY_BYTES: Final = 1 << 60
+_MEMORY_HINT: Final = "write for example 32Gi, 1.5Gi or 512M; all units are binary"
+
+
+def parse_memory(value: Any) -> int:
+    """Read an amount of memory.
+
+    Args:
+        value: A number of bytes, or a number with a unit K, M, G, T or P, with or without `i` and `B`, in any case.
+            All units are binary: `1K` is 1,024 bytes. Decimals are understood and rounded to whole bytes.
+
+    Returns:
+        Bytes, at least 1.
+
+    Raises:
+        ValueError: If it cannot be understood; a requirement is never dropped silently.
+    """
+    text = value if isinstance(value, str) else ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        text = format(Decimal(str(value)), "f")
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{value!r} is not an amount of memory")
+    size = int((Decimal(match[1]) * 1024 ** _UNITS[match[2].lower()]).to_integral_value())
+    if not 1 <= size <= _MAX_MEMORY_BYTES:
+        raise ValueError(f"{value!r} is out of range: memory is between 1 byte and 1Ei")
+    return size
+
+
+def format_memory(size_bytes: int) -> str | int:
+    """Write an amount of memory in the largest unit that it is a whole number of; `parse_memory` reads it back."""
+    for power, unit in enumerate("PTGMK"):
+        divisor = 1024 ** (5 - power)
+        if size_bytes >= divisor and size_bytes % divisor == 0:
+            return f"{size_bytes // divisor}{unit}i"
+    return size_bytes
+
+
+def _memory(value: Any) -> int:
+    try:
+        return parse_memory(value)
+    except ValueError as error:
+        raise wrong(str(error), _MEMORY_HINT) from None
+
+
+Memory = Annotated[
+    int,
+    BeforeValidator(_memory),
+    PlainSerializer(format_memory),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["32Gi", "1.5Gi", "512M", 1073741824]}),
+]
+"""Bytes; written with a unit."""
+
+
+def _cores(value: Any) -> Any:
+    if isinstance(value, str) and not value.strip().isdecimal():
+        raise wrong(f"{value!r} is not a number of cores", "write a whole number of logical cores, such as 8")
+    return value
+
+
+def _gpu_type(value: Any) -> Any:
+    return "any" if isinstance(value, str) and value.strip().lower() in {"", "*", "auto", "any"} else value
+
+
+def _one_gpu(value: int) -> int:
+    if value > 1:
+        raise wrong("a task on several GPUs is not available in this version", "write 1, or 0 to run without a GPU")
+    return value
+
+
+class GpuSpec(Block):
+    """`resources.hardware.gpu`: every one of `count` devices must have the type *and* the memory."""
+
+    count: Annotated[NaturalInt, AfterValidator(_one_gpu)] = 1
+    """Number of GPUs: 0 or 1."""
+    type: Annotated[Text, BeforeValidator(_gpu_type)] = "any"
+    """Part of the product name, in any case, such as `A100`; `any` for every GPU."""
+    memory_bytes: Memory | None = Field(default=None, alias="memory")
+    """Memory of each device."""
+
+
+class HardwareSpec(Block):
+    """`resources.hardware`."""
+
+    cpu: Annotated[PositiveInt, BeforeValidator(_cores)] | None = None
+    """Logical cores."""
+    memory_bytes: Memory | None = Field(default=None, alias="memory")
+    """Main memory."""
+    gpu: GpuSpec | None = None
+    """GPUs. Without this block the task runs on any worker, and on its GPU if it has one."""
+
+
+class ResourcesSpec(Block):
+    """`spec.resources`: what a worker must have."""
+
+    replicas: Annotated[
+        int, only(1, "a task cannot be split into replicas in this version", "leave it out, or write 1")
+    ] = 1
+    """Always 1: a task runs once, on one worker."""
+    estimated_load: NaturalInt = Field(default=0, alias="estimatedLoad")
+    """A note for people; it is stored and shown, and nothing is decided by it."""
+    hardware: HardwareSpec = HardwareSpec()
+    """Cores, memory and GPUs."""
+    tags: Annotated[tuple[Text, ...], BeforeValidator(as_list)] = ()
+    """The worker must have all of these tags (`WORKER_TAGS`)."""

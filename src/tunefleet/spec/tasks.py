@@ -1,0 +1,195 @@
+"""The task kinds: which blocks each one takes, and which blocks must fit together."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, model_validator
+
+from tunefleet.spec.adapter import LoraSpec, QuantizationSpec
+from tunefleet.spec.base import Block, NotBool, many_wrong
+from tunefleet.spec.data import TrainingData
+from tunefleet.spec.echo import EchoData
+from tunefleet.spec.model import AttentionName, ModelSpec
+from tunefleet.spec.policy import CheckpointSpec, EvaluateSpec, LimitsSpec, OutputSpec, RetrySpec
+from tunefleet.spec.resources import ResourcesSpec
+from tunefleet.spec.training import LoraTrainingSpec, TrainingSpec
+
+API_VERSIONS: Final = ("tunefleet/v1", "mloc/v1", "flowmesh/v1")
+
+Faults = list[tuple[str, str, str | None]]
+
+
+class BaseTaskSpec(Block):
+    """What every task kind has."""
+
+    task_type: str = Field(alias="taskType")
+    """The task kind."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """What a worker must have."""
+    output: OutputSpec = OutputSpec()
+    """What is delivered."""
+    retry: RetrySpec = RetrySpec()
+    """How often a failed task is tried."""
+    priority: Annotated[int, NotBool, Field(ge=-100, le=100)] = 0
+    """Among waiting tasks a higher one goes first; waiting raises it slowly."""
+    limits: LimitsSpec = LimitsSpec()
+    """How long the task may take."""
+    on_lost: Literal["replace", "wait"] = "replace"
+    """When the worker does not come back: place the task anew from its last uploaded checkpoint, or wait."""
+
+    @property
+    def requires_code(self) -> bool:
+        """Whether the task runs code that comes with the document or the model (needs `--allow-code`)."""
+        return False
+
+
+class EchoSpec(BaseTaskSpec):
+    """`taskType: echo`: gives its data back; for trying out a fleet."""
+
+    task_type: Literal["echo"] = Field(default="echo", alias="taskType")
+    """`echo`"""
+    data: EchoData = EchoData()
+    """What to give back."""
+
+
+class TrainingTaskSpec(BaseTaskSpec):
+    """What both training kinds have."""
+
+    model: ModelSpec
+    """Which model is trained."""
+    data: TrainingData
+    """What it is trained on."""
+    training: TrainingSpec = TrainingSpec()
+    """How it is trained."""
+    checkpoint: CheckpointSpec | None = None
+    """Weights to start from."""
+    evaluate: EvaluateSpec = EvaluateSpec()
+    """Sample answers before and after."""
+
+    @property
+    def requires_code(self) -> bool:
+        """Whether the model's own code is run."""
+        return self.model.trust_remote_code
+
+    @property
+    def attention(self) -> AttentionName | None:
+        """The attention kernel that was asked for, wherever it was written."""
+        loading = self.model.transformers
+        asked: AttentionName | None = loading.attn_implementation or self.training.attn_implementation
+        return "flash_attention_2" if loading.use_flash_attention_2 else asked
+
+    @property
+    def quantized(self) -> QuantizationSpec | None:
+        """How the base model is quantised, wherever it was written; None if it is not."""
+        return None
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> TrainingTaskSpec:
+        faults = across(type(self), {name: getattr(self, name) for name in type(self).model_fields})
+        if faults:
+            raise many_wrong(faults)
+        return self
+
+
+class SftSpec(TrainingTaskSpec):
+    """`taskType: sft`: trains all weights."""
+
+    task_type: Literal["sft"] = Field(default="sft", alias="taskType")
+    """`sft`"""
+
+
+class LoraSftSpec(TrainingTaskSpec):
+    """`taskType: lora_sft`: trains a LoRA adapter on a frozen model."""
+
+    task_type: Literal["lora_sft"] = Field(default="lora_sft", alias="taskType")
+    """`lora_sft`"""
+    training: LoraTrainingSpec = LoraTrainingSpec()
+    """How it is trained."""
+    lora: LoraSpec = LoraSpec()
+    """The adapter."""
+    quantization: QuantizationSpec | None = None
+    """The frozen model in fewer bits."""
+
+    @property
+    def quantized(self) -> QuantizationSpec | None:
+        """How the base model is quantised, wherever it was written; None if it is not."""
+        loading, block = self.model.transformers, self.quantization
+        if block is not None and (block.load_in_4bit or block.load_in_8bit):
+            return block
+        if not (loading.load_in_4bit or loading.load_in_8bit):
+            return None
+        base = block or QuantizationSpec()
+        return base.model_copy(update={"load_in_4bit": loading.load_in_4bit, "load_in_8bit": loading.load_in_8bit})
+
+
+TaskSpec = SftSpec | LoraSftSpec | EchoSpec
+
+TASK_KINDS: Final[dict[str, type[SftSpec] | type[LoraSftSpec] | type[EchoSpec]]] = {
+    "sft": SftSpec,
+    "lora_sft": LoraSftSpec,
+    "echo": EchoSpec,
+}
+
+
+def across(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:
+    """Find faults between blocks.
+
+    Args:
+        kind: The task kind.
+        blocks: Attribute name → block, without those that are wrong in themselves; so one pass reports all faults.
+
+    Returns:
+        Faults as `(path below spec, message, hint)`.
+    """
+    if not issubclass(kind, TrainingTaskSpec):
+        return []
+    return [*_held_out_faults(blocks), *_loading_faults(kind, blocks)]
+
+
+def _held_out_faults(blocks: dict[str, Any]) -> Faults:
+    training: TrainingSpec | None = blocks.get("training")
+    data: TrainingData | None = blocks.get("data")
+    evaluate: EvaluateSpec | None = blocks.get("evaluate")
+    hint = "add data.eval with a split, a path or a fraction"
+    faults: Faults = []
+    if data is not None and data.eval is None:
+        if training is not None and training.eval_strategy != "no":
+            faults.append(("training.eval_strategy", "needs held-out rows", hint))
+        if evaluate is not None and evaluate.answers:
+            faults.append(("evaluate.answers", "needs held-out rows", hint))
+    if data is not None and training is not None and training.completion_only_loss and data.shape.kind == "text":
+        faults.append(
+            (
+                "training.completion_only_loss",
+                "needs rows with a response, and these are plain text",
+                "name prompt_column and response_column, or messages_field",
+            )
+        )
+    return faults
+
+
+def _loading_faults(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:
+    model: ModelSpec | None = blocks.get("model")
+    training: TrainingSpec | None = blocks.get("training")
+    quantization: QuantizationSpec | None = blocks.get("quantization")
+    if model is None:
+        return []
+    loading = model.transformers
+    faults: Faults = []
+    asked = "flash_attention_2" if loading.use_flash_attention_2 else loading.attn_implementation
+    if asked and training is not None and training.attn_implementation not in {None, asked}:
+        faults.append(("training.attn_implementation", "contradicts model.transformers", "leave one of them out"))
+    for name in ("load_in_4bit", "load_in_8bit"):
+        if not getattr(loading, name):
+            continue
+        if kind is SftSpec:
+            hint = "use `taskType: lora_sft`, which trains an adapter on the quantised model"
+            faults.append((f"model.transformers.{name}", "quantised weights cannot be trained whole", hint))
+        elif quantization is not None and _other_width(quantization, name):
+            faults.append((f"model.transformers.{name}", "contradicts quantization", "leave one of them out"))
+    return faults
+
+
+def _other_width(quantization: QuantizationSpec, name: str) -> bool:
+    return quantization.load_in_8bit if name == "load_in_4bit" else quantization.load_in_4bit

@@ -1,0 +1,250 @@
+"""Text of a document → plain data, with the line and column of every key and value.
+
+YAML 1.2's core words (so `on` and `no` are texts, `5e-7` is a number, a date is a text), one document, no tags, no
+duplicate keys; JSON is read too. Knows nothing of what a document means.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from tunefleet.errors import Fault, SpecError
+
+try:
+    from yaml import CSafeLoader as _BaseLoader
+except ImportError:  # PyYAML without libyaml: slower, otherwise the same
+    from yaml import SafeLoader as _BaseLoader  # type: ignore[assignment]
+
+Path = tuple[str | int, ...]
+
+_MAX_DEPTH: Final = 48
+_MAX_VALUES: Final = 500_000
+_NULL = re.compile(r"~|null|Null|NULL|")
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(
+    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_TAG: Final = "tag:yaml.org,2002:"
+
+
+class _Loader(_BaseLoader):
+    """PyYAML's safe loader with the words of YAML 1.2."""
+
+    yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 PyYAML's own shape
+
+
+def _words() -> None:
+    for word, pattern, first in (
+        ("null", _NULL, ["~", "n", "N", ""]),
+        ("bool", _BOOL, list("tTfF")),
+        ("int", _INT, list("-+0123456789")),
+        ("float", _FLOAT, list("-+0123456789.")),
+        ("merge", re.compile("<<"), ["<"]),
+    ):
+        _Loader.add_implicit_resolver(_TAG + word, re.compile(f"(?:{pattern.pattern})\\Z"), first)
+
+
+_words()
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in the text, from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(slots=True)
+class Source:
+    """Plain data and where each piece of it stands.
+
+    Args:
+        data: Dictionaries, lists, texts, numbers, booleans and None.
+        keys: Path → where its key stands.
+        values: Path → where its value stands.
+    """
+
+    data: Any = None
+    keys: dict[Path, Mark] = field(default_factory=dict)
+    values: dict[Path, Mark] = field(default_factory=dict)
+
+    def mark(self, path: Path, *, key: bool = False) -> Mark:
+        """Return the place of a value, or of its key, or of the nearest thing around it that has one."""
+        first, second = (self.keys, self.values) if key else (self.values, self.keys)
+        while path:
+            found = first.get(path) or second.get(path)
+            if found is not None:
+                return found
+            path, first, second = path[:-1], self.keys, self.values
+        return self.values.get((), Mark(1, 1))
+
+
+def read_text(text: str, *, filename: str | None = None) -> Source:
+    """Read one YAML or JSON document.
+
+    Args:
+        text: The document.
+        filename: Its name, for messages.
+
+    Raises:
+        SpecError: If it is not one well-formed document; lists what is wrong.
+    """
+    if text.lstrip().startswith("{"):
+        # JSON may be indented with tabs, which YAML refuses; inside its strings a tab is always escaped.
+        text = text.replace("\t", " ")
+    reader = _Reader()
+    try:
+        _guard(text)
+        node = yaml.compose(text, Loader=_Loader)
+        reader.source.data = reader.read(node, ()) if node is not None else None
+    except yaml.YAMLError as error:
+        reader.faults.append(_syntax_fault(error))
+    except UnicodeEncodeError:
+        reader.faults.append(Fault("", "the text is not valid Unicode"))
+    except SpecError as error:
+        reader.faults.extend(error.faults)
+    if reader.faults:
+        raise SpecError(reader.faults, filename=filename)
+    return reader.source
+
+
+def _guard(text: str) -> None:
+    """Refuse deep nesting before anything recursive sees it (libyaml's composer would overflow the C stack)."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                mark = event.start_mark
+                place = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+                raise SpecError([Fault("", "the document is nested too deeply", *place)])
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
+def _syntax_fault(error: yaml.YAMLError) -> Fault:
+    if isinstance(error, yaml.reader.ReaderError):
+        return Fault("", f"the text has a character that YAML does not allow ({error.reason})")
+    mark = getattr(error, "problem_mark", None)
+    problem = str(getattr(error, "problem", None) or error)
+    hint = None
+    if "but found another document" in problem:
+        problem, hint = "there is a second document", "submit one document at a time, without `---` between"
+    elif "mapping values are not allowed" in problem:
+        hint = "is the line above indented wrongly, or does a value with `: ` lack quotes?"
+    elif "cannot start any token" in problem and "\\t" in problem:
+        hint = "indent with spaces, not tabs"
+    return Fault("", problem, mark.line + 1 if mark else 0, mark.column + 1 if mark else 0, hint)
+
+
+class _Reader:
+    """Walks a node tree; collects data, places and faults."""
+
+    def __init__(self) -> None:
+        self.source = Source()
+        self.faults: list[Fault] = []
+        self._left = _MAX_VALUES
+
+    def read(self, node: Node, path: Path) -> Any:
+        self._count(node, path)
+        self.source.values[path] = _mark(node)
+        if isinstance(node, MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, SequenceNode):
+            if node.tag != _TAG + "seq":
+                self.faults.append(self._fault(node, path, f"has the tag {node.tag}, which is not understood"))
+            return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _count(self, node: Node, path: Path) -> None:
+        # Aliases and merges can make a short text endless.
+        self._left -= 1
+        if self._left < 0 or len(path) > _MAX_DEPTH:
+            problem = "has too many values" if self._left < 0 else "is nested too deeply"
+            raise SpecError([self._fault(node, path, problem)])
+
+    def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        if node.tag != _TAG + "map":
+            self.faults.append(self._fault(node, path, f"has the tag {node.tag}, which is not understood"))
+        found: dict[str, Any] = {}
+        merges: list[Node] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == _TAG + "merge":
+                merges.append(value_node)
+            elif self._good_key(key_node, path, found):
+                self.source.keys[(*path, key_node.value)] = _mark(key_node)
+                found[key_node.value] = self.read(value_node, (*path, key_node.value))
+        for merge in merges:
+            self._merge(merge, path, found)
+        return found
+
+    def _good_key(self, node: Node, path: Path, found: dict[str, Any]) -> bool:
+        if not isinstance(node, ScalarNode) or node.tag != _TAG + "str":
+            hint = "write it in quotes" if isinstance(node, ScalarNode) else None
+            self.faults.append(self._fault(node, path, "has a key that is not a text", hint))
+            return False
+        if node.value in found:
+            first = self.source.keys[(*path, node.value)]
+            problem = f"is given twice; the first stands in line {first.line}"
+            self.faults.append(self._fault(node, (*path, node.value), problem, "leave one of them out"))
+            return False
+        return True
+
+    def _merge(self, node: Node, path: Path, into: dict[str, Any]) -> None:
+        """Add what `<<` refers to; keys that stand in the mapping itself, or in an earlier one, win."""
+        for part in node.value if isinstance(node, SequenceNode) else [node]:
+            if not isinstance(part, MappingNode):
+                self.faults.append(self._fault(part, path, "`<<` takes a mapping"))
+                continue
+            for key_node, value_node in part.value:
+                if key_node.tag == _TAG + "merge":
+                    self._count(part, path)
+                    self._merge(value_node, path, into)
+                elif key_node.value not in into and self._good_key(key_node, path, into):
+                    self.source.keys[(*path, key_node.value)] = _mark(key_node)
+                    into[key_node.value] = self.read(value_node, (*path, key_node.value))
+
+    def _scalar(self, node: Node, path: Path) -> Any:
+        text: str = node.value
+        match node.tag.removeprefix(_TAG):
+            case "str" | "merge":
+                return text
+            case "null":
+                return None
+            case "bool":
+                return text.lower() == "true"
+            case "int":
+                return self._integer(node, path, text)
+            case "float":
+                return float(re.sub(r"\.(?=[inIN])", "", text))
+            case tag:
+                self.faults.append(self._fault(node, path, f"has the tag {tag}, which is not understood"))
+                return text
+
+    def _integer(self, node: Node, path: Path, text: str) -> int:
+        try:
+            return int(text, 0) if text[:2] in {"0x", "0o"} else int(text)
+        except ValueError:
+            self.faults.append(self._fault(node, path, "is not a number that can be read"))
+            return 0
+
+    @staticmethod
+    def _fault(node: Node, path: Path, message: str, hint: str | None = None) -> Fault:
+        mark = _mark(node)
+        return Fault(dotted(path), message, mark.line, mark.column, hint)
+
+
+def _mark(node: Node) -> Mark:
+    return Mark(node.start_mark.line + 1, node.start_mark.column + 1)
+
+
+def dotted(path: Path) -> str:
+    """Write a path with dots."""
+    return ".".join(str(part) for part in path)

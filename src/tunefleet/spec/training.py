@@ -1,0 +1,179 @@
+"""`spec.training`: how long, how fast and with what a model is trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from tunefleet.spec.base import (
+    Block,
+    NaturalFloat,
+    NaturalInt,
+    NotBool,
+    PositiveFloat,
+    PositiveInt,
+    Share,
+    many_wrong,
+    only,
+)
+from tunefleet.spec.model import AttentionName
+
+Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+Scheduler = Literal[
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"
+]
+Optimizer = Literal[
+    "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "adafactor", "sgd"
+]
+Strategy = Literal["no", "steps", "epoch"]
+
+_ONE_PROCESS = "a task on several GPUs is not available in this version"
+
+
+def _trackers(value: Any) -> Any:
+    names = [value] if isinstance(value, str) else value
+    return [name for name in names if name != "none"] if isinstance(names, list | tuple) else names
+
+
+class EarlyStoppingSpec(Block):
+    """`training.early_stopping`: stop when the held-out loss no longer falls."""
+
+    patience: PositiveInt = 3
+    """Evaluations without an improvement."""
+    threshold: NaturalFloat = 0.0
+    """A smaller fall of the loss does not count as one."""
+
+
+class TrainingSpec(Block):
+    """`spec.training`: how long, how fast and with what a model is trained."""
+
+    num_train_epochs: PositiveFloat = 1.0
+    """Passes over the rows; `max_steps` has precedence."""
+    max_steps: PositiveInt | None = None
+    """Optimizer steps; ends the training whatever `num_train_epochs` says."""
+    batch_size: PositiveInt = 2
+    """Rows a device and forward pass."""
+    gradient_accumulation_steps: PositiveInt = 1
+    """Forward passes an optimizer step."""
+    learning_rate: PositiveFloat = 5e-5
+    """Highest learning rate."""
+    lr_scheduler_type: Scheduler = "linear"
+    """Shape of the learning rate."""
+    warmup_steps: NaturalInt = 0
+    """Steps over which the learning rate rises."""
+    warmup_ratio: Share = 0.0
+    """The same as a part of all steps."""
+    weight_decay: NaturalFloat = 0.0
+    """Decay of the weights."""
+    max_grad_norm: NaturalFloat = 1.0
+    """Gradients are clipped to this norm; 0 turns it off."""
+    optim: Optimizer | None = None
+    """Optimizer; by default fused AdamW where the device has it."""
+    seed: Annotated[int, NotBool, Field(ge=0, lt=2**32)] = 42
+    """Seed of everything random."""
+    max_seq_length: PositiveInt = 1024
+    """Longer rows are cut to this many tokens."""
+    packing: bool = False
+    """Put several rows into one sequence."""
+    completion_only_loss: bool | None = None
+    """Loss on responses only; by default wherever rows have responses."""
+    gradient_checkpointing: bool = True
+    """Less memory for more time."""
+    bf16: bool | None = None
+    """Train in bf16; by default where the hardware has it."""
+    fp16: bool | None = None
+    """Train in fp16; by default not."""
+    attn_implementation: AttentionName | None = None
+    """The same as `model.transformers.attn_implementation`."""
+    liger: bool | None = None
+    """Liger kernels; by default where they are installed and the device has them."""
+    neftune_noise_alpha: PositiveFloat | None = None
+    """Noise on the embeddings (NEFTune)."""
+    logging_steps: PositiveInt = 10
+    """Steps between two points of the training series."""
+    save_strategy: Strategy = "steps"
+    """When checkpoints are saved."""
+    save_steps: PositiveInt = 100
+    """Steps between two checkpoints, with `save_strategy: steps`."""
+    save_total_limit: PositiveInt | None = 2
+    """Checkpoints to keep; the newest whole and the best one always stay."""
+    save_model: bool = True
+    """Deliver the trained model or adapter."""
+    eval_strategy: Strategy = "no"
+    """When the held-out loss is measured during the training."""
+    eval_steps: PositiveInt | None = None
+    """Steps between two evaluations, with `eval_strategy: steps`; by default `logging_steps`."""
+    early_stopping: EarlyStoppingSpec | None = None
+    """Stop when the held-out loss no longer falls."""
+    load_best_model_at_end: bool = False
+    """Deliver the checkpoint with the lowest held-out loss."""
+    report_to: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = ()
+    """Trackers that get the metrics too; they must be installed on the worker."""
+    dataloader_num_workers: NaturalInt = 0
+    """Processes that load batches."""
+    dataset_num_proc: PositiveInt | None = None
+    """Processes that tokenize."""
+    allow_multi_gpu: Annotated[bool, only(False, _ONE_PROCESS, "leave it out, or write false")] = False
+    """Always false."""
+    nproc_per_node: Annotated[int, only(1, _ONE_PROCESS, "leave it out, or write 1")] = 1
+    """Always 1."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> TrainingSpec:
+        checks: tuple[tuple[bool, str, str, str | None], ...] = (
+            (bool(self.bf16 and self.fp16), "fp16", "cannot be set together with bf16", "leave one of them out"),
+            (
+                self.warmup_steps > 0 and self.warmup_ratio > 0,
+                "warmup_ratio",
+                "cannot be set together with warmup_steps",
+                "leave one of them out",
+            ),
+            (
+                self.eval_steps is not None and self.eval_strategy != "steps",
+                "eval_steps",
+                "has no effect without eval_strategy: steps",
+                "add eval_strategy: steps",
+            ),
+            (
+                self.early_stopping is not None and self.eval_strategy == "no",
+                "early_stopping",
+                "needs evaluations during the training",
+                "add eval_strategy: steps or epoch",
+            ),
+            (
+                self.load_best_model_at_end and self.eval_strategy == "no",
+                "load_best_model_at_end",
+                "needs evaluations during the training",
+                "add eval_strategy: steps or epoch",
+            ),
+            (
+                self.load_best_model_at_end and self.eval_strategy != "no" and not self._saves_where_it_evaluates(),
+                "load_best_model_at_end",
+                "needs a checkpoint at an evaluation",
+                "make save_strategy equal to eval_strategy, and save_steps a multiple of eval_steps",
+            ),
+        )
+        faults = [(at, message, hint) for failed, at, message, hint in checks if failed]
+        if faults:
+            raise many_wrong(faults)
+        return self
+
+    def _saves_where_it_evaluates(self) -> bool:
+        if self.save_strategy != self.eval_strategy:
+            return False
+        return self.save_strategy == "epoch" or self.save_steps % self.evaluation_steps == 0
+
+    @property
+    def evaluation_steps(self) -> int:
+        """Steps between two evaluations, if they go by steps."""
+        return self.eval_steps or self.logging_steps
+
+
+class LoraTrainingSpec(TrainingSpec):
+    """`spec.training` of a LoRA training; two defaults differ."""
+
+    learning_rate: PositiveFloat = 2e-4
+    """Highest learning rate."""
+    gradient_checkpointing: bool = False
+    """Less memory for more time."""
