@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scripts import write_reference
 
@@ -20,8 +20,8 @@ COMPATIBILITY = "docs/reference/compatibility.md"
 STATUSES = {"built", "planned", "differs"}
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-MAKE = re.compile(r"(?:^|`|\$ )make ([a-z][a-z-]*)", re.MULTILINE)
-COMMAND = re.compile(r"(?:^|`|\$ )tunefleet ([a-z][a-z-]*)", re.MULTILINE)
+MAKE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)", re.MULTILINE)
+COMMAND = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?tunefleet ([a-z-][^\n]*)$", re.MULTILINE)
 MACHINE_PATH = re.compile(r"(?<![\w.$~{])/(?:home|Users|root|work|opt)/\w+")
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|TBD)\b")
 
@@ -149,29 +149,45 @@ def make_targets(root: Path = ROOT) -> set[str]:
     return set(re.findall(r"^([a-z][a-z-]*):", text, re.MULTILINE))
 
 
-def cli_commands() -> set[str]:
-    """Return the commands that the CLI has, by its own account."""
+def command_fault(words: list[str]) -> str | None:
+    """Return what of a `tunefleet` command line does not exist, if anything: a command or an option."""
     import typer
 
     from tunefleet.cli.main import app
 
-    return set(typer.main.get_group(app).commands)
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        if word.startswith("-"):
+            known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+            if word.partition("=")[0] not in {*known, "--help"}:
+                return f"`tunefleet {' '.join(words)}`: {word} is no option of {command.name}"
+        elif hasattr(command, "get_command"):
+            below = command.get_command(typer.Context(command), word)
+            if below is None:
+                return f"`tunefleet {' '.join(words)}`: {word} is no command"
+            command = below
+    return None
+
+
+def command_lines(text: str) -> list[list[str]]:
+    """Return the words after `tunefleet` of every command line in a page's code."""
+    code = "\n".join([*FENCE.findall(text), *re.findall(r"(?<!`)`([^`\n]+)`(?!`)", FENCE.sub("", text))])
+    return [[word for word in line.partition("  #")[0].split() if word != "…"] for line in COMMAND.findall(code)]
 
 
 def unknown_commands(root: Path = ROOT) -> list[str]:
-    """Find `make` targets and `tunefleet` commands in documents that do not exist."""
-    targets, commands = make_targets(root), cli_commands()
+    """Find `make` targets and `tunefleet` commands or options in documents that do not exist."""
+    targets = make_targets(root)
     found = []
     for page in documents(root):
         if page.name == "compatibility.md":
             continue
         text = page.read_text(encoding="utf-8")
-        code = "\n".join([*FENCE.findall(text), *re.findall(r"`[^`\n]+`", FENCE.sub("", text))])
         where = page.relative_to(root)
-        unknown = sorted(set(MAKE.findall(code)) - targets)
-        found += [f"{where}: `make {name}` is no target" for name in unknown]
-        unknown = sorted(set(COMMAND.findall(code)) - commands)
-        found += [f"{where}: `tunefleet {name}` is no command" for name in unknown]
+        used = set(MAKE.findall(text))
+        found += [f"{where}: `make {name}` is no target" for name in sorted(used - targets)]
+        faults = (command_fault(words) for words in command_lines(text))
+        found += [f"{where}: {fault}" for fault in faults if fault]
     return found
 
 

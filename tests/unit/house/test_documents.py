@@ -126,3 +126,16 @@ def test_a_link_that_leads_nowhere_is_a_fault(tree: Path) -> None:
 def test_a_path_of_one_machine_is_a_fault(tree: Path) -> None:
     (tree / "a.py").write_text("PATH = '/ho" + "me/somebody/data'\n")
     assert [line.startswith("a.py:1: ") for line in check_docs.machine_paths(tree)] == [True]
+
+
+def test_a_command_line_that_does_not_exist_is_a_fault() -> None:
+    assert check_docs.command_fault(["submit", "--help"]) is None
+    assert "is no command" in str(check_docs.command_fault(["sumbit", "x.yaml"]))
+    assert "--fast is no option of submit" in str(check_docs.command_fault(["submit", "x.yaml", "--fast"]))
+
+
+def test_command_lines_are_found_in_blocks_and_in_text() -> None:
+    page = (
+        "Say `tunefleet ls` and `make x`.\n```\nA=1 tunefleet up --port 1    # why\n.venv/bin/tunefleet show X\n```\n"
+    )
+    assert check_docs.command_lines(page) == [["up", "--port", "1"], ["show", "X"], ["ls"]]
