@@ -1,0 +1,116 @@
+"""One child process of a local fleet: started, watched, restarted with backoff, stopped."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal as signals
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_BACKOFF_S: Final = (0.1, 10.0)
+_STEADY_S: Final = 30.0
+"""A child that lived this long starts its next restart without backoff."""
+
+
+class Child:
+    """A module that runs as a process of its own, its output appended to a log file.
+
+    Args:
+        name: What it is called in messages.
+        module: The module, run by `tunefleet.cli.child`.
+        arguments: Its command line.
+        environment: Its whole environment.
+        log: Its output.
+    """
+
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], *, environment: Mapping[str, str], log: Path
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._command = [sys.executable, "-m", "tunefleet.cli.child", str(os.getpid()), module, *arguments]
+        self._environment = dict(environment)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._log_start = 0
+        self._failures = 0
+        self._restart_at: float | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; `None` if it does not run."""
+        return self._process.pid if self.running and self._process is not None else None
+
+    @property
+    def running(self) -> bool:
+        """Whether it runs."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended last; `None` while it runs."""
+        return self._process.poll() if self._process is not None else None
+
+    def start(self) -> None:
+        """Start it, in a session of its own: Ctrl-C in the terminal is for the parent alone."""
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as out:
+            self._log_start = out.tell()
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+            )
+        self._started_at = time.monotonic()
+        self._restart_at = None
+
+    def keep(self) -> None:
+        """Start it again if it has died and its backoff is over; call it again and again."""
+        if self.running:
+            return
+        now = time.monotonic()
+        if self._restart_at is None:
+            self._failures = 1 if now - self._started_at > _STEADY_S else self._failures + 1
+            first, longest = _BACKOFF_S
+            self._restart_at = now + min(longest, first * 2.0 ** (self._failures - 1))
+            logger.warning("The %s ended (%s); it is started again.", self.name, self.last_words() or self.returncode)
+        elif now >= self._restart_at:
+            self.start()
+
+    def last_words(self) -> str | None:
+        """Return the error sentence that its last run printed, if there is one."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(self._log_start)
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return None
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        return errors[-1] if errors else None
+
+    def signal(self, number: signals.Signals) -> None:
+        """Send it a signal, if it runs."""
+        if self.running and self._process is not None:
+            self._process.send_signal(number)
+
+    def stop(self, number: signals.Signals, *, patience_s: float) -> None:
+        """End it with a signal; after the patience, with SIGKILL."""
+        if self._process is None:
+            return
+        self.signal(number)
+        try:
+            self._process.wait(patience_s)
+        except subprocess.TimeoutExpired:
+            logger.warning("The %s did not end within %.0f s; it is killed.", self.name, patience_s)
+            self._process.kill()
+            self._process.wait()

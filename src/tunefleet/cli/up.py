@@ -1,0 +1,66 @@
+"""`tunefleet up`: a server and a worker on this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from tunefleet.cli.console import err, say
+from tunefleet.cli.fleet import LocalFleet
+
+
+def up(
+    data: Annotated[Path | None, typer.Option(help="Folder of the database, the files and the results.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 lets others in, with a key.")] = None,
+    keep_jobs: Annotated[bool, typer.Option("--keep-jobs", help="At the end, leave running trainings alive.")] = False,
+) -> None:
+    """Start a server and a worker on this machine, and keep them running until Ctrl-C.
+
+    At the end, a running training saves a checkpoint if that is quick and ends; its task goes on from the newest
+    checkpoint at the next `tunefleet up` on the same folder. With --keep-jobs it lives on and is adopted then.
+    """
+    fleet = LocalFleet(data, host=host, port=port)
+    with _ending(fleet) as asked:
+        fleet.start()
+        _greet(fleet)
+        asked.wait()
+        say("Stopping; Ctrl-C again ends at once.", style="dim")
+        fleet.stop(keep_jobs=keep_jobs)
+    say("Stopped.")
+
+
+def _greet(fleet: LocalFleet) -> None:
+    say(f"Tunefleet is up at {fleet.url}")
+    say(f"  log in   {fleet.login_link()}   (works once)")
+    say(f"  data     {fleet.data}")
+    say(f"  logs     {fleet.logs}")
+    say("  submit   tunefleet submit FILE --follow")
+    say("Ctrl-C stops it.", style="dim")
+
+
+@contextmanager
+def _ending(fleet: LocalFleet) -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT or SIGTERM sets; the second one ends everything at once."""
+    asked = threading.Event()
+
+    def ask(number: int, _: FrameType | None) -> None:
+        if asked.is_set():
+            fleet.kill()
+            err().print("Ended at once; trainings that run are adopted by the next `tunefleet up`.")
+            raise SystemExit(128 + number)
+        asked.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
