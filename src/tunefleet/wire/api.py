@@ -281,10 +281,17 @@ class WorkerView(Message):
 
 
 class KeyCreate(Body):
-    """A new API key."""
+    """A new API key.
 
-    name: str
+    Args:
+        name: What to call it.
+        role: What it may do.
+        owner: Whom the rows that it makes belong to; default: its name.
+    """
+
+    name: str = Field(min_length=1, max_length=100)
     role: Role = "member"
+    owner: str | None = Field(default=None, min_length=1, max_length=100)
 
 
 class KeyView(Message):
