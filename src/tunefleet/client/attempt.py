@@ -62,7 +62,7 @@ class AttemptClient:
         """Upload a file or folder as an output of the task; a repeat costs nothing but the hashing.
 
         Raises:
-            DataError: If there is nothing at `path`.
+            NotFoundError: If there is nothing at `path`.
             UnreachableError: If the server does not answer; what arrived is kept for the next try.
         """
         return self._transport.run(transfer.push(path, name=name, kind=kind, task_id=task_id, metadata=metadata))

@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import yaml
-
 from tunefleet.client import routes, transfer
 from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, Stream, ask
 from tunefleet.client.sse import ServerEvent, SseReader
-from tunefleet.errors import DataError, InputError, ModelError, NotFoundError, SpecError, UnreachableError
+from tunefleet.errors import DataError, Fault, InputError, ModelError, NotFoundError, SpecError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.spec import LocalPath, Workflow, deep_set, local_paths, parse_workflow
+from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
 from tunefleet.wire.api import (
     ArtifactView,
     EventView,
@@ -30,10 +28,7 @@ from tunefleet.wire.api import (
 )
 
 T = TypeVar("T")
-BUILT_IN: Final = "builtin:"
-_EXPLICIT: Final = ("./", "../", "/", "~")
 _POLL_S: Final = 0.5
-_EVENTS_AT_ONCE: Final = 500
 
 
 def read_document(source: Path | str) -> tuple[str, Path | None]:
@@ -72,16 +67,13 @@ def override(document: str, overrides: Mapping[str, Any], *, filename: str | Non
     parse_workflow(document, filename=filename)
     if not overrides:
         return document
-    content = yaml.safe_load(document)
-    for dotted, value in overrides.items():
-        deep_set(content, dotted, value)
-    changed = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    changed = override_document(document, overrides, filename=filename)
     try:
         parse_workflow(changed, filename=filename)
     except SpecError as error:
         # Lines of the changed text are not lines of the user's file.
-        faults = [type(fault)(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
-        raise SpecError(faults, filename=f"{filename or 'the document'} with the changes of --set") from None
+        faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
+        raise SpecError(faults, filename=f"{filename or 'the document'} with these changes") from None
     return changed
 
 
@@ -136,18 +128,17 @@ def _push_local_files(
 def local_file(named: LocalPath, folder: Path) -> Path | None:
     """Return the file or folder that a value of a spec means, or `None` if it is a name from elsewhere.
 
-    A value is local if it is written as a path (`./`, `../`, `/`, `~`) or lies beside the document.
+    A value is local if it is written as a path (`./`, `../`, `/`, `~`), can be nothing else, or lies beside the
+    document.
 
     Raises:
-        DataError: If a dataset written as a path is not there.
-        ModelError: If a model written as a path is not there.
+        DataError: If a dataset that can only be a path is not there.
+        ModelError: If a model that can only be a path is not there.
     """
-    if named.value.startswith(BUILT_IN):
-        return None
     file = folder / Path(named.value).expanduser()
     if file.exists():
         return file
-    if named.value.startswith(_EXPLICIT) or named.role == "script":
+    if named.required or named.looks_local:
         kind = ModelError if named.role == "model" else DataError
         raise kind(
             f"spec.{named.pointer} names {named.value}, but there is no {file}.",

@@ -48,6 +48,7 @@ class TaskVerbs:
     follow_metrics = Iteration(flows.follow_metrics)
     log = Verb(routes.log)
     follow_log = Iteration(flows.follow_log)
+    fetch_output = Verb(flows.fetch_output)
 
 
 class EventVerbs:

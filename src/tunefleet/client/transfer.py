@@ -6,19 +6,19 @@ long as it gets anywhere; what arrived is checked against its digest before it g
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
-from tunefleet.artifacts import LocalFile, manifest_digest, scan
+from tunefleet.artifacts import LocalFile, hash_file, manifest_digest, replace_file, scan, scan_size, target_path
 from tunefleet.client import routes
 from tunefleet.client.call import Flow, Pause, ask, work
-from tunefleet.errors import ArtifactError, DataError, OffsetConflict, UnreachableError
+from tunefleet.errors import ArtifactError, OffsetConflict, UnreachableError
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
 
+Phase = Literal["hashing", "uploading", "downloading"]
 PIECE_BYTES: Final = 1 << 20
 FRUITLESS_TRIES: Final = 8
 """So often a transfer may break in a row without a byte getting through."""
@@ -37,7 +37,7 @@ class Progress:
         total_bytes: How much there is.
     """
 
-    phase: Literal["hashing", "uploading", "downloading"]
+    phase: Phase
     name: str
     done_bytes: int
     total_bytes: int
@@ -70,22 +70,23 @@ def push(
         on_progress: Called often, from the thread that reads the file.
 
     Raises:
-        DataError: If there is nothing at `source`.
-        ArtifactError: If a file changes while it is read.
+        NotFoundError: If there is nothing at `source`.
+        ArtifactError: If the folder is empty or has a link out of it, or a file changes while it is read.
         UnreachableError: If the server stays away.
     """
     root = Path(source).expanduser()
-    if not root.exists():
-        raise DataError(f"There is no file or folder {root}.", hint="Check the path.")
     label = name or root.resolve().name
-    files = yield from work(lambda: list(scan(root)))
-    if not files:
-        raise DataError(f"The folder {root} is empty.", hint="Nothing was uploaded.")
+    files = yield from work(lambda: _scan(root, label, on_progress))
     yield from upload(label, files, on_progress=on_progress)
     entries = tuple(file.entry for file in files)
     about = {**(metadata or {}), **({SINGLE_FILE: True} if root.is_file() else {})}
     body = ArtifactCreate(name=label, kind=kind, files=entries, digest=manifest_digest(entries), metadata=about)
     return (yield from ask(routes.publish_artifact(body, task_id)))
+
+
+def _scan(root: Path, label: str, on_progress: OnProgress) -> list[LocalFile]:
+    meter = _Meter("hashing", label, scan_size(root), on_progress)
+    return scan(root, progress=meter.add)
 
 
 def upload(label: str, files: Sequence[LocalFile], *, on_progress: OnProgress = ignore_progress) -> Flow[None]:
@@ -171,7 +172,7 @@ def fetch(artifact: str, dest: Path | str, *, on_progress: OnProgress = ignore_p
 def fetch_files(detail: ArtifactDetail, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Flow[Path]:
     """Download the files of an artifact that was looked up already; see `fetch`."""
     meter = _Meter("downloading", detail.name, detail.size_bytes, on_progress)
-    targets = [(entry, _target(dest, entry.path)) for entry in detail.files]
+    targets = [(entry, target_path(dest, entry.path)) for entry in detail.files]
     dest.mkdir(parents=True, exist_ok=True)
     for entry, target in targets:
         base = meter.done
@@ -183,20 +184,8 @@ def fetch_files(detail: ArtifactDetail, dest: Path, *, on_progress: OnProgress =
     return targets[0][1] if single else dest
 
 
-def _target(dest: Path, relative: str) -> Path:
-    parts = PurePosixPath(relative).parts
-    if not parts or relative.startswith("/") or ".." in parts or "\\" in relative or "\0" in relative:
-        raise ArtifactError(f"The artifact names a file outside its folder: {relative!r}.", hint="Do not use it.")
-    return dest.joinpath(*parts)
-
-
 def _is_there(target: Path, entry: FileEntry) -> bool:
-    return target.is_file() and target.stat().st_size == entry.size_bytes and _digest(target) == entry.digest
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
+    return target.is_file() and hash_file(target) == (entry.digest, entry.size_bytes)
 
 
 def _fetch_one(entry: FileEntry, target: Path, meter: _Meter) -> Flow[None]:
@@ -210,7 +199,8 @@ def _fetch_one(entry: FileEntry, target: Path, meter: _Meter) -> Flow[None]:
             part.unlink()
             offset = 0
         meter.at(base + offset)
-        if offset == entry.size_bytes and entry.size_bytes:
+        if offset == entry.size_bytes:
+            part.touch()
             break
         with part.open("ab") as out:
             try:
@@ -226,7 +216,7 @@ def _fetch_one(entry: FileEntry, target: Path, meter: _Meter) -> Flow[None]:
 
 
 def _keep(part: Path, target: Path, entry: FileEntry) -> None:
-    found = _digest(part)
+    found, _ = hash_file(part)
     if found != entry.digest:
         part.unlink()
         raise ArtifactError(
@@ -235,7 +225,7 @@ def _keep(part: Path, target: Path, entry: FileEntry) -> None:
         )
     with part.open("rb") as whole:
         os.fsync(whole.fileno())
-    part.replace(target)
+    replace_file(part, target)
 
 
 class _Writer:
@@ -253,8 +243,8 @@ class _Writer:
 class _Meter:
     """Adds up and reports."""
 
-    def __init__(self, phase: Literal["uploading", "downloading"], name: str, total: int, report: OnProgress) -> None:
-        self._phase: Literal["uploading", "downloading"] = phase
+    def __init__(self, phase: Phase, name: str, total: int, report: OnProgress) -> None:
+        self._phase = phase
         self._name = name
         self._total = total
         self._report = report

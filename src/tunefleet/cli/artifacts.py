@@ -1,0 +1,69 @@
+"""`tunefleet artifacts`: what tasks produced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tunefleet.cli.console import Json, print_json, say
+from tunefleet.cli.lazy import add, examples
+from tunefleet.cli.options import Artifact, complete_task
+from tunefleet.cli.session import connect
+from tunefleet.cli.show import artifact_table
+from tunefleet.cli.transfers import transfer_bar
+
+app = typer.Typer(help="List and fetch what tasks produced.", no_args_is_help=True)
+
+
+@examples("tunefleet artifacts ls", "tunefleet artifacts ls task-3f9a")
+def ls(
+    task: Annotated[
+        str | None, typer.Argument(metavar="TASK", help="Only of this task.", autocompletion=complete_task)
+    ] = None,
+    *,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as adapter.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List artifacts, newest first."""
+    with connect() as client:
+        task_id = client.tasks.get(task).id if task else None
+        found = tuple(client.artifacts.iterate(task_id=task_id, kind=kind))
+    if as_json:
+        print_json(found)
+    elif found:
+        say(artifact_table(found))
+    else:
+        say("No artifacts yet.")
+
+
+@examples(
+    "tunefleet artifacts get art-81c2",
+    "tunefleet artifacts get adapter ./my-adapter --task task-3f9a",
+)
+def get(
+    artifact: Artifact,
+    dest: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Where to; default: ./NAME.")] = None,
+    *,
+    task: Annotated[
+        str | None, typer.Option("--task", help="The task whose output it is.", autocompletion=complete_task)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Download an artifact; what is there already is checked and kept."""
+    with connect(patience_s=10.0) as client, transfer_bar() as on_progress:
+        if task:
+            folder = dest or Path(artifact)
+            where = client.tasks.fetch_output(task, artifact, folder, on_progress=on_progress)
+        else:
+            detail = client.artifacts.get(artifact)
+            where = client.artifacts.fetch(detail.id, dest or Path(detail.name), on_progress=on_progress)
+    if as_json:
+        print_json({"path": str(where.resolve())})
+    else:
+        say(f"Fetched {artifact} to {where}.")
+
+
+add(app, ls, "ls")
+add(app, get, "get")

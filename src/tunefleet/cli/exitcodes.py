@@ -1,0 +1,71 @@
+"""Exit codes of the command line: one enum, documented in `docs/reference/exit-codes.md`."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tunefleet.errors import (
+    ArtifactError,
+    AuthError,
+    ConflictError,
+    ForbiddenError,
+    InputError,
+    MachineError,
+    NotFoundError,
+    SpecError,
+    StoreError,
+    TooLargeError,
+    TunefleetError,
+    UnreachableError,
+)
+
+
+class ExitCode(IntEnum):
+    """How a command ended; scripts may rely on the numbers."""
+
+    OK = 0
+    """It did what was asked."""
+    FAILED = 1
+    """The task that was waited for failed, a check of `doctor` failed, or an error that has no code of its own."""
+    USAGE = 2
+    """The command line itself is wrong: an unknown command or option, a missing argument."""
+    INVALID = 3
+    """A document, a dataset, a model or a value cannot be used; trying again will not help."""
+    NOT_FOUND = 4
+    """Nothing has that id or name."""
+    CONFLICT = 5
+    """The thing is in a state that forbids the request."""
+    DENIED = 6
+    """There is no key, the key is wrong or revoked, or it may not do this."""
+    UNREACHABLE = 7
+    """The server, or something that it needs, does not answer."""
+    MACHINE = 8
+    """This machine lacks something: a port, disk space, a device, a package; or a data folder cannot be used."""
+    CANCELLED = 9
+    """The task that was waited for was cancelled."""
+    TIMED_OUT = 10
+    """The task that was waited for was not final in time; it goes on."""
+    BUG = 70
+    """An error that Tunefleet does not understand. Please report it."""
+    INTERRUPTED = 130
+    """Ctrl-C."""
+
+
+_BY_ERROR: tuple[tuple[type[TunefleetError], ExitCode], ...] = (
+    (SpecError, ExitCode.INVALID),
+    (InputError, ExitCode.INVALID),
+    (ArtifactError, ExitCode.INVALID),
+    (TooLargeError, ExitCode.INVALID),
+    (NotFoundError, ExitCode.NOT_FOUND),
+    (ConflictError, ExitCode.CONFLICT),
+    (AuthError, ExitCode.DENIED),
+    (ForbiddenError, ExitCode.DENIED),
+    (UnreachableError, ExitCode.UNREACHABLE),
+    (StoreError, ExitCode.MACHINE),
+    (MachineError, ExitCode.MACHINE),
+)
+
+
+def exit_code_of(error: TunefleetError) -> ExitCode:
+    """Return the exit code of an error."""
+    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), ExitCode.FAILED)

@@ -1,0 +1,74 @@
+"""`tunefleet logs`: what a task printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from tunefleet.cli.console import Json, err
+from tunefleet.cli.lazy import examples
+from tunefleet.cli.options import TaskId
+from tunefleet.cli.session import connect
+from tunefleet.client import Client
+
+_PIECE_BYTES = 1 << 20
+_LINE_GUESS_BYTES = 200
+
+
+@examples("tunefleet logs task-3f9a", "tunefleet logs -f task-3f9a", "tunefleet logs -n 50 task-3f9a")
+def logs(
+    task: TaskId,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print what comes until the task ends.")] = False,
+    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Only the last so many lines.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print a task's log.
+
+    With --json each piece is one line: {"text": …}. Ctrl-C ends --follow and leaves the task running.
+    """
+    with connect(patience_s=30.0 if follow else 2.0) as client:
+        offset = 0
+        for text, next_offset in _present(client, task, lines):
+            _write(text, as_json=as_json)
+            offset = next_offset
+        if not follow:
+            return
+        try:
+            for text in client.tasks.follow_log(task, offset=offset):
+                _write(text, as_json=as_json)
+        except KeyboardInterrupt:
+            err().print(f"\nThe task goes on. Follow it again with `tunefleet logs -f {task}`.", style="dim")
+
+
+def _present(client: Client, task: str, lines: int | None) -> Iterator[tuple[str, int]]:
+    if lines is not None:
+        yield _tail(client, task, lines)
+        return
+    offset = 0
+    while True:
+        piece = client.tasks.log(task, offset=offset, limit_bytes=_PIECE_BYTES)
+        yield piece.text, piece.next_offset
+        if piece.next_offset >= piece.size_bytes or piece.next_offset == offset:
+            return
+        offset = piece.next_offset
+
+
+def _tail(client: Client, task: str, lines: int) -> tuple[str, int]:
+    tail_bytes = max(1, lines) * _LINE_GUESS_BYTES
+    while True:
+        piece = client.tasks.log(task, tail_bytes=tail_bytes, limit_bytes=tail_bytes)
+        found = piece.text.splitlines(keepends=True)
+        if len(found) > lines or piece.offset == 0:
+            return "".join(found[-lines:] if lines else ()), piece.next_offset
+        tail_bytes *= 4
+
+
+def _write(text: str, *, as_json: bool) -> None:
+    if text:
+        sys.stdout.write(json.dumps({"text": text}, ensure_ascii=False) + "\n" if as_json else text)
+        sys.stdout.flush()

@@ -1,0 +1,99 @@
+"""The `tunefleet` command: its table of commands, and what happens when one of them fails."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, ClassVar
+
+import typer
+
+from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.lazy import Entry, LazyGroup
+
+START, WORK, FLEET, HERE = "Start", "Train", "Fleet", "This machine"
+
+
+class Root(LazyGroup):
+    """All commands."""
+
+    table: ClassVar[tuple[Entry, ...]] = (
+        Entry("demo", "demo:demo", "Fine-tune a small model on this machine and show it live.", START),
+        Entry("up", "up:up", "Start a server and a worker on this machine.", START),
+        Entry("login", "login:login", "Save the URL and key of a server for this user.", START),
+        Entry("submit", "submit:submit", "Submit a workflow document; local files it names are uploaded.", WORK),
+        Entry("validate", "validate:validate", "Check a workflow document; list every fault with its line.", WORK),
+        Entry("preview", "preview:preview", "Show what the model would be trained on, before it is.", WORK),
+        Entry("ls", "tasks:ls", "List tasks, newest first.", WORK),
+        Entry("show", "show:show", "Show all that is known of a task.", WORK),
+        Entry("logs", "logs:logs", "Print a task's log.", WORK),
+        Entry("metrics", "metrics:metrics", "Print or plot what a task has measured.", WORK),
+        Entry("artifacts", "artifacts:app", "List and fetch what tasks produced.", WORK),
+        Entry("data", "data:app", "Push datasets and models to the server by name.", WORK),
+        Entry("cancel", "tasks:cancel", "Cancel tasks; what they saved stays.", WORK),
+        Entry("retry", "tasks:retry", "Submit a final task again.", WORK),
+        Entry("clone", "tasks:clone", "Submit a task again with some fields changed.", WORK),
+        Entry("rm", "tasks:rm", "Remove final tasks with what they stored.", WORK),
+        Entry("workers", "workers:app", "List the machines that run tasks.", FLEET),
+        Entry("keys", "keys:app", "Create, list and revoke API keys.", FLEET),
+        Entry("prune", "prune:prune", "Remove what ended long ago.", FLEET),
+        Entry("worker", "worker:worker", "Run tasks of a server on this machine.", HERE),
+        Entry("doctor", "doctor:doctor", "Check this machine and say how to mend what is wrong.", HERE),
+        Entry("completion", "completion:completion", "Print the completion script of a shell.", HERE),
+        Entry("uninstall", "uninstall:uninstall", "Show what Tunefleet left on this machine, and remove it.", HERE),
+    )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from tunefleet import __version__
+
+        typer.echo(f"tunefleet {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=Root,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def root(
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="Server to talk to; default: the one of `up` or `login`.")
+    ] = None,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    """Fine-tune language models on the machines you have.
+
+    Start with [bold]tunefleet demo[/bold]; then [bold]tunefleet up[/bold] and [bold]tunefleet submit
+    FILE --follow[/bold]. Wherever an id is wanted, its first characters are enough.
+    """
+    if url:
+        from tunefleet.cli.session import chosen_url
+
+        chosen_url.set(url)
+
+
+def main() -> None:
+    """Entry point of the `tunefleet` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(args: Sequence[str]) -> int:
+    """Run a command line and return its exit code; every error ends here, in one sentence and without a traceback."""
+    try:
+        typer.main.get_command(app).main(list(args), prog_name="tunefleet")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else ExitCode.FAILED
+    except Exception as error:  # noqa: BLE001  # the command line's edge: every error becomes a sentence
+        from tunefleet.cli.failure import report
+
+        return report(error, as_json="--json" in args)
+    return ExitCode.OK

@@ -1,0 +1,108 @@
+"""Arguments that many commands share, and how their words are read."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any
+
+import typer
+
+from tunefleet.errors import InputError, TunefleetError
+from tunefleet.spec import parse_value
+
+_DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhdw]?)$")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def _completer(fetch: Callable[[Any], Iterable[tuple[str, str]]]) -> Callable[[str], list[tuple[str, str]]]:
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        from tunefleet.cli.session import connect
+
+        try:
+            with connect(patience_s=0.0) as client:
+                return [(word, about) for word, about in fetch(client) if word.startswith(incomplete)]
+        except TunefleetError:
+            return []  # a shell that completes has no place for an error
+
+    return complete
+
+
+def _tasks(client: Any) -> list[tuple[str, str]]:
+    return [(task.id, f"{task.name}, {task.status}") for task in client.tasks.list(limit=100).items]
+
+
+def _artifacts(client: Any) -> list[tuple[str, str]]:
+    return [(made.name, f"{made.kind}, {made.file_count} files") for made in client.artifacts.list(limit=100).items]
+
+
+def _workers(client: Any) -> list[tuple[str, str]]:
+    return [(worker.id, worker.status) for worker in client.workers.list(limit=100).items]
+
+
+complete_task = _completer(_tasks)
+complete_artifact = _completer(_artifacts)
+complete_worker = _completer(_workers)
+
+TaskId = Annotated[
+    str,
+    typer.Argument(metavar="TASK", help="Id of a task; its first characters are enough.", autocompletion=complete_task),
+]
+TaskIds = Annotated[
+    list[str],
+    typer.Argument(metavar="TASK…", help="Ids of tasks; first characters are enough.", autocompletion=complete_task),
+]
+Artifact = Annotated[
+    str,
+    typer.Argument(metavar="ARTIFACT", help="Its name, id or digest.", autocompletion=complete_artifact),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="FIELD=VALUE", help="Change a field of the spec, such as training.learning_rate=1e-4."
+    ),
+]
+
+
+def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
+    """Read `--set a.b=value` pairs; a value is what YAML makes of it, and `1e-4` is a number.
+
+    Raises:
+        InputError: If a pair has no `=` or no name.
+    """
+    found = {}
+    for pair in pairs or ():
+        dotted, equals, text = pair.partition("=")
+        dotted = dotted.strip().removeprefix("spec.")
+        if not equals or not dotted:
+            raise InputError(f"--set {pair} cannot be read.", hint="Write it like --set training.learning_rate=1e-4.")
+        found[dotted] = parse_value(text.strip())
+    return found
+
+
+def parse_duration(text: str) -> float:
+    """Read a duration such as `90`, `30m`, `12h`, `7d` as seconds.
+
+    Raises:
+        InputError: If it is none.
+    """
+    match = _DURATION.match(text.strip())
+    if match is None:
+        raise InputError(f"{text!r} is not a duration.", hint="Write it like 90s, 30m, 12h, 7d or 2w.")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is lost; without a terminal `--yes` is required.
+
+    Raises:
+        InputError: If nobody can be asked.
+        typer.Abort: If the answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError(f"{question} Nobody can be asked here.", hint="Repeat the command with --yes.")
+    typer.confirm(question, abort=True, err=True)

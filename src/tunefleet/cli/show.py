@@ -1,0 +1,127 @@
+"""`tunefleet show`: all that is known of a task on one screen."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from tunefleet.cli import words
+from tunefleet.cli.console import Json, facts, print_json, say, status_text, table
+from tunefleet.cli.lazy import examples
+from tunefleet.cli.options import TaskId
+from tunefleet.cli.session import connect
+from tunefleet.cli.tasks import progress_text, run_time_s
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.wire.api import ArtifactView, TaskDetail
+
+_TRACEBACK_LINES = 12
+_RESULT_LINES = 24
+
+
+@examples("tunefleet show task-3f9a", "tunefleet show task-3f9a --json | jq .result")
+def show(task: TaskId, *, as_json: Json = False) -> None:
+    """Show all that is known of a task."""
+    with connect() as client:
+        detail = client.tasks.get(task)
+        if as_json:
+            print_json(detail)
+            return
+        artifacts = client.artifacts.list(task_id=detail.id).items
+    say(screen(detail, artifacts))
+
+
+def screen(task: TaskDetail, artifacts: tuple[ArtifactView, ...] = ()) -> RenderableType:
+    """Return the whole screen for a task."""
+    parts: list[RenderableType] = [
+        Text.assemble((task.name, "head"), "  ", (task.id, "id"), "  ", status_text(task.status)),
+        facts(_facts(task)),
+    ]
+    if task.error:
+        parts += [Text(), Text(task.error, style="bad")]
+    if task.detail:
+        tail = task.detail.rstrip().splitlines()[-_TRACEBACK_LINES:]
+        parts.append(Padding(Text("\n".join(tail), style="dim"), (0, 0, 0, 2)))
+    if task.attempts > 1:
+        parts += [Text(), Text("Attempts", style="head"), _attempts(task)]
+    if task.result:
+        parts += [Text(), Text("Result", style="head"), facts(_flat(task.result)[:_RESULT_LINES])]
+    if artifacts:
+        parts += [Text(), Text("Artifacts", style="head"), artifact_table(artifacts)]
+    parts += [Text(), Text(_next(task, artifacts), style="dim")]
+    return Group(*parts)
+
+
+def _facts(task: TaskDetail) -> list[tuple[str, RenderableType | None]]:
+    progress = task.progress
+    running = progress is not None and not TaskStatus(task.status).final
+    return [
+        ("kind", task.kind),
+        ("model", _at(task.spec, "model", "source", "identifier")),
+        ("why it waits", task.why),
+        ("reason", task.reason),
+        ("workflow", task.workflow_id),
+        ("retry of", task.parent_task_id),
+        ("owner", task.owner),
+        ("worker", task.worker_id),
+        ("submitted", f"{task.created_at:%Y-%m-%d %H:%M:%S} UTC, {words.age(task.created_at)} ago"),
+        ("run time", words.duration(run_time_s(task)) if task.started_at else None),
+        ("progress", f"{progress.phase} {progress_text(task)}" if running and progress else None),
+        ("step time", words.step_time(progress.step_time_s) if running and progress else None),
+        ("time left", words.duration(progress.eta_s) if running and progress and progress.eta_s else None),
+    ]
+
+
+def _at(tree: object, *keys: str) -> str | None:
+    for key in keys:
+        tree = tree.get(key) if isinstance(tree, dict) else None
+    return str(tree) if tree is not None else None
+
+
+def _flat(tree: dict[str, object], prefix: str = "") -> list[tuple[str, RenderableType | None]]:
+    rows: list[tuple[str, RenderableType | None]] = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            rows += _flat(value, f"{name}.")
+        elif isinstance(value, list):
+            rows.append((name, words.plural(len(value), "entry").replace("entrys", "entries")))
+        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+            rows.append((name, None if value is None else str(value)))
+        else:
+            rows.append((name, words.number(value)))
+    return rows
+
+
+def _attempts(task: TaskDetail) -> RenderableType:
+    listing = table("no", "worker", "state", "reason", "error", right=("no",), wide="error")
+    for attempt in task.attempt_list:
+        listing.add_row(
+            str(attempt.number), attempt.worker_id, attempt.state, attempt.reason or "", attempt.error or ""
+        )
+    return listing
+
+
+def artifact_table(artifacts: tuple[ArtifactView, ...]) -> RenderableType:
+    """Return a table of artifacts."""
+    listing = table("name", "kind", "files", "size", "age", "id", right=("files", "size", "age"))
+    for made in artifacts:
+        listing.add_row(
+            made.name,
+            made.kind,
+            str(made.file_count),
+            words.size(made.size_bytes),
+            words.age(made.created_at),
+            Text(made.id, style="id"),
+        )
+    return listing
+
+
+def _next(task: TaskDetail, artifacts: tuple[ArtifactView, ...]) -> str:
+    if not TaskStatus(task.status).final:
+        return f"Follow: tunefleet logs -f {task.id}   Plot: tunefleet metrics --plot {task.id}"
+    if task.status == TaskStatus.FAILED:
+        return f"Log: tunefleet logs {task.id}   Again: tunefleet retry {task.id}"
+    if artifacts:
+        return f"Fetch: tunefleet artifacts get {artifacts[0].id}"
+    return f"Log: tunefleet logs {task.id}"

@@ -1,0 +1,165 @@
+"""`tunefleet ls`, `cancel`, `retry`, `clone`, `rm`: tasks as a list."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tunefleet.cli import words
+from tunefleet.cli.console import Json, print_json, say, status_text, table
+from tunefleet.cli.lazy import examples
+from tunefleet.cli.options import Set, TaskIds, Yes, complete_task, complete_worker, confirm, parse_sets
+from tunefleet.cli.session import connect
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.wire.api import TaskDetail, TaskView
+
+
+@examples("tunefleet ls", "tunefleet ls --status running", "tunefleet ls --all --json | jq '.[].id'")
+def ls(
+    *,
+    status: Annotated[TaskStatus | None, typer.Option("--status", "-s", help="Only tasks in this status.")] = None,
+    kind: Annotated[str | None, typer.Option("--kind", help="Only this kind, such as lora_sft.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only tasks of this owner.")] = None,
+    workflow: Annotated[str | None, typer.Option("--workflow", help="Only tasks of this workflow.")] = None,
+    worker: Annotated[
+        str | None, typer.Option("--worker", help="Only tasks on this worker.", autocompletion=complete_worker)
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="All of them, however many.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List tasks, newest first."""
+    with connect() as client:
+        found = client.tasks.iterate(
+            status=status and status.value,
+            kind=kind,
+            owner=owner,
+            workflow_id=workflow,
+            worker_id=worker,
+            page_size=200 if everything else min(limit + 1, 200),
+        )
+        tasks = list(found if everything else islice(found, limit + 1))
+    more = not everything and len(tasks) > limit
+    tasks = tasks if everything else tasks[:limit]
+    if as_json:
+        print_json(tasks)
+        return
+    if not tasks:
+        say("No tasks yet. Submit one with `tunefleet submit FILE`." if status is None else "No such tasks.")
+        return
+    listing = table("task", "name", "kind", "status", "progress", "time", "note", right=("time",), wide="note")
+    for task in tasks:
+        listing.add_row(*_row(task))
+    say(listing)
+    if more:
+        say("There are more: see them with --limit or --all.", style="dim")
+
+
+def _row(task: TaskView) -> tuple[Text | str, ...]:
+    return (
+        Text(task.id, style="id"),
+        task.name,
+        task.kind,
+        status_text(task.status),
+        progress_text(task),
+        words.duration(run_time_s(task)) if task.started_at else words.age(task.created_at),
+        Text(task.error or task.why or "", style="bad" if task.error else "dim"),
+    )
+
+
+def progress_text(task: TaskView) -> str:
+    """Return how far a running task is, such as `120/400`."""
+    if task.progress is None or TaskStatus(task.status).final:
+        return ""
+    if not task.progress.max_steps:
+        return task.progress.phase
+    return f"{task.progress.step}/{task.progress.max_steps}"
+
+
+def run_time_s(task: TaskView) -> float | None:
+    """Return how long a task has run, or ran."""
+    if task.started_at is None:
+        return None
+    return ((task.finished_at or datetime.now(UTC)) - task.started_at).total_seconds()
+
+
+@examples("tunefleet cancel task-3f9a", "tunefleet cancel task-3f9a --wait")
+def cancel(
+    tasks: TaskIds,
+    *,
+    wait: Annotated[bool, typer.Option("--wait", help="Return when they have ended.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Cancel tasks; what they saved stays.
+
+    A running training ends at the end of its step; after 30 seconds its process is ended from outside.
+    """
+    with connect() as client:
+        done = [client.tasks.cancel(task) for task in tasks]
+        if wait:
+            done = [client.tasks.wait(task.id) for task in done]
+    if as_json:
+        print_json(done)
+        return
+    for task in done:
+        ended = TaskStatus(task.status).final
+        say(f"{task.id} is {task.status}." if ended else f"{task.id} ends at the end of its step.")
+
+
+@examples("tunefleet retry task-3f9a")
+def retry(tasks: TaskIds, *, as_json: Json = False) -> None:
+    """Submit a final task again.
+
+    The new task starts from the beginning and is linked to the old one.
+    """
+    with connect() as client:
+        done = [client.tasks.retry(task) for task in tasks]
+    _report_new(done, as_json=as_json)
+
+
+@examples(
+    "tunefleet clone task-3f9a --set training.learning_rate=1e-4",
+    "tunefleet clone task-3f9a --set lora.r=32 --set training.seed=1",
+)
+def clone(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Id of a task.", autocompletion=complete_task)],
+    *,
+    sets: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a task again with some fields changed."""
+    overrides = parse_sets(sets)
+    with connect() as client:
+        done = [client.tasks.clone(task, overrides)]
+    _report_new(done, as_json=as_json)
+
+
+def _report_new(done: list[TaskDetail], *, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+        return
+    for task in done:
+        say(f"Submitted {task.id} ({task.name}), from {task.parent_task_id}.")
+    say(f"Follow it with `tunefleet logs -f {done[-1].id}`.", style="dim")
+
+
+@examples("tunefleet rm task-3f9a", "tunefleet rm --yes $(tunefleet ls --status failed --json | jq -r '.[].id')")
+def rm(tasks: TaskIds, *, yes: Yes = False, as_json: Json = False) -> None:
+    """Remove final tasks with what they stored.
+
+    Metrics, logs and artifacts of the tasks go too; a file that something else refers to stays.
+    """
+    with connect() as client:
+        found = [client.tasks.get(task) for task in tasks]
+        names = ", ".join(f"{task.id} ({task.name})" for task in found)
+        confirm(f"Remove {names} with metrics, logs and artifacts?", yes=yes)
+        for task in found:
+            client.tasks.remove(task.id)
+    if as_json:
+        print_json({"removed": [task.id for task in found]})
+    else:
+        say(f"Removed {words.plural(len(found), 'task')}.")

@@ -1,0 +1,69 @@
+"""Numbers and times as people read them; pure."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def size(size_bytes: float | None) -> str:
+    """Return a size, such as `4.2 MiB`."""
+    if size_bytes is None:
+        return "–"
+    value = float(size_bytes)
+    for unit in _UNITS:
+        if value < 1024 or unit == _UNITS[-1]:
+            break
+        value /= 1024
+    return f"{value:.0f} {unit}" if unit == "B" or value >= 100 else f"{value:.1f} {unit}"
+
+
+def duration(seconds: float | None) -> str:
+    """Return a duration, such as `0:42`, `1:05:00` or `3d 4h`."""
+    if seconds is None or not math.isfinite(seconds):
+        return "–"
+    whole = max(0, round(seconds))
+    if whole >= 2 * 86_400:
+        return f"{whole // 86_400}d {whole % 86_400 // 3600}h"
+    hours, rest = divmod(whole, 3600)
+    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+
+
+def step_time(seconds: float | None) -> str:
+    """Return how long a step takes, such as `151 ms`."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.01:
+        return f"{seconds * 1000:.1f} ms"
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def age(moment: datetime | None, *, now: datetime | None = None) -> str:
+    """Return how long ago something was, such as `3m`."""
+    if moment is None:
+        return "–"
+    seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
+    for limit, unit, letter in ((90, 1, "s"), (5400, 60, "m"), (48 * 3600, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / unit:.0f}{letter}"
+    return f"{seconds / 86_400:.0f}d"
+
+
+def number(value: float | str | None) -> str:
+    """Return a measured value with as many digits as matter."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if value == int(value) and abs(value) < 1e9:
+        return f"{int(value):,}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.4g}" if abs(value) < 0.001 or abs(value) >= 100 else f"{value:.4f}".rstrip("0")
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun, such as `2 tasks`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
