@@ -1,0 +1,77 @@
+"""`python -m tunefleet.server`: settings, logging, and one server until a signal ends it."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import tunefleet
+from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.server import launch
+from tunefleet.server.app import create_app
+from tunefleet.services.core import open_core
+from tunefleet.settings import ServerSettings, load
+
+log = logging.getLogger("tunefleet.server")
+_EXIT_FAILED: Final = 1
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a server.
+
+    Returns:
+        0 after a clean stop, 1 if it cannot start; the reason is on standard error in one sentence.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        settings = load(ServerSettings, data=options.data, host=options.host, port=options.port)
+        _log_to_stderr(settings.log_level)
+        _serve(settings)
+    except TunefleetError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return _EXIT_FAILED
+    return 0
+
+
+def _serve(settings: ServerSettings) -> None:
+    core = open_core(settings)
+    try:
+        bound = launch.bind(settings.host, settings.port)
+        try:
+            address, port = bound.getsockname()[:2]
+            shown = f"[{address}]" if ":" in address else address
+            log.info("Tunefleet %s at http://%s:%d, data in %s", tunefleet.__version__, shown, port, settings.data_dir)
+            launch.make(create_app(core)).run(sockets=[bound])
+        finally:
+            bound.close()
+    finally:
+        core.close()
+    log.info("Stopped.")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tunefleet.server", description="Run a Tunefleet server.")
+    parser.add_argument("--data", type=Path, help="folder of the database and the files (default ~/.tunefleet/data)")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one (default 8000)")
+    return parser
+
+
+def _log_to_stderr(level: str) -> None:
+    if level.upper() not in logging.getLevelNamesMapping():
+        raise MachineError(f"LOG_LEVEL={level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(level.upper())
+    # Its start and stop messages repeat ours; what goes wrong inside still shows.
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, root.level))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""The app: middleware, routers, and what starts and ends with it. Made of an open `Core`; opens nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+import tunefleet
+from tunefleet.server import openapi, problems
+from tunefleet.server.asgi import AccessLog, BodyLimit, SecurityHeaders
+from tunefleet.server.lifetime import Lifetime
+from tunefleet.server.routers import (
+    artifacts,
+    blobs,
+    events,
+    info,
+    keys,
+    link,
+    pages,
+    reports,
+    tasks,
+    workers,
+    workflows,
+)
+from tunefleet.services.core import Core
+
+API_PREFIX: Final = "/api/v1"
+_DESCRIPTION: Final = (
+    "Self-hosted control plane for fine-tuning language models. Every route but `healthz`, `info` and `schema` takes "
+    "an API key; errors are `application/problem+json`."
+)
+_CORS_HEADERS: Final = [
+    "Authorization",
+    "Content-Type",
+    "Idempotency-Key",
+    "Last-Event-ID",
+    "Range",
+    "Upload-Length",
+    "Upload-Offset",
+    "X-API-Key",
+]
+
+
+def create_app(core: Core) -> FastAPI:
+    """Make the app of a server.
+
+    Args:
+        core: What the services work on; the caller closes it after the app has ended.
+    """
+    lifetime = Lifetime(core)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        lifetime.start()
+        try:
+            yield
+        finally:
+            await lifetime.close()
+
+    app = FastAPI(
+        title="Tunefleet",
+        version=tunefleet.__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+    )
+    app.state.core = core
+    app.state.lifetime = lifetime
+    for module in (workflows, tasks, reports, events, artifacts, blobs, workers, link, keys, info):
+        app.include_router(module.router, prefix=API_PREFIX)
+    app.include_router(pages.router)
+    app.mount(pages.ASSETS_PATH, pages.assets())
+    problems.install(app)
+    openapi.install(app)
+    _add_middleware(app, core)
+    return app
+
+
+def _add_middleware(app: FastAPI, core: Core) -> None:
+    """Add the middleware; what is added last sees a request first."""
+    settings = core.settings
+    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, max_upload_bytes=settings.max_upload_bytes)
+    if settings.cors_origins:
+        # Without credentials: a page elsewhere uses a key, never a browser's session.
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors_origins),
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=_CORS_HEADERS,
+            expose_headers=["Content-Range", "ETag"],
+        )
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(AccessLog)

@@ -1,0 +1,158 @@
+"""Who asks, and whether that role may call a route; the parameter types that routers declare.
+
+A key comes as `Authorization: Bearer`, as `X-API-Key` or, for a browser, as a session cookie. A cookie is sent by the
+browser on its own, so an unsafe request with one must also come from a page of this server. What a role may do with
+one row is the services' business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Path, Request, Response
+
+from tunefleet.errors import AuthError, ForbiddenError
+from tunefleet.services import keys
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, AttemptActor
+
+_ATTEMPT_PREFIX: Final = "att-"
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_MEMBERS: Final = ("admin", "member")
+_READERS: Final = (*_MEMBERS, "viewer")
+SESSION_SECONDS: Final = 30 * 24 * 3600
+"""How long a browser keeps the cookie; the session itself may end sooner."""
+
+
+def core_of(request: Request) -> Core:
+    """Return what the services work on."""
+    core: Core = request.app.state.core
+    return core
+
+
+CoreDep = Annotated[Core, Depends(core_of)]
+
+
+async def identify(request: Request) -> Actor | AttemptActor:
+    """Find out who asks.
+
+    Raises:
+        AuthError: If there is no key, or a wrong or revoked one.
+        ForbiddenError: If a page of another site uses the browser's session.
+    """
+    core = core_of(request)
+    secret = _header_secret(request)
+    if secret is not None:
+        if secret.startswith(_ATTEMPT_PREFIX):
+            return await keys.authenticate_attempt(core, secret)
+        return await keys.authenticate(core, secret)
+    session = request.cookies.get(cookie_name(core))
+    if session is None:
+        raise AuthError("This request carries no key.", hint="Send one as 'Authorization: Bearer KEY'.")
+    actor = await keys.authenticate_session(core, session)
+    if request.method not in _SAFE_METHODS:
+        refuse_foreign_page(request)
+    return actor
+
+
+async def identify_if_known(request: Request) -> Actor | AttemptActor | None:
+    """Find out who asks, where nobody has to say."""
+    try:
+        return await identify(request)
+    except (AuthError, ForbiddenError):
+        return None
+
+
+def _require(request: Request, who: Actor | AttemptActor, roles: tuple[str, ...]) -> Actor:
+    if not isinstance(who, Actor):
+        raise ForbiddenError("The token of an attempt is good for its own results and files only.")
+    if who.role not in roles:
+        raise ForbiddenError(
+            f"A {who.role} key may not call {request.method} {request.url.path}.",
+            hint=f"It takes a key with the role {' or '.join(roles)}.",
+        )
+    return who
+
+
+def _role(*roles: str) -> Callable[[Request], Awaitable[Actor]]:
+    async def role(request: Request) -> Actor:
+        return _require(request, await identify(request), roles)
+
+    return role
+
+
+def _role_or_attempt(*roles: str) -> Callable[[Request], Awaitable[Actor | AttemptActor]]:
+    async def role_or_attempt(request: Request) -> Actor | AttemptActor:
+        who = await identify(request)
+        return who if isinstance(who, AttemptActor) else _require(request, who, roles)
+
+    return role_or_attempt
+
+
+async def _own_attempt(request: Request, task_id: Annotated[str, Path()]) -> AttemptActor:
+    who = await identify(request)
+    if not isinstance(who, AttemptActor):
+        raise ForbiddenError("Only the worker that runs the task may report for it.", hint="Send the attempt's token.")
+    if who.task_id != task_id:
+        raise ForbiddenError(f"This attempt's token is good for {who.task_id} only.")
+    return who
+
+
+require_reader = _role(*_READERS)
+require_admin = _role("admin")
+Reader = Annotated[Actor, Depends(require_reader)]
+Member = Annotated[Actor, Depends(_role(*_MEMBERS))]
+Admin = Annotated[Actor, Depends(require_admin)]
+WorkerKey = Annotated[Actor, Depends(_role("admin", "worker"))]
+OwnAttempt = Annotated[AttemptActor, Depends(_own_attempt)]
+ReaderOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_READERS))]
+MemberOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_MEMBERS))]
+
+
+def cookie_name(core: Core) -> str:
+    """Return the name of the session cookie: cookies ignore ports, and a host may have more than one server."""
+    return f"tunefleet_{hashlib.sha256(core.secret).hexdigest()[:8]}"
+
+
+def set_session(response: Response, request: Request, token: str) -> None:
+    """Give a browser its session."""
+    core = core_of(request)
+    public = core.settings.public_base_url or ""
+    response.set_cookie(
+        cookie_name(core),
+        token,
+        max_age=SESSION_SECONDS,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https" or public.startswith("https://"),
+    )
+
+
+def refuse_foreign_page(request: Request) -> None:
+    """Refuse an unsafe request that a browser did not send from a page of this server.
+
+    Raises:
+        ForbiddenError: If `Origin` names another site, or nothing says where the request comes from.
+    """
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site")
+    if origin is None:
+        own = site == "same-origin"
+    else:
+        public = request.app.state.core.settings.public_base_url
+        hosts = {request.headers.get("host", "").lower(), urlsplit(public).netloc.lower() if public else ""} - {""}
+        own = urlsplit(origin).netloc.lower() in hosts and site in {None, "same-origin"}
+    if not own:
+        raise ForbiddenError(
+            "A browser's session may only be used from a page of this server.", hint="Programs send a key instead."
+        )
+
+
+def _header_secret(request: Request) -> str | None:
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer" and value.strip():
+        return value.strip()
+    return request.headers.get("x-api-key") or None

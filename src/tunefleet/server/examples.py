@@ -1,0 +1,61 @@
+"""One example for each request body of the API, by the name of its model; the OpenAPI document shows them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+DOCUMENT: Final = """apiVersion: tunefleet/v1
+kind: Workflow
+metadata:
+  name: hello
+spec:
+  taskType: echo
+  data:
+    type: list
+    items: [hello]
+"""
+_DIGEST: Final = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
+_TOKEN: Final = "att-0123456789ab.2cf24dba5fb0a30e26e83b2ac5b9e29e"
+_FILE: Final = {"path": "train.jsonl", "digest": _DIGEST, "size_bytes": 5}
+
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "SubmitRequest": {"document": DOCUMENT, "filename": "hello.yaml"},
+    "CloneRequest": {"overrides": {"training.learning_rate": 1e-4}},
+    "KeyCreate": {"name": "laptop", "role": "member"},
+    "PruneRequest": {"older_than_s": 2_592_000, "dry_run": True},
+    "BlobQuery": {"blobs": [_FILE]},
+    "ArtifactCreate": {
+        "name": "questions",
+        "kind": "dataset",
+        "files": [_FILE],
+        "digest": "b5f2c2dc42b0c6ddbb2b2a4d4c5f3a6c2f6f4b3a1f0e9d8c7b6a5f4e3d2c1b0a",
+    },
+    "RegisterRequest": {
+        "worker_id": "lab-3",
+        "session": "5f0c1d",
+        "state_id": "9a7e42",
+        "capabilities": {
+            "version": "0.1.0",
+            "hostname": "lab-3",
+            "executors": [{"kind": "lora_sft", "slot_class": "job"}, {"kind": "echo", "slot_class": "light"}],
+            "slots": {"job": 1, "light": 32},
+            "cpu_count": 16,
+            "memory_total_bytes": 68_719_476_736,
+            "memory_free_bytes": 51_539_607_552,
+            "disk_free_bytes": 214_748_364_800,
+        },
+    },
+    "ExchangeRequest": {
+        "worker_id": "lab-3",
+        "session": "5f0c1d",
+        "wait_s": 0.0,
+        "holding": [_TOKEN],
+        "want": {"job": 1, "light": 32},
+    },
+    "JournalBatch": {
+        "launch": "launch-1",
+        "from_seq": 0,
+        "lines": [json.dumps({"seq": 0, "at": 1.0, "type": "launch", "launch": "launch-1"})],
+    },
+}

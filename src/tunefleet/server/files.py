@@ -1,0 +1,89 @@
+"""Stream files in and out: bodies into a resumable upload, and files out with ranges.
+
+Disk and digest work runs in threads, two batches at most in memory, so that neither a large file nor many of them
+stall the event loop. Knows nothing of who may read what.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Final
+
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
+from starlette.responses import FileResponse
+
+BATCH_BYTES: Final = 1 << 20
+
+
+async def drain(request: Request, write: Callable[[bytes], object]) -> None:
+    """Write a request's body as it arrives; one batch is on its way to the disk while the next one gathers.
+
+    Args:
+        request: The upload. If its connection breaks, what arrived is written before the error goes on.
+        write: Writes bytes; called in a thread, never twice at once.
+
+    Raises:
+        ClientDisconnect: If the connection broke before the end of the body.
+    """
+    writing: asyncio.Task[None] | None = None
+    try:
+        async for batch in _batches(request):
+            if writing is not None:
+                await writing
+            writing = asyncio.create_task(asyncio.to_thread(_write_all, write, batch))
+    finally:
+        # The caller closes the file next: no thread may still write to it, whatever ended the loop.
+        if writing is not None:
+            await writing
+
+
+def _write_all(write: Callable[[bytes], object], batch: list[bytes]) -> None:
+    write(b"".join(batch))
+
+
+async def _batches(request: Request) -> AsyncIterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in request.stream():
+            batch.append(chunk)
+            size += len(chunk)
+            if size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+    except ClientDisconnect:
+        if batch:
+            yield batch
+        raise
+    if batch:
+        yield batch
+
+
+class BlobResponse(FileResponse):
+    """A stored file, whole or in ranges, in pieces that keep a fast network busy."""
+
+    chunk_size = BATCH_BYTES
+
+
+def send(request: Request, path: Path, digest: str, *, filename: str | None = None) -> Response:
+    """Answer with a stored file; its digest is its ETag.
+
+    A browser must never run what a user stored: the file is an attachment of no type, in a sandbox of its own.
+
+    Args:
+        request: Asks for the file, perhaps for a range of it.
+        path: Where the file lies.
+        digest: Its sha256.
+        filename: What a browser should call it.
+    """
+    headers = {
+        "ETag": f'"{digest}"',
+        "Cache-Control": "private, max-age=31536000, immutable",
+        "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
+    }
+    if digest in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return BlobResponse(path, headers=headers, media_type="application/octet-stream", filename=filename or digest)

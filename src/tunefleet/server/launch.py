@@ -1,0 +1,112 @@
+"""Bring a server up and down: its socket, uvicorn, and a stop that releases what is held open.
+
+Knows uvicorn and sockets; not what the app does.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+from typing import Final
+
+import psutil
+import uvicorn
+from fastapi import FastAPI
+
+from tunefleet.errors import MachineError
+from tunefleet.server.lifetime import Lifetime
+
+log = logging.getLogger(__name__)
+
+_BACKLOG: Final = 2048
+_GRACE_S: Final = 5
+"""How long running requests (an upload) may take to end at a stop; streams and polls are released at once."""
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that tells the app about a stop before it waits for open connections."""
+
+    def __init__(self, config: uvicorn.Config, lifetime: Lifetime) -> None:
+        super().__init__(config)
+        self._lifetime = lifetime
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Release long polls and streams, then end as uvicorn does."""
+        self._lifetime.stop()
+        await super().shutdown(sockets)
+
+
+def make(app: FastAPI) -> Server:
+    """Return the server of an app; `run(sockets=[...])` serves until a signal or `should_exit`."""
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=True,
+        forwarded_allow_ips="127.0.0.1",
+        timeout_graceful_shutdown=_GRACE_S,
+        timeout_keep_alive=75,
+    )
+    lifetime: Lifetime = app.state.lifetime
+    return Server(config, lifetime)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Bind and listen.
+
+    Args:
+        host: Name or address of an interface.
+        port: 0 takes a free one.
+
+    Raises:
+        MachineError: If the port is taken (the message names by whom), or the address is not this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise MachineError(f"The host {host!r} has no address: {error.strerror}.", hint="Mend --host.") from None
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+        bound.listen(_BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise _cannot_bind(host, port, error) from None
+    bound.setblocking(False)
+    return bound
+
+
+def _cannot_bind(host: str, port: int, error: OSError) -> MachineError:
+    if error.errno == errno.EADDRINUSE:
+        return MachineError(
+            f"Port {port} is taken by {owner_of(port)}.", hint="Stop it, or choose another with --port."
+        )
+    if error.errno == errno.EACCES:
+        return MachineError(f"Port {port} needs more rights.", hint="Choose one over 1023 with --port.")
+    return MachineError(f"{host}:{port} cannot be listened on: {error.strerror}.", hint="Mend --host or --port.")
+
+
+def owner_of(port: int) -> str:
+    """Name the process that listens on a port, as well as this user may know it."""
+    try:
+        pids = {
+            connection.pid
+            for connection in psutil.net_connections(kind="tcp")
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+        }
+    except psutil.AccessDenied:
+        return "a process that this user may not see"
+    for pid in sorted(pid for pid in pids if pid is not None):
+        try:
+            process = psutil.Process(pid)
+            command = " ".join(process.cmdline()[:4])[:120]
+            return f"process {pid} ({command or process.name()})"
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            log.debug("Process %d cannot be looked at.", pid)
+    return "a process that this user may not see"

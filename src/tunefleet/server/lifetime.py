@@ -1,0 +1,74 @@
+"""What lives as long as the server: the background loops, and the word that it is about to stop.
+
+Knows how to run a loop and end it; what a loop does is a service's verb.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tunefleet.services import artifacts, placing, sweep
+from tunefleet.services.core import Core
+
+log = logging.getLogger(__name__)
+
+PLACEMENT_SWEEP_S: Final = 10.0
+"""Placement runs when something changed; this often even if nothing said so."""
+SWEEP_S: Final = 1.0
+GARBAGE_S: Final = 900.0
+_MAX_BACKOFF_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class Lifetime:
+    """Background loops of one server, and the word that it is about to stop.
+
+    Long polls and streams wait on the core's signals, so that `stop` releases them at once; uvicorn would wait for
+    them before it tells the app anything.
+    """
+
+    core: Core
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    def stop(self) -> None:
+        """Release every long poll and stream, for good."""
+        self.core.signals.close()
+
+    def start(self) -> None:
+        """Start the background loops."""
+        loops = {
+            "placement": self._loop("placement", self._place),
+            "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
+            "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
+        }
+        self._tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
+
+    async def close(self) -> None:
+        """End the background loops."""
+        self.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _place(self) -> None:
+        signals = self.core.signals
+        # The version first: what changes during the pass starts the next one.
+        seen = signals.version("placement")
+        await placing.run_once(self.core)
+        await signals.wait("placement", PLACEMENT_SWEEP_S, seen)
+
+    async def _loop(self, name: str, step: Callable[[], Awaitable[object]], *, every_s: float = 0.0) -> None:
+        failures = 0
+        while not self.core.signals.closed:
+            try:
+                await step()
+                failures = 0
+            except Exception:
+                failures += 1
+                log.exception("The %s loop failed (%d in a row).", name, failures)
+            pause_s = min(0.5 * 2**failures, _MAX_BACKOFF_S) if failures else every_s
+            await asyncio.sleep(pause_s)

@@ -1,0 +1,105 @@
+"""The OpenAPI document: what FastAPI derives, plus keys, problems, bodies that are read as bytes, and examples.
+
+Knows the shape of the API only.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from tunefleet.server import examples, problems
+from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
+from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
+
+TAGS: Final = [
+    {"name": "workflows", "description": "What a user submits."},
+    {"name": "tasks", "description": "What a worker runs."},
+    {"name": "reports", "description": "Journal, metrics and log of a task."},
+    {"name": "events", "description": "What happened, as a list and as a resumable stream."},
+    {"name": "artifacts", "description": "What tasks produced and users pushed."},
+    {"name": "blobs", "description": "Files by digest: resumable upload, ranged download."},
+    {"name": "workers", "description": "The machines that run tasks."},
+    {"name": "link", "description": "How a worker meets the server."},
+    {"name": "keys", "description": "API keys and login links."},
+    {"name": "server", "description": "Version, health, housekeeping."},
+]
+_BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
+    SubmitRequest,
+    ExchangeRequest,
+    RegisterRequest,
+    JournalBatch,
+    Problem,
+)
+_KEYS: Final = {
+    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or the token of an attempt."},
+    "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+}
+_PROBLEM_EXAMPLE: Final = {
+    "type": f"{PROBLEM_PREFIX}not_found",
+    "title": "Not Found",
+    "status": 404,
+    "detail": "There is no task 'task-0123456789ab'.",
+}
+_EXAMPLE_PARAMETERS: Final = {
+    "task_id": "task-0123456789ab",
+    "workflow_id": "wf-0123456789ab",
+    "artifact_id": "art-0123456789ab",
+    "worker_id": "lab-3",
+    "key_id": "key-0123456789ab",
+    "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+}
+
+
+def install(app: FastAPI) -> None:
+    """Make the app publish this document at its `openapi_url`."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes, tags=TAGS)
+    components = found.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    template = "#/components/schemas/{model}"
+    _, extra = models_json_schema([(model, "validation") for model in _BYTES_BODIES], ref_template=template)
+    for name, schema in extra["$defs"].items():
+        schemas.setdefault(name, schema)
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    components["securitySchemes"] = _KEYS
+    found["security"] = [{name: []} for name in _KEYS]
+    for path in found["paths"].values():
+        for operation in path.values():
+            _finish(operation)
+    return found
+
+
+def _finish(operation: dict[str, Any]) -> None:
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        name = content["schema"].get("$ref", "").rpartition("/")[2]
+        if name in examples.BODIES:
+            content["example"] = examples.BODIES[name]
+        elif kind == "application/yaml":
+            content["example"] = examples.DOCUMENT
+    for parameter in operation.get("parameters", ()):
+        example = _EXAMPLE_PARAMETERS.get(parameter["name"])
+        if example is not None and parameter["in"] == "path":
+            parameter["example"] = example
+    responses = operation["responses"]
+    responses.pop("422", None)
+    responses["default"] = {
+        "description": "A problem; `type` ends with the error's code.",
+        "content": {
+            problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}, "example": _PROBLEM_EXAMPLE}
+        },
+    }

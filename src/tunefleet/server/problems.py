@@ -1,0 +1,141 @@
+"""The one translator from an error to an HTTP answer: RFC 9457 `application/problem+json`.
+
+What a person did wrong is said with its way out; what went wrong inside is logged and never sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from tunefleet.errors import Fault, OffsetConflict, SpecError, TunefleetError
+from tunefleet.wire.api import PROBLEM_PREFIX, Problem
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+STATUSES: Final[dict[str, int]] = {
+    "spec_invalid": 422,
+    "input_invalid": 422,
+    "data_invalid": 422,
+    "model_invalid": 422,
+    "artifact_invalid": 422,
+    "request_invalid": 422,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "conflict": 409,
+    "illegal_transition": 409,
+    "offset_conflict": 409,
+    "too_large": 413,
+    "unsupported_media_type": 415,
+    "error": 500,
+    "internal": 500,
+    "store_unusable": 503,
+    "unreachable": 503,
+    "machine": 507,
+}
+"""Code of an error → HTTP status; every code that an answer can carry stands here."""
+
+_CODES_OF_STATUS: Final = {
+    400: "request_invalid",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    415: "unsupported_media_type",
+}
+_MAX_FAULTS: Final = 50
+
+
+def problem(
+    code: str,
+    detail: str,
+    *,
+    status: int | None = None,
+    hint: str | None = None,
+    faults: Iterable[Fault] = (),
+    cursor: int | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Answer with a problem.
+
+    Args:
+        code: The error's code; the last part of the problem's `type`.
+        detail: One sentence; public.
+        status: The HTTP status, where it is not the code's own.
+        hint: The way out; public.
+        faults: What is wrong in a document or body, one by one.
+        cursor: Where the server stands in a stream that was continued at the wrong place.
+        headers: Further response headers.
+    """
+    number = status or STATUSES[code]
+    body = Problem(
+        type=PROBLEM_PREFIX + code,
+        title=HTTPStatus(number).phrase,
+        status=number,
+        detail=detail,
+        hint=hint,
+        faults=tuple(_fault(fault) for fault in faults),
+        cursor=cursor,
+    )
+    return Response(body.model_dump_json(exclude_none=True), number, media_type=MEDIA_TYPE, headers=dict(headers or {}))
+
+
+def from_error(error: TunefleetError) -> Response:
+    """Translate an error of ours; an unknown code is a fault of the server."""
+    status = STATUSES.get(error.code, 500)
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.detail:
+        log.warning("%s: %s (%s)", error.code, error.message, error.detail or "no detail", exc_info=status == 500)
+    return problem(
+        error.code if error.code in STATUSES else "error",
+        error.message,
+        hint=error.hint,
+        faults=error.faults if isinstance(error, SpecError) else (),
+        cursor=error.cursor if isinstance(error, OffsetConflict) else None,
+        headers={"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None,
+    )
+
+
+def from_validation(errors: Iterable[Mapping[str, Any]]) -> Response:
+    """Translate what pydantic found in a body, a query or a path."""
+    faults = [Fault(".".join(str(part) for part in e["loc"]), str(e["msg"])) for e in errors][:_MAX_FAULTS]
+    summary = "; ".join(str(fault) for fault in faults[:3])
+    return problem("request_invalid", f"The request cannot be read: {summary}.", faults=faults)
+
+
+def install(app: FastAPI) -> None:
+    """Make every failure of the app a problem."""
+
+    @app.exception_handler(TunefleetError)
+    async def ours(_: Request, error: TunefleetError) -> Response:
+        return from_error(error)
+
+    @app.exception_handler(RequestValidationError)
+    async def bad_request(_: Request, error: RequestValidationError) -> Response:
+        return from_validation(error.errors())
+
+    @app.exception_handler(HTTPException)
+    async def framework(request: Request, error: HTTPException) -> Response:
+        code = _CODES_OF_STATUS.get(error.status_code, "error")
+        known = {404: f"Nothing is at {request.url.path}.", 405: f"{request.url.path} does not take {request.method}."}
+        detail = known.get(error.status_code, str(error.detail))
+        return problem(code, detail, status=error.status_code, headers=error.headers)
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, _: Exception) -> Response:
+        # Starlette raises the exception again after this answer, so uvicorn logs its traceback.
+        log.error("The server failed at %s %s.", request.method, request.url.path)
+        return problem("internal", "The server failed at this request.", hint="Its log has the traceback.")
+
+
+def _fault(fault: Fault) -> dict[str, Any]:
+    known = {"path": fault.path, "message": fault.message, "line": fault.line, "column": fault.column}
+    return known if fault.hint is None else {**known, "hint": fault.hint}

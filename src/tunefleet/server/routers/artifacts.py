@@ -1,0 +1,67 @@
+"""Artifacts: what tasks produced and what users pushed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from tunefleet.errors import NotFoundError
+from tunefleet.server import files
+from tunefleet.server.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderOrAttempt
+from tunefleet.server.params import Cursor, Limit
+from tunefleet.services import artifacts
+from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
+
+router = APIRouter(tags=["artifacts"])
+
+
+@router.post("/artifacts", status_code=201)
+async def publish(
+    core: CoreDep, who: MemberOrAttempt, artifact: ArtifactCreate, task_id: str | None = None
+) -> ArtifactView:
+    """Publish an artifact whose files are stored; publishing the same again returns the first answer."""
+    return await artifacts.publish(core, who, artifact, task_id=task_id)
+
+
+@router.get("/artifacts")
+async def list_artifacts(
+    core: CoreDep,
+    who: Reader,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    task_id: str | None = None,
+    kind: Annotated[str | None, Query(examples=["adapter"])] = None,
+) -> Page[ArtifactView]:
+    """List artifacts, newest first."""
+    return await artifacts.list_(core, who, task_id=task_id, kind=kind, limit=limit, cursor=cursor)
+
+
+@router.get("/tasks/{task_id}/artifacts")
+async def list_task_artifacts(
+    core: CoreDep, who: Reader, task_id: str, limit: Limit = 50, cursor: Cursor = None
+) -> Page[ArtifactView]:
+    """List what a task produced."""
+    return await artifacts.list_(core, who, task_id=task_id, limit=limit, cursor=cursor)
+
+
+@router.get("/artifacts/{artifact_id}")
+async def get_artifact(core: CoreDep, who: ReaderOrAttempt, artifact_id: str) -> ArtifactDetail:
+    """Show an artifact with its files, by id, name or digest."""
+    return await artifacts.get(core, who, artifact_id)
+
+
+@router.delete("/artifacts/{artifact_id}", status_code=204)
+async def remove_artifact(core: CoreDep, who: Member, artifact_id: str) -> None:
+    """Remove an artifact; its files go once nothing else refers to them."""
+    await artifacts.remove(core, who, artifact_id)
+
+
+@router.get("/artifacts/{artifact_id}/files/{path:path}", response_class=files.BlobResponse)
+async def get_file(request: Request, core: CoreDep, who: Reader, artifact_id: str, path: str) -> Response:
+    """Download one file of an artifact; takes `Range` and `If-None-Match`."""
+    artifact = await artifacts.get(core, who, artifact_id)
+    entry = next((file for file in artifact.files if file.path == path), None)
+    if entry is None:
+        raise NotFoundError(f"The artifact {artifact.name} has no file {path!r}.")
+    return files.send(request, core.blobs.path(entry.digest), entry.digest, filename=path.rpartition("/")[2])

@@ -1,0 +1,44 @@
+"""What anybody may ask a server, and its housekeeping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request
+
+import tunefleet
+from tunefleet import spec
+from tunefleet.server.auth import CoreDep, identify_if_known, require_admin
+from tunefleet.services import prune
+from tunefleet.services.identity import Actor
+from tunefleet.wire.api import PruneReply, PruneRequest, ServerInfo
+
+router = APIRouter(tags=["server"])
+_PUBLIC: dict[str, Any] = {"security": []}
+
+
+@router.get("/healthz", openapi_extra=_PUBLIC)
+async def healthz() -> dict[str, str]:
+    """Say that the server answers."""
+    return {"status": "ok"}
+
+
+@router.get("/info", openapi_extra=_PUBLIC)
+async def info(request: Request) -> ServerInfo:
+    """Say which version this is and, with a key, whose key it is."""
+    who = await identify_if_known(request)
+    if isinstance(who, Actor):
+        return ServerInfo(version=tunefleet.__version__, authenticated=True, role=who.role, owner=who.owner)
+    return ServerInfo(version=tunefleet.__version__, authenticated=who is not None)
+
+
+@router.get("/schema", openapi_extra=_PUBLIC)
+async def schema() -> dict[str, Any]:
+    """Return the JSON Schema of workflow documents, for editors."""
+    return spec.json_schema()
+
+
+@router.post("/prune", dependencies=[Depends(require_admin)])
+async def prune_old(core: CoreDep, request: PruneRequest) -> PruneReply:
+    """Remove workflows that ended long ago, and files that nothing refers to."""
+    return await prune.run(core, request.older_than_s, request.dry_run)

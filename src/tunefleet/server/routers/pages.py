@@ -1,0 +1,120 @@
+"""Pages for a person's browser: the way in, and the API's documents. Nothing is fetched from another host."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+import fastapi_offline
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+
+from tunefleet.errors import AuthError, TunefleetError
+from tunefleet.server.auth import CoreDep, identify, refuse_foreign_page, set_session
+from tunefleet.services import keys
+
+router = APIRouter(include_in_schema=False)
+
+ASSETS_PATH: Final = "/docs/assets"
+OPENAPI_PATH: Final = "/api/v1/openapi.json"
+_AFTER_LOGIN: Final = "/docs"
+_PLAIN_POLICY: Final = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; frame-ancestors 'none'"
+)
+_DOCS_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "connect-src 'self'; frame-ancestors 'none'"
+)
+_STYLE: Final = "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}"
+
+
+def assets() -> StaticFiles:
+    """Return the files of Swagger UI; they are public, and the same in every installation."""
+    return StaticFiles(directory=Path(fastapi_offline.__file__).parent / "static")
+
+
+@router.get("/")
+async def root() -> Response:
+    """Lead to the page that there is."""
+    return RedirectResponse(_AFTER_LOGIN)
+
+
+@router.get("/login")
+async def login(request: Request, core: CoreDep, code: str | None = None) -> Response:
+    """Redeem the code of a login link, or ask for a key."""
+    if code is None:
+        return _form(None)
+    try:
+        session = await keys.redeem_login_code(core, code)
+    except AuthError as error:
+        return _form(error)
+    return _enter(request, session)
+
+
+@router.post("/login")
+async def login_with_key(request: Request, core: CoreDep) -> Response:
+    """Open a session with a key that the user typed."""
+    refuse_foreign_page(request)
+    secret = parse_qs((await request.body()).decode("utf-8", "replace")).get("key", [""])[0].strip()
+    try:
+        actor = await keys.authenticate(core, secret)
+        session = await keys.redeem_login_code(core, await keys.create_login_code(core, actor))
+    except AuthError as error:
+        return _form(error)
+    return _enter(request, session)
+
+
+@router.get("/docs")
+async def docs(request: Request) -> Response:
+    """Show the API's documents; without a session, the way to one."""
+    try:
+        await identify(request)
+    except TunefleetError:
+        return RedirectResponse("/login")
+    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tunefleet API</title>
+<link rel="icon" href="data:,"><link rel="stylesheet" href="{ASSETS_PATH}/swagger-ui.css"></head>
+<body><div id="swagger-ui"></div><script src="{ASSETS_PATH}/swagger-ui-bundle.js"></script>
+<script src="/docs/start.js"></script></body></html>"""
+    return HTMLResponse(page, headers={"Content-Security-Policy": _DOCS_POLICY})
+
+
+@router.get("/docs/start.js")
+async def docs_start() -> Response:
+    """Start Swagger UI; a file of its own, so that the page needs no inline script."""
+    script = (
+        f'SwaggerUIBundle({{url: "{OPENAPI_PATH}", dom_id: "#swagger-ui", deepLinking: true, '
+        "presets: [SwaggerUIBundle.presets.apis], tryItOutEnabled: true});"
+    )
+    return Response(script, media_type="text/javascript")
+
+
+@router.get(OPENAPI_PATH)
+async def openapi_document(request: Request) -> Response:
+    """Return the OpenAPI document."""
+    await identify(request)
+    document: dict[str, Any] = request.app.openapi()
+    return JSONResponse(document)
+
+
+def _enter(request: Request, session: str) -> Response:
+    # Not a redirect: a browser withholds a Strict cookie on the redirect of a navigation that another site (a chat, a
+    # mail) began. A page of ours that moves on by itself begins a navigation of its own.
+    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tunefleet</title>
+<meta http-equiv="refresh" content="0;url={_AFTER_LOGIN}"><style>{_STYLE}</style></head>
+<body><p>You are logged in. <a href="{_AFTER_LOGIN}">Go on</a></p></body></html>"""
+    response = HTMLResponse(page, headers={"Content-Security-Policy": _PLAIN_POLICY})
+    set_session(response, request, session)
+    return response
+
+
+def _form(error: TunefleetError | None) -> Response:
+    fault = f'<p role="alert"><strong>{html.escape(str(error))}</strong></p>' if error else ""
+    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Log in to Tunefleet</title>
+<link rel="icon" href="data:,"><style>{_STYLE}</style></head><body><h1>Log in to Tunefleet</h1>{fault}
+<form method="post" action="/login"><label>API key <input name="key" type="password" autocomplete="off" required
+autofocus></label> <button>Log in</button></form>
+<p>Or open the login link that <code>tunefleet up</code> printed; each link works once.</p></body></html>"""
+    return HTMLResponse(page, 401 if error else 200, headers={"Content-Security-Policy": _PLAIN_POLICY})

@@ -1,0 +1,75 @@
+"""What a running attempt reports, and what people read of it: journal, metrics, log."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from sse_starlette import EventSourceResponse
+
+from tunefleet.server import bodies, streams
+from tunefleet.server.auth import CoreDep, LifetimeDep, OwnAttempt, Reader
+from tunefleet.server.params import names as split_names
+from tunefleet.services import logs, metrics
+from tunefleet.wire.api import LogView, MetricsView
+from tunefleet.wire.link import Cursor, JournalBatch
+
+router = APIRouter(prefix="/tasks/{task_id}", tags=["reports"])
+
+Offset = Annotated[int, Query(ge=0, le=2**62)]
+
+
+@router.post("/journal", response_model=Cursor, openapi_extra=bodies.documented(bodies.json_of(JournalBatch)))
+async def append_journal(request: Request, core: CoreDep, attempt: OwnAttempt) -> Response:
+    """Append journal records; what the server has already is dropped, a gap is answered 409 with the cursor."""
+    return bodies.answer(await metrics.ingest(core, attempt, await bodies.read(request, JournalBatch)))
+
+
+@router.put("/log", response_model=Cursor, openapi_extra=bodies.documented(bodies.RAW))
+async def append_log(request: Request, core: CoreDep, attempt: OwnAttempt, offset: Offset) -> Response:
+    """Append log bytes at an offset; an overlap is dropped, a gap is answered 409 with the cursor."""
+    return bodies.answer(await logs.append(core, attempt, offset, await request.body()))
+
+
+@router.get("/metrics")
+async def read_metrics(
+    core: CoreDep,
+    who: Reader,
+    task_id: str,
+    series: str = "train",
+    names: Annotated[str | None, Query(description="Comma-separated; all if not given.", examples=["loss"])] = None,
+    max_points: Annotated[int | None, Query(ge=2, le=100_000, description="Down-sample to at most this many.")] = None,
+    after_step: Annotated[int | None, Query(ge=-(2**62), le=2**62)] = None,
+) -> MetricsView:
+    """Read the points of a series in step order."""
+    return await metrics.read(
+        core, who, task_id, series=series, names=split_names(names), max_points=max_points, after_step=after_step
+    )
+
+
+@router.get("/log")
+async def read_log(
+    core: CoreDep,
+    who: Reader,
+    task_id: str,
+    offset: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    tail_bytes: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    limit_bytes: Annotated[int, Query(ge=1, le=4 << 20)] = 65536,
+) -> LogView:
+    """Read a piece of a task's log: from an offset, or its tail."""
+    return await logs.read(core, who, task_id, offset=offset, tail_bytes=tail_bytes, limit_bytes=limit_bytes)
+
+
+@router.get("/log/stream", response_class=EventSourceResponse)
+async def follow_log(
+    core: CoreDep,
+    lifetime: LifetimeDep,
+    who: Reader,
+    task_id: str,
+    offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
+) -> Response:
+    """Follow a task's log: `log` events carry a `LogView`, their id is the next offset; `eos` says that it is whole."""
+    start = offset if last_event_id is None else last_event_id
+    first = await logs.read(core, who, task_id, offset=start)
+    return streams.respond(streams.log(core, lifetime, who, task_id, first))

@@ -1,0 +1,30 @@
+"""Workers: the machines that run tasks."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tunefleet.server.auth import Admin, CoreDep, Reader
+from tunefleet.server.params import Cursor, Limit
+from tunefleet.services import workers
+from tunefleet.wire.api import Page, WorkerView
+
+router = APIRouter(prefix="/workers", tags=["workers"])
+
+
+@router.get("")
+async def list_workers(core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None) -> Page[WorkerView]:
+    """List workers with what they have and what they run."""
+    return await workers.list_(core, who, limit=limit, cursor=cursor)
+
+
+@router.get("/{worker_id}")
+async def get_worker(core: CoreDep, who: Reader, worker_id: str) -> WorkerView:
+    """Show a worker."""
+    return await workers.get(core, who, worker_id)
+
+
+@router.delete("/{worker_id}", status_code=204)
+async def remove_worker(core: CoreDep, who: Admin, worker_id: str) -> None:
+    """Forget a worker that is gone for good."""
+    await workers.remove(core, who, worker_id)

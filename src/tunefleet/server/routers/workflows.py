@@ -1,0 +1,80 @@
+"""Workflows: what a user submits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
+
+from tunefleet.server import bodies
+from tunefleet.server.auth import CoreDep, Member, Reader, require_reader
+from tunefleet.server.params import Cursor, Limit
+from tunefleet.services import workflows
+from tunefleet.wire.api import Page, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
+
+router = APIRouter(prefix="/workflows", tags=["workflows"])
+
+_BODY = bodies.documented(bodies.json_of(SubmitRequest), ("application/yaml", {"type": "string"}))
+_YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"})
+
+
+async def _submission(request: Request) -> SubmitRequest:
+    body = await request.body()
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind == "application/json":
+        return bodies.parse(body, SubmitRequest)
+    if kind not in _YAML_TYPES:
+        raise HTTPException(415, f"A document is sent as application/json or application/yaml, not as {kind}.")
+    return SubmitRequest(document=bodies.text(body))
+
+
+@router.post("", status_code=201, response_model=WorkflowDetail, openapi_extra=_BODY)
+async def submit(
+    request: Request,
+    core: CoreDep,
+    who: Member,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """Submit a workflow; the same `Idempotency-Key` again returns the first answer."""
+    submission = await _submission(request)
+    detail = await workflows.submit(core, who, submission, idempotency_key=idempotency_key)
+    return bodies.answer(detail, 201)
+
+
+@router.post("/validate", dependencies=[Depends(require_reader)], openapi_extra=_BODY)
+async def validate(request: Request) -> ValidateReply:
+    """Validate a document without storing it; every fault is listed with line and column."""
+    submission = await _submission(request)
+    return workflows.validate(submission.document, submission.filename)
+
+
+@router.get("")
+async def list_workflows(
+    core: CoreDep,
+    who: Reader,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    status: Annotated[str | None, Query(examples=["running"])] = None,
+    owner: str | None = None,
+    name: str | None = None,
+) -> Page[WorkflowView]:
+    """List workflows, newest first."""
+    return await workflows.list_(core, who, limit=limit, cursor=cursor, status=status, owner=owner, name=name)
+
+
+@router.get("/{workflow_id}")
+async def get_workflow(core: CoreDep, who: Reader, workflow_id: str) -> WorkflowDetail:
+    """Show a workflow with its tasks and its document."""
+    return await workflows.get(core, who, workflow_id)
+
+
+@router.delete("/{workflow_id}", status_code=204)
+async def remove_workflow(core: CoreDep, who: Member, workflow_id: str) -> None:
+    """Remove a workflow whose tasks are all final, with what they produced."""
+    await workflows.remove(core, who, workflow_id)
+
+
+@router.post("/{workflow_id}/cancel")
+async def cancel_workflow(core: CoreDep, who: Member, workflow_id: str) -> WorkflowDetail:
+    """Cancel every task of a workflow that is not final."""
+    return await workflows.cancel(core, who, workflow_id)

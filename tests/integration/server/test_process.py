@@ -1,0 +1,141 @@
+"""`python -m tunefleet.server` as a process: how it starts, what it costs, and what keeps it from starting."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+
+def command(data: Path, port: int, *more: str) -> list[str]:
+    return [sys.executable, "-m", "tunefleet.server", "--data", str(data), "--port", str(port), *more]
+
+
+def answers(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/api/v1/healthz", timeout=1).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@contextmanager
+def server(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(command(data, port), stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 20
+        while not answers(port):
+            assert process.poll() is None, process.stderr.read() if process.stderr else ""
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def refused(data: Path, port: int, *more: str, env: dict[str, str] | None = None) -> str:
+    """Start a server that cannot start; return its one sentence."""
+    done = subprocess.run(
+        command(data, port, *more),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env={**os.environ, **(env or {})},
+    )
+    assert done.returncode == 1, done
+    assert "Traceback" not in done.stderr
+    return next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+
+
+def test_start_serve_stop(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    port = free_port()
+    with server(tmp_path / "data", port) as process:
+        key = (tmp_path / "data/keys/admin.key").read_text().strip()
+        assert (tmp_path / "data/keys/admin.key").stat().st_mode & 0o777 == 0o600
+        reply = httpx.get(f"http://127.0.0.1:{port}/api/v1/info", headers={"X-API-Key": key})
+        assert reply.json()["role"] == "admin"
+        assert psutil.Process(process.pid).memory_info().rss < 150 << 20
+        process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert process.wait(10) == 0
+        assert time.monotonic() - began < 3
+        assert process.stderr is not None
+        log = process.stderr.read()
+    assert f"http://127.0.0.1:{port}" in log
+    assert "Traceback" not in log
+    assert key not in log
+
+
+def test_killed_server_starts_again_on_its_data(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    port = free_port()
+    with server(tmp_path / "data", port):
+        key = (tmp_path / "data/keys/admin.key").read_text()
+    with server(tmp_path / "data", port):
+        assert (tmp_path / "data/keys/admin.key").read_text() == key
+
+
+def test_taken_port_names_its_owner_and_the_way_out(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        message = refused(tmp_path / "data", port)
+    assert str(port) in message
+    assert str(os.getpid()) in message
+    assert "--port" in message
+
+
+def test_second_server_on_one_data_folder_names_the_first(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    port = free_port()
+    with server(tmp_path / "data", port) as first:
+        message = refused(tmp_path / "data", free_port())
+        assert str(first.pid) in message
+        assert str(tmp_path / "data") in message
+        assert answers(port)
+
+
+def test_corrupt_database_is_said_and_left_alone(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    data = tmp_path / "data"
+    port = free_port()
+    with server(data, port):
+        pass
+    database = next(path for path in data.iterdir() if path.suffix in {".db", ".sqlite", ".sqlite3"})
+    for extra in data.glob(f"{database.name}-*"):
+        extra.unlink()
+    rubbish = b"SQLite format 3\0" + os.urandom(4096)
+    database.write_bytes(rubbish)
+    message = refused(data, port)
+    assert str(database) in message
+    assert database.read_bytes() == rubbish
+
+
+def test_data_folder_that_is_a_file(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    (tmp_path / "data").write_text("not a folder")
+    assert str(tmp_path / "data") in refused(tmp_path / "data", free_port())
+
+
+@pytest.mark.parametrize(
+    ("more", "env", "named"),
+    [
+        (["--host", "no-such-host.invalid"], {}, "no-such-host.invalid"),
+        (["--host", "192.0.2.1"], {}, "192.0.2.1"),
+        ([], {"LOG_LEVEL": "LOUD"}, "LOUD"),
+        ([], {"TUNEFLEET_LOST_AFTER_S": "soon"}, "TUNEFLEET_LOST_AFTER_S"),
+        ([], {"TUNEFLEET_DATABASE_URL": "postgresql://x/y"}, "postgresql"),
+    ],
+)
+def test_bad_settings_are_named(
+    tmp_path: Path, free_port: Callable[[], int], more: list[str], env: dict[str, str], named: str
+) -> None:
+    assert named in refused(tmp_path / "data", free_port(), *more, env=env)

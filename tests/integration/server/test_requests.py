@@ -1,0 +1,169 @@
+"""What a request may look like, and what its failure looks like."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.server.support import ECHO, Running, is_problem, submit
+from tunefleet import errors
+from tunefleet.server import problems
+
+
+def test_every_error_has_a_status() -> None:
+    def codes(root: type[errors.TunefleetError]) -> set[str]:
+        return {root.code}.union(*(codes(child) for child in root.__subclasses__() if "tests" not in child.__module__))
+
+    assert codes(errors.TunefleetError) <= set(problems.STATUSES)
+
+
+def test_bad_document_lists_every_fault_with_its_line(admin: httpx.Client) -> None:
+    document = ECHO.replace("items:", "itemz:") + "  unknown: 1\n"
+    body = is_problem(admin.post("/workflows", json={"document": document}), 422, "spec_invalid")
+    assert len(body["faults"]) >= 2
+    assert all(fault["line"] > 0 for fault in body["faults"])
+    reply = admin.post("/workflows/validate", json={"document": document})
+    assert reply.status_code == 200
+    assert reply.json()["ok"] is False
+    assert len(reply.json()["faults"]) >= 2
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"document": 1}', b'{"document": "", "nonsense": 1}'])
+def test_bad_body_is_a_problem_that_names_the_field(admin: httpx.Client, body: bytes) -> None:
+    reply = admin.post("/workflows", content=body, headers={"Content-Type": "application/json"})
+    assert is_problem(reply, 422, "request_invalid")["faults"]
+
+
+def test_bad_query_unknown_path_and_method_are_problems(admin: httpx.Client) -> None:
+    fault = is_problem(admin.get("/tasks?limit=0"), 422, "request_invalid")["faults"][0]
+    assert "limit" in fault["path"]
+    is_problem(admin.get("/nothing"), 404, "not_found")
+    is_problem(admin.get("/tasks/task-ffffffffffff"), 404, "not_found")
+    reply = admin.put("/tasks")
+    is_problem(reply, 405, "method_not_allowed")
+    assert "GET" in reply.headers["allow"]
+
+
+def test_document_may_be_sent_as_yaml(admin: httpx.Client) -> None:
+    reply = admin.post("/workflows", content=ECHO, headers={"Content-Type": "application/yaml; charset=utf-8"})
+    assert reply.status_code == 201, reply.text
+    assert reply.json()["document"] == ECHO
+    bad = admin.post("/workflows", content=b"\xff\xfe", headers={"Content-Type": "application/yaml"})
+    is_problem(bad, 422, "request_invalid")
+    is_problem(
+        admin.post("/workflows", content=ECHO, headers={"Content-Type": "image/png"}), 415, "unsupported_media_type"
+    )
+
+
+def test_submit_is_idempotent(admin: httpx.Client) -> None:
+    def send(key: str) -> str:
+        reply = admin.post("/workflows", json={"document": ECHO}, headers={"Idempotency-Key": key})
+        assert reply.status_code == 201, reply.text
+        return str(reply.json()["id"])
+
+    first = send("one")
+    assert send("one") == first
+    assert send("two") != first
+
+
+def test_body_over_the_limit_is_refused_before_it_is_read(admin: httpx.Client, running: Running) -> None:
+    limit = running.core.settings.max_body_bytes
+    declared = admin.post("/workflows", content=b"x" * (limit + 1), headers={"Content-Type": "application/yaml"})
+    assert str(limit) in is_problem(declared, 413, "too_large")["detail"]
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(limit // 65536 + 1):
+            yield b"x" * 65536
+
+    for path in ["/workflows", "/keys", "/link/exchange"]:
+        reply = admin.post(path, content=chunks(), headers={"Content-Type": "application/json"})
+        is_problem(reply, 413, "too_large")
+    assert admin.get("/healthz").status_code == 200
+
+
+def test_upload_over_its_limit_is_refused(start: Callable[..., Running], tmp_path: Path) -> None:
+    running = start(tmp_path / "data", max_upload_bytes=1000)
+    try:
+        with running.client(running.admin_key) as client:
+            headers = {"Upload-Offset": "0", "Upload-Length": "2000"}
+            reply = client.put(f"/blobs/{'0' * 64}", content=b"x" * 2000, headers=headers)
+            is_problem(reply, 413, "too_large")
+    finally:
+        running.stop()
+        running.core.close()
+
+
+def test_security_headers_are_on_every_answer(admin: httpx.Client, running: Running) -> None:
+    for reply in [admin.get("/tasks"), admin.get("/nothing"), httpx.get(f"{running.url}/login")]:
+        assert reply.headers["x-content-type-options"] == "nosniff"
+        assert reply.headers["x-frame-options"] == "DENY"
+        assert "default-src 'none'" in reply.headers["content-security-policy"]
+        assert reply.headers["cache-control"] == "no-store"
+        assert "server" not in reply.headers
+
+
+def test_configured_origin_gets_cors_without_credentials(start: Callable[..., Running], tmp_path: Path) -> None:
+    running = start(tmp_path / "data", cors_origins=("https://lab.example",))
+    try:
+        with running.client(running.admin_key) as client:
+            preflight = client.options(
+                "/tasks",
+                headers={
+                    "Origin": "https://lab.example",
+                    "Access-Control-Request-Method": "GET",
+                    "Access-Control-Request-Headers": "authorization",
+                },
+            )
+            assert preflight.headers["access-control-allow-origin"] == "https://lab.example"
+            assert "access-control-allow-credentials" not in preflight.headers
+            other = client.get("/tasks", headers={"Origin": "https://evil.example"})
+            assert "access-control-allow-origin" not in other.headers
+    finally:
+        running.stop()
+        running.core.close()
+
+
+def test_unexpected_failure_tells_nothing_and_logs_all(
+    admin: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the secret is 1234")
+
+    monkeypatch.setattr("tunefleet.services.tasks.list_", broken)
+    with caplog.at_level(logging.ERROR):
+        body = is_problem(admin.get("/tasks"), 500, "internal")
+    assert "1234" not in str(body)
+    assert any(record.exc_info and "1234" in str(record.exc_info[1]) for record in caplog.records)
+
+
+def test_access_log_has_no_query_string(admin: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, logger="tunefleet.server.access"):
+        admin.get("/tasks?limit=7")
+        admin.post("/keys?code=secret-code", json={"name": "logged"})
+    lines = [record.getMessage() for record in caplog.records if record.name == "tunefleet.server.access"]
+    assert any("/api/v1/tasks" in line and "200" in line for line in lines)
+    assert not any("limit=7" in line or "secret-code" in line for line in lines)
+
+
+def test_lists_are_paged_and_filtered(admin: httpx.Client) -> None:
+    made = {submit(admin) for _ in range(5)}
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = admin.get("/tasks", params={"limit": 2, **({"cursor": cursor} if cursor else {})}).json()
+        assert len(page["items"]) <= 2
+        found += [task["id"] for task in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            break
+    assert len(found) == len(set(found))
+    assert made <= set(found)
+    assert admin.get("/tasks?kind=sft").json()["items"] == []
+    one = admin.get(f"/tasks/{found[0]}").json()
+    assert admin.get("/tasks", params={"workflow_id": one["workflow_id"]}).json()["items"][0]["id"] == found[0]
+    is_problem(admin.get("/tasks?cursor=nonsense"), 422, "input_invalid")
