@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -12,52 +11,34 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from tunefleet.errors import ModelError
+from tunefleet.spec import LoraSpec
 
-ALL_LINEAR = "all-linear"
+ALL_LINEAR: Literal["all-linear"] = "all-linear"
 
 
-def lora_config(
-    model: PreTrainedModel,
-    *,
-    rank: int,
-    alpha: float,
-    dropout: float,
-    bias: Literal["none", "all", "lora_only"],
-    targets: Sequence[str] | str,
-    rslora: bool = False,
-    dora: bool = False,
-    modules_to_save: Sequence[str] = (),
-    base_name: str,
-) -> LoraConfig:
+def lora_config(model: PreTrainedModel, lora: LoraSpec, base_name: str) -> LoraConfig:
     """Build the configuration of a new adapter.
 
     Args:
         model: The base.
-        rank: Inner dimension.
-        alpha: Scale; the update is multiplied by alpha / rank (rsLoRA: alpha / sqrt(rank)).
-        dropout: On the adapter's input.
-        bias: Which biases are trained along.
-        targets: Ends of module names, one regular expression over whole names, or `all-linear`.
-        rslora: Scale by the square root of the rank.
-        dora: Train magnitudes apart from directions.
-        modules_to_save: Modules that are trained as a whole and saved with the adapter.
+        lora: What the user wants.
         base_name: What the adapter's config names as its base.
 
     Raises:
         ModelError: If a target matches nothing, or the output head.
     """
-    _check_targets(model, targets)
-    _check_exist(model, modules_to_save)
+    _check_targets(model, lora.target_modules)
+    _check_exist(model, lora.modules_to_save)
     config = LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        bias=bias,
-        target_modules=targets if isinstance(targets, str) else list(targets),
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        bias=lora.bias,
+        target_modules=ALL_LINEAR if lora.target_modules == ALL_LINEAR else list(lora.target_modules),
         task_type=TaskType.CAUSAL_LM,
-        use_rslora=rslora,
-        use_dora=dora,
-        modules_to_save=list(modules_to_save) or None,
+        use_rslora=lora.use_rslora,
+        use_dora=lora.use_dora,
+        modules_to_save=list(lora.modules_to_save) or None,
     )
     config.base_model_name_or_path = base_name
     return config
@@ -91,14 +72,15 @@ def candidates(model: PreTrainedModel) -> list[str]:
     )
 
 
-def _check_targets(model: PreTrainedModel, targets: Sequence[str] | str) -> None:
+def _check_targets(model: PreTrainedModel, targets: Sequence[str] | Literal["all-linear"]) -> None:
     if targets == ALL_LINEAR:
         return
     hint = f"This model has: {', '.join(candidates(model))}; or write {ALL_LINEAR}."
     names = [name for name, _ in model.named_modules()]
     head = model.get_output_embeddings()
-    for target in [targets] if isinstance(targets, str) else targets:
-        matched = [name for name in names if _matches(name, target, whole=isinstance(targets, str))]
+    for target in targets:
+        # As PEFT matches them.
+        matched = [name for name in names if name == target or name.endswith(f".{target}")]
         if not matched:
             raise ModelError(f"`lora.target_modules` names {target!r}, which no module of the model matches.", hint=hint)
         if any(model.get_submodule(name) is head for name in matched):
@@ -106,11 +88,6 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str] | str) -> None
                 f"`lora.target_modules` names the output head ({target!r}), whose adapter would never be trained.",
                 hint=f"Leave it out, or name it in `lora.modules_to_save`. {hint}",
             )
-
-
-def _matches(name: str, target: str, *, whole: bool) -> bool:
-    """Match as PEFT does: a single text is a regular expression, an element of a list is the end of a name."""
-    return re.fullmatch(target, name) is not None if whole else name == target or name.endswith(f".{target}")
 
 
 def _check_exist(model: PreTrainedModel, names: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from tunefleet.errors import MachineError, ModelError
 from tunefleet.programs import assets
@@ -108,6 +108,22 @@ def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
+def context_length(source: Source) -> int | None:
+    """Return the longest sequence that the model knows positions for; `None` if its config does not say.
+
+    Raises:
+        ModelError: If its config cannot be read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(
+            source.path, revision=source.revision, trust_remote_code=source.trust_remote_code
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _unloadable("model", source, error) from error
+    length = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return length if isinstance(length, int) else None
+
+
 def load_model(
     source: Source,
     kernels: Kernels,
@@ -145,8 +161,6 @@ def load_model(
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unloadable("model", source, error) from error
-    # The cache is of use to generation only, and generation asks for it.
-    model.config.use_cache = False
     return model
 
 

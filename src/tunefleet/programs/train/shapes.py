@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any
 
 from tunefleet.errors import DataError
+from tunefleet.spec import TextShape
 
 Message = dict[str, Any]
 
@@ -39,36 +40,29 @@ class Chat:
 
 
 Example = Plain | Pair | Chat
-Kind = Literal["text", "prompt_response", "messages"]
 
 # People who exchange data sets of conversations use both vocabularies.
 _ROLES = {"human": "user", "gpt": "assistant"}
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
-    """Which columns the user named; `None` where nothing was said."""
-
-    text: str | None = None
-    prompt: str | None = None
-    response: str | None = None
-    messages: str | None = None
-    separator: str = "\n\n"
-
-
-@dataclass(frozen=True, slots=True)
 class Shape:
-    """How the rows of one dataset are to be read.
+    """How the rows of one dataset are read.
 
     Args:
-        kind: What each row is.
-        columns: The columns that hold it.
+        wanted: What each row is, and the columns that hold it; never `auto`.
         origin: What the user calls the dataset, for messages.
     """
 
-    kind: Kind
-    columns: Columns
+    wanted: TextShape
     origin: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are used."""
+        if self.wanted.kind == "messages":
+            return (self.wanted.messages,)
+        return (self.wanted.prompt, self.wanted.response) if self.wanted.kind == "pair" else (self.wanted.text,)
 
     def read(self, number: int, row: Mapping[str, Any]) -> Example:
         """Read one row.
@@ -80,13 +74,12 @@ class Shape:
         Raises:
             DataError: If the row lacks a column or holds something else there.
         """
-        columns = self.columns
-        if self.kind == "messages":
-            return self._chat(number, row, columns.messages or "")
-        if self.kind == "prompt_response":
-            prompt = self._text(number, row, columns.prompt or "") + columns.separator
-            return Pair(prompt, self._text(number, row, columns.response or ""))
-        return Plain(self._text(number, row, columns.text or ""))
+        if self.wanted.kind == "messages":
+            return self._chat(number, row, self.wanted.messages)
+        if self.wanted.kind == "pair":
+            prompt = self._text(number, row, self.wanted.prompt) + self.wanted.separator
+            return Pair(prompt, self._text(number, row, self.wanted.response))
+        return Plain(self._text(number, row, self.wanted.text))
 
     def _value(self, number: int, row: Mapping[str, Any], column: str) -> Any:
         if column not in row:
@@ -119,11 +112,11 @@ class Shape:
         return Chat(messages, json.loads(tools) if isinstance(tools, str) else tools)
 
 
-def choose(named: Columns, available: Iterable[str], origin: str) -> Shape:
-    """Decide what the rows are, from the columns that the user named or else from those that exist.
+def choose(wanted: TextShape, available: Iterable[str], origin: str) -> Shape:
+    """Decide what the rows are, from what the user said or else from the columns that exist.
 
     Args:
-        named: The columns of the spec.
+        wanted: The shape of the spec; `auto` if nothing was said.
         available: The columns of the first row.
         origin: What the user calls the dataset.
 
@@ -131,45 +124,26 @@ def choose(named: Columns, available: Iterable[str], origin: str) -> Shape:
         DataError: If a named column does not exist, or none was named and none has a usual name.
     """
     columns = set(available)
-    shape = _named_shape(named, origin) or _usual_shape(named, columns, origin)
-    if shape is None:
-        raise DataError(
-            f"{origin} has none of the usual columns `text`, `messages`, `prompt` with `response`.",
-            hint=f"Name the ones to use in `data`; it has: {_list(columns)}.",
-        )
-    used = shape.columns
-    for column in (used.text, used.prompt, used.response, used.messages):
-        if column is not None and column not in columns:
+    shape = Shape(_usual(columns, wanted, origin) if wanted.kind == "auto" else wanted, origin)
+    for column in shape.columns:
+        if column not in columns:
             raise DataError(f"{origin} has no column {column!r}.", hint=f"It has: {_list(columns)}.")
     return shape
 
 
-def _named_shape(named: Columns, origin: str) -> Shape | None:
-    if named.messages is not None:
-        return Shape("messages", Columns(messages=named.messages), origin)
-    if named.prompt is not None and named.response is not None:
-        return Shape(
-            "prompt_response",
-            Columns(prompt=named.prompt, response=named.response, separator=named.separator),
-            origin,
-        )
-    if named.prompt is not None or named.response is not None:
-        missing = "the column of responses" if named.response is None else "the column of prompts"
-        raise DataError(f"The spec names one of prompt and response for {origin}.", hint=f"Name {missing} too.")
-    if named.text is not None:
-        return Shape("text", Columns(text=named.text), origin)
-    return None
-
-
-def _usual_shape(named: Columns, columns: set[str], origin: str) -> Shape | None:
+def _usual(columns: set[str], wanted: TextShape, origin: str) -> TextShape:
     for name in ("messages", "conversations"):
         if name in columns:
-            return Shape("messages", Columns(messages=name), origin)
+            return TextShape("messages", messages=name)
     for response in ("response", "completion"):
         if {"prompt", response} <= columns:
-            pair = Columns(prompt="prompt", response=response, separator=named.separator)
-            return Shape("prompt_response", pair, origin)
-    return Shape("text", Columns(text="text"), origin) if "text" in columns else None
+            return replace(wanted, kind="pair", prompt="prompt", response=response)
+    if "text" in columns:
+        return TextShape("text", text="text")
+    raise DataError(
+        f"{origin} has none of the usual columns `text`, `messages`, `prompt` with `response`.",
+        hint=f"Name the ones to use in `data`; it has: {_list(columns)}.",
+    )
 
 
 def _message(where: str, column: str, message: Any) -> Message:

@@ -1,0 +1,107 @@
+"""The entry of every trainer process: reads `job.json`, calls the program that it names, says how it ended.
+
+Started as `python -m tunefleet.programs.run FOLDER`, or called by the fork server. Whoever supervises reads the end
+from `status.json`; the exit code only repeats it.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import logging
+import shutil
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from tunefleet import attach
+from tunefleet.errors import InputError, MachineError, TunefleetError, UnreachableError
+from tunefleet.wire.jobfolder import Job
+
+logger = logging.getLogger(__name__)
+
+ErrorKind = Literal["input", "oom", "disk", "network", "bug"]
+FAILED = 1
+INPUT_FAILED = 2
+_NEARLY_FULL_BYTES = 16 << 20
+_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+def main(folder: Path) -> int:
+    """Run the job of a folder.
+
+    Args:
+        folder: The job folder; its `job.json` names the program.
+
+    Returns:
+        The exit code: 0 if the program ended properly, 2 if something that the user named cannot be used, else 1.
+
+    Raises:
+        SystemExit: If the program was aborted by a command; its end is in the status already.
+    """
+    _log_to_stderr()
+    session = attach.open_session(folder)
+    try:
+        job = Job.model_validate(session.job)
+        session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
+        _program(job.program)(folder)
+        session.finish()
+    except Exception as error:  # the edge of the process: every end is recorded
+        kind = kind_of(error, folder)
+        message = sentence_of(error)
+        logger.exception("The job failed") if kind == "bug" else logger.error("The job failed: %s", message)
+        session.journal.event("launch.failed", message, "error")
+        session.fail(message, kind, traceback.format_exc())
+        return INPUT_FAILED if kind == "input" else FAILED
+    finally:
+        session.close()
+    return 0
+
+
+def kind_of(error: BaseException, folder: Path) -> ErrorKind:
+    """Say what kind of failure an exception is: decides whether a retry makes sense.
+
+    Args:
+        error: What the program raised.
+        folder: The job folder; libraries hide a full disk behind errors of their own.
+    """
+    if isinstance(error, UnreachableError | ConnectionError | TimeoutError):
+        return "network"
+    if isinstance(error, InputError | MachineError):
+        return "input"
+    text = str(error)
+    # torch is not imported here: a program without it must start without it.
+    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+        return "oom"
+    if isinstance(error, RuntimeError) and any(sign in text for sign in _OUT_OF_MEMORY):
+        return "oom"
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in text:
+        return "disk"
+    if shutil.disk_usage(folder).free < _NEARLY_FULL_BYTES:
+        return "disk"
+    return "bug"
+
+
+def sentence_of(error: BaseException) -> str:
+    """Say in one sentence what went wrong; ours are written for the user, others get their type in front."""
+    if isinstance(error, TunefleetError):
+        return str(error)
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _program(name: str) -> Callable[[Path], None]:
+    module, _, function = name.partition(":")
+    program: Callable[[Path], None] = getattr(importlib.import_module(module), function)
+    return program
+
+
+def _log_to_stderr() -> None:
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

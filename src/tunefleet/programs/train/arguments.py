@@ -1,0 +1,95 @@
+"""Translate a spec into TRL's training arguments. Decides nothing about data or about the model."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from trl import SFTConfig
+
+from tunefleet.errors import MachineError
+from tunefleet.programs.train.hardware import Hardware, Kernels
+from tunefleet.spec import TrainingTaskSpec
+
+_SMALLEST_EVALUATION_BATCH = 8
+_BITSANDBYTES = {"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}
+
+
+def training_arguments(
+    spec: TrainingTaskSpec, hardware: Hardware, kernels: Kernels, output_dir: Path, run_name: str
+) -> SFTConfig:
+    """Build the arguments.
+
+    Args:
+        spec: What the user wants.
+        hardware: What is there.
+        kernels: What was chosen for it.
+        output_dir: Where checkpoints go.
+        run_name: Name of the run in trackers.
+
+    Raises:
+        MachineError: If a tracker or optimizer needs a package that is not installed.
+    """
+    training = spec.training
+    _check_installed(spec)
+    evaluates = training.eval_strategy != "no"
+    return SFTConfig(
+        output_dir=str(output_dir),
+        run_name=run_name,
+        project="tunefleet",
+        num_train_epochs=training.num_train_epochs,
+        max_steps=training.max_steps or -1,
+        per_device_train_batch_size=training.batch_size,
+        per_device_eval_batch_size=max(training.batch_size, _SMALLEST_EVALUATION_BATCH),
+        gradient_accumulation_steps=training.gradient_accumulation_steps,
+        learning_rate=training.learning_rate,
+        lr_scheduler_type=training.lr_scheduler_type,
+        # Transformers takes a number below one as a part of all steps.
+        warmup_steps=training.warmup_steps or training.warmup_ratio,
+        weight_decay=training.weight_decay,
+        max_grad_norm=training.max_grad_norm,
+        optim=training.optim or "adamw_torch_fused",
+        seed=training.seed,
+        data_seed=training.seed,
+        bf16=kernels.compute == "bfloat16",
+        fp16=kernels.compute == "float16",
+        use_cpu=hardware.device == "cpu",
+        use_liger_kernel=kernels.liger,
+        gradient_checkpointing=training.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False} if training.gradient_checkpointing else None,
+        neftune_noise_alpha=training.neftune_noise_alpha,
+        # Rows come tokenised, cut and packed; only the collator needs to know.
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+        packing=training.packing,
+        padding_free=training.packing or (kernels.varlen and training.batch_size > 1),
+        dataloader_num_workers=training.dataloader_num_workers,
+        dataloader_pin_memory=hardware.device == "cuda",
+        logging_steps=training.logging_steps,
+        include_num_input_tokens_seen="non_padding",
+        # The filter shows the last finite loss instead of a NaN: a broken run would look healthy.
+        logging_nan_inf_filter=False,
+        save_strategy=training.save_strategy,
+        save_steps=training.save_steps,
+        save_total_limit=training.save_total_limit,
+        eval_strategy=training.eval_strategy,
+        eval_steps=training.evaluation_steps if training.eval_strategy == "steps" else None,
+        load_best_model_at_end=training.load_best_model_at_end,
+        metric_for_best_model="eval_loss" if evaluates else None,
+        greater_is_better=False if evaluates else None,
+        report_to=[name for name in training.report_to if name != "tensorboard"],
+        disable_tqdm=True,
+        ddp_find_unused_parameters=False,
+    )
+
+
+def _check_installed(spec: TrainingTaskSpec) -> None:
+    needed = [(f"training.report_to: {name}", name) for name in spec.training.report_to]
+    if spec.training.optim in _BITSANDBYTES:
+        needed.append((f"training.optim: {spec.training.optim}", "bitsandbytes"))
+    for wish, package in needed:
+        if importlib.util.find_spec(package) is None:
+            raise MachineError(
+                f"The spec asks for `{wish}`, and the package {package} is not installed.",
+                hint=f"pip install {package} on the worker, or leave it out.",
+            )

@@ -1,0 +1,257 @@
+"""A training from beginning to end: data → tokens → model → loss before → training → loss after → delivery.
+
+May be killed at any moment and started again on the same folder: then it goes on from the newest valid checkpoint,
+with the loss before the training that it had measured then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import transformers
+from transformers import PreTrainedTokenizerBase, set_seed
+
+from tunefleet import attach
+from tunefleet.errors import InputError
+from tunefleet.programs.train import assemble, hardware, model, outputs, packing, result, samples, sources
+from tunefleet.programs.train.arguments import training_arguments
+from tunefleet.programs.train.result import Clock, Material, Measured
+from tunefleet.programs.train.tokens import Encoder, Tokenized, tokenize
+from tunefleet.programs.train.trackers import tensorboard
+from tunefleet.programs.train.trainer import ContinueTokenCount, StopWhenWorse, Trainer
+from tunefleet.spec import LoraSftSpec, TrainingTaskSpec, load_task_spec
+from tunefleet.wire.jobfolder import Job, JobFolder
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One process start of a training: what it is to do and where."""
+
+    job: Job
+    spec: TrainingTaskSpec
+    folder: JobFolder
+    session: attach.JobSession
+    clock: Clock
+
+    @property
+    def workspace(self) -> Path:
+        """Where archives are unpacked."""
+        return self.folder.root / "inputs"
+
+    @property
+    def baseline(self) -> Path:
+        """Where the measurement before the training is kept for later launches."""
+        return self.folder.root / "baseline.json"
+
+    @property
+    def product(self) -> Path:
+        """The folder that is delivered."""
+        return self.folder.root / ("final_lora" if isinstance(self.spec, LoraSftSpec) else "final_model")
+
+
+def run(folder: Path) -> None:
+    """Run the training of a job folder.
+
+    Raises:
+        InputError: If data, model or options cannot be used.
+        MachineError: If this machine lacks what the spec asks for.
+    """
+    paths = JobFolder(folder)
+    if paths.responses_json.exists():
+        logger.info("The training has its result already; it is not run again")
+        return
+    session = attach.open_session(folder)
+    job = Job.model_validate(session.job)
+    spec = load_task_spec(job.spec)
+    if not isinstance(spec, TrainingTaskSpec):
+        raise InputError(f"A task of kind {job.kind!r} is not a training.")
+    _quieten()
+    _train(Launch(job, spec, paths, session, Clock()))
+
+
+def _train(launch: Launch) -> None:
+    spec, clock, session = launch.spec, launch.clock, launch.session
+    machine = hardware.inspect()
+    kernels = hardware.choose(
+        machine, bf16=spec.training.bf16, fp16=spec.training.fp16, attention=spec.attention, liger=spec.training.liger
+    )
+    with clock.part("data"):
+        portions = sources.open_portions(spec.data, launch.job.inputs, launch.workspace, seed=spec.training.seed)
+    with clock.part("model"):
+        base = assemble.locate_base(spec, launch.job.inputs, launch.workspace)
+        tokenizer = model.load_tokenizer(base.source)
+    with clock.part("tokenizing"):
+        encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
+        material = _prepare(launch, portions, encoder, model.context_length(base.source))
+    with clock.part("model"):
+        trainer = _build_trainer(launch, base, tokenizer, material, machine, kernels)
+    questions = _questions(launch, portions, encoder, trainer)
+    with clock.part("evaluation_before"):
+        before = _baseline(launch, trainer, tokenizer, questions)
+    resume = str(session.resume.path) if session.resume else None
+    with clock.part("training"):
+        trainer.train(resume_from_checkpoint=resume)
+    with clock.part("evaluation_after"):
+        after = _measure(launch, trainer, tokenizer, questions, trainer.state.global_step, "after")
+    with clock.part("saving"):
+        delivered = _deliver(launch, trainer, tokenizer)
+    report = result.build(
+        launch.job,
+        spec,
+        trainer=trainer,
+        material=material,
+        hardware=machine,
+        kernels=kernels,
+        before=before,
+        after=after,
+        clock=clock,
+        resumed_from=resume,
+        delivered=delivered,
+    )
+    outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
+
+
+def _prepare(launch: Launch, portions: sources.Portions, encoder: Encoder, context: int | None) -> Material:
+    training, journal = launch.spec.training, launch.session.journal
+    max_length = min(training.max_seq_length, context or training.max_seq_length)
+    if max_length < training.max_seq_length:
+        journal.event("data.context", f"Rows are cut at {max_length} tokens, the longest that the model knows.")
+    train = _tokenized(portions.train, encoder, max_length, training.dataset_num_proc)
+    held_out = None
+    if portions.held_out is not None:
+        held_out = _tokenized(portions.held_out, encoder, max_length, training.dataset_num_proc)
+    for count, what in ((train.truncated, "longer than that and cut"), (train.dropped, "left out: nothing to learn")):
+        if count:
+            text = f"{count} of {train.rows + train.dropped} rows are {what} (limit: {max_length} tokens)."
+            journal.event("data.truncated", text, "warning")
+    packed = packing.pack(train.dataset, max_length, train.tokens) if training.packing else None
+    journal.event(
+        "data.ready",
+        f"{train.rows} rows, {train.tokens} tokens, {train.trained_tokens} of them to learn.",
+        data={"rows": train.rows, "tokens": train.tokens, "trained_tokens": train.trained_tokens},
+    )
+    shape = portions.train.shape
+    return Material(train, shape.wanted.kind, shape.origin, held_out, packed, max_length)
+
+
+def _tokenized(portion: sources.Portion, encoder: Encoder, max_length: int, processes: int | None) -> Tokenized:
+    return tokenize(portion.rows, portion.shape, encoder, max_length, processes)
+
+
+def _build_trainer(
+    launch: Launch,
+    base: assemble.Base,
+    tokenizer: PreTrainedTokenizerBase,
+    material: Material,
+    machine: hardware.Hardware,
+    kernels: hardware.Kernels,
+) -> Trainer:
+    spec = launch.spec
+    set_seed(spec.training.seed)
+    loaded, lora = assemble.load_base(spec, base, kernels)
+    count = ContinueTokenCount()
+    callbacks = [count, *attach.callbacks_for_job(launch.folder.root)]
+    stopping = spec.training.early_stopping
+    if stopping is not None:
+        callbacks.append(StopWhenWorse(stopping.patience, stopping.threshold))
+    if "tensorboard" in spec.training.report_to:
+        callbacks.append(tensorboard(launch.folder.root / "tensorboard"))
+    held_out = material.held_out
+    trainer = Trainer(
+        model=loaded,
+        args=training_arguments(spec, machine, kernels, launch.session.checkpoints_dir, launch.job.name),
+        train_dataset=material.packed.dataset if material.packed else material.train.dataset,
+        # Rows of like length share a batch: the loss is exact either way, and less is spent on padding.
+        eval_dataset=None if held_out is None else _by_length(held_out.dataset),
+        processing_class=tokenizer,
+        peft_config=lora,
+        callbacks=callbacks,
+    )
+    count.trainer = trainer
+    return trainer
+
+
+def _by_length(dataset: datasets.Dataset) -> datasets.Dataset:
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    return dataset.select(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
+
+
+def _questions(
+    launch: Launch, portions: sources.Portions, encoder: Encoder, trainer: Trainer
+) -> list[samples.Question]:
+    wanted = launch.spec.evaluate
+    if not wanted.answers or portions.held_out is None:
+        return []
+    context = getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
+    room = (context or launch.spec.training.max_seq_length) - wanted.max_new_tokens
+    return samples.choose_questions(portions.held_out, encoder, wanted.answers, room)
+
+
+def _baseline(
+    launch: Launch, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, questions: list[samples.Question]
+) -> Measured:
+    """Measure the untrained model, or read what an earlier launch has measured."""
+    if launch.baseline.exists():
+        kept = json.loads(launch.baseline.read_bytes())
+        return Measured(kept["loss"], [samples.Answer(**answer) for answer in kept["answers"]])
+    measured = _measure(launch, trainer, tokenizer, questions, 0, "before")
+    kept = {"loss": measured.loss, "answers": [answer.as_json() for answer in measured.answers]}
+    outputs.write_file(launch.baseline, json.dumps(kept).encode())
+    return measured
+
+
+def _measure(
+    launch: Launch,
+    trainer: Trainer,
+    tokenizer: PreTrainedTokenizerBase,
+    questions: list[samples.Question],
+    step: int,
+    when: str,
+) -> Measured:
+    if trainer.eval_dataset is None:
+        return Measured(None, [])
+    journal = launch.session.journal
+    loss = trainer.held_out_loss()
+    journal.metric(step, {"held_out_loss": loss})
+    journal.event(f"evaluation.{when}", f"The held-out loss {when} the training is {loss:.4f} nats per token.")
+    answers = samples.answer(trainer, tokenizer, questions, launch.spec.evaluate.max_new_tokens)
+    for index, answer in enumerate(answers):
+        journal.prediction(step, index, answer.prompt, answer.output, answer.reference)
+    return Measured(loss, answers)
+
+
+def _deliver(launch: Launch, trainer: Trainer, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    """Save the adapter or model and its archive; returns the keys of the result that say where."""
+    name = launch.product.name
+    keys: dict[str, Any] = {f"{name}_path": None, f"{name}_archive": None, f"{name}_archive_path": None}
+    if not launch.spec.training.save_model:
+        return keys
+
+    def write(folder: Path) -> None:
+        trainer.model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+    outputs.write_folder(launch.product, write)
+    keys[f"{name}_path"] = str(launch.product)
+    if launch.spec.output.wants_archive(name):
+        archive = outputs.write_archive(launch.product)
+        keys |= {
+            f"{name}_archive": archive.name,
+            f"{name}_archive_path": str(archive),
+            f"{name}_archive_bytes": archive.stat().st_size,
+        }
+    return keys
+
+
+def _quieten() -> None:
+    """Leave the log to what a person wants to read: no progress bars, warnings only."""
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_warning()

@@ -1,0 +1,197 @@
+"""`responses.json`: what a run did, what it really used, and how well it went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+
+from tunefleet.programs.train.hardware import Hardware, Kernels
+from tunefleet.programs.train.packing import Packed
+from tunefleet.programs.train.samples import Answer
+from tunefleet.programs.train.tokens import Tokenized
+from tunefleet.programs.train.trainer import Trainer
+from tunefleet.spec import TrainingTaskSpec
+from tunefleet.wire.jobfolder import Job
+
+
+class Clock:
+    """Adds up how long the parts of a launch take."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._parts: dict[str, float] = {}
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Measure what runs inside."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self._parts[name] = self._parts.get(name, 0.0) + time.monotonic() - started
+
+    def seconds(self) -> dict[str, float]:
+        """Return the parts and the total so far, in seconds."""
+        total = time.monotonic() - self._started
+        return {f"{name}_s": round(value, 3) for name, value in [*self._parts.items(), ("total", total)]}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The model at one moment: held-out loss in nats per token, and answers to held-out prompts."""
+
+    loss: float | None
+    answers: list[Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What was trained on and measured with."""
+
+    train: Tokenized
+    shape: str
+    origin: str
+    held_out: Tokenized | None
+    packed: Packed | None
+    max_length: int
+
+
+def build(
+    job: Job,
+    spec: TrainingTaskSpec,
+    *,
+    trainer: Trainer,
+    material: Material,
+    hardware: Hardware,
+    kernels: Kernels,
+    before: Measured,
+    after: Measured,
+    clock: Clock,
+    resumed_from: str | None,
+    delivered: dict[str, Any],
+) -> dict[str, Any]:
+    """Put the result together; the first keys are those of the orchestrator's contract."""
+    seconds = clock.seconds()
+    state = trainer.state
+    return {
+        "task_id": job.task_id,
+        "training_successful": True,
+        "training_time_seconds": seconds.get("training_s", 0.0),
+        "error_message": None,
+        "model_name": spec.model.source.identifier,
+        "dataset_size": material.train.rows,
+        "output_dir": str(Path(trainer.args.output_dir).parent),
+        "checkpoints_dir": str(trainer.args.output_dir),
+        "resume_from_path": resumed_from,
+        **delivered,
+        "steps": state.global_step,
+        "epochs": state.epoch,
+        "losses": _losses(trainer, before, after),
+        "held_out": _held_out(material, before, after),
+        "tokens": {
+            "seen": int(state.num_input_tokens_seen),
+            "dataset": material.train.tokens,
+            "dataset_trained": material.train.trained_tokens,
+        },
+        "throughput": _throughput(trainer, seconds, resumed_from),
+        "data": _data(material),
+        "used": used(trainer, spec, hardware, kernels, material),
+        "timings": seconds,
+    }
+
+
+def used(
+    trainer: Trainer, spec: TrainingTaskSpec, hardware: Hardware, kernels: Kernels, material: Material
+) -> dict[str, Any]:
+    """Say what was really used, as the objects tell it and not as the spec wished it."""
+    model, args = trainer.model, trainer.args
+    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    parameters = list(model.parameters())
+    return {
+        "device": hardware.device,
+        "device_name": hardware.name or None,
+        "compute_dtype": kernels.compute,
+        "weights_dtype": str(model.get_input_embeddings().weight.dtype).removeprefix("torch."),
+        "attention": model.config._attn_implementation,
+        "optimizer": type(optimizer).__name__,
+        "optimizer_fused": bool(optimizer.defaults.get("fused")),
+        "lr_scheduler": str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)),
+        "liger": kernels.liger,
+        "packing": args.packing,
+        "padding_free": args.padding_free,
+        "gradient_checkpointing": args.gradient_checkpointing,
+        "quantization": None if spec.quantized is None else spec.quantized.model_dump(mode="json"),
+        "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps,
+        "max_seq_length": material.max_length,
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "parameters_trained": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        "seed": args.seed,
+        "torch_threads": torch.get_num_threads(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__},
+    }
+
+
+def _losses(trainer: Trainer, before: Measured, after: Measured) -> dict[str, float | None]:
+    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    evaluated = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    return {
+        "train_first": logged[0] if logged else None,
+        "train_last": logged[-1] if logged else None,
+        "held_out_before": before.loss,
+        "held_out_after": after.loss,
+        "held_out_best": min([*evaluated, *([] if after.loss is None else [after.loss])], default=None),
+    }
+
+
+def _held_out(material: Material, before: Measured, after: Measured) -> dict[str, Any] | None:
+    if material.held_out is None or before.loss is None or after.loss is None:
+        return None
+    return {
+        "rows": material.held_out.rows,
+        "tokens": material.held_out.trained_tokens,
+        "unit": "nats per token",
+        "loss_before": before.loss,
+        "loss_after": after.loss,
+        "fall": before.loss - after.loss,
+        "answers": [
+            {**asdict(late), "before": early.output, "after": late.output}
+            for early, late in zip(before.answers, after.answers, strict=True)
+        ],
+    }
+
+
+def _throughput(trainer: Trainer, seconds: dict[str, float], resumed_from: str | None) -> dict[str, float]:
+    """Rates of this launch: what a launch before it did is not in its time."""
+    first = int(resumed_from.rsplit("-", 1)[-1]) if resumed_from else 0
+    steps = trainer.state.global_step - first
+    training_s = seconds.get("training_s", 0.0)
+    if steps <= 0 or training_s <= 0:
+        return {}
+    tokens = trainer.state.num_input_tokens_seen * steps / trainer.state.global_step
+    return {
+        "steps_per_s": steps / training_s,
+        "step_time_s": training_s / steps,
+        "tokens_per_s": tokens / training_s,
+    }
+
+
+def _data(material: Material) -> dict[str, Any]:
+    train, packed = material.train, material.packed
+    return {
+        "dataset": material.origin,
+        "shape": material.shape,
+        "rows": train.rows,
+        "dropped_rows": train.dropped,
+        "truncated_rows": train.truncated,
+        "held_out_rows": material.held_out.rows if material.held_out else 0,
+        "packed_sequences": packed.sequences if packed else None,
+        "packed_filled": round(packed.filled, 4) if packed else None,
+    }
