@@ -1,0 +1,192 @@
+"""What an artifact is: a sorted list of files with digests, and the digest of that list."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from tunefleet.artifacts.files import Progress, hash_file
+from tunefleet.errors import ArtifactError, NotFoundError
+from tunefleet.wire.api import FileEntry
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_DRIVE = re.compile(r"[A-Za-z]:")
+_MAX_PATH_BYTES: Final = 1024
+_MAX_PART_BYTES: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFile:
+    """A file of an artifact and where it lies on this machine.
+
+    Args:
+        entry: Path within the artifact, digest and size.
+        path: Where it lies.
+    """
+
+    entry: FileEntry
+    path: Path
+
+
+def is_digest(text: str) -> bool:
+    """Whether a text is a lowercase hex sha256."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+def manifest_digest(files: Iterable[FileEntry]) -> str:
+    """Return the digest of an artifact: sha256 of the canonical JSON `[[path, digest, size_bytes], …]`, by path.
+
+    Args:
+        files: The files, in any order.
+    """
+    rows = sorted((file.path, file.digest, file.size_bytes) for file in files)
+    return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+
+
+def check_path(path: str) -> str:
+    """Check that a path of an artifact names a file below its folder, on every system.
+
+    Args:
+        path: Relative, with forward slashes.
+
+    Returns:
+        The same path.
+
+    Raises:
+        ArtifactError: If it is absolute, climbs, or has a part that a file system could read otherwise.
+    """
+    parts = path.split("/")
+    shown = repr(path[:200])
+    if not path or path.startswith("/") or _DRIVE.match(path):
+        raise ArtifactError(f"The file name {shown} is not a relative path.")
+    if any(part in {"", ".", ".."} for part in parts):
+        raise ArtifactError(f"The file name {shown} leaves its folder or has an empty part.")
+    if "\\" in path or not path.isprintable():
+        raise ArtifactError(f"The file name {shown} has a backslash or a character that cannot be printed.")
+    if len(path.encode()) > _MAX_PATH_BYTES or any(len(part.encode()) > _MAX_PART_BYTES for part in parts):
+        raise ArtifactError(f"The file name {shown} is too long.")
+    return path
+
+
+def check_files(files: Iterable[FileEntry]) -> None:
+    """Check the file list of an artifact that somebody else made.
+
+    Raises:
+        ArtifactError: If it is empty, a path is unsafe or given twice, a file is in the place of a folder, or a
+            digest or a size cannot be one.
+    """
+    names: set[str] = set()
+    for file in files:
+        check_path(file.path)
+        if file.path in names:
+            raise ArtifactError(f"The file {file.path!r} is listed twice.")
+        if not is_digest(file.digest) or file.size_bytes < 0:
+            raise ArtifactError(f"The digest or the size of {file.path!r} is not one.")
+        names.add(file.path)
+    if not names:
+        raise ArtifactError("There are no files.")
+    for name in names:
+        for folder in PurePosixPath(name).parents:
+            if str(folder) in names:
+                raise ArtifactError(f"{str(folder)!r} is listed as a file and as a folder.")
+
+
+def target_path(root: Path, path: str) -> Path:
+    """Return where a file of an artifact belongs below a folder.
+
+    Args:
+        root: The folder.
+        path: Path within the artifact.
+
+    Raises:
+        ArtifactError: If the path is unsafe.
+    """
+    return root.joinpath(*check_path(path).split("/"))
+
+
+def scan(path: Path, *, progress: Progress | None = None, skip: Callable[[str], bool] | None = None) -> list[LocalFile]:
+    """List and hash a file, or every file of a folder.
+
+    Args:
+        path: File or folder; `~` is resolved.
+        progress: Called with the number of bytes hashed, chunk by chunk.
+        skip: Called with each path within the folder; true leaves it out.
+
+    Returns:
+        Files by path. A single file has its own name as path. Links to files in the same folder count as files.
+
+    Raises:
+        NotFoundError: If there is nothing at the path.
+        ArtifactError: If the folder has no files, a link out of it, or something that is no file; or a file changed
+            while it was read.
+    """
+    root = path.expanduser()
+    if not root.exists():
+        raise NotFoundError(f"There is no file or folder {str(path)!r}.", hint="Check the path.")
+    root = root.resolve()
+    if not root.is_dir():
+        return [_local_file(root, root.name, progress)]
+    found = [
+        _local_file(file, name, progress)
+        for file, name in sorted(_walk(root), key=lambda pair: pair[1])
+        if skip is None or not skip(name)
+    ]
+    if not found:
+        raise ArtifactError(f"The folder {str(path)!r} has no files.")
+    return found
+
+
+def scan_size(path: Path) -> int:
+    """Return the bytes that `scan` would hash, for a progress bar; raises what `scan` raises but reads no file."""
+    root = path.expanduser()
+    if not root.exists():
+        raise NotFoundError(f"There is no file or folder {str(path)!r}.", hint="Check the path.")
+    root = root.resolve()
+    return sum(file.stat().st_size for file, _ in _walk(root)) if root.is_dir() else root.stat().st_size
+
+
+def _walk(root: Path) -> Iterator[tuple[Path, str]]:
+    for folder, folders, names in os.walk(root, onerror=_unreadable):
+        here = Path(folder)
+        for name in [*names, *(name for name in folders if (here / name).is_symlink())]:
+            file = here / name
+            if file.is_symlink():
+                _check_link(file, root)
+            yield file, file.relative_to(root).as_posix()
+
+
+def _unreadable(error: OSError) -> None:
+    raise ArtifactError(f"{error.filename} cannot be read: {error.strerror}.", hint="Check its permissions.")
+
+
+def _check_link(link: Path, root: Path) -> None:
+    target = link.resolve()
+    if not target.is_relative_to(root):
+        raise ArtifactError(
+            f"{str(link)!r} is a link out of the folder, to {str(target)!r}.",
+            hint="Replace it by what it points to (`cp -rL` copies a folder with its links resolved).",
+        )
+    if target.is_dir():
+        raise ArtifactError(f"{str(link)!r} is a link to a folder.", hint="Replace it by the folder, or leave it out.")
+
+
+def _local_file(path: Path, name: str, progress: Progress | None) -> LocalFile:
+    try:
+        before = path.stat()
+        if not stat.S_ISREG(before.st_mode):
+            raise ArtifactError(f"{str(path)!r} is not a regular file.", hint="Leave it out of the folder.")
+        check_path(name)
+        digest, size_bytes = hash_file(path, progress=progress)
+        after = path.stat()
+    except OSError as error:
+        raise ArtifactError(f"{str(path)!r} cannot be read: {error.strerror}.") from error
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns) or size_bytes != after.st_size:
+        raise ArtifactError(f"{str(path)!r} changed while it was read.", hint="Try again when nothing writes it.")
+    return LocalFile(FileEntry(path=name, digest=digest, size_bytes=size_bytes), path)
