@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import typer
+
 from scripts import write_reference
+from tunefleet.cli import main as cli
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPATIBILITY = "docs/reference/compatibility.md"
@@ -151,21 +154,22 @@ def make_targets(root: Path = ROOT) -> set[str]:
 
 def command_fault(words: list[str]) -> str | None:
     """Return what of a `tunefleet` command line does not exist, if anything: a command or an option."""
-    import typer
-
-    from tunefleet.cli.main import app
-
-    command: Any = typer.main.get_command(app)
+    line = f"`tunefleet {' '.join(words)}`"
+    if words[0].startswith("-"):
+        command: Any = typer.main.get_command(cli.app)
+    elif words[0] in {entry.name for entry in cli.Root.table}:
+        command, words = cli.Root.load(words[0]), words[1:]
+    else:
+        return f"{line}: {words[0]} is no command"
     for word in words:
         if word.startswith("-"):
             known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-            if word.partition("=")[0] not in {*known, "--help"}:
-                return f"`tunefleet {' '.join(words)}`: {word} is no option of {command.name}"
-        elif hasattr(command, "get_command"):
-            below = command.get_command(typer.Context(command), word)
-            if below is None:
-                return f"`tunefleet {' '.join(words)}`: {word} is no command"
-            command = below
+            if word.partition("=")[0] not in {*known, "--help", "-h"}:
+                return f"{line}: {word} is no option of {command.name}"
+        elif hasattr(command, "commands"):
+            if word not in command.commands:
+                return f"{line}: {word} is no command"
+            command = command.commands[word]
     return None
 
 

@@ -11,7 +11,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
@@ -19,6 +19,8 @@ from pydantic_core import PydanticUndefined
 
 from tunefleet import settings
 from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.lazy import examples_of
+from tunefleet.cli.main import Root
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = {
@@ -124,10 +126,49 @@ def exit_codes_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def _usage(command: Any, words: str) -> Iterator[str]:
+    """Yield the lines of one command: heading, meaning, options, examples; those of its sub-commands after them."""
+    if hasattr(command, "commands"):
+        for name, below in command.commands.items():
+            yield from _usage(below, f"{words} {name}")
+        return
+    names = [parameter.human_readable_name for parameter in command.params if parameter.param_type_name == "argument"]
+    yield f"### {words}\n"
+    yield f"`{' '.join([words, *(name.upper() for name in names)])}`\n"
+    yield inspect.cleandoc(command.help or "").partition("\f")[0].strip() + "\n"
+    options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
+    for option in options:
+        meaning = " ".join(str(option.help or "").split())
+        yield f"- `{', '.join([*option.opts, *option.secondary_opts])}`: {meaning}"
+    if options:
+        yield ""
+    lines = examples_of(command.callback)
+    if lines:
+        yield "\n".join(["```", *lines, "```\n"])
+
+
+def command_line_page() -> str:
+    """Return the text of `docs/reference/command-line.md`."""
+    parts = [
+        "# Command line\n",
+        "<!-- Written by `make docs` from src/tunefleet/cli; edit the docstrings there. -->\n",
+        "Every command takes `--help`. Where an id is wanted, its first characters are enough. How a command ended is",
+        "in its [exit code](exit-codes.md).\n",
+    ]
+    panel = ""
+    for entry in Root.table:
+        if entry.panel != panel:
+            panel = entry.panel
+            parts.append(f"## {panel}\n")
+        parts += _usage(Root.load(entry.name), f"tunefleet {entry.name}")
+    return "\n".join(parts).rstrip("\n") + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Return what each generated file should hold."""
     return {
         ROOT / "docs/reference/configuration.md": configuration_page(),
+        ROOT / "docs/reference/command-line.md": command_line_page(),
         ROOT / "docs/reference/exit-codes.md": exit_codes_page(),
         ROOT / ".env.example": env_example(),
     }
