@@ -55,11 +55,12 @@ def create(
             "--role", help="admin: everything. member: own tasks, reads all. viewer: reads. worker: runs tasks."
         ),
     ] = "member",
+    owner: Annotated[str | None, typer.Option("--owner", help="Whom its work belongs to; default: NAME.")] = None,
     as_json: Json = False,
 ) -> None:
     """Create a key; its secret is shown this once."""
     with connect() as client:
-        made = client.keys.create(name, role)
+        made = client.keys.create(name, role, owner=owner)
     if as_json:
         print_json(made)
         return

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tunefleet.cli.console import Json, err
+from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId
 from tunefleet.cli.session import connect
@@ -42,7 +43,8 @@ def logs(
             for text in client.tasks.follow_log(task, offset=offset):
                 _write(text, as_json=as_json)
         except KeyboardInterrupt:
-            err().print(f"\nThe task goes on. Follow it again with `tunefleet logs -f {task}`.", style="dim")
+            err().print(f"\nThe task goes on. Follow it again with `tunefleet logs -f {task}`.")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _present(client: Client, task: str, lines: int | None) -> Iterator[tuple[str, int]]:

@@ -22,6 +22,7 @@ class Root(LazyGroup):
         Entry("up", "up:up", "Start a server and a worker on this machine.", START),
         Entry("login", "login:login", "Save the URL and key of a server for this user.", START),
         Entry("submit", "submit:submit", "Submit a workflow document; local files it names are uploaded.", WORK),
+        Entry("follow", "submit:follow", "Show a task live until it ends.", WORK),
         Entry("validate", "validate:validate", "Check a workflow document; list every fault with its line.", WORK),
         Entry("preview", "preview:preview", "Show what the model would be trained on, before it is.", WORK),
         Entry("ls", "tasks:ls", "List tasks, newest first.", WORK),

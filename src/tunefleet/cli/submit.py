@@ -1,0 +1,117 @@
+"""`tunefleet submit` and `tunefleet follow`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tunefleet.cli import live, words
+from tunefleet.cli.console import Json, err, out, print_json, say
+from tunefleet.cli.lazy import examples
+from tunefleet.cli.options import Set, TaskId, parse_sets
+from tunefleet.cli.session import connect
+from tunefleet.cli.transfers import transfer_bar
+from tunefleet.client import Client, Run
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.wire.api import TaskDetail
+
+_STANDARD_INPUT = "-"
+
+
+@examples(
+    "tunefleet submit sft.yaml --follow",
+    "tunefleet submit sft.yaml --set training.learning_rate=1e-4 --set lora.r=32",
+    "tunefleet submit sft.yaml --wait --json | jq .result.losses",
+)
+def submit(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The document; - reads standard input.")],
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the task live until it ends.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Return when the task ends; show nothing.")] = False,
+    timeout_s: Annotated[float | None, typer.Option("--timeout", min=0, help="Longest --wait, in seconds.")] = None,
+    sets: Set = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse what no present worker could ever run.")] = False,
+    idempotency_key: Annotated[
+        str | None, typer.Option("--idempotency-key", help="The same key submits once, however often it is sent.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Submit a workflow document; local files it names are uploaded.
+
+    The document is checked whole before anything is sent. With --follow or --wait the exit code tells how the task
+    ended; Ctrl-C leaves it running.
+    """
+    source = sys.stdin.read() + "\n" if file == _STANDARD_INPUT else Path(file)
+    with connect() as client:
+        with transfer_bar() as on_progress:
+            run = client.submit(
+                source,
+                overrides=parse_sets(sets),
+                idempotency_key=idempotency_key,
+                strict=strict,
+                on_progress=on_progress,
+            )
+        if not as_json:
+            _announce(run)
+        if not follow and not wait:
+            if as_json:
+                print_json(run.workflow)
+            return
+        ended = _watch(client, run, follow=follow and not as_json, timeout_s=timeout_s)
+        _report(client, ended, as_json=as_json)
+
+
+def _announce(run: Run) -> None:
+    task = run.task
+    say(Text.assemble("Submitted ", (task.name, "head"), " as ", (task.id, "id"), "."))
+    for warning in run.workflow.warnings:
+        err().print(Text(f"Warning: {warning}", style="warn"))
+    if task.why:
+        say(f"It waits: {task.why}", style="dim")
+    say(f"Follow it: tunefleet follow {task.id}", style="dim")
+
+
+def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None) -> TaskDetail | None:
+    if follow:
+        say()
+        return live.follow_or_leave(client, run.task_id)
+    try:
+        return run.wait(timeout_s=timeout_s)
+    except KeyboardInterrupt:
+        err().print(f"\nThe task goes on. See it with `tunefleet follow {run.task_id}`.")
+        return None
+
+
+def _report(client: Client, task: TaskDetail | None, *, as_json: bool) -> None:
+    if task is not None and as_json:
+        print_json(task)
+    elif task is not None:
+        _summary(client, task)
+    raise typer.Exit(live.exit_code_for(task))
+
+
+def _summary(client: Client, task: TaskDetail) -> None:
+    say()
+    if task.status == TaskStatus.FAILED:
+        live.failure_screen(out(), client, task)
+        return
+    ran = words.duration(((task.finished_at or task.created_at) - (task.started_at or task.created_at)).total_seconds())
+    say(Text.assemble((task.name, "head"), f" {task.status} after {ran}."))
+    say(f"See it: tunefleet show {task.id}   Fetch: tunefleet artifacts ls {task.id}", style="dim")
+
+
+@examples("tunefleet follow task-3f9a")
+def follow(task: TaskId, *, as_json: Json = False) -> None:
+    """Show a task live until it ends.
+
+    Ctrl-C leaves the task running. With --json nothing is shown, and the task is printed once it has ended. The exit
+    code tells how it ended.
+    """
+    with connect() as client:
+        found = client.tasks.get(task)
+        ended = client.tasks.wait(found.id) if as_json else live.follow_or_leave(client, found.id)
+        _report(client, ended, as_json=as_json)

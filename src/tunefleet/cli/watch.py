@@ -1,0 +1,97 @@
+"""What is known of a task that is being watched, and one look at the server to know more."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tunefleet.client import Client
+from tunefleet.errors import UnreachableError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.wire.api import EventView, MetricPoint, ProgressView, TaskDetail
+
+_CURVE_POINTS = 400
+_EVENTS_KEPT = 50
+_EVENTS_A_LOOK = 200
+
+
+@dataclass(slots=True)
+class Watched:
+    """A task as the last look found it.
+
+    Args:
+        task: The task.
+        points: Its curve, down-sampled.
+        events: What happened lately, oldest first.
+        silent_since: When the server stopped to answer (monotonic seconds); `None` while it answers.
+    """
+
+    task: TaskDetail
+    points: tuple[MetricPoint, ...] = ()
+    events: deque[EventView] = field(default_factory=lambda: deque(maxlen=_EVENTS_KEPT))
+    silent_since: float | None = None
+    _measured_at: tuple[int, str] | None = None
+    _last_event: int = 0
+
+    @property
+    def final(self) -> bool:
+        """Whether the task never changes again."""
+        return TaskStatus(self.task.status).final
+
+    @property
+    def progress(self) -> ProgressView | None:
+        """Where a running task stands."""
+        return self.task.progress
+
+    def latest(self, name: str) -> float | str | None:
+        """Return the newest value of a name."""
+        return next((point.values[name] for point in reversed(self.points) if name in point.values), None)
+
+    def look(self, client: Client) -> list[EventView]:
+        """Ask the server and return the events that are new; a server that does not answer is noted, not raised."""
+        try:
+            self.task = client.tasks.get(self.task.id)
+            step = self.progress.step if self.progress else 0
+            if self._measured_at != (step, self.task.status):
+                self.points = client.tasks.metrics(self.task.id, max_points=_CURVE_POINTS).points
+                self._measured_at = (step, self.task.status)
+            new = list(client.events.list(after=self._last_event, task_id=self.task.id, limit=_EVENTS_A_LOOK))
+        except UnreachableError:
+            self.silent_since = self.silent_since or time.monotonic()
+            return []
+        self.silent_since = None
+        self.events.extend(new)
+        self._last_event = new[-1].id if new else self._last_event
+        return new
+
+
+def watch(client: Client, task_id: str, *, every_s: float) -> Iterator[tuple[Watched, list[EventView]]]:
+    """Yield what each look at a task found, with the events that were new, until the task is final.
+
+    Args:
+        client: A client of little patience; the watcher goes on by itself when the server comes back.
+        task_id: The task.
+        every_s: Seconds between looks.
+
+    Raises:
+        NotFoundError: If the task is removed meanwhile.
+    """
+    watched = Watched(client.tasks.get(task_id))
+    while True:
+        yield watched, watched.look(client)
+        if watched.final:
+            return
+        time.sleep(every_s)
+
+
+def sentence(event: EventView) -> str:
+    """Return an event in words."""
+    data = event.data
+    if message := data.get("message"):
+        return str(message)
+    words = event.kind.replace(".", " ").replace("_", " ")
+    about = (f"{name} {data[name]}" for name in ("step", "name", "attempt", "reason", "error") if data.get(name))
+    place = f"on {event.worker_id}" if event.worker_id else ""
+    return " ".join(part for part in (words, place, ", ".join(about)) if part)
