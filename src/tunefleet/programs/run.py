@@ -26,6 +26,8 @@ ErrorKind = Literal["input", "oom", "disk", "network", "bug"]
 FAILED = 1
 INPUT_FAILED = 2
 _NEARLY_FULL_BYTES = 16 << 20
+# Says at each import on a CPU that an optional kernel is missing; every request of the hub's client at INFO.
+_CHATTY = ("bitsandbytes", "httpx", "httpx2")
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
@@ -48,10 +50,11 @@ def main(folder: Path) -> int:
         session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
         _program(job.program)(folder)
         session.finish()
-    except Exception as error:  # the edge of the process: every end is recorded
+    except Exception as error:
         kind = kind_of(error, folder)
         message = sentence_of(error)
-        logger.exception("The job failed") if kind == "bug" else logger.error("The job failed: %s", message)
+        # A traceback tells the user nothing about a mistake of theirs; it is in the status for a maintainer.
+        logger.log(logging.ERROR, "The job failed: %s", message, exc_info=kind == "bug")
         session.journal.event("launch.failed", message, "error")
         session.fail(message, kind, traceback.format_exc())
         return INPUT_FAILED if kind == "input" else FAILED
@@ -101,6 +104,8 @@ def _program(name: str) -> Callable[[Path], None]:
 def _log_to_stderr() -> None:
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

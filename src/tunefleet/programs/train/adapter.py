@@ -82,7 +82,9 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str] | Literal["all
         # As PEFT matches them.
         matched = [name for name in names if name == target or name.endswith(f".{target}")]
         if not matched:
-            raise ModelError(f"`lora.target_modules` names {target!r}, which no module of the model matches.", hint=hint)
+            raise ModelError(
+                f"`lora.target_modules` names {target!r}, which no module of the model matches.", hint=hint
+            )
         if any(model.get_submodule(name) is head for name in matched):
             raise ModelError(
                 f"`lora.target_modules` names the output head ({target!r}), whose adapter would never be trained.",

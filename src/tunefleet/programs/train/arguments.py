@@ -55,8 +55,8 @@ def training_arguments(
         fp16=kernels.compute == "float16",
         use_cpu=hardware.device == "cpu",
         use_liger_kernel=kernels.liger,
-        gradient_checkpointing=training.gradient_checkpointing,
-        gradient_checkpointing_kwargs={"use_reentrant": False} if training.gradient_checkpointing else None,
+        activation_checkpointing=training.gradient_checkpointing,
+        activation_checkpointing_kwargs={"use_reentrant": False} if training.gradient_checkpointing else None,
         neftune_noise_alpha=training.neftune_noise_alpha,
         # Rows come tokenised, cut and packed; only the collator needs to know.
         dataset_kwargs={"skip_prepare_dataset": True},
@@ -84,7 +84,7 @@ def training_arguments(
 
 
 def _check_installed(spec: TrainingTaskSpec) -> None:
-    needed = [(f"training.report_to: {name}", name) for name in spec.training.report_to]
+    needed: list[tuple[str, str]] = [(f"training.report_to: {name}", name) for name in spec.training.report_to]
     if spec.training.optim in _BITSANDBYTES:
         needed.append((f"training.optim: {spec.training.optim}", "bitsandbytes"))
     for wish, package in needed:

@@ -58,7 +58,9 @@ def locate_base(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Pa
     return Base(replace(source, path=str(folder), revision=None))
 
 
-def load_base(spec: TrainingTaskSpec, base: Base, kernels: Kernels) -> tuple[PreTrainedModel | PeftModel, LoraConfig | None]:
+def load_base(
+    spec: TrainingTaskSpec, base: Base, kernels: Kernels
+) -> tuple[PreTrainedModel | PeftModel, LoraConfig | None]:
     """Load the weights and say which adapter is to be put on them.
 
     Returns:

@@ -96,7 +96,7 @@ def choose(
         )
     if attention == "flash_attention_2" and not hardware.flash_attention:
         raise MachineError(
-            "The spec asks for FlashAttention 2, which needs an NVIDIA GPU (Ampere or newer) and the package flash-attn.",
+            "The spec asks for FlashAttention 2, which needs an NVIDIA GPU from Ampere on and the package flash-attn.",
             hint="Install it on the worker, or leave `attn_implementation` out.",
         )
     if attention is None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from huggingface_hub import HfApi, constants, snapshot_download
+from huggingface_hub import HfApi, constants, errors, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
-    HTTPError,
     LocalEntryNotFoundError,
     RepositoryNotFoundError,
     RevisionNotFoundError,
@@ -45,7 +44,7 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
         cached = _cached(name, kind, revision)
         if cached is None:
             raise wrong(
-                f"There is no {kind} {name!r}: no such folder, nothing in the local cache, and the hub is switched off.",
+                f"There is no {kind} {name!r}: no such folder, not in the local cache, and the hub is switched off.",
                 hint="Mend the path or name, or unset HF_HUB_OFFLINE on the worker so that it may be downloaded.",
             )
         return cached
@@ -68,7 +67,7 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
             f"There is no {kind} {name!r} on the hub, or it is private.",
             hint="Mend the name, or set HF_TOKEN on the worker.",
         ) from None
-    except (HTTPError, OSError) as error:
+    except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's own, not re-exported
         cached = _cached(name, kind, revision)
         if cached is None:
             raise UnreachableError(

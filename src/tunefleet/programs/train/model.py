@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from tunefleet.errors import MachineError, ModelError
 from tunefleet.programs import assets
@@ -166,9 +173,7 @@ def load_model(
 
 def _quantization_config(quantization: Quantization, kernels: Kernels) -> Any:
     try:
-        from transformers import BitsAndBytesConfig  # imports bitsandbytes, which asks CUDA questions
-
-        import bitsandbytes  # noqa: F401
+        import bitsandbytes  # noqa: F401 - asks CUDA questions as it is imported, so not before it is needed
     except ImportError:
         raise MachineError(
             "Quantised training needs the package bitsandbytes.", hint="pip install bitsandbytes on the worker."

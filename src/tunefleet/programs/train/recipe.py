@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,19 +103,10 @@ def _train(launch: Launch) -> None:
         after = _measure(launch, trainer, tokenizer, questions, trainer.state.global_step, "after")
     with clock.part("saving"):
         delivered = _deliver(launch, trainer, tokenizer)
-    report = result.build(
-        launch.job,
-        spec,
-        trainer=trainer,
-        material=material,
-        hardware=machine,
-        kernels=kernels,
-        before=before,
-        after=after,
-        clock=clock,
-        resumed_from=resume,
-        delivered=delivered,
+    outcome = result.Outcome(
+        trainer, material, machine, kernels, before, after, resume, delivered, seconds=clock.seconds()
     )
+    report = result.build(launch.job, spec, outcome)
     outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
 
 
@@ -255,3 +247,5 @@ def _quieten() -> None:
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_warning()
+    # What a library will change one day is news for its users' maintainers, not for the reader of a training's log.
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft|accelerate|torch)\b")

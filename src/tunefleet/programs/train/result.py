@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,56 +64,69 @@ class Material:
     max_length: int
 
 
-def build(
-    job: Job,
-    spec: TrainingTaskSpec,
-    *,
-    trainer: Trainer,
-    material: Material,
-    hardware: Hardware,
-    kernels: Kernels,
-    before: Measured,
-    after: Measured,
-    clock: Clock,
-    resumed_from: str | None,
-    delivered: dict[str, Any],
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run that has come to its end.
+
+    Args:
+        trainer: As the training left it.
+        material: What it was trained on.
+        hardware: Where.
+        kernels: With what.
+        before: The model before the training.
+        after: The model after it.
+        resumed_from: The checkpoint that this launch started from.
+        delivered: Keys of the result that say where the product lies.
+        seconds: How long the parts of this launch took.
+    """
+
+    trainer: Trainer
+    material: Material
+    hardware: Hardware
+    kernels: Kernels
+    before: Measured
+    after: Measured
+    resumed_from: str | None
+    delivered: dict[str, Any]
+    seconds: dict[str, float]
+
+
+def build(job: Job, spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
     """Put the result together; the first keys are those of the orchestrator's contract."""
-    seconds = clock.seconds()
+    trainer, material = outcome.trainer, outcome.material
     state = trainer.state
     return {
         "task_id": job.task_id,
         "training_successful": True,
-        "training_time_seconds": seconds.get("training_s", 0.0),
+        "training_time_seconds": outcome.seconds.get("training_s", 0.0),
         "error_message": None,
         "model_name": spec.model.source.identifier,
         "dataset_size": material.train.rows,
         "output_dir": str(Path(trainer.args.output_dir).parent),
         "checkpoints_dir": str(trainer.args.output_dir),
-        "resume_from_path": resumed_from,
-        **delivered,
+        "resume_from_path": outcome.resumed_from,
+        **outcome.delivered,
         "steps": state.global_step,
         "epochs": state.epoch,
-        "losses": _losses(trainer, before, after),
-        "held_out": _held_out(material, before, after),
+        "losses": _losses(outcome),
+        "held_out": _held_out(outcome),
         "tokens": {
             "seen": int(state.num_input_tokens_seen),
             "dataset": material.train.tokens,
             "dataset_trained": material.train.trained_tokens,
         },
-        "throughput": _throughput(trainer, seconds, resumed_from),
+        "throughput": _throughput(outcome),
         "data": _data(material),
-        "used": used(trainer, spec, hardware, kernels, material),
-        "timings": seconds,
+        "used": used(spec, outcome),
+        "timings": outcome.seconds,
     }
 
 
-def used(
-    trainer: Trainer, spec: TrainingTaskSpec, hardware: Hardware, kernels: Kernels, material: Material
-) -> dict[str, Any]:
+def used(spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
     """Say what was really used, as the objects tell it and not as the spec wished it."""
+    trainer, hardware, kernels = outcome.trainer, outcome.hardware, outcome.kernels
     model, args = trainer.model, trainer.args
-    optimizer = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
+    optimizer: Any = getattr(trainer.optimizer, "optimizer", trainer.optimizer)
     parameters = list(model.parameters())
     return {
         "device": hardware.device,
@@ -130,7 +143,7 @@ def used(
         "gradient_checkpointing": args.gradient_checkpointing,
         "quantization": None if spec.quantized is None else spec.quantized.model_dump(mode="json"),
         "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps,
-        "max_seq_length": material.max_length,
+        "max_seq_length": outcome.material.max_length,
         "parameters": sum(parameter.numel() for parameter in parameters),
         "parameters_trained": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
         "seed": args.seed,
@@ -139,43 +152,47 @@ def used(
     }
 
 
-def _losses(trainer: Trainer, before: Measured, after: Measured) -> dict[str, float | None]:
-    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    evaluated = [entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry]
+def _losses(outcome: Outcome) -> dict[str, float | None]:
+    history = outcome.trainer.state.log_history
+    logged = [entry["loss"] for entry in history if "loss" in entry]
+    evaluated = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+    if outcome.after.loss is not None:
+        evaluated.append(outcome.after.loss)
     return {
         "train_first": logged[0] if logged else None,
         "train_last": logged[-1] if logged else None,
-        "held_out_before": before.loss,
-        "held_out_after": after.loss,
-        "held_out_best": min([*evaluated, *([] if after.loss is None else [after.loss])], default=None),
+        "held_out_before": outcome.before.loss,
+        "held_out_after": outcome.after.loss,
+        "held_out_best": min(evaluated, default=None),
     }
 
 
-def _held_out(material: Material, before: Measured, after: Measured) -> dict[str, Any] | None:
-    if material.held_out is None or before.loss is None or after.loss is None:
+def _held_out(outcome: Outcome) -> dict[str, Any] | None:
+    held_out, before, after = outcome.material.held_out, outcome.before, outcome.after
+    if held_out is None or before.loss is None or after.loss is None:
         return None
     return {
-        "rows": material.held_out.rows,
-        "tokens": material.held_out.trained_tokens,
+        "rows": held_out.rows,
+        "tokens": held_out.trained_tokens,
         "unit": "nats per token",
         "loss_before": before.loss,
         "loss_after": after.loss,
         "fall": before.loss - after.loss,
         "answers": [
-            {**asdict(late), "before": early.output, "after": late.output}
+            {"prompt": late.prompt, "before": early.output, "after": late.output, "reference": late.reference}
             for early, late in zip(before.answers, after.answers, strict=True)
         ],
     }
 
 
-def _throughput(trainer: Trainer, seconds: dict[str, float], resumed_from: str | None) -> dict[str, float]:
+def _throughput(outcome: Outcome) -> dict[str, float]:
     """Rates of this launch: what a launch before it did is not in its time."""
-    first = int(resumed_from.rsplit("-", 1)[-1]) if resumed_from else 0
-    steps = trainer.state.global_step - first
-    training_s = seconds.get("training_s", 0.0)
+    state, training_s = outcome.trainer.state, outcome.seconds.get("training_s", 0.0)
+    first = int(outcome.resumed_from.rsplit("-", 1)[-1]) if outcome.resumed_from else 0
+    steps = state.global_step - first
     if steps <= 0 or training_s <= 0:
         return {}
-    tokens = trainer.state.num_input_tokens_seen * steps / trainer.state.global_step
+    tokens = state.num_input_tokens_seen * steps / state.global_step
     return {
         "steps_per_s": steps / training_s,
         "step_time_s": training_s / steps,

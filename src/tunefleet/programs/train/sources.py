@@ -67,9 +67,7 @@ def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path
         return Portions(Portion(rows, shape), None)
     if held.fraction is not None:
         train, kept = _hold_out(rows, held.fraction, seed, origin)
-        return Portions(
-            Portion(_first(train, data.max_samples), shape), Portion(_first(kept, held.max_samples), shape)
-        )
+        return Portions(Portion(_first(train, data.max_samples), shape), Portion(_first(kept, held.max_samples), shape))
     if held.split is not None:
         other, other_origin = place.read(held.split, held.max_samples)
     else:

@@ -32,7 +32,7 @@ def random_state_kept() -> Iterator[None]:
             np.random.set_state(numpy)
 
 
-class Trainer(SFTTrainer):  # type: ignore[misc]  # TRL has no types
+class Trainer(SFTTrainer):
     """Trains on rows that are tokenised already."""
 
     _loss_sum = 0.0
@@ -85,7 +85,7 @@ class Trainer(SFTTrainer):  # type: ignore[misc]  # TRL has no types
         """Send nothing."""
 
 
-class StopWhenWorse(EarlyStoppingCallback):  # type: ignore[misc]  # Transformers leaves its callbacks untyped
+class StopWhenWorse(EarlyStoppingCallback):
     """Stops when the held-out loss no longer falls; a resumed run goes on counting where it was."""
 
     def on_train_begin(
@@ -98,7 +98,7 @@ class StopWhenWorse(EarlyStoppingCallback):  # type: ignore[misc]  # Transformer
             self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]
 
 
-class ContinueTokenCount(TrainerCallback):  # type: ignore[misc]
+class ContinueTokenCount(TrainerCallback):
     """Lets a resumed training go on counting tokens.
 
     Args:
