@@ -132,7 +132,7 @@ def _usage(command: Any, words: str) -> Iterator[str]:
         for name, below in command.commands.items():
             yield from _usage(below, f"{words} {name}")
         return
-    names = [parameter.human_readable_name for parameter in command.params if parameter.param_type_name == "argument"]
+    names = [parameter.name for parameter in command.params if parameter.param_type_name == "argument"]
     yield f"### {words}\n"
     yield f"`{' '.join([words, *(name.upper() for name in names)])}`\n"
     yield inspect.cleandoc(command.help or "").partition("\f")[0].strip() + "\n"

@@ -7,6 +7,7 @@ builds its settings once, in its `main`, and passes them down. `.env` is read th
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -74,6 +75,8 @@ class ClientSettings(ProcessSettings):
     """The API key for that server; default: the one in the client file."""
     debug: bool = Field(default=False, validation_alias=_variable("TUNEFLEET_DEBUG"))
     """Whether the command line prints the traceback of an error."""
+    hub_offline: bool = Field(default=False, validation_alias=_variable("HF_HUB_OFFLINE"))
+    """Hugging Face's own switch: nothing is fetched from its hub; `tunefleet doctor` says how it stands."""
 
 
 class ServerSettings(ProcessSettings):
@@ -163,3 +166,13 @@ def inherited_environment(*drop: str) -> dict[str, str]:
     """
     hidden = {"TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", *drop}
     return {name: value for name, value in os.environ.items() if name not in hidden}
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Make this the environment of the process: a forked trainer takes the one that its job names.
+
+    Args:
+        environment: All of it; what it lacks is removed.
+    """
+    os.environ.clear()
+    os.environ.update(environment)

@@ -5,10 +5,11 @@ The table of commands is data: name, where the function is, one line of help. No
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -49,18 +50,31 @@ def examples_of(function: Callable[..., Any]) -> tuple[str, ...]:
     return getattr(function, _EXAMPLES, ())
 
 
+def markup_mode() -> Literal["rich"] | None:
+    """Return how help is printed: in frames on a terminal, plain elsewhere."""
+    return "rich" if sys.stdout.isatty() else None
+
+
 def command_of(function: Callable[..., Any], name: str) -> Any:
     """Build a Typer command from a function."""
-    app = typer.Typer(add_completion=False, rich_markup_mode="rich")
+    app = typer.Typer(add_completion=False, rich_markup_mode=markup_mode())
     add(app, function, name)
     return typer.main.get_command(app)
 
 
 def add(app: typer.Typer, function: Callable[..., Any], name: str) -> None:
     """Add a function to a Typer app, with its examples."""
-    lines = examples_of(function)
-    epilog = "\n\n".join(["[bold]Examples[/bold]", *(f"  {line}" for line in lines)]) if lines else None
-    app.command(name, epilog=epilog, no_args_is_help=False)(function)
+    app.command(name, epilog=_epilog(examples_of(function)))(function)
+
+
+def _epilog(lines: tuple[str, ...]) -> str | None:
+    if not lines:
+        return None
+    shown = "\n".join(f"  {line}" for line in lines)
+    if markup_mode() == "rich":
+        return "Examples:\n" + shown.replace("[", "\\[")
+    # Click's mark \b keeps the line breaks of what follows.
+    return f"Examples:\n\n\b\n{shown}"
 
 
 class LazyGroup(TyperGroup):
@@ -79,6 +93,12 @@ class LazyGroup(TyperGroup):
             return None
         return TyperCommand(name=entry.name, help=entry.help, short_help=entry.help, rich_help_panel=entry.panel)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the plain help: one section a panel."""
+        for panel in dict.fromkeys(entry.panel for entry in self.table):
+            with formatter.section(panel):
+                formatter.write_dl([(entry.name, entry.help) for entry in self.table if entry.panel == panel])
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Import the command that is to run."""
         # TyperGroup suggests near names from this mapping.
@@ -92,7 +112,11 @@ class LazyGroup(TyperGroup):
         entry = next(entry for entry in cls.table if entry.name == name)
         module, _, attribute = entry.target.partition(":")
         target = getattr(import_module(f"tunefleet.cli.{module}"), attribute)
-        command = typer.main.get_group(target) if isinstance(target, typer.Typer) else command_of(target, name)
+        if isinstance(target, typer.Typer):
+            target.rich_markup_mode = markup_mode()
+            command: Any = typer.main.get_group(target)
+        else:
+            command = command_of(target, name)
         command.name = name
         return command
 

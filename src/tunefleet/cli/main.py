@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import typer
+from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from tunefleet.cli.exitcodes import ExitCode
-from tunefleet.cli.lazy import Entry, LazyGroup
+from tunefleet.cli.lazy import Entry, LazyGroup, markup_mode
 
 START, WORK, FLEET, HERE = "Start", "Train", "Fleet", "This machine"
 
@@ -57,7 +58,6 @@ app = typer.Typer(
     cls=Root,
     add_completion=False,
     no_args_is_help=True,
-    rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -73,8 +73,8 @@ def root(
 ) -> None:
     """Fine-tune language models on the machines you have.
 
-    Start with [bold]tunefleet demo[/bold]; then [bold]tunefleet up[/bold] and [bold]tunefleet submit
-    FILE --follow[/bold]. Wherever an id is wanted, its first characters are enough.
+    Start with `tunefleet demo`; then `tunefleet up`, and `tunefleet submit FILE --follow` in another terminal.
+    Wherever an id is wanted, its first characters are enough.
     """
     if url:
         from tunefleet.cli.session import chosen_url
@@ -89,6 +89,8 @@ def main() -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run a command line and return its exit code; every error ends here, in one sentence and without a traceback."""
+    app.rich_markup_mode = markup_mode()
+    completion_init()
     try:
         typer.main.get_command(app).main(list(args), prog_name="tunefleet")
     except SystemExit as end:

@@ -1,0 +1,249 @@
+"""What `tunefleet doctor` looks at: each check returns what it found and how to mend it. Prints nothing."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+
+from tunefleet.artifacts import disk_free
+from tunefleet.cli import words
+from tunefleet.cli.session import chosen_url
+from tunefleet.client import Client
+from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.settings import ClientSettings, ServerSettings, load
+from tunefleet.wire.base import Message
+
+State = Literal["good", "warning", "bad"]
+_TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+_LEAST_MEMORY: Final = 2 << 30
+_LEAST_DISK: Final = 2 << 30
+_ASK_TIMEOUT_S: Final = 30
+
+
+class Finding(Message):
+    """What a check found.
+
+    Args:
+        name: What was checked.
+        state: `good`; `warning` if something will not work or not well; `bad` if Tunefleet cannot work.
+        found: In one line.
+        mend: What to do about it.
+    """
+
+    name: str
+    state: State
+    found: str
+    mend: str | None = None
+
+
+def good(name: str, found: str) -> Finding:
+    """Return a finding that needs nothing."""
+    return Finding(name=name, state="good", found=found)
+
+
+def warning(name: str, found: str, mend: str) -> Finding:
+    """Return a finding that one can live with."""
+    return Finding(name=name, state="warning", found=found, mend=mend)
+
+
+def bad(name: str, found: str, mend: str) -> Finding:
+    """Return a finding that stops Tunefleet."""
+    return Finding(name=name, state="bad", found=found, mend=mend)
+
+
+def python() -> Finding:
+    """Name the interpreter; a version that is too old could not have imported this."""
+    return good("Python", f"{platform.python_version()} at {sys.executable}")
+
+
+def training_libraries() -> Finding:
+    """Check that a worker here could train, without importing anything."""
+    missing = [name for name in _TRAINING if find_spec(name) is None]
+    if missing:
+        return warning(
+            "Training libraries",
+            f"{', '.join(missing)} missing: this machine can run server, CLI and SDK, but no training",
+            "pip install 'tunefleet[train]'",
+        )
+    return good("Training libraries", ", ".join(f"{name} {_version(name)}" for name in _TRAINING))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "of unknown version"
+
+
+def gpu() -> Finding:
+    """Check the driver, the GPUs, and whether torch can use them."""
+    driver = _ask(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
+    cards = [line.strip() for line in (driver or "").splitlines() if line.strip()]
+    if find_spec("torch") is None:
+        return good("GPU", "; ".join(cards) or "none seen; torch is not installed")
+    program = "import torch; print(torch.version.cuda or torch.version.hip or '', torch.cuda.device_count())"
+    answer = (_ask([sys.executable, "-c", program]) or "").split()
+    usable = int(answer[-1]) if answer and answer[-1].isdigit() else 0
+    build = answer[0] if len(answer) == 2 else None
+    if usable:
+        return good("GPU", f"{'; '.join(cards) or words.plural(usable, 'GPU')}; torch uses {usable} (runtime {build})")
+    if cards and build is None:
+        return warning(
+            "GPU", f"{'; '.join(cards)}, but torch is the CPU build", "Reinstall torch without the CPU index."
+        )
+    if cards:
+        return warning(
+            "GPU",
+            f"{'; '.join(cards)}, but torch (CUDA {build}) cannot use it",
+            "Update the NVIDIA driver, or install the torch build for its CUDA version; check CUDA_VISIBLE_DEVICES.",
+        )
+    return good("GPU", "none; trainings run on the CPU")
+
+
+def _ask(command: list[str]) -> str | None:
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def memory() -> Finding:
+    """Check what is free."""
+    now = psutil.virtual_memory()
+    found = f"{words.size(now.available)} free of {words.size(now.total)}"
+    if now.available < _LEAST_MEMORY:
+        return warning("Memory", found, "End something large: the training libraries alone take about 1 GiB.")
+    return good("Memory", found)
+
+
+def disk() -> Finding:
+    """Check what is free where the data lies."""
+    folder = load(ServerSettings).data_dir
+    free = disk_free(folder)
+    found = f"{words.size(free)} free at {folder}"
+    if free < _LEAST_DISK:
+        return warning("Disk", found, "Make room (`tunefleet prune`), or choose another folder with --data.")
+    return good("Disk", found)
+
+
+def port() -> Finding:
+    """Check whether a server could listen, or which process does."""
+    wanted = load(ServerSettings).port
+    owner = _listener(wanted)
+    if owner is None:
+        return good("Port", f"{wanted} is free")
+    if "tunefleet" in owner:
+        return good("Port", f"{wanted} is Tunefleet's ({owner})")
+    return warning("Port", f"{wanted} is taken by {owner}", "Stop it, or start with `tunefleet up --port N`.")
+
+
+def _listener(wanted: int) -> str | None:
+    """Name the process that listens on a port, as well as this user may know it; `None` if nobody does."""
+    with socket.socket() as probe:
+        probe.settimeout(0.5)
+        if probe.connect_ex(("127.0.0.1", wanted)) != 0:
+            return None
+    try:
+        found = [
+            c.pid for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == wanted
+        ]
+        pid = next((pid for pid in found if pid), None)
+        command = " ".join(psutil.Process(pid).cmdline()[:4]) if pid else ""
+    except psutil.Error:
+        pid, command = None, ""
+    return f"process {pid} ({command})" if pid else "a process that this user may not see"
+
+
+def data_folder() -> Finding:
+    """Check that the data folder can be written and its database is whole; changes nothing."""
+    folder = load(ServerSettings).data_dir
+    if not folder.exists():
+        return good("Data folder", f"{folder} will be made at the first start")
+    try:
+        probe = folder / ".doctor"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        return bad("Data folder", f"{folder} cannot be written: {error.strerror}", f"chown or chmod {folder}.")
+    databases = sorted(folder.glob("*.db")) + sorted(folder.glob("*.sqlite*"))
+    for database in (path for path in databases if not path.name.endswith(("-wal", "-shm"))):
+        fault = _database_fault(database)
+        if fault:
+            return bad(
+                "Data folder",
+                f"{database} is damaged: {fault}",
+                f"Restore a backup, or move {folder} away and start with an empty one.",
+            )
+    return good("Data folder", f"{folder}" + (", database whole" if databases else ", no database yet"))
+
+
+def _database_fault(database: Path) -> str | None:
+    try:
+        with sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=2) as connection:
+            answer = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.Error as error:
+        return str(error)
+    return None if answer == ("ok",) else str(answer[0])
+
+
+def server() -> Finding:
+    """Check that the chosen server answers and knows the key."""
+    from tunefleet import __version__
+
+    try:
+        with Client(chosen_url.get(), patience_s=0.5) as client:
+            info = client.info()
+            url = client.url
+    except TunefleetError as error:
+        return warning("Server", error.message, error.hint or "Start one with `tunefleet up`.")
+    if not info.authenticated:
+        return bad("Server", f"{url} does not know this key", f"Run `tunefleet login {url}` with a good key.")
+    if info.version != __version__:
+        return warning("Server", f"{url} is version {info.version}, this is {__version__}", "Install the same version.")
+    return good("Server", f"{url}, version {info.version}, logged in as {info.owner} ({info.role})")
+
+
+def hub() -> Finding:
+    """Say whether models and datasets would be fetched from the hub."""
+    if load(ClientSettings).hub_offline:
+        return good("Model hub", "off (HF_HUB_OFFLINE): only local and built-in models and datasets")
+    return good(
+        "Model hub", "on: a name that is not local is fetched from huggingface.co (HF_HUB_OFFLINE=1 turns it off)"
+    )
+
+
+CHECKS: tuple[Callable[[], Finding], ...] = (
+    python,
+    training_libraries,
+    gpu,
+    memory,
+    disk,
+    port,
+    data_folder,
+    server,
+    hub,
+)
+
+
+def findings() -> Iterator[Finding]:
+    """Run every check; one that cannot be made is a finding too."""
+    for check in CHECKS:
+        try:
+            yield check()
+        except (MachineError, OSError) as error:
+            name = check.__name__.replace("_", " ").capitalize()
+            yield bad(name, str(error), "Mend that and run `tunefleet doctor` again.")

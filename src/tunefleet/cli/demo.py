@@ -1,0 +1,186 @@
+"""`tunefleet demo`: a whole fine-tuning on this machine, shown live, that leaves nothing running."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from tunefleet.cli import live, words
+from tunefleet.cli.console import Json, err, out, print_json, say
+from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.lazy import examples
+from tunefleet.client import Client
+from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.programs import assets
+from tunefleet.wire.api import TaskDetail
+
+_ANSWERS_SHOWN = 3
+_ANSWER_CHARACTERS = 220
+_CANCEL_WITHIN_S = 15.0
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+
+@examples("tunefleet demo", "tunefleet demo --out ./my-adapter", "tunefleet demo --data ./demo-data --seed 2")
+def demo(
+    *,
+    target: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the adapter is put.")] = Path(
+        "tunefleet-demo"
+    ),
+    data: Annotated[
+        Path | None, typer.Option("--data", metavar="FOLDER", help="Keep server and results here; default: nowhere.")
+    ] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of the server; default: a free one.")] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of the training; default: that of the example.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a small model on this machine and show it live.
+
+    Starts a server and a worker, trains a LoRA adapter on GSM8K for about a minute and a half, and shows what the
+    model learnt. It needs no GPU, no account and no network; everything it starts is ended again.
+    """
+    started = time.monotonic()
+    with _folder(data) as folder, _sigterm_as_interrupt():
+        try:
+            ended, adapter = _run(folder, target, port, seed, quiet=as_json)
+        except KeyboardInterrupt:
+            err().print("\nThe demo was ended; nothing is left running.")
+            raise typer.Exit(ExitCode.INTERRUPTED) from None
+    took_s = time.monotonic() - started
+    if adapter is None:
+        raise typer.Exit(ExitCode.FAILED)
+    if as_json:
+        print_json({"task": ended.model_dump(mode="json"), "adapter": str(adapter.resolve()), "seconds": took_s})
+        return
+    _show_result(ended, adapter)
+    say(Text.assemble("\n", ("Done", "good"), f" in {words.duration(took_s)}. Nothing is left running."))
+    say("Next: `tunefleet up`, then `tunefleet submit FILE --follow` in another terminal.", style="dim")
+
+
+@contextmanager
+def _folder(data: Path | None) -> Iterator[Path]:
+    if data is not None:
+        yield data
+        return
+    made = Path(tempfile.mkdtemp(prefix="tunefleet-demo-"))
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(
+    folder: Path, target: Path, port: int | None, seed: int | None, *, quiet: bool
+) -> tuple[TaskDetail, Path | None]:
+    """Train; returns the task, and where the adapter lies if it succeeded."""
+    if not quiet:
+        say(Text.assemble(("Tunefleet demo", "head"), ": LoRA on a Llama of 2.2 million parameters, on this machine."))
+    began = time.monotonic()
+    fleet = LocalFleet(folder, host="127.0.0.1", port=port or _free_port(), environment=_OFFLINE, save_client=False)
+    with fleet, Client(fleet.url, fleet.key) as client:
+        if not quiet:
+            say(f"Server and worker are up after {time.monotonic() - began:.1f} s at {fleet.url}.", style="dim")
+        run = client.submit(assets.example("lora_sft"), overrides={} if seed is None else {"training.seed": seed})
+        if not quiet:
+            say(Text.assemble("Submitted ", ("examples/lora_sft.yaml", "head"), " as ", (run.task_id, "id"), ".\n"))
+        try:
+            ended = run.wait() if quiet else live.follow(client, run.task_id)
+        except KeyboardInterrupt:
+            _cancel(client, run.task_id)
+            raise
+        if ended.status != TaskStatus.COMPLETED:
+            live.failure_screen(err() if quiet else out(), client, ended)
+            return ended, None
+        return ended, client.tasks.fetch_output(run.task_id, "adapter", target / "adapter")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+        return found
+
+
+def _cancel(client: Client, task_id: str) -> None:
+    with contextlib.suppress(TunefleetError, TimeoutError):
+        client.tasks.cancel(task_id)
+        client.tasks.wait(task_id, timeout_s=_CANCEL_WITHIN_S)
+
+
+def _show_result(task: TaskDetail, adapter: Path) -> None:
+    result: dict[str, Any] = task.result or {}
+    held_out = result.get("held_out")
+    if not held_out:
+        raise MachineError("The demo's task completed without a held-out loss.", hint=f"See {adapter.parent}.")
+    rows, before, after = held_out["rows"], held_out["loss_before"], held_out["loss_after"]
+    say()
+    say(
+        Text.assemble(
+            ("Held-out loss", "head"),
+            f" on {rows} rows it never saw, answers only:  {before:.2f} → ",
+            (f"{after:.2f}", "good"),
+            f"  ({before - after:.2f} nats per token less)",
+        )
+    )
+    for answer in held_out["answers"][:_ANSWERS_SHOWN]:
+        say()
+        say(_answer_table(answer))
+    say()
+    _show_adapter(adapter)
+
+
+def _answer_table(answer: dict[str, Any]) -> Table:
+    shown = Table.grid(padding=(0, 2))
+    shown.add_column(style="dim", no_wrap=True)
+    shown.add_column(overflow="fold")
+    shown.add_row("question", _short(answer["prompt"]))
+    shown.add_row("before", Text(_short(answer["before"]) or "(nothing)", style="dim"))
+    shown.add_row("after", Text(_short(answer["after"]), style="good"))
+    return shown
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _ANSWER_CHARACTERS else flat[: _ANSWER_CHARACTERS - 1] + "…"
+
+
+def _show_adapter(adapter: Path) -> None:
+    size = sum(file.stat().st_size for file in adapter.rglob("*") if file.is_file())
+    base = assets.locate("builtin:gsm8k-llama-2m", "model")
+    say(Text.assemble("The adapter lies in ", (str(adapter), "head"), f" ({words.size(size)}). Load it with PEFT:"))
+    lines = (
+        "from peft import PeftModel",
+        "from transformers import AutoModelForCausalLM",
+        f'base = AutoModelForCausalLM.from_pretrained("{base}")',
+        f'model = PeftModel.from_pretrained(base, "{adapter}")',
+    )
+    out().print(Padding(Text("\n".join(lines), style="busy"), (1, 0, 0, 4)), soft_wrap=True)
