@@ -179,6 +179,8 @@ class JobAttempt:
 
     def _forget(self) -> None:
         self._site.outbox.forget(self.token)
+        if self._run.handle is not None and self._run.handle.poll() is not None:
+            self._run.handle.acknowledge()
         self._site.state.forget(self._run.record.attempt_id)
         if self._spooled() is not None:
             self._folder.finish_json.unlink(missing_ok=True)

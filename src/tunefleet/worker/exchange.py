@@ -13,7 +13,14 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential_jitter
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
 from tenacity.nap import sleep_using_event
 
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
@@ -185,11 +192,11 @@ def register_patiently(
     Returns:
         The server's answer; `None` if it was stopped.
     """
-    initial, longest = _BACKOFF_S
+    first, longest = _BACKOFF_S
     try:
         for attempt in Retrying(
             retry=retry_if_exception_type(UnreachableError),
-            wait=wait_exponential_jitter(initial=initial, max=longest, jitter=initial),
+            wait=wait_exponential(multiplier=first, max=longest) + wait_random(0, first),
             stop=stop_when_event_set(stop),
             sleep=sleep_using_event(stop),
             before_sleep=before_sleep,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeVar
 
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, wait_exponential, wait_random
 
 from tunefleet.errors import AuthError, ForbiddenError, UnreachableError
 from tunefleet.wire.link import Command, Desired
@@ -136,7 +136,7 @@ class Mailbox:
         """
         retrying = Retrying(
             retry=retry_if_exception_type((UnreachableError, AuthError, ForbiddenError)),
-            wait=wait_exponential_jitter(initial=0.2, max=15.0, jitter=0.2),
+            wait=wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.2),
             sleep=self.pause_whole,
             before=self._check_before,
             reraise=True,

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.control import CommandState, ControlReply
 from tunefleet.wire.jobfolder import Job, JobFolder
 from tunefleet.wire.link import FinishOutcome, JournalBatch
 
@@ -51,8 +52,14 @@ class Handle(Protocol):
     def cancel(self, grace_s: float) -> None:
         """Begin to end it: abort at a step's end, after the grace SIGTERM, then SIGKILL. Does not wait."""
 
-    def command(self, name: str, data: Mapping[str, Any]) -> object:
+    def command(self, name: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
         """Send a control command to the live job."""
+
+    def command_state(self, command_id: str) -> CommandState:
+        """Return what became of a command."""
+
+    def acknowledge(self) -> None:
+        """Note that the end was read, so that nobody adopts the job any more."""
 
 
 class Jobs(Protocol):
@@ -61,7 +68,7 @@ class Jobs(Protocol):
     def launch(self, job: Job) -> Handle:
         """Start a job."""
 
-    def adopt(self) -> list[Handle]:
+    def adopt(self) -> Sequence[Handle]:
         """Find the jobs that still live, or whose end nobody has read."""
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from typing import Final
 
@@ -11,6 +10,7 @@ import psutil
 
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
+from tunefleet.jobs import new_launch_id
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import Command, CommandOutcome, Offer, Reached
@@ -22,6 +22,7 @@ from tunefleet.worker.state import AttemptRecord
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
+_SETTLED: Final = frozenset({"durable", "failed"})
 _SUSPEND_GRACE_S: Final = 5.0
 _ENDING_S: Final = 120.0
 """How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time."""
@@ -108,12 +109,7 @@ class JobRun:
         """End the job so that the next worker launches it again: note it, save if that is quick, end."""
         self._note(suspended=True)
         logger.info("Suspending task %s.", self.record.offer.task_id)
-        try:
-            handle.command(ControlCommand.SAVE_CHECKPOINT, {})
-        except TunefleetError as error:
-            logger.info("No checkpoint could be asked for: %s", error)
-        else:
-            self._await_checkpoint(handle)
+        self._save(handle)
         self.end(handle, grace_s=_SUSPEND_GRACE_S)
 
     def end(self, handle: Handle, *, grace_s: float) -> None:
@@ -150,7 +146,7 @@ class JobRun:
         self._heed_cancel()
         if self.cancelled:
             raise Cancelled
-        launch = f"a{offer.attempt:03d}-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(2)}"
+        launch = new_launch_id()
         job = self._executor.job(offer, launch=launch, inputs=inputs)
         job = job.model_copy(update={"env": self._site.env | job.env})
         self._note(
@@ -197,21 +193,20 @@ class JobRun:
 
     def _carry_out(self, handle: Handle, command: Command) -> CommandOutcome:
         try:
-            handle.command(command.command, command.data | {"command_id": command.command_id})
+            handle.command(command.command, command.data, command.command_id)
         except TunefleetError as error:
             return CommandOutcome(command_id=command.command_id, state="failed", message=str(error))
         return CommandOutcome(command_id=command.command_id, state="acknowledged")
 
-    def _await_checkpoint(self, handle: Handle) -> None:
-        known = self._checkpoints()
+    def _save(self, handle: Handle) -> None:
+        command_id = f"suspend-{self.record.launch}"
         deadline = time.monotonic() + self._site.suspend_save_s
-        while time.monotonic() < deadline and handle.poll() is None and self._checkpoints() == known:
-            time.sleep(_POLL_S)
-
-    def _checkpoints(self) -> set[str]:
-        """Names of the whole checkpoints: those with a manifest."""
-        folder = self._site.folder(self.record.offer.task_id).checkpoints_dir
-        return {str(file.parent.name) for file in folder.glob("checkpoint-*/manifest.json")}
+        try:
+            handle.command(ControlCommand.SAVE_CHECKPOINT, {}, command_id)
+            while time.monotonic() < deadline and handle.command_state(command_id).state not in _SETTLED:
+                time.sleep(_POLL_S)
+        except TunefleetError as error:
+            logger.info("No checkpoint was saved, an earlier one has to do: %s", error)
 
     def _note(self, **changes: object) -> None:
         record = self.record.model_copy(update=changes)

@@ -1,0 +1,341 @@
+"""The worker's loop against a server, jobs and files in memory, on a real folder."""
+
+from __future__ import annotations
+
+import errno
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.worker.fakes import FakeEnd, Running, World, seen
+from tunefleet.errors import ArtifactError, AuthError, InputError
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.jobfolder import JobFolder, Shipped
+from tunefleet.wire.link import InputRef
+from tunefleet.worker.state import AttemptRecord, StateFolder
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "results")
+
+
+def test_light_tasks_go_from_offer_to_finish_without_an_accept(world: World) -> None:
+    tokens = [world.server.offer(f"t{i}", kind="echo", spec={"data": {"items": ["a", "b"]}}) for i in range(20)]
+    with Running(world):
+        finishes = [world.server.finished(token) for token in tokens]
+    assert {f.outcome for f in finishes} == {"completed"}
+    assert finishes[0].result == {
+        "ok": True,
+        "echo": {"data": {"items": ["a", "b"]}},
+        "items": ["a", "b"],
+        "count": 2,
+    }
+    assert not any(request.accepts for request in world.server.exchanges)
+    # 20 tasks in 8 slots: three batches; a batch is one exchange, not eight.
+    assert len([request for request in world.server.exchanges if request.finishes]) <= 6
+    assert not world.records(), "a light task leaves nothing on disk"
+
+
+def test_a_job_is_on_disk_before_it_is_accepted_and_starts_after_the_ack(world: World) -> None:
+    at_accept: list[tuple[int, int]] = []
+    world.server.on_accept = lambda _: at_accept.append((len(world.records()), len(world.jobs.all)))
+    token = world.server.offer()
+    with Running(world):
+        world.job().end()
+        finish = world.server.finished(token)
+    assert at_accept == [(1, 0)]
+    assert seen(world.server.exchanges, token) == ["accept", "finish"]
+    assert finish.outcome == "completed"
+    assert finish.result["ok"] is True
+    assert finish.cursors == {"a": 3}
+    assert world.files.pushed == [("task-1", "final_lora", "adapter")]
+
+
+def test_nothing_is_held_once_the_end_is_acknowledged(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        world.job().end()
+        world.server.finished(token)
+        world.server.wait_for(lambda: not world.records())
+    assert not JobFolder(world.results / "task-1").finish_json.exists()
+
+
+def test_a_failed_job_uploads_nothing_and_keeps_its_words(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        world.job().end(FakeEnd("failed", TaskReason.OUT_OF_MEMORY, "No memory.", "Traceback …"))
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.reason, finish.error, finish.detail) == (
+        "failed",
+        "out_of_memory",
+        "No memory.",
+        "Traceback …",
+    )
+    assert world.files.pushed == []
+
+
+def test_inputs_are_fetched_once_and_stand_in_the_job(world: World) -> None:
+    inputs = {"data.path": InputRef(digest="ab" * 32, name="rows")}
+    with Running(world):
+        for attempt in (1, 2):
+            token = world.server.offer(attempt=attempt, inputs=inputs)
+            world.job(count=attempt).end()
+            world.server.finished(token)
+    assert world.jobs.all[0].job.inputs == {"data.path": str(world.results / ".inputs" / ("ab" * 32) / "rows.jsonl")}
+    assert world.files.fetches == 1
+
+
+@pytest.mark.parametrize("when", ["before_launch", "while_running", "while_delivering"])
+def test_cancel_ends_the_job_and_is_reported(world: World, when: str) -> None:
+    token = world.server.offer()
+    if when == "before_launch":
+        world.server.want(token, "cancel")
+    with Running(world):
+        if when == "while_running":
+            world.job()
+            world.server.want(token, "cancel")
+        if when == "while_delivering":
+            world.files.push_error = AuthError("not now")
+            world.job().end()
+            world.server.wait_for(lambda: world.server.exchanges[-1].want["job"] == 1)
+            world.server.want(token, "cancel")
+            world.server.wait_for(lambda: world.server.reached)
+            world.files.push_error = None
+        finish = world.server.finished(token)
+    expected = "completed" if when == "while_delivering" else "cancelled"
+    assert finish.outcome == expected
+    assert when == "before_launch" or {r.generation for r in world.server.reached} == {1}
+    assert len(world.jobs.all) <= 1
+
+
+def test_a_dropped_attempt_ends_its_job_and_delivers_nothing(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        job = world.job()
+        world.server.void(token)
+        world.server.wait_for(lambda: job.cancels)
+        world.server.wait_for(lambda: not world.records())
+    assert seen(world.server.exchanges, token) == ["accept"]
+    assert world.files.pushed == []
+
+
+def test_the_next_attempt_waits_for_the_end_of_the_dropped_one(world: World) -> None:
+    first = world.server.offer(attempt=1)
+    with Running(world):
+        world.job()
+        second = world.server.offer(attempt=2)
+        world.server.void(first)
+        world.job(count=2).end()
+        assert world.server.finished(second).outcome == "completed"
+    assert [job.job.attempt for job in world.jobs.all] == [1, 2]
+
+
+def test_a_server_that_is_away_stops_nothing(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        job = world.job()
+        world.server.go_away()
+        job.end()
+        time.sleep(0.3)
+        world.server.away = False
+        assert world.server.finished(token).outcome == "completed"
+    assert len(world.server.registrations) > 1
+    assert world.server.registrations[-1].holding == (token,)
+
+
+def test_a_lost_ack_is_answered_again_from_the_spooled_finish(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        world.job().end()
+        world.server.finished(token)
+        world.server.wait_for(lambda: not world.records())
+    # As if the worker had been killed between the server's commit and the answer.
+    row = world.server.rows[token]
+    assert row.finish is not None
+    row.finish, row.state = None, "accepted"
+    state = StateFolder(world.results)
+    state.keep(AttemptRecord(offer=row.offer, launch=world.jobs.all[0].job.launch))
+    with Running(world):
+        assert world.server.finished(token).outcome == "completed"
+    assert len(world.jobs.all) == 1, "a training is not run again because its delivery failed"
+
+
+def test_records_that_the_server_lacks_are_shipped_again(world: World) -> None:
+    token = world.server.offer()
+    world.server.behind_once = {token}
+    with Running(world):
+        job = world.job()
+        shipped = Shipped(cursors={"a": 3}, offsets={"a": 99}, log_offset=5)
+        job.folder.shipped_json.write_text(shipped.model_dump_json())
+        job.end()
+        world.server.finished(token)
+    left = Shipped.model_validate_json(job.folder.shipped_json.read_bytes())
+    assert (left.cursors, left.offsets, left.log_offset) == ({}, {}, 5)
+
+
+def test_more_offers_than_slots_are_left_to_others(world: World) -> None:
+    world.server.offer("task-1")
+    with Running(world):
+        world.job()
+        world.server.offer("task-2")
+        time.sleep(0.1)
+        assert [r.offer.task_id for r in world.records()] == ["task-1"]
+        assert world.server.exchanges[-1].want["job"] == 0
+        world.job().end()
+        world.job(count=2)
+
+
+def test_a_full_disk_means_no_accept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Running(world) as running:
+        monkeypatch.setattr(running.state, "keep", full)
+        token = world.server.offer()
+        world.server.wait_for(lambda: len(world.server.exchanges) > 2)
+    assert world.server.rows[token].state == "offered"
+    assert seen(world.server.exchanges, token) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (InputError("The dataset has no rows."), "bad_input"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk_full"),
+        (RuntimeError("a bug"), "bug"),
+    ],
+)
+def test_a_job_that_cannot_start_fails_with_its_reason(world: World, error: Exception, reason: str) -> None:
+    def refuse(_: object) -> None:
+        raise error
+
+    world.jobs.launch = refuse  # type: ignore[assignment, method-assign]
+    token = world.server.offer()
+    with Running(world):
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.reason) == ("failed", reason)
+    assert str(error) in (finish.error or "")
+
+
+def test_outputs_that_can_never_be_taken_fail_the_task(world: World) -> None:
+    world.files.push_error = ArtifactError("A link leads out of the folder.")
+    token = world.server.offer()
+    with Running(world):
+        world.job().end()
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.error) == ("failed", "A link leads out of the folder.")
+
+
+def test_a_job_without_a_result_fails(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        job = world.job()
+        job.ended = FakeEnd()
+        finish = world.server.finished(token)
+    assert finish.outcome == "failed"
+    assert "responses.json" in (finish.error or "")
+
+
+def test_an_unknown_kind_is_an_error_not_a_default(world: World) -> None:
+    token = world.server.offer(kind="dream")
+    with Running(world):
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.reason) == ("failed", "bug")
+    assert "dream" in (finish.error or "")
+
+
+def test_code_of_a_model_needs_the_owners_leave(world: World) -> None:
+    spec = {"model": {"source": {"identifier": "some/model", "trust_remote_code": True}}}
+    token = world.server.offer(spec=spec)
+    with Running(world):
+        finish = world.server.finished(token)
+    assert finish.reason == "bad_input"
+    assert "--allow-code" in (finish.error or "")
+
+
+def test_a_job_over_its_time_is_ended(world: World) -> None:
+    token = world.server.offer(spec={"limits": {"max_runtime_s": 0.05}})
+    with Running(world):
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.reason) == ("failed", "timeout")
+    assert "0.05" in (finish.error or "")
+
+
+def test_a_command_reaches_the_job_and_its_outcome_the_server(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        job = world.job()
+        world.server.command(token, "save_checkpoint")
+        world.server.wait_for(lambda: world.server.outcomes)
+        job.end()
+        world.server.finished(token)
+    assert job.commands == ["save_checkpoint"]
+    # Said again until an answer came, so the server sees it at least once and knows it by its id.
+    assert {(o.command_id, o.state) for o in world.server.outcomes} == {("cmd-1", "acknowledged")}
+
+
+def test_sigterm_leaves_the_job_alive_and_the_next_worker_adopts_it(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        world.job()
+        world.server.wait_for(lambda: world.server.rows[token].state == "accepted")
+    assert world.jobs.all[0].ended is None
+    with Running(world):
+        world.server.wait_for(lambda: len(world.server.registrations) == 2)
+        world.job().end()
+        assert world.server.finished(token).outcome == "completed"
+    assert len(world.jobs.all) == 1
+
+
+def test_suspending_saves_ends_and_goes_on_in_the_same_attempt(world: World) -> None:
+    token = world.server.offer()
+    running = Running(world)
+    running.__enter__()
+    job = world.job()
+    running.stop(suspend=True)
+    assert job.commands == ["save_checkpoint"]
+    assert job.ended is not None
+    assert [r.suspended for r in world.records()] == [True]
+    with Running(world):
+        world.job(count=2).end()
+        assert world.server.finished(token).outcome == "completed"
+    first, second = world.jobs.all
+    assert first.job.launch != second.job.launch
+    assert first.job.attempt == second.job.attempt == 1
+
+
+def test_after_a_reboot_a_killed_job_is_launched_again_in_its_attempt(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = world.server.offer()
+    with Running(world):
+        job = world.job()
+    job.ended = FakeEnd("failed", TaskReason.KILLED)
+    monkeypatch.setattr("psutil.boot_time", lambda: time.time() + 1000)
+    with Running(world):
+        world.job(count=2).end()
+        assert world.server.finished(token).outcome == "completed"
+
+
+def test_a_key_that_is_refused_ends_the_worker(world: World) -> None:
+    world.server.error = AuthError("The key is revoked.")
+    with Running(world) as running:
+        running.thread.join(5)
+        assert isinstance(running.error, AuthError)
+
+
+def test_drain_delivers_what_is_held_and_takes_nothing(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        job = world.job()
+    world.server.offer("task-2")
+    with Running(world, drain=True) as running:
+        world.server.wait_for(lambda: len(world.server.registrations) == 2)
+        job.end()
+        world.server.finished(token)
+        running.thread.join(5)
+        assert not running.thread.is_alive()
+    assert world.server.rows["att-task-2-1.secret"].state == "offered"
