@@ -75,6 +75,7 @@ class FakeServer(WorkerLink):
         self.away = False
         self.error: Exception | None = None
         self.behind_once: set[str] = set()
+        self.loses_finishes = False
         self.on_accept: Callable[[str], None] = lambda _: None
         self._news = threading.Condition()
         self._turn = 0
@@ -189,7 +190,7 @@ class FakeServer(WorkerLink):
 
     def _take(self, request: ExchangeRequest) -> ExchangeReply:
         accepted, finished, behind, drop = [], [], [], []
-        for finish in request.finishes:
+        for finish in () if self.loses_finishes else request.finishes:
             row = self.rows.get(finish.token)
             if row is None or row.state == "void":
                 drop.append(finish.token)

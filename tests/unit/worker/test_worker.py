@@ -14,7 +14,6 @@ from tunefleet.errors import ArtifactError, AuthError, InputError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import JobFolder, Shipped
 from tunefleet.wire.link import InputRef
-from tunefleet.worker.state import AttemptRecord, StateFolder
 
 
 @pytest.fixture
@@ -146,20 +145,18 @@ def test_a_server_that_is_away_stops_nothing(world: World) -> None:
     assert world.server.registrations[-1].holding == (token,)
 
 
-def test_a_lost_ack_is_answered_again_from_the_spooled_finish(world: World) -> None:
+def test_a_finish_that_never_arrived_is_delivered_from_disk_by_the_next_worker(world: World) -> None:
+    world.server.loses_finishes = True
     token = world.server.offer()
     with Running(world):
-        world.job().end()
-        world.server.finished(token)
-        world.server.wait_for(lambda: not world.records())
-    # As if the worker had been killed between the server's commit and the answer.
-    row = world.server.rows[token]
-    assert row.finish is not None
-    row.finish, row.state = None, "accepted"
-    state = StateFolder(world.results)
-    state.keep(AttemptRecord(offer=row.offer, launch=world.jobs.all[0].job.launch))
+        job = world.job()
+        job.end()
+        world.server.wait_for(lambda: any(request.finishes for request in world.server.exchanges))
+    assert job.folder.finish_json.exists()
+    job.folder.responses_json.unlink()
+    world.server.loses_finishes = False
     with Running(world):
-        assert world.server.finished(token).outcome == "completed"
+        assert world.server.finished(token).result["ok"] is True
     assert len(world.jobs.all) == 1, "a training is not run again because its delivery failed"
 
 
