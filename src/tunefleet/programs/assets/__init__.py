@@ -1,9 +1,9 @@
-"""The small model and dataset that ship with the package, named `builtin:NAME` in a spec; nothing travels for them.
+"""What ships with the package: a small model and a dataset, named `builtin:NAME` in a spec, and example documents.
 
     builtin:gsm8k-llama-2m   model      a Llama of 2.2 million parameters that has read GSM8K's questions
     builtin:gsm8k            dataset    2,000 training and 320 test rows of GSM8K
 
-Does not import torch, so that everybody may ask what exists.
+Nothing travels for them. Does not import torch, so that everybody may ask what exists.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from tunefleet.errors import DataError, ModelError
+from tunefleet.errors import DataError, ModelError, NotFoundError
 
 PREFIX = "builtin:"
 _ROOT = Path(__file__).parent
@@ -44,3 +44,19 @@ def locate(name: str, kind: Literal["model", "dataset"]) -> Path:
         error = ModelError if kind == "model" else DataError
         raise error(f"There is no built-in {kind} {name!r}.", hint=f"Built in: {', '.join(known)}.")
     return _FOLDERS[kind] / name.removeprefix(PREFIX)
+
+
+def example(name: str) -> Path:
+    """Return an example document that ships.
+
+    Args:
+        name: Such as `lora_sft`.
+
+    Raises:
+        NotFoundError: If there is none of that name.
+    """
+    path = _ROOT / "examples" / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(found.stem for found in path.parent.glob("*.yaml")))
+        raise NotFoundError(f"There is no example {name!r}.", hint=f"Examples: {known}.")
+    return path

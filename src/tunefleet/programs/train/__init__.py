@@ -1,23 +1,18 @@
 """Fine-tuning: supervised, of all weights or of a LoRA adapter.
 
-sources     which rows a spec means           readers    files and folders → rows
-shapes      what a row is                     chat       conversations → text and the assistant's spans
-tokens      rows → ids and labels             packing    several rows in one sequence
-hub         names of the hub                  hardware   what is there, and the kernels that follow
-model       tokenizer and weights             adapter    LoRA
-arguments   spec → training arguments         trainer    TRL's trainer with an exact held-out loss
-samples     answers before and after          recipe     the run from beginning to end
-result      what a run reports                outputs    what a run delivers
+    recipe      the run from beginning to end     assemble   spec → base model and adapter
+    model       tokenizer and weights             adapter    LoRA
+    hardware    what is there, and the kernels    arguments  spec → training arguments
+    trainer     TRL's, with an exact loss         trackers   those that need more than a name
+    packing     several rows in one sequence      samples    answers before and after
+    result      what a run reports                outputs    what a run delivers
+
+`job.json` names it `tunefleet.programs.train:main`. Importing it takes five seconds, which the fork server spends
+before a job comes.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from tunefleet.programs.train.recipe import run as main
 
-
-def main(folder: Path) -> None:
-    """Run the training of a job folder; `job.json` names it `tunefleet.programs.train:main`."""
-    # Imports for five seconds; `preview`, which needs the neighbours of this module, does without it.
-    from tunefleet.programs.train.recipe import run
-
-    run(folder)
+__all__ = ["main"]

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from tunefleet import artifacts
 from tunefleet.errors import ModelError
+from tunefleet.programs import base_model
 from tunefleet.programs.train import adapter, model
 from tunefleet.programs.train.hardware import Kernels
 from tunefleet.spec import CheckpointSpec, LoraSftSpec, QuantizationSpec, TrainingTaskSpec
@@ -27,7 +28,7 @@ class Base:
         adapter_folder: An adapter to go on with.
     """
 
-    source: model.Source
+    source: base_model.Source
     adapter_folder: str | None = None
 
 
@@ -44,7 +45,7 @@ def locate_base(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Pa
     """
     named = spec.model.source
     local = inputs.get("model.source.identifier")
-    source = model.locate(
+    source = base_model.locate(
         named.identifier,
         None if local is None else str(_opened(Path(local), workspace)),
         revision=named.revision,

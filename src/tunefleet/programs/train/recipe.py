@@ -19,10 +19,12 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from tunefleet import attach
 from tunefleet.errors import InputError
-from tunefleet.programs.train import assemble, hardware, model, outputs, packing, result, samples, sources
+from tunefleet.programs import base_model
+from tunefleet.programs.data import sources
+from tunefleet.programs.data.tokens import Encoder, Tokenized, tokenize
+from tunefleet.programs.train import assemble, hardware, outputs, packing, result, samples
 from tunefleet.programs.train.arguments import training_arguments
 from tunefleet.programs.train.result import Clock, Material, Measured
-from tunefleet.programs.train.tokens import Encoder, Tokenized, tokenize
 from tunefleet.programs.train.trackers import tensorboard
 from tunefleet.programs.train.trainer import ContinueTokenCount, StopWhenWorse, Trainer
 from tunefleet.spec import LoraSftSpec, TrainingTaskSpec, load_task_spec
@@ -87,10 +89,10 @@ def _train(launch: Launch) -> None:
         portions = sources.open_portions(spec.data, launch.job.inputs, launch.workspace, seed=spec.training.seed)
     with clock.part("model"):
         base = assemble.locate_base(spec, launch.job.inputs, launch.workspace)
-        tokenizer = model.load_tokenizer(base.source)
+        tokenizer = base_model.load_tokenizer(base.source)
     with clock.part("tokenizing"):
         encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
-        material = _prepare(launch, portions, encoder, model.context_length(base.source))
+        material = _prepare(launch, portions, encoder, base_model.context_length(base.source))
     with clock.part("model"):
         trainer = _build_trainer(launch, base, tokenizer, material, machine, kernels)
     questions = _questions(launch, portions, encoder, trainer)

@@ -13,10 +13,10 @@ import torch
 import transformers
 import trl
 
+from tunefleet.programs.data.tokens import Tokenized
 from tunefleet.programs.train.hardware import Hardware, Kernels
 from tunefleet.programs.train.packing import Packed
 from tunefleet.programs.train.samples import Answer
-from tunefleet.programs.train.tokens import Tokenized
 from tunefleet.programs.train.trainer import Trainer
 from tunefleet.spec import TrainingTaskSpec
 from tunefleet.wire.jobfolder import Job

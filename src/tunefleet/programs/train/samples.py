@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from tunefleet.programs.train.sources import Portion
-from tunefleet.programs.train.tokens import Encoder
+from tunefleet.programs.data.sources import Portion
+from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train.trainer import Trainer, random_state_kept
 
 

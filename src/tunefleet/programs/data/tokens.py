@@ -19,8 +19,8 @@ import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
 from tunefleet.errors import DataError, ModelError
-from tunefleet.programs.train.chat import ChatRenderer
-from tunefleet.programs.train.shapes import Chat, Example, Pair, Plain, Shape
+from tunefleet.programs.data.chat import ChatRenderer
+from tunefleet.programs.data.shapes import Chat, Example, Pair, Plain, Shape
 
 IGNORED = -100
 """The label of a token that does not count, as PyTorch's cross entropy defines it."""

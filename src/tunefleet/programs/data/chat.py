@@ -7,18 +7,19 @@ with the text of a shorter one. If none works the template is refused: learning 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
-from trl.chat_template_utils import get_training_chat_template, has_generation_markers
 
 from tunefleet.errors import DataError, ModelError
-from tunefleet.programs.train.shapes import Chat, Message
+from tunefleet.programs.data.shapes import Chat, Message
 
 Span = tuple[int, int]
+_MARKERS = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 class ChatRenderer:
@@ -38,10 +39,10 @@ class ChatRenderer:
                 hint="Use an instruct model, or columns of prompts and responses.",
             )
         own = tokenizer.get_chat_template()
-        known = None if has_generation_markers(own) else _known_to_trl(tokenizer)
+        known = None if _MARKERS.search(own) else _known_to_trl(tokenizer)
         self._tokenizer = tokenizer
         self._template: str = known or own
-        self.marks_turns = has_generation_markers(self._template)
+        self.marks_turns = _MARKERS.search(self._template) is not None
 
     def render(self, messages: Sequence[Message], tools: list[Any] | None = None, *, ask: bool = False) -> str:
         """Render a conversation as text.
@@ -96,6 +97,9 @@ class ChatRenderer:
 
 
 def _known_to_trl(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    # Imports torch, for which a preview of a template with markers need not wait.
+    from trl.chat_template_utils import get_training_chat_template
+
     try:
         template: str | None = get_training_chat_template(tokenizer)
     except ValueError:

@@ -17,10 +17,9 @@ from datasets.exceptions import DatasetNotFoundError
 
 from tunefleet import artifacts
 from tunefleet.errors import DataError
-from tunefleet.programs import assets
-from tunefleet.programs.train import hub
-from tunefleet.programs.train.readers import Rows, read_path
-from tunefleet.programs.train.shapes import Shape, choose
+from tunefleet.programs import assets, hub
+from tunefleet.programs.data.readers import Rows, read_path
+from tunefleet.programs.data.shapes import Shape, choose
 from tunefleet.spec import BUILTIN_PREFIX, TextShape, TrainingData
 
 _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\])?$")
