@@ -88,11 +88,11 @@ def as_list(value: Any) -> Any:
 
 
 NotBool = BeforeValidator(_no_bool)
-PositiveInt = Annotated[int, NotBool, Field(ge=1)]
-NaturalInt = Annotated[int, NotBool, Field(ge=0)]
-PositiveFloat = Annotated[float, NotBool, Field(gt=0)]
-NaturalFloat = Annotated[float, NotBool, Field(ge=0)]
-Share = Annotated[float, NotBool, Field(ge=0, lt=1)]
+PositiveInt = Annotated[int, Field(ge=1), NotBool]
+NaturalInt = Annotated[int, Field(ge=0), NotBool]
+PositiveFloat = Annotated[float, Field(gt=0), NotBool]
+NaturalFloat = Annotated[float, Field(ge=0), NotBool]
+Share = Annotated[float, Field(ge=0, lt=1), NotBool]
 """A part of one, one itself excluded."""
 Text = Annotated[str, Field(min_length=1, max_length=4096)]
 """A name or a path: one line that is not empty."""

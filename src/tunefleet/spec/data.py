@@ -26,6 +26,7 @@ def _local(value: str) -> str:
     return value
 
 
+Prompt = Annotated[str, Field(min_length=1)]
 LocalName = Annotated[Text, AfterValidator(_local)]
 """A path on the machine that submits; the file travels with the submit."""
 
@@ -94,7 +95,7 @@ class EvalSpec(Block):
     """Another split of the same dataset."""
     path: LocalName | None = None
     """Another file or folder; it travels with the submit."""
-    fraction: Annotated[float, NotBool, Field(gt=0, lt=1)] | None = None
+    fraction: Annotated[float, Field(gt=0, lt=1), NotBool] | None = None
     """Part of the training rows, drawn by `training.seed` and taken out of them."""
     max_samples: PositiveInt | None = None
     """Use at most this many rows."""
@@ -130,7 +131,7 @@ class TrainingData(Block):
     """A JSONL file with its own field names."""
     jsonl_path: LocalName | None = None
     """The same as `jsonl.path`."""
-    prompts: tuple[Text, ...] | None = Field(default=None, min_length=1)
+    prompts: Annotated[tuple[Prompt, ...], Field(min_length=1)] | None = None
     """Texts to train on, written here."""
     text_field: Text | None = None
     """Column with the whole text (loss on all of it)."""

@@ -107,7 +107,8 @@ def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
     template = _SENTENCES.get(kind)
     if template is None:
         return detail["msg"][:1].lower() + detail["msg"][1:], None
-    values = {**ctx, "value": _show(value)}
+    values = {name: int(limit) if _is_whole(limit) else limit for name, limit in ctx.items()}
+    values["value"] = _show(value)
     hint = None
     if kind == "literal_error":
         words = [word.strip("'") for word in ctx["expected"].replace(" or ", ", ").split(", ")]
@@ -117,6 +118,10 @@ def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
     elif kind == "string_type" and isinstance(value, int | float):
         hint = "write it in quotes"
     return template.format_map(values), hint
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
 
 
 def _show(value: Any) -> str:

@@ -77,7 +77,7 @@ class CheckpointSpec(Block):
 class RetrySpec(Block):
     """`spec.retry`: how often a failed task is tried. A user's mistake is never tried again."""
 
-    max_attempts: Annotated[int, NotBool, Field(ge=1, le=100)] = 3
+    max_attempts: Annotated[int, Field(ge=1, le=100), NotBool] = 3
     """Tries in all; a lost worker does not count."""
     backoff_s: NaturalFloat = 10.0
     """Seconds before the first repeat; doubled for each further one."""

@@ -15,7 +15,8 @@ SCHEMA_ID = "https://tunefleet.dev/schema/workflow.json"
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a workflow document.
 
-    It describes shape, words and ranges. What several keys mean together is checked by `parse_workflow` only.
+    It describes shape, words and ranges, and of several spellings the plainest. What several keys mean together is
+    checked by `parse_workflow` only.
     """
     spec = Annotated[SftSpec | LoraSftSpec | EchoSpec, Field(discriminator="task_type")]
     whole = create_model("Workflow", __base__=Document, __doc__="A Tunefleet workflow document.", spec=(spec, ...))

@@ -31,7 +31,7 @@ class BaseTaskSpec(Block):
     """What is delivered."""
     retry: RetrySpec = RetrySpec()
     """How often a failed task is tried."""
-    priority: Annotated[int, NotBool, Field(ge=-100, le=100)] = 0
+    priority: Annotated[int, Field(ge=-100, le=100), NotBool] = 0
     """Among waiting tasks a higher one goes first; waiting raises it slowly."""
     limits: LimitsSpec = LimitsSpec()
     """How long the task may take."""

@@ -172,7 +172,7 @@ def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[Tas
     known = ", ".join(TASK_KINDS)
     path = (*_SPEC, "taskType")
     if name is None:
-        guess = next((key for key in data if nearest(key, ["taskType"])), None)
+        guess = next((key for key in data if key != "taskType" and nearest(key, ["taskType"])), None)
         hint = f"instead of {guess}; one of {known}" if guess else f"one of {known}"
         faults.append(fault_at(path, "is required", source, hint=hint))
     elif name in REFUSED_KINDS:

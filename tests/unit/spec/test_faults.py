@@ -1,0 +1,311 @@
+"""Wrong documents: each fault has its place, one sentence, and the way out; all come at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.spec.documents import SMALLEST, training
+from tunefleet.errors import Fault, SpecError
+from tunefleet.spec import parse_workflow
+
+
+def faults(text: str) -> list[Fault]:
+    with pytest.raises(SpecError) as caught:
+        parse_workflow(text, filename="w.yaml")
+    assert str(caught.value).startswith("w.yaml has ")
+    return list(caught.value.faults)
+
+
+def only_fault(text: str) -> Fault:
+    found = faults(text)
+    assert len(found) == 1, [str(fault) for fault in found]
+    return found[0]
+
+
+ALL_WRONG = """\
+apiVersion: tunefleet/v2
+metadata: {nam: demo}
+spec:
+  taskType: lora_sft
+  learning_rate: 1
+  stages: []
+  model:
+    source: {identifer: x, revision: 1}
+  data:
+    path: a
+    prompts: [x]
+  resources:
+    hardware: {memory: 12 apples, cpu: 8c, gpu: {count: 4}}
+  lora: {r: 0, target_modules: 7}
+  training: {learnin_rate: 3e-3, batch_size: 2.5, epochs: 3}
+  evaluate: {answers: 2}
+"""
+
+
+def test_all_faults_at_once_in_the_order_of_the_text() -> None:
+    assert [(fault.line, fault.column, fault.path, fault.hint) for fault in faults(ALL_WRONG)] == [
+        (1, 13, "apiVersion", "did you mean tunefleet/v1?"),
+        (2, 12, "metadata.nam", "did you mean name?"),
+        (5, 3, "spec.learning_rate", "it belongs to spec.training.learning_rate"),
+        (6, 3, "spec.stages", "submit each step as a document of its own"),
+        (8, 14, "spec.model.source.identifer", "did you mean identifier?"),
+        (8, 38, "spec.model.source.revision", "write it in quotes"),
+        (
+            11,
+            14,
+            "spec.data.prompts",
+            "give exactly one of dataset_name, path, artifact, jsonl, jsonl_path, prompts",
+        ),
+        (13, 24, "spec.resources.hardware.memory", "write for example 32Gi, 1.5Gi or 512M; all units are binary"),
+        (13, 40, "spec.resources.hardware.cpu", "write a whole number of logical cores, such as 8"),
+        (13, 57, "spec.resources.hardware.gpu.count", "write 1, or 0 to run without a GPU"),
+        (14, 13, "spec.lora.r", None),
+        (14, 32, "spec.lora.target_modules", "for example [q_proj, v_proj]"),
+        (15, 14, "spec.training.learnin_rate", "did you mean learning_rate?"),
+        (15, 46, "spec.training.batch_size", None),
+        (15, 51, "spec.training.epochs", "did you mean num_train_epochs?"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("block", "text", "path", "message"),
+    [
+        ("training", "{batch_size: many}", "training.batch_size", "must be a whole number, not 'many'"),
+        ("training", "{batch_size: 0}", "training.batch_size", "must be at least 1, not 0"),
+        ("training", "{batch_size: true}", "training.batch_size", "must be a number, not true"),
+        ("training", "{learning_rate: -1}", "training.learning_rate", "must be greater than 0, not -1"),
+        ("training", "{learning_rate: .inf}", "training.learning_rate", "must be a finite number, not inf"),
+        ("training", "{warmup_ratio: 1.5}", "training.warmup_ratio", "must be less than 1, not 1.5"),
+        ("training", "{packing: perhaps}", "training.packing", "must be true or false, not 'perhaps'"),
+        ("training", "[1]", "training", "must be a mapping (`key: value` lines), not a list"),
+        ("training", "{early_stopping: 3}", "training.early_stopping", "must be a mapping (`key: value` lines), not 3"),
+        ("training", "{allow_multi_gpu: true}", "training.allow_multi_gpu", "several GPUs is not available"),
+        ("training", "{nproc_per_node: 2}", "training.nproc_per_node", "several GPUs is not available"),
+        ("training", "{deepspeed: x.json}", "training.deepspeed", "several GPUs"),
+        ("training", "{visible_devices: '0'}", "training.visible_devices", "the worker gives each task its GPU"),
+        ("training", "{bf16: true, fp16: true}", "training.fp16", "cannot be set together with bf16"),
+        ("training", "{warmup_steps: 1, warmup_ratio: 0.1}", "training.warmup_ratio", "together with warmup_steps"),
+        ("training", "{eval_steps: 5}", "training.eval_steps", "has no effect without eval_strategy: steps"),
+        ("training", "{early_stopping: {}}", "training.early_stopping", "needs evaluations"),
+        ("training", "{eval_strategy: epoch}", "training.eval_strategy", "needs held-out rows"),
+        ("training", "{report_to: [wand]}", "training.report_to.0", "must be one of tensorboard"),
+        ("training", "{report_to: 3}", "training.report_to", "must be a list, not 3"),
+        ("data", "{}", "data", "names no data"),
+        ("data", "{path: ''}", "data.path", "must not be empty"),
+        ("data", "{path: 'https://x/y'}", "data.path", "not downloaded"),
+        ("data", "{jsonl: {url: x, path: y}}", "data.jsonl.url", "not available in this version"),
+        ("data", "{jsonl: {}}", "data.jsonl", "needs exactly one of path and worker_path"),
+        ("data", "{path: x, eval: {}}", "data.eval", "needs exactly one of split, path and fraction"),
+        ("data", "{path: x, eval: {fraction: 1}}", "data.eval.fraction", "must be less than 1"),
+        ("data", "{path: x, config_name: y}", "data.config_name", "belongs to dataset_name"),
+        ("data", "{path: x, prompt_column: q}", "data.prompt_column", "needs response_column beside it"),
+        ("data", "{path: x, response_field: q}", "data.response_field", "needs prompt_column beside it"),
+        ("data", "{jsonl: {path: x, prompt_field: q}}", "data.jsonl.prompt_field", "needs response_column"),
+        ("data", "{path: x, text_field: t, messages_field: m}", "data.messages_field", "a second time"),
+        (
+            "data",
+            "{path: x, text_field: t, prompt_column: q, response_column: a}",
+            "data.text_field",
+            "says a second time how a row becomes text",
+        ),
+        ("data", "{path: x, prompt_column: q, prompt_field: q, response_column: a}", "data.prompt_field", "the same"),
+        ("data", "{prompts: []}", "data.prompts", "must have at least 1 entry"),
+        ("data", "{prompts: text}", "data.prompts", "must be a list, not 'text'"),
+        ("data", "{prompts: [a], eval: {split: test}}", "data.eval.split", "inline prompts have no splits"),
+        ("data", "{dataset_name: a, trust_remote_code: true}", "data.trust_remote_code", "code of their own"),
+        ("model", "{source: {}}", "model.source.identifier", "is required"),
+        ("model", "{source: {identifier: x}, vllm: {}}", "model.vllm", "belongs to inference tasks"),
+        (
+            "model",
+            "{source: {identifier: x}, transformers: {load_in_4bit: true}}",
+            "model.transformers.load_in_4bit",
+            "quantised weights cannot be trained whole",
+        ),
+        (
+            "model",
+            "{source: {identifier: x}, transformers: {use_flash_attention_2: true, attn_implementation: sdpa}}",
+            "model.transformers.attn_implementation",
+            "contradicts use_flash_attention_2",
+        ),
+        (
+            "model",
+            "{source: {identifier: x}, transformers: {device_map: cpu}}",
+            "model.transformers.device_map",
+            "the worker chooses the device",
+        ),
+        ("lora", "{r: 8}", "lora", "is not a known key"),
+        ("resources", "{replicas: 2}", "resources.replicas", "cannot be split into replicas"),
+        ("resources", "{nodes: 2}", "resources.nodes", "not available in this version"),
+        ("output", "{destination: {type: s3}}", "output.destination.type", "must be one of local, http, not 's3'"),
+        ("output", "{destination: {url: 'http://x'}}", "output.destination.url", "results always go to the server"),
+        ("output", "{artifacts: [../x]}", "output.artifacts.0", "must be a path inside the folder"),
+        ("checkpoint", "{load: {type: http, path: x}}", "checkpoint.load.type", "loading from an address"),
+        ("checkpoint", "{load: {taskId: x, path: y}}", "checkpoint.load.taskId", "not available in this version"),
+        ("checkpoint", "{load: {path: x, subdir: /y}}", "checkpoint.load.subdir", "inside the folder"),
+        ("retry", "{on: [bad_input]}", "retry.on.0", "must be one of bug"),
+        ("retry", "{max_attempts: 101}", "retry.max_attempts", "must be at most 100"),
+        ("evaluate", "{answers: 2}", "evaluate.answers", "needs held-out rows"),
+        ("dependsOn", "[a]", "dependsOn", "not available in this version"),
+        ("priority", "high", "priority", "must be a whole number, not 'high'"),
+        ("on_lost", "retry", "on_lost", "must be one of replace, wait, not 'retry'"),
+    ],
+)
+def test_each_fault(block: str, text: str, path: str, message: str) -> None:
+    fault = only_fault(training(**{block: text}))
+    assert fault.path == f"spec.{path}"
+    assert message in fault.message
+    assert fault.line > 1
+    assert fault.column > 1
+
+
+def test_checks_between_blocks_come_with_the_faults_of_a_third_block() -> None:
+    text = training(training="{eval_strategy: steps}", resources="{hardware: {memory: x}}")
+    assert [fault.path for fault in faults(text)] == ["spec.training.eval_strategy", "spec.resources.hardware.memory"]
+
+
+def test_quantisation_that_contradicts_itself() -> None:
+    model = "{source: {identifier: x}, transformers: {load_in_4bit: true}}"
+    text = training(taskType="lora_sft", model=model, quantization="{load_in_8bit: true}")
+    assert only_fault(text).message == "contradicts quantization"
+    text = training(taskType="lora_sft", quantization="{load_in_4bit: true, load_in_8bit: true}")
+    assert only_fault(text).path == "spec.quantization.load_in_8bit"
+    model = "{source: {identifier: x}, transformers: {load_in_4bit: true, load_in_8bit: true}}"
+    assert [fault.path for fault in faults(training(taskType="lora_sft", model=model))] == [
+        "spec.model.transformers.load_in_8bit"
+    ]
+
+
+def test_attention_that_contradicts_itself() -> None:
+    model = "{source: {identifier: x}, transformers: {attn_implementation: sdpa}}"
+    fault = only_fault(training(model=model, training="{attn_implementation: eager}"))
+    assert fault.path == "spec.training.attn_implementation"
+
+
+def test_a_best_model_needs_checkpoints_at_evaluations() -> None:
+    data = "{path: x, eval: {fraction: 0.1}}"
+    for block in (
+        "{load_best_model_at_end: true, eval_strategy: epoch}",
+        "{load_best_model_at_end: true, eval_strategy: steps, eval_steps: 30, save_steps: 100}",
+    ):
+        fault = only_fault(training(data=data, training=block))
+        assert (fault.path, fault.message) == (
+            "spec.training.load_best_model_at_end",
+            "needs a checkpoint at an evaluation",
+        )
+    good = "{load_best_model_at_end: true, eval_strategy: steps, eval_steps: 50, save_steps: 100}"
+    parse_workflow(training(data=data, training=good))
+    parse_workflow(training(data=data, training=good.replace("steps, eval_steps: 50", "epoch, save_strategy: epoch")))
+
+
+def test_loss_on_responses_needs_responses() -> None:
+    fault = only_fault(training(data="{prompts: [a]}", training="{completion_only_loss: true}"))
+    assert fault.path == "spec.training.completion_only_loss"
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "hint"),
+    [
+        ("lora-sft", "'lora-sft' is not a known task kind", "did you mean lora_sft?"),
+        ("dpo", "'dpo' tasks are not available in this version", "use sft, lora_sft, echo"),
+        ("inferense", "'inferense' is not a known task kind", "use sft, lora_sft, echo"),
+        ("7", "7 is not a known task kind", "use sft, lora_sft, echo"),
+        ("null", "is required", "one of sft, lora_sft, echo"),
+    ],
+)
+def test_task_kinds(kind: str, message: str, hint: str) -> None:
+    fault = only_fault(SMALLEST.replace("lora_sft", kind))
+    assert (fault.path, fault.message, fault.hint, fault.line) == ("spec.taskType", message, hint, 3)
+
+
+def test_a_misspelt_task_type() -> None:
+    fault = only_fault(SMALLEST.replace("taskType", "task_type"))
+    assert (fault.message, fault.hint) == ("is required", "instead of task_type; one of sft, lora_sft, echo")
+
+
+def test_an_echo_takes_a_list() -> None:
+    text = "apiVersion: tunefleet/v1\nspec:\n  taskType: echo\n  data: "
+    assert "only `type: list`" in only_fault(text + "{type: dataset, items: []}").message
+    assert only_fault(text + "{items: [a], metadata: []}").message == "has 0 entries for 1 items"
+    both = "{items: [a], metadata: [{}], items_metadata: [{}]}"
+    assert only_fault(text + both).path == "spec.data.items_metadata"
+
+
+@pytest.mark.parametrize("name", ["''", "a/b", "'a\\b'", "x" * 201, '"a\\nb"'])
+def test_names_that_cannot_be_shown(name: str) -> None:
+    text = SMALLEST.replace("spec:", f"metadata: {{name: {name}}}\nspec:")
+    assert only_fault(text).path == "metadata.name"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "column", "message"),
+    [
+        ("", 1, 1, "the document is empty"),
+        ("# nothing\n", 1, 1, "the document is empty"),
+        ("- a\n", 1, 1, "the document is not a mapping"),
+        ("just words", 1, 1, "the document is not a mapping"),
+        ("a: [1, 2", 2, 1, "did not find expected ',' or ']'"),
+        ("a: b: c", 1, 5, "mapping values are not allowed"),
+        ("a: 1\n---\nb: 2\n", 2, 1, "there is a second document"),
+        ("a: 1\nb: 2\na: 3\n", 3, 1, "is given twice; the first stands in line 1"),
+        ("a: !!python/object:os.system x", 1, 4, "has the tag python/object:os.system"),
+        ("a: !mine [1]", 1, 4, "has the tag !mine"),
+        ("a: !mine {b: 1}", 1, 4, "has the tag !mine"),
+        ("1: a", 1, 1, "has a key that is not a text"),
+        ("? [a]\n: b", 1, 3, "has a key that is not a text"),
+        ("a: *missing", 1, 4, "found undefined alias"),
+        ("<<: 3\na: 1", 1, 5, "`<<` takes a mapping"),
+        ("a: " + "9" * 5000, 1, 4, "is not a number that can be read"),
+        ("a:\n\tb: 1", 2, 1, "found character that cannot start any token"),
+        ("a: \x07", 0, 0, "a character that YAML does not allow"),
+        ("a: \ud800", 0, 0, "not valid Unicode"),
+        ("a: " + "[" * 60 + "]" * 60, 1, 51, "nested too deeply"),
+        ("a: &a [*a]", 1, 4, "nested too deeply"),
+    ],
+)
+def test_text_that_is_no_document(text: str, line: int, column: int, message: str) -> None:
+    fault = faults(text)[0]
+    assert message in fault.message
+    assert (fault.line, fault.column) == (line, column)
+
+
+def test_a_deep_text_does_not_end_the_process() -> None:
+    assert "nested too deeply" in only_fault("[" * 200_000).message
+
+
+def test_a_short_text_cannot_grow_without_bound() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    assert "too many values" in only_fault("\n".join(lines)).message
+
+
+def test_merges_cannot_grow_without_bound() -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 10)]
+    assert "too many values" in only_fault("\n".join(lines)).message
+
+
+def test_a_fault_in_what_was_merged_points_at_it() -> None:
+    text = "defaults: &d\n  batch_siz: 3\n" + training(training="{<<: *d}")
+    assert [(fault.path, fault.line) for fault in faults(text)] == [
+        ("defaults", 1),
+        ("spec.training.batch_siz", 2),
+    ]
+
+
+def test_hints_for_what_other_tools_call_it() -> None:
+    text = training(training="{lr: 1, max_length: 5, per_device_train_batch_size: 4, learningRate: 3}")
+    assert [fault.hint for fault in faults(text)] == [
+        "did you mean learning_rate?",
+        "did you mean max_seq_length?",
+        "did you mean batch_size?",
+        "did you mean learning_rate?",
+    ]
+
+
+def test_a_key_that_resembles_nothing_lists_what_is_known() -> None:
+    assert only_fault(training(limits="{zzz: 1}")).hint == "known here: max_queue_s, max_runtime_s"
+
+
+def test_a_required_key_is_not_also_missing_when_it_is_misspelt() -> None:
+    text = training(model="{sorce: {identifier: x}}")
+    assert [fault.hint for fault in faults(text)] == ["did you mean source?"]

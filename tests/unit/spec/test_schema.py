@@ -1,0 +1,56 @@
+"""The JSON Schema agrees with the parser, as far as a schema can."""
+
+from __future__ import annotations
+
+import re
+
+import jsonschema_rs
+import pytest
+import yaml
+
+from tests.unit.spec.documents import ECHO, EVERYTHING, SMALLEST, training
+from tunefleet.spec import json_schema
+from tunefleet.spec.base import known_keys
+from tunefleet.spec.explain import walk_blocks
+from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec.workflow import Document
+
+
+@pytest.fixture(scope="module")
+def validator() -> jsonschema_rs.Draft202012Validator:
+    return jsonschema_rs.Draft202012Validator(json_schema())
+
+
+@pytest.mark.parametrize("text", [SMALLEST, ECHO, training(), EVERYTHING])
+def test_good_documents_fit(validator: jsonschema_rs.Draft202012Validator, text: str) -> None:
+    # An editor reads YAML 1.2, where 5e-7 is a number. Other spellings (cores in quotes, bf16, a list of one without
+    # brackets) are for the parser only; the schema completes the plain ones.
+    plain = re.sub(r'"8"', "8", text.replace("5e-7", "5.0e-7").replace("report_to: tensorboard", "report_to: [wandb]"))
+    plain = plain.replace("dtype: bf16", "dtype: bfloat16")
+    document = yaml.safe_load(plain)
+    if True in document["spec"].get("retry", {}):
+        document["spec"]["retry"]["on"] = document["spec"]["retry"].pop(True)
+    validator.validate(document)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SMALLEST.replace("taskType", "task_type"),
+        SMALLEST.replace("lora_sft", "ppo"),
+        SMALLEST.replace("tunefleet/v1", "other/v1"),
+        training(training="{batch_size: 0}"),
+        training(training="{batch: 1}"),
+        training(model="{}"),
+    ],
+)
+def test_bad_documents_do_not_fit(validator: jsonschema_rs.Draft202012Validator, text: str) -> None:
+    assert not validator.is_valid(yaml.safe_load(text))
+
+
+def test_every_key_is_described() -> None:
+    for root in (*TASK_KINDS.values(), Document):
+        for path, block in walk_blocks(root):
+            assert known_keys(block)
+            for name, field in block.model_fields.items():
+                assert field.description, (*path, name)
