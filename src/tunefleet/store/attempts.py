@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select, update
+from sqlalchemy import Boolean, Connection, bindparam, delete, insert, literal_column, select, update
 
 from tunefleet.store.rows import AttemptRow
 from tunefleet.store.tables import attempts, task_documents, tasks
 
 # A literal, not a parameter: only then can the partial index answer.
-_OPEN = literal_column("attempts.state IN ('offered', 'accepted')")
+_OPEN = literal_column("attempts.state IN ('offered', 'accepted')", Boolean)
 _BY_IDS = select(attempts).where(attempts.c.id.in_(bindparam("ids", expanding=True))).with_for_update()
 _OF_WORKER = select(attempts).where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
 _ALL_OPEN = select(attempts).where(_OPEN)
@@ -46,6 +46,32 @@ _OFFERS = (
 _DESIRED = select(tasks.c.attempt_id, tasks.c.desired, tasks.c.generation).where(
     tasks.c.id.in_(bindparam("ids", expanding=True)), tasks.c.generation > tasks.c.reached
 )
+
+
+_WATCHED = (
+    select(
+        attempts.c.id,
+        attempts.c.task_id,
+        attempts.c.worker_id,
+        attempts.c.state,
+        tasks.c.desired,
+        attempts.c.accepted_at + tasks.c.max_runtime_s,
+    )
+    .join(tasks, tasks.c.id == attempts.c.task_id)
+    .where(_OPEN)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """What the sweep looks at of an open attempt; `deadline` is null if its run is not limited."""
+
+    attempt_id: str
+    task_id: str
+    worker_id: str
+    state: str
+    desired: str
+    deadline: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +111,11 @@ def open_of(connection: Connection, worker_id: str) -> dict[str, AttemptRow]:
 def all_open(connection: Connection) -> list[AttemptRow]:
     """Return all attempts that are offered or accepted."""
     return [AttemptRow(*row) for row in connection.execute(_ALL_OPEN)]
+
+
+def open_rows(connection: Connection) -> list[OpenRow]:
+    """Return what the sweep looks at of all open attempts."""
+    return [OpenRow(*row) for row in connection.execute(_WATCHED)]
 
 
 def of_task(connection: Connection, task_id: str) -> list[AttemptRow]:

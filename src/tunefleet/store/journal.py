@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
-from tunefleet.store.rows import LaunchRow
-from tunefleet.store.tables import journal_records, launches, metric_points
+from tunefleet.store.rows import LaunchRow, PointRow
+from tunefleet.store.tables import journal_records, launches, metric_points, tasks
 
 _OF_TASK = select(launches).where(launches.c.task_id == bindparam("task_id")).order_by(launches.c.number)
 _OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expanding=True)))
@@ -86,10 +86,8 @@ def add_records(
         connection.execute(_RECORD, list(records))
 
 
-def visible_points(
-    connection: Connection, task_id: str, *, series: str, after_step: int | None
-) -> Sequence[Row[tuple[int, float | None, float, int | None, int | None, str]]]:
-    """Return step, epoch, time, window and values of the points that no later launch superseded.
+def visible_points(connection: Connection, task_id: str, *, series: str, after_step: int | None) -> list[PointRow]:
+    """Return the points that no later launch superseded.
 
     They come in step order; at one step, an older launch's come before a newer one's.
     """
@@ -115,7 +113,7 @@ def visible_points(
     )
     if after_step is not None:
         query = query.where(metric_points.c.step > after_step)
-    return connection.execute(query).all()
+    return [PointRow(*row) for row in connection.execute(query)]
 
 
 def series_of(connection: Connection, task_id: str) -> list[str]:
@@ -138,3 +136,9 @@ def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
     """Forget the journals of removed tasks."""
     for table in (metric_points, journal_records, launches):
         connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))
+
+
+def workflow_of(connection: Connection, task_id: str) -> str | None:
+    """Return the workflow that a task belongs to."""
+    workflow_id: str | None = connection.execute(select(tasks.c.workflow_id).where(tasks.c.id == task_id)).scalar()
+    return workflow_id

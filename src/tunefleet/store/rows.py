@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +163,17 @@ class LaunchRow:
     cursor: int
     progress: str | None
     started_at: float
+
+
+class PointRow(NamedTuple):
+    """What was logged at a step; `values_json` is an object of numbers. There may be very many."""
+
+    step: int
+    epoch: float | None
+    at: float
+    window_from: int | None
+    window_to: int | None
+    values_json: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tunefleet.store.writer import wake
 
 _COLUMNS: Final = (
     "status", "reason", "error", "attempts", "failures", "losses", "attempt_id", "worker_id", "desired", "generation",
-    "reached", "queued_at", "ready_at", "started_at", "finished_at", "version",
+    "reached", "queue_deadline", "queued_at", "ready_at", "started_at", "finished_at", "version",
 )  # fmt: skip
 _UPDATE = (
     update(tasks).where(tasks.c.seq == bindparam("b_seq")).values({name: bindparam(f"b_{name}") for name in _COLUMNS})

@@ -1,0 +1,286 @@
+"""Artifacts and their files: what is there, what may be read, what is published, what can go.
+
+A file is known once the store verified its digest. Whoever is told that a file is there holds a pin of it, so that it
+is not collected before it is published.
+"""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.artifacts import manifest_digest
+from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, AttemptActor, Who, may_change, may_read, may_submit
+from tunefleet.services.ids import new_id
+from tunefleet.services.metrics import refuse_ended
+from tunefleet.services.paging import before, bounded, split
+from tunefleet.services.views import artifact_detail, artifact_view
+from tunefleet.store import Connection, after_commit, artifacts, events, tasks
+from tunefleet.store.events import Event
+from tunefleet.store.rows import ArtifactRow
+from tunefleet.wire.api import (
+    ArtifactCreate,
+    ArtifactDetail,
+    ArtifactView,
+    BlobMissing,
+    BlobQuery,
+    BlobReply,
+    Page,
+)
+
+log = logging.getLogger(__name__)
+PIN_S: Final = 24 * 3600.0
+GRACE_S: Final = 3600.0
+"""How long a file may lie there before anything refers to it."""
+
+
+async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
+    """Say which files have to be uploaded; the others are kept for the asker.
+
+    Raises:
+        ForbiddenError: If the asker may not upload.
+    """
+    _may_upload(who)
+    digests = [entry.digest for entry in query.blobs]
+
+    def operation(connection: Connection) -> set[str]:
+        known = artifacts.known(connection, who.project, digests)
+        artifacts.pin(connection, sorted(known), holder=_holder(who), until=core.clock.wall() + PIN_S)
+        return known
+
+    known = await core.write(operation)
+    lacking = sorted(set(digests) - known)
+    return BlobReply(
+        missing=tuple(BlobMissing(digest=digest, offset=core.blobs.partial_size(digest)) for digest in lacking)
+    )
+
+
+async def stored(core: Core, who: Who, digest: str, size_bytes: int) -> None:
+    """Record a file that the store has just verified; it is kept for the uploader until it is published.
+
+    Raises:
+        OffsetConflict: If the file is gone again (it was collected as an older, unused one): upload it anew.
+        ForbiddenError: If the uploader may not upload.
+    """
+    _may_upload(who)
+
+    def operation(connection: Connection) -> None:
+        # Files are deleted in this thread only, so that the file cannot go between this look and the commit.
+        if not core.blobs.has(digest):
+            raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
+        now = core.clock.wall()
+        artifacts.add_blob(connection, project=who.project, digest=digest, size_bytes=size_bytes, at=now)
+        artifacts.pin(connection, [digest], holder=_holder(who), until=now + PIN_S)
+
+    await core.write(operation)
+
+
+async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | None = None) -> ArtifactView:
+    """Give files that are stored a name; publishing the same again changes nothing.
+
+    An attempt publishes for its task, where a newer artifact takes the place of an older one of its name.
+
+    Raises:
+        ArtifactError: If a file is not stored, or the digest is not that of the files.
+        ForbiddenError: If the publisher may not write there.
+        NotFoundError: If there is no such task.
+        ConflictError: If the attempt has ended.
+    """
+    _may_upload(who)
+    if manifest_digest(body.files) != body.digest:
+        raise ArtifactError(f"The digest of the artifact {body.name!r} is not that of its files.")
+    now = core.clock.wall()
+    row = await core.write(partial(_publish, who=who, body=body, task_id=task_id, now=now))
+    return artifact_view(row)
+
+
+def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id: str | None, now: float) -> ArtifactRow:
+    owner, task_id = _owner_and_task(connection, who, task_id)
+    older = artifacts.named(connection, project=who.project, name=body.name, task_id=task_id)
+    same = next((row for row in older if row.digest == body.digest and row.kind == body.kind), None)
+    if same is not None:
+        return same
+    if isinstance(who, AttemptActor):
+        refuse_ended(connection, who)
+    known = artifacts.known(connection, who.project, [entry.digest for entry in body.files])
+    lacking = next((entry for entry in body.files if entry.digest not in known), None)
+    if lacking is not None:
+        raise ArtifactError(f"The file {lacking.path} of {body.name!r} was not uploaded.", hint="Upload it first.")
+    if task_id is not None:
+        artifacts.delete_rows(connection, [row.id for row in older])
+    id_ = new_id("art")
+    row = _row(who, body, id_, owner, task_id, now)
+    artifacts.insert_one(connection, row, [(e.path, e.digest, e.size_bytes) for e in body.files])
+    _tell(connection, who, row, now)
+    return artifacts.by_ids(connection, [id_])[id_]
+
+
+def _row(who: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | None, now: float) -> dict[str, Any]:
+    return {
+        "id": id_, "project": who.project, "name": body.name, "kind": body.kind, "digest": body.digest,
+        "size_bytes": sum(entry.size_bytes for entry in body.files), "file_count": len(body.files),
+        "task_id": task_id, "attempt_id": who.attempt_id if isinstance(who, AttemptActor) else None,
+        "owner": owner, "created_at": now, "metadata": orjson.dumps(body.metadata).decode(),
+    }  # fmt: skip
+
+
+def _tell(connection: Connection, who: Who, row: dict[str, Any], now: float) -> None:
+    task_id = row["task_id"]
+    task = tasks.by_ids(connection, [task_id]).get(task_id) if task_id else None
+    data = {name: row[name] for name in ("id", "name", "kind", "digest", "size_bytes")}
+    worker_id = who.worker_id if isinstance(who, AttemptActor) else None
+    workflow_id = task.workflow_id if task else None
+    events.append(connection, [Event("artifact.published", now, task_id, workflow_id, worker_id, data, row["project"])])
+
+
+def _owner_and_task(connection: Connection, who: Who, task_id: str | None) -> tuple[str, str | None]:
+    if isinstance(who, AttemptActor):
+        if task_id not in {None, who.task_id}:
+            raise ForbiddenError(f"This token is for {who.task_id} only.")
+        task_id = who.task_id
+    if task_id is None:
+        assert isinstance(who, Actor)
+        return who.owner, None
+    task = tasks.by_ids(connection, [task_id]).get(task_id)
+    if task is None or task.project != who.project:
+        raise NotFoundError(f"There is no task {task_id}.")
+    if isinstance(who, Actor):
+        may_change(who, task.owner, task.id)
+    return task.owner, task.id
+
+
+async def list_(
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    task_id: str | None = None,
+    kind: str | None = None,
+    name: str | None = None,
+    owner: str | None = None,
+) -> Page[ArtifactView]:
+    """Return artifacts, newest first; a filter takes several values separated by commas."""
+    may_read(actor)
+    limit, last = bounded(limit), before(cursor)
+    filters = {"task_id": task_id, "kind": kind, "name": name, "owner": owner}
+    rows = await core.read(
+        lambda connection: artifacts.page(
+            connection, project=actor.project, limit=limit + 1, before=last, filters=filters
+        )
+    )
+    page, next_cursor = split(rows, limit)
+    return Page[ArtifactView](items=tuple(artifact_view(row) for row in page), next_cursor=next_cursor)
+
+
+async def get(core: Core, who: Who, reference: str) -> ArtifactDetail:
+    """Return an artifact by its id, name or digest; of several with one name, the newest.
+
+    Raises:
+        NotFoundError: If there is none, or an attempt has nothing to do with it.
+    """
+
+    def operation(connection: Connection) -> ArtifactDetail:
+        found = _find(connection, who.project, reference)
+        if isinstance(who, AttemptActor):
+            found = [row for row in found if _concerns(connection, who, [row])]
+        else:
+            may_read(who)
+        if not found:
+            raise NotFoundError(f"There is no artifact {reference}.", hint="`tunefleet artifacts ls` lists them.")
+        return artifact_detail(found[0], artifacts.files(connection, found[0].id))
+
+    return await core.read(operation)
+
+
+async def remove(core: Core, actor: Actor, reference: str) -> None:
+    """Remove an artifact; its files go when nothing else refers to them.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If a task that has not ended reads it.
+        ForbiddenError: If it belongs to somebody else.
+    """
+
+    def operation(connection: Connection) -> None:
+        found = _find(connection, actor.project, reference)
+        if not found:
+            raise NotFoundError(f"There is no artifact {reference}.", hint="`tunefleet data ls` lists them.")
+        row = found[0]
+        may_change(actor, row.owner, row.id)
+        readers = tasks.in_use(connection, row.id)
+        if readers:
+            raise ConflictError(f"The artifact {row.name} is read by {readers[0]}.", hint="Wait for it, or cancel it.")
+        artifacts.delete_rows(connection, [row.id])
+
+    await core.write(operation)
+
+
+async def may_read_blob(core: Core, who: Who, digest: str) -> bool:
+    """Say whether somebody may fetch a file: all of the project's, for an attempt those of its inputs and results."""
+
+    def operation(connection: Connection) -> bool:
+        if digest not in artifacts.known(connection, who.project, [digest]):
+            return False
+        if isinstance(who, Actor):
+            return who.role != "worker"
+        if artifacts.pinned_by(connection, digest, _holder(who)):
+            return True
+        return _concerns(connection, who, artifacts.holding_file(connection, project=who.project, digest=digest))
+
+    return await core.read(operation)
+
+
+async def collect_garbage(core: Core) -> int:
+    """Delete files that nothing refers to and nobody holds, and uploads that were given up.
+
+    Returns:
+        How many bytes the files had.
+    """
+    removed = await core.write(partial(_collect, core=core, now=core.clock.wall()))
+    core.blobs.sweep_partials(PIN_S)
+    return sum(size for _, size in removed)
+
+
+def _collect(connection: Connection, *, core: Core, now: float) -> list[tuple[str, int]]:
+    found = artifacts.garbage(connection, now=now, verified_before=now - GRACE_S)
+    digests = [digest for digest, _ in found]
+    artifacts.delete_blobs(connection, digests, now=now)
+    if digests:
+        # After the commit, in this same thread: whoever asks for the file afterwards is told that it is gone.
+        after_commit(connection, partial(_delete_files, core, digests))
+    return found
+
+
+def _delete_files(core: Core, digests: list[str]) -> None:
+    for digest in digests:
+        core.blobs.delete(digest)
+    log.info("Deleted %d files that nothing refers to.", len(digests))
+
+
+def _find(connection: Connection, project: str, reference: str) -> list[ArtifactRow]:
+    for column in ("id", "digest", "name"):
+        found = artifacts.find(connection, project=project, column=column, value=reference)
+        if found:
+            return found
+    return []
+
+
+def _concerns(connection: Connection, attempt: AttemptActor, rows: list[ArtifactRow]) -> bool:
+    if any(row.task_id == attempt.task_id for row in rows):
+        return True
+    return bool(rows) and tasks.reads_artifact(connection, attempt.task_id, [row.id for row in rows])
+
+
+def _holder(who: Who) -> str:
+    return who.attempt_id if isinstance(who, AttemptActor) else who.key_id
+
+
+def _may_upload(who: Who) -> None:
+    if isinstance(who, Actor):
+        may_submit(who)

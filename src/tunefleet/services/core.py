@@ -1,0 +1,120 @@
+"""What every verb works on: store, files, signals, the server's secret, settings, and what is known of the fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from tunefleet.artifacts import BlobStore
+from tunefleet.services.fleet import Fleet
+from tunefleet.services.identity import Actor
+from tunefleet.services.signals import Signals
+from tunefleet.settings import ServerSettings
+from tunefleet.store import Connection, Database, keys
+from tunefleet.store.folderlock import FolderLock
+
+T = TypeVar("T")
+_SECRET: Final = "server_secret"
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Where the time comes from.
+
+    Args:
+        wall: Unix time, for what people read.
+        monotonic: A clock that never jumps, for durations.
+    """
+
+    wall: Callable[[], float] = time.time
+    monotonic: Callable[[], float] = time.monotonic
+
+
+@dataclass(slots=True)
+class KeyCache:
+    """Keys that were looked up, and when they were used; emptied when a key changes."""
+
+    actors: dict[str, Actor] = field(default_factory=dict)
+    used_at: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class SweepMark:
+    """Up to where the sweep has come.
+
+    Args:
+        ready_at: Unix time up to which ended backoffs were noticed.
+        flushed_at: When `last_seen_at` and the like were stored, on the monotonic clock.
+    """
+
+    ready_at: float = 0.0
+    flushed_at: float | None = None
+
+
+@dataclass(slots=True)
+class Core:
+    """One server's state; `open_core` makes it."""
+
+    settings: ServerSettings
+    db: Database
+    blobs: BlobStore
+    signals: Signals
+    secret: bytes
+    clock: Clock
+    fleet: Fleet = field(default_factory=Fleet)
+    keys: KeyCache = field(default_factory=KeyCache)
+    sweep: SweepMark = field(default_factory=SweepMark)
+    _lock: FolderLock | None = None
+
+    async def write(self, operation: Callable[[Connection], T]) -> T:
+        """Run an operation in the writer thread; it is committed when this returns."""
+        return await asyncio.wrap_future(self.db.write(operation))
+
+    async def read(self, operation: Callable[[Connection], T]) -> T:
+        """Run an operation on a snapshot, in a reader thread."""
+        return await asyncio.wrap_future(self.db.read(operation))
+
+    def close(self) -> None:
+        """Wake everybody, finish what is queued and let go of the data folder."""
+        self.signals.close()
+        self.db.close()
+        if self._lock is not None:
+            self._lock.release()
+
+
+def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
+    """Open a data folder; it is made if there is none.
+
+    Args:
+        settings: Of the server.
+        clock: Default: the machine's.
+
+    Raises:
+        StoreError: If another process uses the folder, or something in it cannot be used.
+    """
+    lock = FolderLock.take(settings.data_dir)
+    try:
+        signals = Signals()
+        database = Database.open(
+            settings.database_url or settings.data_dir / "tunefleet.db",
+            synchronous=settings.synchronous,
+            on_wake=lambda topics: signals.notify(*topics),
+        )
+    except BaseException:
+        lock.release()
+        raise
+    secret = bytes.fromhex(database.write(_server_secret).result())
+    blobs = BlobStore(settings.data_dir / "artifacts")
+    return Core(settings, database, blobs, signals, secret, clock or Clock(), _lock=lock)
+
+
+def _server_secret(connection: Connection) -> str:
+    known = keys.get_meta(connection, _SECRET)
+    if known is None:
+        known = secrets.token_hex(32)
+        keys.put_meta(connection, _SECRET, known)
+    return known

@@ -1,0 +1,71 @@
+"""End attempts that no worker reports: void offers, lost workers, tasks over their time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services.verdicts import settle
+from tunefleet.store import Connection, attempts, events, queue, tasks, wake
+from tunefleet.store.events import Event
+from tunefleet.store.queue import Cordon, VoidOffer
+from tunefleet.store.rows import AttemptRow
+from tunefleet.store.task_moves import switch
+
+FIRST_BACKOFF_S: Final = 5.0
+MAX_BACKOFF_S: Final = 300.0
+CORDON_S: Final = 600.0
+STRIKES: Final = 3
+"""Offers of one kind in vain, one after the other, after which a worker gets none for a while."""
+
+Ending = tuple[AttemptRow, TaskReason, str | None]
+
+
+def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
+    """Void attempts and decide what becomes of their tasks.
+
+    Args:
+        connection: Of the operation.
+        endings: Attempt as it was read in this transaction, reason, sentence for the user; only open attempts.
+        now: Unix time.
+    """
+    if not endings:
+        return
+    rows = tasks.by_ids(connection, [attempt.task_id for attempt, _, _ in endings], lock=True)
+    attempts.store(
+        connection,
+        [
+            replace(attempt, state="void", reason=reason.value, error=error, finished_at=now)
+            for attempt, reason, error in endings
+        ],
+    )
+    switch(
+        connection,
+        [settle(rows[attempt.task_id], reason, now, error=error) for attempt, reason, error in endings],
+        now,
+    )
+    # Who still holds one of them is told to drop it.
+    wake(connection, *(f"worker:{attempt.worker_id}" for attempt, _, _ in endings))
+
+
+def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
+    """Void offers that were not accepted; it costs the task nothing, and the worker a pause."""
+    end(connection, [(offer, TaskReason.NOT_ACCEPTED, None) for offer in offers], now)
+    counts = {(void.task_id, void.worker_id): void.count for void in queue.void_offers_of(connection, _tasks(offers))}
+    strikes = {(c.worker_id, c.kind): c.strikes for c in queue.all_cordons(connection)}
+    for offer in offers:
+        count = counts.get((offer.task_id, offer.worker_id), 0) + 1
+        pause_s = min(FIRST_BACKOFF_S * 2.0 ** (count - 1), MAX_BACKOFF_S)
+        queue.put_void_offer(connection, VoidOffer(offer.task_id, offer.worker_id, count, now + pause_s))
+        key = (offer.worker_id, offer.kind)
+        strikes[key] = strikes.get(key, 0) + 1
+        queue.put_cordon(connection, Cordon(*key, strikes[key], now + CORDON_S))
+        if strikes[key] == STRIKES:
+            data = {"kind": offer.kind, "for_s": CORDON_S}
+            events.append(connection, [Event("worker.cordoned", now, worker_id=offer.worker_id, data=data)])
+
+
+def _tasks(offers: Sequence[AttemptRow]) -> list[str]:
+    return [offer.task_id for offer in offers]

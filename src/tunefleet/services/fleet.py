@@ -1,0 +1,121 @@
+"""What the leader remembers of workers between two exchanges; the store holds what must outlive it.
+
+A renewal is a counter. Silence is measured on the leader's own monotonic clock and only while it watches: after a
+start, a stop of the process or an outage, nobody is given up for time that the leader has not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+MAX_TICK_S: Final = 2.0
+"""The longest time between two looks that counts as silence."""
+SAY_AGAIN_S: Final = 1.0
+"""What a worker was told and did not act on is told again after this time."""
+
+
+@dataclass(slots=True)
+class Presence:
+    """One session of a worker, since it was first heard of.
+
+    Args:
+        session: Which process of the worker.
+        renewals: How often it was heard of.
+        polls: Number of the newest exchange; an older one is answered at once.
+        limits: Slot class → how many attempts it takes in all.
+        said: What it was told, and when on the monotonic clock.
+        lost: It was given up; its next exchange makes it online again.
+    """
+
+    session: str
+    renewals: int = 0
+    polls: int = 0
+    limits: dict[str, int] = field(default_factory=dict)
+    said: dict[str, float] = field(default_factory=dict)
+    lost: bool = False
+
+    def worth_saying(self, keys: set[str], now: float) -> bool:
+        """Whether one of these things was not said lately."""
+        return any(now - self.said.get(key, -SAY_AGAIN_S) >= SAY_AGAIN_S for key in keys)
+
+    def note(self, keys: set[str], now: float) -> None:
+        """Remember that these things are said now; what is no longer to be said is forgotten."""
+        self.said = {key: now for key in keys}
+
+
+@dataclass(slots=True)
+class _Watched:
+    renewals: int
+    silence_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Fleet:
+    """All sessions, and for how long each worker has been silent."""
+
+    presences: dict[str, Presence] = field(default_factory=dict)
+    seen_at: dict[str, float] = field(default_factory=dict)
+    """Worker id → wall-clock time, not yet stored."""
+    _watched: dict[str, _Watched] = field(default_factory=dict)
+    _ages: dict[str, float] = field(default_factory=dict)
+    _looked_at: float | None = None
+
+    def renew(self, worker_id: str, presence: Presence, wall: float) -> None:
+        """Count a sign of life."""
+        self.presences[worker_id] = presence
+        presence.renewals += 1
+        self.seen_at[worker_id] = wall
+
+    def forget(self, worker_id: str) -> None:
+        """Forget a worker that was removed."""
+        self.presences.pop(worker_id, None)
+        self._watched.pop(worker_id, None)
+        self.seen_at.pop(worker_id, None)
+
+    def tick(self, now: float) -> float:
+        """Return how much time counts since the last look.
+
+        Args:
+            now: The monotonic clock.
+        """
+        elapsed = 0.0 if self._looked_at is None else min(now - self._looked_at, MAX_TICK_S)
+        self._looked_at = now
+        return elapsed
+
+    def watch(self, worker_ids: list[str], elapsed_s: float) -> dict[str, float]:
+        """Look at workers' renewals and return for how long each has been silent.
+
+        Args:
+            worker_ids: Who is expected to renew; others are forgotten.
+            elapsed_s: What `tick` returned.
+        """
+        watched: dict[str, _Watched] = {}
+        for worker_id in worker_ids:
+            presence = self.presences.get(worker_id)
+            renewals = presence.renewals if presence else 0
+            before = self._watched.get(worker_id)
+            if before is not None and before.renewals == renewals:
+                watched[worker_id] = _Watched(renewals, before.silence_s + elapsed_s)
+            else:
+                watched[worker_id] = _Watched(renewals)
+        self._watched = watched
+        return {worker_id: entry.silence_s for worker_id, entry in watched.items()}
+
+    def age(self, attempt_ids: list[str], elapsed_s: float) -> dict[str, float]:
+        """Return for how long offers have been open, in time that the leader watched; others are forgotten."""
+        self._ages = {
+            attempt_id: self._ages[attempt_id] + elapsed_s if attempt_id in self._ages else 0.0
+            for attempt_id in attempt_ids
+        }
+        return dict(self._ages)
+
+    def silence_s(self, worker_id: str) -> float:
+        """Return for how long a worker has been silent, as of the last look."""
+        watched = self._watched.get(worker_id)
+        return watched.silence_s if watched else 0.0
+
+    def renew_all_watches(self) -> None:
+        """Start all clocks anew."""
+        self._watched.clear()
+        self._looked_at = None

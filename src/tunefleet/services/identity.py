@@ -1,0 +1,84 @@
+"""Who asks, and what they may do with a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tunefleet.errors import ForbiddenError
+from tunefleet.store import DEFAULT_PROJECT
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Somebody with an API key.
+
+    Args:
+        key_id: The key.
+        owner: Whose it is; every row that it makes belongs to that owner.
+        role: `admin`, `member`, `viewer` or `worker`.
+        project: Where it works.
+    """
+
+    key_id: str
+    owner: str
+    role: str
+    project: str = DEFAULT_PROJECT
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptActor:
+    """A worker that reports for one attempt; it reaches the attempt's own results and inputs only."""
+
+    attempt_id: str
+    task_id: str
+    worker_id: str
+    project: str = DEFAULT_PROJECT
+
+
+Who = Actor | AttemptActor
+
+
+def may_read(actor: Actor) -> None:
+    """Refuse who may not read the project.
+
+    Raises:
+        ForbiddenError: If it is a worker's key.
+    """
+    if actor.role not in {"admin", "member", "viewer"}:
+        raise ForbiddenError(f"A {actor.role} key cannot read this.", hint="Use an admin, member or viewer key.")
+
+
+def may_submit(actor: Actor) -> None:
+    """Refuse who may not make rows.
+
+    Raises:
+        ForbiddenError: If the role is neither admin nor member.
+    """
+    if actor.role not in {"admin", "member"}:
+        raise ForbiddenError(f"A {actor.role} key cannot change anything.", hint="Use an admin or member key.")
+
+
+def may_change(actor: Actor, owner: str, what: str) -> None:
+    """Refuse who may not change a row.
+
+    Args:
+        actor: Who asks.
+        owner: Whose row it is.
+        what: The row, for the message.
+
+    Raises:
+        ForbiddenError: Unless the actor is an admin, or a member that owns the row.
+    """
+    may_submit(actor)
+    if actor.role != "admin" and actor.owner != owner:
+        raise ForbiddenError(f"{what} belongs to {owner}.", hint="Ask the owner, or use an admin key.")
+
+
+def may_administer(actor: Actor) -> None:
+    """Refuse who is not an admin.
+
+    Raises:
+        ForbiddenError: If the role is another.
+    """
+    if actor.role != "admin":
+        raise ForbiddenError(f"This takes an admin key; yours is a {actor.role} key.")

@@ -1,0 +1,41 @@
+"""Ids, secrets and attempt tokens."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from typing import Final
+
+_MAC_DIGITS: Final = 32
+
+
+def new_id(prefix: str) -> str:
+    """Return a new id, such as `task-3f9c0a7be211`."""
+    return f"{prefix}-{secrets.token_hex(6)}"
+
+
+def new_secret() -> str:
+    """Return a new API key."""
+    # 30 random bytes are 40 characters.
+    return f"tf_{secrets.token_urlsafe(30)}"
+
+
+def hashed(secret: str) -> str:
+    """Return what is stored of a secret. Secrets of ours are random: a plain hash cannot be guessed back."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def attempt_token(server_secret: bytes, attempt_id: str) -> str:
+    """Return the token that names an attempt and proves that the server named it."""
+    return f"{attempt_id}.{_mac(server_secret, attempt_id)}"
+
+
+def attempt_of(server_secret: bytes, token: str) -> str | None:
+    """Return the id of the attempt that a token names; null if the server never made it."""
+    attempt_id, _, mac = token.partition(".")
+    return attempt_id if hmac.compare_digest(mac.encode(), _mac(server_secret, attempt_id).encode()) else None
+
+
+def _mac(server_secret: bytes, attempt_id: str) -> str:
+    return hmac.new(server_secret, attempt_id.encode(), hashlib.sha256).hexdigest()[:_MAC_DIGITS]

@@ -1,0 +1,210 @@
+"""API keys, login codes, browser sessions and attempt tokens: from a secret to who asks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from tunefleet.errors import AuthError, NotFoundError
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, AttemptActor, may_administer
+from tunefleet.services.ids import attempt_of, hashed, new_id, new_secret
+from tunefleet.services.views import key_view
+from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, attempts, keys
+from tunefleet.store.rows import KeyRow
+from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView
+
+log = logging.getLogger(__name__)
+LOGIN_CODE_S: Final = 600.0
+SESSION_S: Final = 30 * 86_400.0
+_FIRST: Final = (("admin", "admin"), ("worker", "worker"))
+
+
+async def authenticate(core: Core, secret: str) -> Actor:
+    """Return whose API key this is.
+
+    Raises:
+        AuthError: If it is wrong or revoked.
+    """
+    digest = hashed(secret)
+    actor = core.keys.actors.get(digest)
+    if actor is None:
+        row = await core.read(lambda connection: keys.by_hash(connection, digest))
+        actor = _actor(row)
+        core.keys.actors[digest] = actor
+    core.keys.used_at[actor.key_id] = core.clock.wall()
+    return actor
+
+
+async def authenticate_attempt(core: Core, token: str) -> AttemptActor:
+    """Return for which attempt this token speaks.
+
+    Raises:
+        AuthError: If the server never made it, or the attempt is void.
+    """
+    attempt_id = attempt_of(core.secret, token)
+    row = None
+    if attempt_id is not None:
+        row = (await core.read(lambda connection: attempts.by_ids(connection, [attempt_id]))).get(attempt_id)
+    if row is None:
+        raise AuthError("The attempt token is wrong.")
+    if row.state == "void":
+        raise AuthError(
+            f"The attempt {row.number} of {row.task_id} is void ({row.reason}).", hint="End its job; nothing is taken."
+        )
+    return AttemptActor(row.id, row.task_id, row.worker_id)
+
+
+async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
+    """Make an API key; its secret is shown this once.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    secret = new_secret()
+    row = await core.write(
+        lambda connection: _insert(
+            connection, name=body.name, role=body.role, owner=body.owner or body.name, secret=secret,
+            now=core.clock.wall(),
+        )
+    )  # fmt: skip
+    return KeyCreated(**key_view(row).model_dump(), secret=secret)
+
+
+async def list_(core: Core, actor: Actor) -> list[KeyView]:
+    """Return all keys, without their secrets.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    rows = await core.read(lambda connection: keys.all_rows(connection, project=actor.project))
+    return [key_view(row) for row in rows]
+
+
+async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
+    """Make a key worthless, at once.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+        NotFoundError: If there is no such key.
+    """
+    may_administer(actor)
+
+    def operation(connection: Connection) -> KeyRow:
+        if keys.by_id(connection, key_id) is None:
+            raise NotFoundError(f"There is no key {key_id}.", hint="`tunefleet keys ls` lists them.")
+        keys.revoke(connection, key_id, core.clock.wall())
+        after_commit(connection, core.keys.actors.clear)
+        row = keys.by_id(connection, key_id)
+        assert row is not None
+        return row
+
+    return key_view(await core.write(operation))
+
+
+async def ensure_first(core: Core) -> None:
+    """At the first start, make an admin and a worker key and write each to a file that only this user can read."""
+    if await core.read(lambda connection: keys.all_rows(connection, project=DEFAULT_PROJECT)):
+        return
+    made = {name: (role, new_secret()) for name, role in _FIRST}
+    # The files come first: a crash in between leaves files that the next start overwrites, never a lost key.
+    for name, (_, secret) in made.items():
+        _write_private(core.settings.data_dir / "keys" / f"{name}.key", secret)
+
+    def operation(connection: Connection) -> None:
+        for name, (role, secret) in made.items():
+            _insert(connection, name=name, role=role, owner=name, secret=secret, now=core.clock.wall())
+
+    await core.write(operation)
+    log.info("Made the first keys; they lie in %s.", core.settings.data_dir / "keys")
+
+
+async def create_login_code(core: Core, actor: Actor) -> str:
+    """Return a code that opens one browser session within ten minutes."""
+    return await _open(core, "login", actor.key_id, LOGIN_CODE_S)
+
+
+async def redeem_login_code(core: Core, code: str) -> str:
+    """Use up a login code and return the token of a browser session.
+
+    Raises:
+        AuthError: If the code is wrong, used or too old.
+    """
+    token, digest = secrets.token_urlsafe(30), hashed(code)
+
+    def operation(connection: Connection) -> None:
+        now = core.clock.wall()
+        row = keys.session_key(connection, token_hash=digest, kind="login", now=now)
+        if row is None:
+            raise AuthError("The login code is wrong, used or too old.", hint="Get a new one with `tunefleet login`.")
+        keys.drop_session(connection, digest)
+        keys.drop_expired_sessions(connection, now)
+        keys.add_session(
+            connection, token_hash=hashed(token), kind="browser", key_id=row.id, expires_at=now + SESSION_S
+        )
+
+    await core.write(operation)
+    return token
+
+
+async def authenticate_session(core: Core, token: str) -> Actor:
+    """Return whose browser session this is.
+
+    Raises:
+        AuthError: If it has ended.
+    """
+    digest, now = hashed(token), core.clock.wall()
+    row = await core.read(lambda connection: keys.session_key(connection, token_hash=digest, kind="browser", now=now))
+    if row is None:
+        raise AuthError("The session has ended.", hint="Open a new login link with `tunefleet login`.")
+    return _actor(row)
+
+
+async def _open(core: Core, kind: str, key_id: str, lasts_s: float) -> str:
+    token = secrets.token_urlsafe(30)
+    expires_at = core.clock.wall() + lasts_s
+    await core.write(
+        lambda connection: keys.add_session(
+            connection, token_hash=hashed(token), kind=kind, key_id=key_id, expires_at=expires_at
+        )
+    )
+    return token
+
+
+def _actor(row: KeyRow | None) -> Actor:
+    if row is None:
+        raise AuthError("The key is wrong.", hint="Check TUNEFLEET_KEY, or make a key with `tunefleet keys create`.")
+    if row.revoked_at is not None:
+        raise AuthError(f"The key {row.name} was revoked.", hint="Ask an admin for another one.")
+    return Actor(row.id, row.owner, row.role, row.project)
+
+
+def _insert(connection: Connection, *, name: str, role: str, owner: str, secret: str, now: float) -> KeyRow:
+    id_ = new_id("key")
+    keys.insert_one(
+        connection,
+        {
+            "id": id_, "project": DEFAULT_PROJECT, "name": name, "role": role, "owner": owner,
+            "secret_hash": hashed(secret), "created_at": now,
+        },
+    )  # fmt: skip
+    row = keys.by_id(connection, id_)
+    assert row is not None
+    return row
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = path.with_suffix(".new")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

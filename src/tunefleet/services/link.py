@@ -1,0 +1,131 @@
+"""The server's end of the link: register a worker, and exchange what both sides have to say.
+
+An exchange that says something is one operation in the store; then it is held open until there is something to
+answer. It is the lease's renewal too: who cannot receive cannot renew.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.services import registering, uplink
+from tunefleet.services.core import Core
+from tunefleet.services.fleet import Presence
+from tunefleet.services.identity import Actor
+from tunefleet.services.uplink import Answer, Said
+from tunefleet.store import workers
+from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
+
+_HOLD_SHARE: Final = 3.0
+"""An exchange is held for this part of the patience with a silent worker."""
+
+
+def hold_s(core: Core) -> float:
+    """Return for how long an exchange may be held open."""
+    return core.settings.lost_after_s / _HOLD_SHARE
+
+
+async def register(core: Core, actor: Actor, request: RegisterRequest) -> RegisterReply:
+    """Take up a worker's process: it fences the one before it, and says what it still holds.
+
+    Raises:
+        ForbiddenError: If the key is not for workers, or the id belongs to another key.
+        ConflictError: If a living worker with another state folder has the id.
+    """
+    _may_work(actor)
+    held = uplink.attempt_ids(core.secret, request.holding)
+    alive = core.fleet.silence_s(request.worker_id) < core.settings.lost_after_s
+    known = set(held.values())
+    kept = await core.write(
+        partial(registering.apply, actor=actor, request=request, held=known, alive=alive, now=core.clock.wall())
+    )
+    presence = Presence(request.session)
+    core.fleet.renew(request.worker_id, presence, core.clock.wall())
+    # Whatever the process before it still waits for is answered now, and refused the next time.
+    core.signals.notify(uplink.topic(request.worker_id))
+    return RegisterReply(
+        keep=tuple(token for token, attempt_id in held.items() if attempt_id in kept),
+        drop=tuple(token for token in request.holding if held.get(token) not in kept),
+        hold_s=hold_s(core),
+        lost_after_s=core.settings.lost_after_s,
+    )
+
+
+async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
+    """Take what a worker says, and answer as soon as there is something to answer.
+
+    A newer exchange of the session makes an older one return at once, empty.
+
+    Raises:
+        ForbiddenError: If the key is not for workers, or the id belongs to another key.
+        NotFoundError: If the worker is not registered; it must register.
+        ConflictError: If another process took over the worker; this one must end.
+    """
+    _may_work(actor)
+    presence = await _present(core, actor, request)
+    presence.polls += 1
+    poll, topic = presence.polls, uplink.topic(request.worker_id)
+    if poll > 1:
+        core.signals.notify(topic)
+    said = uplink.read(core.secret, request)
+    seen = core.signals.version(topic)
+    answer = await _first_answer(core, presence, request, said)
+    ends_at = core.clock.monotonic() + min(max(request.wait_s, 0.0), hold_s(core))
+    while not _worth_saying(core, presence, answer) and not core.signals.closed:
+        remaining_s = ends_at - core.clock.monotonic()
+        if remaining_s <= 0:
+            break
+        seen = await core.signals.wait(topic, remaining_s, seen)
+        if presence.polls != poll or core.fleet.presences.get(request.worker_id) is not presence:
+            return ExchangeReply()
+        answer = await core.read(partial(uplink.answer, worker_id=request.worker_id, said=said, secret=core.secret))
+    presence.note(answer.keys, core.clock.monotonic())
+    return answer.reply
+
+
+async def _first_answer(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
+    if said.anything or presence.lost:
+        operation = partial(
+            uplink.apply, worker_id=request.worker_id, said=said, secret=core.secret, now=core.clock.wall(),
+            returns=presence.lost,
+        )  # fmt: skip
+        answer = await core.write(operation)
+        presence.lost = False
+    else:
+        answer = await core.read(partial(uplink.answer, worker_id=request.worker_id, said=said, secret=core.secret))
+    # What the worker takes in all: what it knows of, and what it wants on top. An offer that is still on its way to
+    # it is not counted twice.
+    limits = {str(name): answer.known.get(name, 0) + count for name, count in request.want.items()}
+    if limits != presence.limits:
+        presence.limits = limits
+        core.signals.notify("placement")
+    return answer
+
+
+def _worth_saying(core: Core, presence: Presence, answer: Answer) -> bool:
+    return answer.urgent or presence.worth_saying(answer.keys, core.clock.monotonic())
+
+
+async def _present(core: Core, actor: Actor, request: ExchangeRequest) -> Presence:
+    presence = core.fleet.presences.get(request.worker_id)
+    if presence is None:
+        row = await core.read(partial(workers.get, worker_id=request.worker_id))
+        if row is None:
+            raise NotFoundError(f"The worker {request.worker_id} is not registered.", hint="It must register first.")
+        registering.refuse_foreign_key(actor, row)
+        presence = core.fleet.presences.setdefault(
+            request.worker_id, Presence(row.session, lost=row.status != "online")
+        )
+    if presence.session != request.session:
+        raise ConflictError(
+            f"Another process took over the worker {request.worker_id}.", hint="This one must end; its jobs go on."
+        )
+    core.fleet.renew(request.worker_id, presence, core.clock.wall())
+    return presence
+
+
+def _may_work(actor: Actor) -> None:
+    if actor.role not in {"worker", "admin"}:
+        raise ForbiddenError(f"A {actor.role} key cannot be used by a worker.", hint="Use a worker key.")

@@ -1,0 +1,223 @@
+"""Journals in, series out.
+
+One cursor a launch is stored with the records: what comes twice is cut off, a gap is refused. A record that cannot be
+read is kept as it came. Records are dictionaries here: there may be tens of thousands a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.errors import ConflictError, OffsetConflict
+from tunefleet.services.core import Core
+from tunefleet.services.downsample import downsample
+from tunefleet.services.identity import Actor, AttemptActor, may_read
+from tunefleet.services.scrub import scrub
+from tunefleet.services.tasks import find
+from tunefleet.services.views import moment
+from tunefleet.store import Connection, attempts, events, journal, wake
+from tunefleet.store.events import Event
+from tunefleet.store.rows import LaunchRow
+from tunefleet.wire.api import MetricPoint, MetricsView
+from tunefleet.wire.link import Cursor, JournalBatch
+
+_MANY_LINES: Final = 200
+"""A longer batch is parsed in a thread."""
+_TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
+
+
+@dataclass(slots=True)
+class _Parsed:
+    """Records of a batch; sequence numbers are theirs, the launch's number is not known yet."""
+
+    points: list[dict[str, Any]] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
+    told: list[tuple[int, str, float | None, dict[str, Any]]] = field(default_factory=list)
+    launch: dict[str, Any] | None = None
+    progress: tuple[int, str] | None = None
+
+
+async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
+    """Store records of a launch and return where its journal stands.
+
+    Raises:
+        OffsetConflict: If records before the batch are missing; it carries the cursor to go on from.
+        ConflictError: If the attempt has ended, and there is something new in the batch.
+    """
+    parse = partial(_parse, batch.lines, batch.from_seq)
+    parsed = await asyncio.to_thread(parse) if len(batch.lines) > _MANY_LINES else parse()
+    now = core.clock.wall()
+    return Cursor(cursor=await core.write(partial(_store, attempt=attempt, batch=batch, parsed=parsed, now=now)))
+
+
+def _parse(lines: Sequence[str], from_seq: int) -> _Parsed:
+    parsed = _Parsed()
+    for seq, line in enumerate(lines, from_seq):
+        try:
+            record = orjson.loads(line)
+            _sort(parsed, seq, line, record)
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, IndexError):
+            parsed.records.append({"seq": seq, "type": "unreadable", "body": line})
+    return parsed
+
+
+def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
+    kind = record["type"]
+    if kind == "metric":
+        window = record.get("window") or (None, None)
+        parsed.points.append(
+            {
+                "seq": seq,
+                "series": str(record.get("series", "train")),
+                "step": int(record["step"]),
+                "epoch": None if record.get("epoch") is None else float(record["epoch"]),
+                "at": float(record["at"]),
+                "window_from": window[0],
+                "window_to": window[1],
+                "values_json": orjson.dumps(dict(record["values"])).decode(),
+            }
+        )
+    elif kind == "progress":
+        parsed.progress = (seq, line)
+    else:
+        if kind == "launch" and seq == 0:
+            parsed.launch = {"from_step": int(record.get("from_step", 0)), "checkpoint": record.get("checkpoint")}
+        if kind in _TOLD:
+            parsed.told.append((seq, kind, record.get("at"), record))
+        parsed.records.append({"seq": seq, "type": str(kind), "body": line})
+
+
+def _store(connection: Connection, *, attempt: AttemptActor, batch: JournalBatch, parsed: _Parsed, now: float) -> int:
+    launch = journal.launch(connection, attempt.task_id, batch.launch)
+    stored = launch.cursor if launch else 0
+    end = batch.from_seq + len(batch.lines)
+    if batch.from_seq > stored:
+        raise OffsetConflict(
+            f"The journal of {batch.launch} goes on at {stored}, not at {batch.from_seq}.", cursor=stored
+        )
+    if end <= stored:
+        return stored
+    refuse_ended(connection, attempt)
+    if launch is None:
+        launch = journal.add_launch(
+            connection, task_id=attempt.task_id, launch_id=batch.launch, attempt_id=attempt.attempt_id, at=now
+        )
+    _store_new(connection, launch, parsed, stored, end)
+    _tell(connection, attempt, parsed, stored, now)
+    wake(connection, f"task:{attempt.task_id}")
+    return end
+
+
+def _store_new(connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int) -> None:
+    key = {"task_id": launch.task_id, "launch_number": launch.number}
+    points = [{**key, **point} for point in parsed.points if point["seq"] >= stored]
+    records = [{**key, **record} for record in parsed.records if record["seq"] >= stored]
+    journal.add_records(connection, points, records)
+    if parsed.launch is not None and stored == 0:
+        journal.resume_from(connection, launch, **parsed.launch)
+    fresh = parsed.progress is not None and parsed.progress[0] >= stored
+    progress = parsed.progress[1] if fresh and parsed.progress is not None else None
+    journal.advance(connection, launch, cursor=end, progress=progress)
+
+
+def _tell(connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored: int, now: float) -> None:
+    new = [(kind, at, record) for seq, kind, at, record in parsed.told if seq >= stored]
+    if not new:
+        return
+    workflow_id = journal.workflow_of(connection, attempt.task_id)
+    events.append(
+        connection,
+        [
+            Event(
+                _TOLD[kind],
+                at if isinstance(at, int | float) else now,
+                attempt.task_id,
+                workflow_id,
+                attempt.worker_id,
+                _scrubbed({name: value for name, value in record.items() if name not in {"seq", "at", "type"}}),
+                attempt.project,
+            )
+            for kind, at, record in new
+        ],
+    )
+
+
+def _scrubbed(data: dict[str, Any]) -> dict[str, Any]:
+    message = data.get("message")
+    return {**data, "message": scrub(message)} if isinstance(message, str) else data
+
+
+def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
+    """Refuse a report for an attempt that has ended.
+
+    Raises:
+        ConflictError: If its token is no longer good.
+    """
+    row = attempts.by_ids(connection, [attempt.attempt_id]).get(attempt.attempt_id)
+    if row is None or not row.open:
+        state = "unknown" if row is None else row.state
+        raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; nothing more is taken of it.")
+
+
+async def read(
+    core: Core,
+    actor: Actor,
+    task_id: str,
+    *,
+    series: str = "train",
+    names: Sequence[str] | None = None,
+    max_points: int | None = None,
+    after_step: int | None = None,
+) -> MetricsView:
+    """Return the points of a series in step order, one a step; what a resume superseded is left out.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        task_id: The task, or a unique beginning of its id.
+        series: Which series.
+        names: Only these values; default all.
+        max_points: Leave out points that a chart would not show, until there are so many at most.
+        after_step: Only later steps.
+
+    Raises:
+        NotFoundError: If there is no such task.
+    """
+    may_read(actor)
+
+    def operation(connection: Connection) -> MetricsView:
+        row = find(connection, actor, task_id)
+        points = _merged(connection, row.id, series, names, after_step)
+        known = sorted({name for point in points for name in point.values})
+        chosen = points if max_points is None else downsample(points, known, max(1, max_points))
+        return MetricsView(task_id=row.id, series=series, names=tuple(known), total=len(points), points=tuple(chosen))
+
+    return await core.read(operation)
+
+
+def _merged(
+    connection: Connection, task_id: str, series: str, names: Sequence[str] | None, after_step: int | None
+) -> list[MetricPoint]:
+    wanted = None if names is None else set(names)
+    merged: dict[int, dict[str, Any]] = {}
+    for step, epoch, at, first, last, text in journal.visible_points(
+        connection, task_id, series=series, after_step=after_step
+    ):
+        values: dict[str, Any] = orjson.loads(text)
+        if wanted is not None:
+            values = {name: value for name, value in values.items() if name in wanted}
+        if not values:
+            continue
+        # At the step of a resume both launches may have logged: by name, the newer one counts.
+        point = merged.setdefault(step, {"step": step, "values": {}, "epoch": None, "window": None, "at": moment(at)})
+        point["values"].update(values)
+        point["epoch"] = epoch if epoch is not None else point["epoch"]
+        if first is not None and last is not None and point["window"] is None:
+            point["window"] = (first, last)
+    return [MetricPoint.model_construct(**point) for point in merged.values()]

@@ -1,0 +1,40 @@
+"""Forget what ended long ago, and the files that go with it."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from tunefleet.services import artifacts, removal
+from tunefleet.services.core import Core
+from tunefleet.store import DEFAULT_PROJECT, Connection, tasks, workflows
+from tunefleet.store import artifacts as artifact_rows
+from tunefleet.wire.api import PruneReply
+
+_GROUP: Final = 20
+"""Workflows removed in one operation: others must not wait long for the writer."""
+
+
+async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneReply:
+    """Remove workflows that ended so long ago, with all that they made, then files that nothing refers to.
+
+    Args:
+        core: The server.
+        older_than_s: Age since their end.
+        dry_run: Only say what would be removed.
+    """
+    limit = core.clock.wall() - older_than_s
+    ids = await core.read(lambda connection: workflows.ended_before(connection, limit, project=DEFAULT_PROJECT))
+    made = await core.read(lambda connection: _made(connection, ids))
+    freed = 0
+    if not dry_run:
+        for start in range(0, len(ids), _GROUP):
+            group = ids[start : start + _GROUP]
+            await core.write(partial(removal.remove_workflows, ids=group))
+        freed = await artifacts.collect_garbage(core)
+    return PruneReply(workflows=tuple(ids), artifacts=tuple(made), freed_bytes=freed, dry_run=dry_run)
+
+
+def _made(connection: Connection, workflow_ids: list[str]) -> list[str]:
+    found = tasks.of_workflows(connection, workflow_ids)
+    return artifact_rows.of_tasks(connection, [row.id for rows in found.values() for row in rows])

@@ -1,0 +1,80 @@
+"""What a registration changes: whose id it is, which attempts the worker still has, and that it is online."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tunefleet.errors import ConflictError, ForbiddenError
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services import endings
+from tunefleet.services.identity import Actor
+from tunefleet.store import Connection, attempts, events, queue, workers
+from tunefleet.store.events import Event
+from tunefleet.store.rows import WorkerRow
+from tunefleet.wire.link import RegisterRequest
+
+
+def apply(
+    connection: Connection, *, actor: Actor, request: RegisterRequest, held: set[str], alive: bool, now: float
+) -> set[str]:
+    """Store a registration and return the ids of the held attempts that are still good.
+
+    Args:
+        connection: Of the operation.
+        actor: The worker's key.
+        request: What it says.
+        held: The attempts that it holds, by id.
+        alive: Whether a worker with this id was heard of lately.
+        now: Unix time.
+
+    Raises:
+        ForbiddenError: If the id belongs to another key.
+        ConflictError: If a living worker with another state folder has the id.
+    """
+    before = workers.get(connection, request.worker_id)
+    if before is not None:
+        refuse_foreign_key(actor, before)
+        if before.state_id != request.state_id and before.status == "online" and alive:
+            raise ConflictError(
+                f"The worker id {request.worker_id} is in use by another machine or results folder.",
+                hint="Give this worker an id of its own (WORKER_ID), or a results folder of its own.",
+            )
+    workers.put(connection, _row(before, actor, request, now))
+    queue.clear_cordons(connection, request.worker_id)
+    if before is None or before.status != "online":
+        data = {"hostname": request.capabilities.hostname}
+        events.append(connection, [Event("worker.online", now, worker_id=request.worker_id, data=data)])
+    mine = attempts.open_of(connection, request.worker_id)
+    # An offer was perhaps never read; an accepted attempt that nobody holds does not run any more.
+    gone = [row for row in mine.values() if row.state == "accepted" and row.id not in held]
+    endings.end(connection, [(row, TaskReason.WORKER_LOST, "The worker no longer has the task.") for row in gone], now)
+    return {row.id for row in mine.values() if row.id in held}
+
+
+def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
+    """Refuse a key that is not the worker's.
+
+    Raises:
+        ForbiddenError: If another key registered the worker first.
+    """
+    if row.key_id != actor.key_id:
+        raise ForbiddenError(
+            f"The worker id {row.id} belongs to another key.",
+            hint="Use that key or another WORKER_ID, or let an admin remove the worker.",
+        )
+
+
+def _row(before: WorkerRow | None, actor: Actor, request: RegisterRequest, now: float) -> WorkerRow:
+    new = WorkerRow(
+        id=request.worker_id,
+        project=actor.project,
+        owner=actor.owner,
+        key_id=actor.key_id,
+        state_id=request.state_id,
+        session=request.session,
+        status="online",
+        capabilities=request.capabilities.model_dump_json(),
+        registered_at=now,
+        last_seen_at=now,
+    )
+    return new if before is None else replace(new, registered_at=before.registered_at)

@@ -1,0 +1,135 @@
+"""The fleet as placement sees it: registered workers, who answers, and what of them is free."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tunefleet.placement import Device, Requirement, WorkerState, explain
+from tunefleet.services.core import Core
+from tunefleet.services.endings import STRIKES
+from tunefleet.store import Connection, attempts, queue, tasks, workers
+from tunefleet.store.rows import AttemptRow, TaskRow, WorkerRow
+from tunefleet.wire.link import Capabilities
+
+
+@dataclass(frozen=True, slots=True)
+class Presences:
+    """What the leader remembers of its workers at one moment.
+
+    Args:
+        now: Unix time.
+        limits: Worker id → slot class → how many attempts it takes in all; only workers that answer.
+    """
+
+    now: float
+    limits: dict[str, dict[str, int]]
+
+
+def presences(core: Core) -> Presences:
+    """Return who answers now; called on the event loop, used in the store's threads."""
+    patience_s = core.settings.lost_after_s / 2
+    limits = {
+        worker_id: dict(presence.limits)
+        for worker_id, presence in core.fleet.presences.items()
+        if not presence.lost and presence.limits and core.fleet.silence_s(worker_id) < patience_s
+    }
+    return Presences(core.clock.wall(), limits)
+
+
+@lru_cache(maxsize=10_000)
+def capabilities(text: str) -> Capabilities:
+    """Read what a worker said of itself."""
+    return Capabilities.model_validate_json(text)
+
+
+@lru_cache(maxsize=10_000)
+def requirement(text: str) -> Requirement:
+    """Read what a group of tasks needs."""
+    return Requirement.load(text)
+
+
+def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
+    """Return what groups of tasks need, by key."""
+    found = tasks.requirement_bodies(connection, sorted(set(keys)))
+    return {key: requirement(body) for key, body in found.items()}
+
+
+def states(connection: Connection, here: Presences) -> list[WorkerState]:
+    """Return all registered workers with what is free."""
+    held: dict[str, list[AttemptRow]] = {}
+    for attempt in attempts.all_open(connection):
+        held.setdefault(attempt.worker_id, []).append(attempt)
+    known = needs(connection, (attempt.requirement_key for rows in held.values() for attempt in rows))
+    cordoned: dict[str, set[str]] = {}
+    for cordon in queue.all_cordons(connection):
+        if cordon.strikes >= STRIKES and cordon.until > here.now:
+            cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
+    return [
+        _state(row, here, held.get(row.id, []), known, frozenset(cordoned.get(row.id, ())))
+        for row in workers.all_rows(connection)
+    ]
+
+
+def _state(
+    row: WorkerRow,
+    here: Presences,
+    held: list[AttemptRow],
+    known: Mapping[str, Requirement],
+    cordoned: frozenset[str],
+) -> WorkerState:
+    has = capabilities(row.capabilities)
+    limits = here.limits.get(row.id, {})
+    taken = Counter(attempt.slot_class for attempt in held)
+    slots = {str(name): count for name, count in has.slots.items()}
+    return WorkerState(
+        id=row.id,
+        present=row.status == "online" and row.id in here.limits,
+        executors={offer.kind: None if offer.available else offer.reason or "not available" for offer in has.executors},
+        slots=slots,
+        free={name: min(count, limits.get(name, 0)) - taken[name] for name, count in slots.items()},
+        cpu=has.cpu_count,
+        memory_bytes=has.memory_total_bytes,
+        gpus=tuple(Device(gpu.name, gpu.memory_total_bytes) for gpu in has.gpus),
+        gpus_taken=sum(known[attempt.requirement_key].gpu_count for attempt in held),
+        tags=frozenset(has.tags),
+        allow_code=has.allow_code,
+        models=frozenset(has.cached_models),
+        cordoned=cordoned,
+    )
+
+
+def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:
+    """Return which workers did not take a task lately, by task id."""
+    found: dict[str, set[str]] = {}
+    for void in queue.void_offers_of(connection, task_ids):
+        if void.until > now:
+            found.setdefault(void.task_id, set()).add(void.worker_id)
+    return {task_id: frozenset(ids) for task_id, ids in found.items()}
+
+
+def reasons(connection: Connection, here: Presences, rows: Iterable[TaskRow]) -> dict[str, str]:
+    """Say why tasks wait, by task id; tasks that do not wait are left out."""
+    told = {row.id: "cancelling: it ends at the end of the running step." for row in rows if _cancelling(row)}
+    waiting = [row for row in rows if row.status == "queued"]
+    if not waiting:
+        return told
+    known = needs(connection, (row.requirement_key for row in waiting))
+    avoid = avoided(connection, [row.id for row in waiting], here.now)
+    fleet = states(connection, here)
+    cache: dict[tuple[str, frozenset[str]], str | None] = {}
+    for row in waiting:
+        if row.ready_at > here.now:
+            told[row.id] = f"backing off: it is tried again in {row.ready_at - here.now:.0f} s."
+            continue
+        key = (row.requirement_key, avoid.get(row.id, frozenset()))
+        if key not in cache:
+            cache[key] = explain(known[row.requirement_key], fleet, avoid=key[1])
+        told[row.id] = cache[key] or "waiting: it is placed in a moment, when its turn comes."
+    return told
+
+
+def _cancelling(row: TaskRow) -> bool:
+    return row.status == "running" and row.desired == "cancel"

@@ -1,0 +1,92 @@
+"""Wake coroutines when something changed, from any thread, without losing a change that comes early.
+
+Each topic has a version that only grows. A waiter says which version it knows; if there is a newer one it returns at
+once. Nothing is sent along: who wakes looks at the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable
+
+
+class Signals:
+    """Topics and who waits for them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._versions: dict[str, int] = {}
+        self._waiters: dict[str, set[asyncio.Future[None]]] = {}
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the server is about to end: every wait returns at once."""
+        return self._closed
+
+    def version(self, topic: str) -> int:
+        """Return how often a topic was notified; read it before you look at the store."""
+        return self._versions.get(topic, 0)
+
+    def notify(self, *topics: str) -> None:
+        """Wake who waits for these topics; safe in any thread."""
+        with self._lock:
+            waiters = [waiter for topic in topics for waiter in self._bump(topic)]
+        _wake(waiters)
+
+    async def wait(self, topic: str, timeout_s: float, since: int | None = None) -> int:
+        """Wait until a topic has a newer version, or the time is over.
+
+        Args:
+            topic: What to wait for.
+            timeout_s: How long.
+            since: The version that the caller knows; default: the one when the call starts, so that a change between
+                the caller's look at the store and this call is missed until the next one.
+
+        Returns:
+            The version now.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            known = self._versions.get(topic, 0) if since is None else since
+            if self._closed or self._versions.get(topic, 0) != known:
+                return self._versions.get(topic, 0)
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.setdefault(topic, set()).add(waiter)
+        try:
+            await asyncio.wait((waiter,), timeout=max(0.0, timeout_s))
+        finally:
+            self._forget(topic, waiter)
+        return self.version(topic)
+
+    def close(self) -> None:
+        """Wake everybody, for good."""
+        with self._lock:
+            self._closed = True
+            waiters = [waiter for topic in list(self._waiters) for waiter in self._bump(topic)]
+        _wake(waiters)
+
+    def _bump(self, topic: str) -> set[asyncio.Future[None]]:
+        self._versions[topic] = self._versions.get(topic, 0) + 1
+        return self._waiters.pop(topic, set())
+
+    def _forget(self, topic: str, waiter: asyncio.Future[None]) -> None:
+        with self._lock:
+            waiting = self._waiters.get(topic)
+            if waiting is not None:
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._waiters[topic]
+
+
+def _wake(waiters: Iterable[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        loop = waiter.get_loop()
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_release, waiter)
+
+
+def _release(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

@@ -1,0 +1,187 @@
+"""From a document to rows: parse, resolve inputs, store workflow and tasks in one operation."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.placement import Requirement, explain
+from tunefleet.services import placing, requirements, roster
+from tunefleet.services.identity import Actor
+from tunefleet.services.ids import new_id
+from tunefleet.services.roster import Presences
+from tunefleet.spec import TaskNode, Workflow, dump_task_spec
+from tunefleet.store import Connection, artifacts, events, tasks, workflows
+from tunefleet.store.events import Event
+from tunefleet.store.rows import WorkflowRow
+from tunefleet.store.task_moves import Move, switch
+
+NAMED_POINTER = "data.artifact"
+"""Where a spec may name a pushed artifact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A parsed document, and what goes with it.
+
+    Args:
+        actor: Whose it is.
+        workflow: The parsed document.
+        document: Its text.
+        inputs: Task name → pointer → artifact digest.
+        strict: Refuse a task that no registered worker could ever run.
+        idempotency_key: A repeated submit with this key returns the first one's workflow.
+        parent_task_id: The task that this one repeats.
+    """
+
+    actor: Actor
+    workflow: Workflow
+    document: str
+    inputs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    strict: bool = False
+    idempotency_key: str | None = None
+    parent_task_id: str | None = None
+
+    @property
+    def request_hash(self) -> str:
+        """What a repeated submit must have in common with the first."""
+        return hashlib.sha256(orjson.dumps([self.document, self.inputs], option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    artifact_id: str
+    digest: str
+    name: str
+
+
+def store(connection: Connection, submission: Submission, here: Presences) -> str:
+    """Store a workflow with its tasks and events, and return its id.
+
+    Raises:
+        ConflictError: If the idempotency key was used for another document.
+        NotFoundError: If an input is not known to the server.
+        SpecError: If the submit is strict and a task could never run.
+    """
+    first = _first_with_key(connection, submission)
+    if first is not None:
+        return first.id
+    workflow, workflow_id, now = submission.workflow, new_id("wf"), here.now
+    needs = {node.name: requirements.of(node.spec) for node in workflow.tasks}
+    warnings = _warnings(connection, submission, needs, here)
+    workflows.insert_one(connection, _workflow_row(submission, workflow_id, warnings, now))
+    events.append(
+        connection, [Event("workflow.submitted", now, workflow_id=workflow_id, data={"name": workflow.name or ""})]
+    )
+    ids = _store_tasks(connection, submission, workflow_id, needs, now)
+    # A task without dependencies is ready at once.
+    rows = tasks.by_ids(connection, ids, lock=True)
+    switch(connection, [Move(rows[id_], TaskReason.READY) for id_ in ids], now)
+    return workflow_id
+
+
+def _first_with_key(connection: Connection, submission: Submission) -> WorkflowRow | None:
+    key, actor = submission.idempotency_key, submission.actor
+    if key is None:
+        return None
+    first = workflows.by_idempotency_key(connection, project=actor.project, owner=actor.owner, key=key)
+    if first is not None and first.request_hash != submission.request_hash:
+        raise ConflictError(
+            f"The idempotency key {key!r} was used for another document ({first.id}).", hint="Use a new key."
+        )
+    return first
+
+
+def _warnings(
+    connection: Connection, submission: Submission, needs: Mapping[str, Requirement], here: Presences
+) -> list[str]:
+    fleet = roster.states(connection, here)
+    told = {name: explain(need, fleet) for name, need in needs.items()}
+    stuck = {name: why for name, why in told.items() if why is not None and why.startswith("unschedulable")}
+    if stuck and submission.strict:
+        faults = [Fault("spec.resources", f"no worker could run the task {name}: {why}") for name, why in stuck.items()]
+        raise SpecError(faults, filename=submission.workflow.name)
+    return [f"The task {name} is {why}" for name, why in stuck.items()]
+
+
+def _workflow_row(submission: Submission, workflow_id: str, warnings: list[str], now: float) -> dict[str, Any]:
+    actor, workflow = submission.actor, submission.workflow
+    return {
+        "id": workflow_id, "project": actor.project, "name": workflow.name or workflow.tasks[0].name,
+        "owner": actor.owner, "status": "running", "open_tasks": len(workflow.tasks), "failed_tasks": 0,
+        "cancelled_tasks": 0, "created_at": now, "document": submission.document,
+        "warnings": orjson.dumps(warnings).decode(), "idempotency_key": submission.idempotency_key,
+        "request_hash": submission.request_hash,
+    }  # fmt: skip
+
+
+def _store_tasks(
+    connection: Connection, submission: Submission, workflow_id: str, needs: Mapping[str, Requirement], now: float
+) -> list[str]:
+    rows, documents, used = [], [], []
+    for node in submission.workflow.tasks:
+        spec = dump_task_spec(node.spec)
+        inputs = _resolve(connection, submission.actor, node, submission.inputs.get(node.name, {}), spec)
+        row = _task_row(submission, node, workflow_id, needs[node.name], now)
+        refs = {pointer: {"digest": found.digest, "name": found.name} for pointer, found in inputs.items()}
+        rows.append(row)
+        documents.append(
+            {"task_id": row["id"], "spec": orjson.dumps(spec).decode(), "inputs": orjson.dumps(refs).decode()}
+        )
+        used += [(row["id"], found.artifact_id) for found in inputs.values()]
+    for need in needs.values():
+        tasks.add_requirement(connection, need.key, need.dump())
+    tasks.insert_all(connection, rows, documents)
+    tasks.use_artifacts(connection, used)
+    return [row["id"] for row in rows]
+
+
+def _task_row(
+    submission: Submission, node: TaskNode, workflow_id: str, need: Requirement, now: float
+) -> dict[str, Any]:
+    spec = node.spec
+    wait_s = spec.limits.max_queue_s
+    return {
+        "id": new_id("task"), "project": submission.actor.project, "workflow_id": workflow_id, "name": node.name,
+        "kind": need.kind, "slot_class": need.slot_class, "owner": submission.actor.owner,
+        "parent_task_id": submission.parent_task_id, "priority": spec.priority,
+        "rank": placing.rank(now, spec.priority), "requirement_key": need.key,
+        "max_attempts": spec.retry.max_attempts, "backoff_s": spec.retry.backoff_s,
+        "retry_on": ",".join(spec.retry.on), "on_lost": spec.on_lost, "max_runtime_s": spec.limits.max_runtime_s,
+        "queue_deadline": None if wait_s is None else now + wait_s, "created_at": now, "queued_at": now,
+        "status": TaskStatus.PENDING.value, "attempts": 0, "failures": 0, "losses": 0, "desired": "run",
+        "generation": 0, "reached": 0, "ready_at": 0.0, "version": 0,
+    }  # fmt: skip
+
+
+def _resolve(
+    connection: Connection, actor: Actor, node: TaskNode, given: Mapping[str, str], spec: Mapping[str, Any]
+) -> dict[str, _Input]:
+    found: dict[str, _Input] = {}
+    for pointer, digest in given.items():
+        rows = artifacts.find(connection, project=actor.project, column="digest", value=digest)
+        if not rows:
+            raise NotFoundError(
+                f"The input {pointer} of {node.name} names an artifact that the server does not have ({digest[:12]}…).",
+                hint="Upload it first; the tunefleet client does so by itself.",
+            )
+        found[pointer] = _Input(rows[0].id, rows[0].digest, rows[0].name)
+    data = spec.get("data")
+    name = data.get("artifact") if isinstance(data, Mapping) else None
+    if name and NAMED_POINTER not in found:
+        rows = artifacts.named(connection, project=actor.project, name=name, task_id=None)
+        rows = rows or artifacts.find(connection, project=actor.project, column="digest", value=name)
+        rows = rows or artifacts.find(connection, project=actor.project, column="id", value=name)
+        if not rows:
+            raise NotFoundError(
+                f"There is no data named {name!r} ({NAMED_POINTER} of {node.name}).",
+                hint="Push it with `tunefleet data push`; `tunefleet data ls` lists what is there.",
+            )
+        found[NAMED_POINTER] = _Input(rows[0].id, rows[0].digest, rows[0].name)
+    return found

@@ -1,0 +1,148 @@
+"""The slow look at everything that no message reports: silence, time, and what is worth writing down in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services import cancelling, endings
+from tunefleet.services.core import Core
+from tunefleet.services.endings import Ending
+from tunefleet.store import Connection, attempts, events, keys, queue, tasks, workers
+from tunefleet.store.attempts import OpenRow
+from tunefleet.store.events import Event
+from tunefleet.store.rows import WorkerRow
+from tunefleet.store.task_moves import Move, switch
+
+FLUSH_S: Final = 10.0
+"""How old a stored `last_seen_at` may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    workers: list[WorkerRow]
+    open: list[OpenRow]
+    expired: bool
+    ready: bool
+
+
+@dataclass(slots=True)
+class _Findings:
+    lost: list[str] = field(default_factory=list)
+    unaccepted: list[str] = field(default_factory=list)
+    overdue: list[str] = field(default_factory=list)
+    unreachable_cancels: list[str] = field(default_factory=list)
+    expired: bool = False
+
+    @property
+    def count(self) -> int:
+        return len(self.lost) + len(self.unaccepted) + len(self.overdue) + len(self.unreachable_cancels) + self.expired
+
+
+async def run_once(core: Core) -> int:
+    """Look once: give up silent workers, void offers that nobody took, end what is over its time.
+
+    Call it about once a second: silence counts only while somebody looks.
+
+    Returns:
+        How many things were found.
+    """
+    now, mark = core.clock.wall(), core.sweep
+    since, mark.ready_at = mark.ready_at, now
+    look = await core.read(partial(_look, since=since, now=now))
+    found = _judge(core, look, core.fleet.tick(core.clock.monotonic()), now)
+    if found.count:
+        await core.write(partial(_apply, found=found, now=now))
+        for worker_id in found.lost:
+            core.fleet.presences[worker_id].lost = True
+    if look.ready:
+        core.signals.notify("placement")
+    await _flush(core)
+    return found.count
+
+
+def _look(connection: Connection, *, since: float, now: float) -> _Look:
+    return _Look(
+        workers.all_rows(connection),
+        attempts.open_rows(connection),
+        bool(queue.expired(connection, now)),
+        queue.any_ready_between(connection, since, now),
+    )
+
+
+def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
+    lost_after_s = core.settings.lost_after_s
+    silent = core.fleet.watch([row.id for row in look.workers if row.status == "online"], elapsed_s)
+    ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], elapsed_s)
+    found = _Findings(expired=look.expired)
+    found.lost = [worker_id for worker_id, silence_s in silent.items() if silence_s >= lost_after_s]
+    gone = set(found.lost)
+    for row in look.open:
+        if row.worker_id in gone:
+            continue
+        if row.state == "offered":
+            if ages[row.attempt_id] >= core.settings.accept_within_s:
+                found.unaccepted.append(row.attempt_id)
+        elif row.desired == "cancel" and silent.get(row.worker_id, lost_after_s) >= lost_after_s / 2:
+            found.unreachable_cancels.append(row.task_id)
+        elif row.deadline is not None and row.deadline <= now:
+            found.overdue.append(row.attempt_id)
+    return found
+
+
+def _apply(connection: Connection, *, found: _Findings, now: float) -> None:
+    for worker_id in found.lost:
+        _lose(connection, worker_id, now)
+    offers = [row for row in attempts.by_ids(connection, found.unaccepted).values() if row.state == "offered"]
+    if offers:
+        endings.refuse_offers(connection, offers, now)
+    late = [row for row in attempts.by_ids(connection, found.overdue).values() if row.state == "accepted"]
+    endings.end(
+        connection, [(row, TaskReason.TIMEOUT, "It ran longer than limits.max_runtime_s.") for row in late], now
+    )
+    pending = tasks.by_ids(connection, found.unreachable_cancels, lock=True).values()
+    cancelling.end(connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now)
+    if found.expired:
+        _expire(connection, now)
+
+
+def _lose(connection: Connection, worker_id: str, now: float) -> None:
+    workers.set_status(connection, worker_id, "lost")
+    events.append(connection, [Event("worker.lost", now, worker_id=worker_id)])
+    mine = list(attempts.open_of(connection, worker_id).values())
+    rows = tasks.by_ids(connection, [row.task_id for row in mine])
+    ended: list[Ending] = []
+    for row in mine:
+        task = rows[row.task_id]
+        if row.state == "offered":
+            ended.append((row, TaskReason.NOT_ACCEPTED, None))
+        elif task.on_lost == "replace" or task.desired == "cancel":
+            ended.append((row, TaskReason.WORKER_LOST, f"The worker {worker_id} does not answer."))
+    endings.end(connection, ended, now)
+
+
+def _expire(connection: Connection, now: float) -> None:
+    rows: Sequence[Move] = [
+        Move(row, TaskReason.TIMEOUT, changes={"error": "It waited longer than limits.max_queue_s."})
+        for row in queue.expired(connection, now)
+    ]
+    switch(connection, rows, now)
+
+
+async def _flush(core: Core) -> None:
+    mark, now = core.sweep, core.clock.monotonic()
+    if mark.flushed_at is not None and now - mark.flushed_at < FLUSH_S:
+        return
+    mark.flushed_at = now
+    seen, core.fleet.seen_at = core.fleet.seen_at, {}
+    used, core.keys.used_at = core.keys.used_at, {}
+
+    def operation(connection: Connection) -> None:
+        workers.set_seen(connection, seen.items())
+        keys.set_used(connection, used.items())
+
+    if seen or used:
+        await core.write(operation)

@@ -1,0 +1,215 @@
+"""Tasks: look, cancel, repeat, remove."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.placement import Fit, match
+from tunefleet.services import cancelling, removal, roster, workflows
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, may_change, may_read, may_submit
+from tunefleet.services.paging import before, bounded, split
+from tunefleet.services.roster import Presences
+from tunefleet.services.submission import NAMED_POINTER, Submission
+from tunefleet.services.views import task_detail, task_view
+from tunefleet.spec import override_document, parse_workflow
+from tunefleet.store import Connection, attempts, journal, tasks
+from tunefleet.store import workflows as workflow_rows
+from tunefleet.store.rows import TaskRow
+from tunefleet.wire.api import Page, TaskDetail, TaskView, WhyView, WorkflowDetail
+
+
+async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+    """Return a task by its id or a unique beginning of it.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several ids begin so.
+    """
+    may_read(actor)
+    here = roster.presences(core)
+    return await core.read(lambda connection: _detail(connection, find(connection, actor, task_id), here))
+
+
+async def list_(  # noqa: PLR0913 - the filters of one list
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    status: str | None = None,
+    kind: str | None = None,
+    owner: str | None = None,
+    workflow_id: str | None = None,
+    worker_id: str | None = None,
+) -> Page[TaskView]:
+    """Return tasks, newest first; a filter takes several values separated by commas."""
+    may_read(actor)
+    limit, here, last = bounded(limit), roster.presences(core), before(cursor)
+    filters = {"status": status, "kind": kind, "owner": owner, "workflow_id": workflow_id, "worker_id": worker_id}
+
+    def operation(connection: Connection) -> Page[TaskView]:
+        rows, next_cursor = split(
+            tasks.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters), limit
+        )
+        why = roster.reasons(connection, here, rows)
+        launches = journal.launches_of_all(connection, [row.id for row in rows if row.status == "running"])
+        items = tuple(task_view(row, why=why.get(row.id), launches=launches.get(row.id, ())) for row in rows)
+        return Page[TaskView](items=items, next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+    """Cancel a task; asking again changes nothing.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it has ended in another way.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    here = roster.presences(core)
+
+    def operation(connection: Connection) -> TaskDetail:
+        row = find(connection, actor, task_id)
+        may_change(actor, row.owner, row.id)
+        if TaskStatus(row.status).final:
+            if row.status != TaskStatus.CANCELLED:
+                raise ConflictError(f"The task {row.id} is {row.status} already.")
+        else:
+            cancelling.cancel(connection, [row], here)
+        return _detail(connection, find(connection, actor, row.id), here)
+
+    return await core.write(operation)
+
+
+async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
+    """Submit a final task again, as it was, as a new workflow; nothing is resumed.
+
+    Raises:
+        NotFoundError: If there is no such task, or one of its inputs was removed.
+        ConflictError: If it has not ended.
+        ForbiddenError: If the actor may not submit.
+    """
+    return await _repeat(core, actor, task_id, {}, final_only=True)
+
+
+async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
+    """Submit a task again with some fields changed, as a new workflow.
+
+    Args:
+        core: The server.
+        actor: Who submits; the new workflow is theirs.
+        task_id: The task, in whatever status.
+        overrides: Dotted path below `spec` → value.
+
+    Raises:
+        NotFoundError: If there is no such task, or one of its inputs was removed.
+        SpecError: If the changed document is wrong.
+        ForbiddenError: If the actor may not submit.
+    """
+    return await _repeat(core, actor, task_id, overrides, final_only=False)
+
+
+async def remove(core: Core, actor: Actor, task_id: str) -> None:
+    """Remove a final task with all that it made; a workflow goes with its last task.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it has not ended.
+        ForbiddenError: If it belongs to somebody else.
+    """
+
+    def operation(connection: Connection) -> None:
+        row = find(connection, actor, task_id)
+        may_change(actor, row.owner, row.id)
+        if not TaskStatus(row.status).final:
+            raise ConflictError(f"The task {row.id} is {row.status}.", hint="Cancel it first.")
+        if len(tasks.of_workflows(connection, [row.workflow_id])[row.workflow_id]) == 1:
+            removal.remove_workflows(connection, [row.workflow_id])
+        else:
+            removal.remove_tasks(connection, [row.id])
+
+    await core.write(operation)
+
+
+async def why(core: Core, actor: Actor, task_id: str) -> WhyView:
+    """Say why a task waits, and what stands in its way on each worker.
+
+    Raises:
+        NotFoundError: If there is no such task.
+    """
+    may_read(actor)
+    here = roster.presences(core)
+
+    def operation(connection: Connection) -> WhyView:
+        row = find(connection, actor, task_id)
+        sentence = roster.reasons(connection, here, [row]).get(row.id)
+        verdicts: dict[str, str] = {}
+        if row.status == TaskStatus.QUEUED:
+            need = roster.needs(connection, [row.requirement_key])[row.requirement_key]
+            for worker in roster.states(connection, here):
+                verdict = match(need, worker)
+                verdicts[worker.id] = "could run it now" if isinstance(verdict, Fit) else verdict.reason
+        return WhyView(task_id=row.id, status=row.status, why=sentence, workers=verdicts)
+
+    return await core.read(operation)
+
+
+def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
+    """Return a task of the actor's project by its id or a unique beginning of it.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several ids begin so.
+    """
+    exact = tasks.by_ids(connection, [task_id]).get(task_id)
+    if exact is not None and exact.project == actor.project:
+        return exact
+    prefix = task_id if task_id.startswith("task-") else f"task-{task_id}"
+    found = tasks.by_prefix(connection, prefix, project=actor.project)
+    if len(found) > 1:
+        raise ConflictError(f"Several tasks begin with {task_id}.", hint="Give more of the id.")
+    if not found:
+        raise NotFoundError(f"There is no task {task_id}.", hint="`tunefleet ls` lists them.")
+    return found[0]
+
+
+def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail:
+    return task_detail(
+        row,
+        tasks.documents(connection, [row.id])[row.id],
+        attempts.of_task(connection, row.id),
+        why=roster.reasons(connection, here, [row]).get(row.id),
+        launches=journal.launches_of(connection, row.id),
+    )
+
+
+async def _repeat(
+    core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any], *, final_only: bool
+) -> WorkflowDetail:
+    may_submit(actor)
+
+    def operation(connection: Connection) -> tuple[TaskRow, str, dict[str, dict[str, str]]]:
+        row = find(connection, actor, task_id)
+        document = workflow_rows.by_ids(connection, [row.workflow_id])[row.workflow_id].document
+        return row, document, orjson.loads(tasks.documents(connection, [row.id])[row.id].inputs)
+
+    row, document, inputs = await core.read(operation)
+    if final_only and not TaskStatus(row.status).final:
+        raise ConflictError(f"The task {row.id} is {row.status}.", hint="Cancel it first, or use `tunefleet clone`.")
+    text = await asyncio.to_thread(override_document, document, overrides)
+    workflow = await asyncio.to_thread(parse_workflow, text)
+    kept = {p: ref["digest"] for p, ref in inputs.items() if p != NAMED_POINTER and not _replaced(p, overrides)}
+    wanted = Submission(actor, workflow, text, {row.name: kept}, parent_task_id=row.id)
+    return await workflows.store(core, wanted)
+
+
+def _replaced(pointer: str, overrides: Mapping[str, Any]) -> bool:
+    return any(pointer == path or pointer.startswith(f"{path}.") for path in overrides)

@@ -1,0 +1,273 @@
+"""What an exchange changes in the store, and what the store has to answer. Functions on a connection; no waiting."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services.ids import attempt_of, attempt_token
+from tunefleet.services.scrub import scrub
+from tunefleet.services.verdicts import reason_of, settle
+from tunefleet.services.views import moment
+from tunefleet.store import Connection, artifacts, attempts, events, journal, queue, tasks, wake, workers
+from tunefleet.store.events import Event
+from tunefleet.store.rows import AttemptRow, TaskRow
+from tunefleet.store.task_moves import Move, switch
+from tunefleet.wire.link import (
+    Behind,
+    Desired,
+    ExchangeReply,
+    ExchangeRequest,
+    Finish,
+    InputRef,
+    Offer,
+)
+
+log = logging.getLogger(__name__)
+
+
+def topic(worker_id: str) -> str:
+    """Return the topic that is notified when there is something for a worker."""
+    return f"worker:{worker_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a worker says, its tokens resolved to attempt ids.
+
+    Args:
+        holding: Token → attempt; null where the server never made the token.
+        accepts: The same, for accepts.
+        finishes: Attempt → how it ended; the finishes with a token that the server never made are left out.
+        unknown: Tokens of those.
+        reached: Attempt → generation of the desired state.
+    """
+
+    holding: Mapping[str, str | None]
+    accepts: Mapping[str, str | None]
+    finishes: Mapping[str, Finish]
+    unknown: tuple[str, ...]
+    reached: Mapping[str, int]
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to store."""
+        return bool(self.accepts or self.finishes or self.unknown or self.reached)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A reply, and how pressing it is.
+
+    Args:
+        reply: What the worker is told.
+        keys: The parts of it that are repeated until the worker acts on them.
+        urgent: Whether it acknowledges something: it is sent at once.
+        known: Slot class → how many attempts the worker knows that it has.
+    """
+
+    reply: ExchangeReply
+    keys: set[str]
+    urgent: bool
+    known: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Acks:
+    accepted: tuple[str, ...] = ()
+    finished: tuple[str, ...] = ()
+    behind: tuple[Behind, ...] = ()
+
+
+def attempt_ids(secret: bytes, tokens: Iterable[str]) -> dict[str, str]:
+    """Return which attempts tokens name; tokens that the server never made are left out."""
+    found = {token: attempt_of(secret, token) for token in tokens}
+    return {token: attempt_id for token, attempt_id in found.items() if attempt_id is not None}
+
+
+def read(secret: bytes, request: ExchangeRequest) -> Said:
+    """Resolve the tokens of an exchange."""
+    for outcome in request.outcomes:
+        log.debug("Worker %s reports the command %s: %s.", request.worker_id, outcome.command_id, outcome.state)
+    finishes = {finish.token: attempt_of(secret, finish.token) for finish in request.finishes}
+    return Said(
+        holding={token: attempt_of(secret, token) for token in request.holding},
+        accepts={token: attempt_of(secret, token) for token in request.accepts},
+        finishes={id_: f for f in request.finishes if (id_ := finishes[f.token]) is not None},
+        unknown=tuple(token for token, id_ in finishes.items() if id_ is None),
+        reached={id_: r.generation for r in request.reached if (id_ := attempt_of(secret, r.token)) is not None},
+    )
+
+
+def apply(connection: Connection, *, worker_id: str, said: Said, secret: bytes, now: float, returns: bool) -> Answer:
+    """Store what a worker says, and return what it is answered.
+
+    Accepts and finishes are idempotent by token, and a finish of an offer implies its accept. An attempt that is void
+    stays void: what its worker says of it changes nothing.
+
+    Args:
+        connection: Of the operation.
+        worker_id: Who speaks.
+        said: What it says.
+        secret: The server's, to name attempts.
+        now: Unix time.
+        returns: Whether it was given up and is back.
+    """
+    if returns:
+        workers.set_status(connection, worker_id, "online")
+        queue.clear_cordons(connection, worker_id)
+        events.append(connection, [Event("worker.online", now, worker_id=worker_id)])
+    ids = {*said.finishes, *said.reached, *(id_ for id_ in said.accepts.values() if id_)}
+    found = {id_: row for id_, row in attempts.by_ids(connection, sorted(ids)).items() if row.worker_id == worker_id}
+    rows = tasks.by_ids(connection, sorted({row.task_id for row in found.values()}), lock=True)
+    behind = _behind(connection, said, found)
+    ended = {id_ for id_ in said.finishes if id_ in found and found[id_].open and id_ not in behind}
+    wanted = {id_ for id_ in said.accepts.values() if id_} | ended
+    _accept(
+        connection, [row for id_, row in found.items() if id_ in wanted and row.state == "offered"], found, rows, now
+    )
+    _finish(connection, [said.finishes[id_] for id_ in sorted(ended)], sorted(ended), found, rows, now)
+    reached = ((found[id_].task_id, generation) for id_, generation in said.reached.items() if id_ in found)
+    tasks.set_reached(connection, reached)
+    acks = _Acks(
+        accepted=tuple(t for t, id_ in said.accepts.items() if id_ in found and found[id_].state in _TAKEN),
+        finished=(*said.unknown, *(f.token for id_, f in said.finishes.items() if id_ not in behind)),
+        behind=tuple(behind.values()),
+    )
+    return answer(connection, worker_id=worker_id, said=said, secret=secret, acks=acks)
+
+
+_TAKEN = {"accepted", "finished"}
+
+
+def _behind(connection: Connection, said: Said, found: Mapping[str, AttemptRow]) -> dict[str, Behind]:
+    """Return the finishes that come before the end of their journal."""
+    late: dict[str, Behind] = {}
+    for id_, finish in said.finishes.items():
+        if not finish.cursors or id_ not in found or not found[id_].open:
+            continue
+        stored = {row.launch: row.cursor for row in journal.launches_of(connection, found[id_].task_id)}
+        for launch, end in finish.cursors.items():
+            if stored.get(launch, 0) < end:
+                late[id_] = Behind(token=finish.token, launch=launch, cursor=stored.get(launch, 0))
+                break
+    return late
+
+
+def _accept(
+    connection: Connection,
+    offered: Sequence[AttemptRow],
+    found: dict[str, AttemptRow],
+    rows: dict[str, TaskRow],
+    now: float,
+) -> None:
+    if not offered:
+        return
+    taken = [replace(row, state="accepted", accepted_at=now) for row in offered]
+    attempts.store(connection, taken)
+    found.update((row.id, row) for row in taken)
+    changes = {"started_at": now, "queue_deadline": None, "error": None}
+    moves = [
+        Move(rows[row.task_id], TaskReason.STARTED, changes=changes, data={"attempt": row.number}) for row in taken
+    ]
+    rows.update((row.id, row) for row in switch(connection, moves, now))
+    queue.delete_of_tasks(connection, [row.task_id for row in taken])
+    queue.clear_cordons(connection, taken[0].worker_id, kinds=sorted({row.kind for row in taken}))
+
+
+def _finish(
+    connection: Connection,
+    finishes: Sequence[Finish],
+    ids: Sequence[str],
+    found: dict[str, AttemptRow],
+    rows: dict[str, TaskRow],
+    now: float,
+) -> None:
+    if not finishes:
+        return
+    ended, moves, outcomes = [], [], []
+    for id_, finish in zip(ids, finishes, strict=True):
+        attempt, task = found[id_], rows[found[id_].task_id]
+        error = None if finish.error is None else scrub(finish.error)
+        reason = reason_of(finish.outcome, finish.reason)
+        move = settle(task, reason, now, error=error)
+        ended.append(replace(attempt, state="finished", reason=move.reason.value, error=error, finished_at=now))
+        moves.append(replace(move, data={"attempt": attempt.number, **move.data}))
+        detail = None if finish.detail is None else scrub(finish.detail)
+        delivered = finish.outcome == "completed" and move.reason is reason
+        outcomes.append((task.id, _envelope(task, attempt, finish, now) if delivered else None, detail))
+    attempts.store(connection, ended)
+    found.update((row.id, row) for row in ended)
+    tasks.set_outcomes(connection, outcomes)
+    switch(connection, moves, now)
+    artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
+    wake(connection, "placement")
+
+
+def _envelope(task: TaskRow, attempt: AttemptRow, finish: Finish, now: float) -> str:
+    metadata = {"attempt": attempt.number, "name": task.name, "kind": task.kind, "workflow_id": task.workflow_id}
+    envelope: dict[str, Any] = {
+        "task_id": task.id,
+        "worker_id": attempt.worker_id,
+        "metadata": metadata,
+        "received_at": moment(now).isoformat(),
+        "result": finish.result,
+    }
+    return orjson.dumps(envelope).decode()
+
+
+def answer(connection: Connection, *, worker_id: str, said: Said, secret: bytes, acks: _Acks | None = None) -> Answer:
+    """Return what a worker is to be told now."""
+    acks = acks or _Acks()
+    mine = attempts.open_of(connection, worker_id)
+    offered = [row.id for row in mine.values() if row.state == "offered"]
+    settled = {*acks.finished, *(late.token for late in acks.behind)}
+    held = {**said.holding, **said.accepts}
+    drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)
+    desired = attempts.desired(connection, [row.task_id for row in mine.values() if row.state == "accepted"])
+    reply = ExchangeReply(
+        offers=tuple(_offers(connection, offered, secret)),
+        accepted=acks.accepted,
+        finished=acks.finished,
+        behind=acks.behind,
+        drop=drop,
+        desired=tuple(_desired(desired, secret)),
+    )
+    keys = {
+        *(f"offer:{offer.token}" for offer in reply.offers),
+        *(f"drop:{token}" for token in drop),
+        *(f"desired:{wish.token}:{wish.generation}" for wish in reply.desired),
+    }
+    urgent = bool(acks.accepted or acks.finished or acks.behind)
+    mentioned = set(held.values())
+    known = Counter(row.slot_class for row in mine.values() if row.id in mentioned)
+    return Answer(reply, keys, urgent, known)
+
+
+def _offers(connection: Connection, ids: Sequence[str], secret: bytes) -> Iterable[Offer]:
+    for row in attempts.offers(connection, ids):
+        inputs: dict[str, dict[str, str]] = orjson.loads(row.inputs)
+        yield Offer.model_construct(
+            token=attempt_token(secret, row.attempt_id),
+            task_id=row.task_id,
+            workflow_id=row.workflow_id,
+            attempt=row.number,
+            kind=row.kind,
+            name=row.name,
+            spec=orjson.loads(row.spec),
+            inputs={pointer: InputRef(**ref) for pointer, ref in inputs.items()},
+            slot_class="light" if row.slot_class == "light" else "job",
+        )
+
+
+def _desired(rows: Iterable[tuple[str, str, int]], secret: bytes) -> Iterable[Desired]:
+    for attempt_id, action, generation in rows:
+        yield Desired.model_validate(
+            {"token": attempt_token(secret, attempt_id), "action": action, "generation": generation}
+        )

@@ -1,0 +1,73 @@
+"""What becomes of a task whose attempt ended: the reason decides, then the budget.
+
+Pure: knows rows and the lifecycle, neither store nor clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
+from tunefleet.store.rows import TaskRow
+from tunefleet.store.task_moves import Move
+
+MAX_LOST: Final = 5
+"""How many lost workers a task outlives: one that kills its machine must end too."""
+MAX_BACKOFF_S: Final = 3600.0
+
+
+def settle(task: TaskRow, reason: TaskReason, now: float, *, error: str | None = None) -> Move:
+    """Decide whether a task is tried again, and with which delay.
+
+    A cancel that was stored before the end was reported wins, whatever the end was.
+
+    Args:
+        task: The task as it is.
+        reason: How its attempt ended.
+        now: Unix time.
+        error: One sentence for the user.
+    """
+    if task.desired == "cancel":
+        reason, error = TaskReason.CANCELLED_BY_USER, None
+    outcome = OUTCOMES[reason]
+    changes: dict[str, Any] = {"error": error}
+    if outcome.budget is RetryBudget.FREE:
+        return Move(task, reason, changes={"error": task.error})
+    if outcome.budget is RetryBudget.LOST:
+        losses = task.losses + 1
+        return Move(task, reason, retry=losses <= MAX_LOST, changes={**changes, "losses": losses})
+    if outcome.budget is RetryBudget.NONE:
+        return Move(task, reason, changes=changes)
+    failures = task.failures + 1
+    retry = failures < task.max_attempts and reason.value in (task.retry_on or "").split(",")
+    changes["failures"] = failures
+    if not retry:
+        return Move(task, reason, changes=changes)
+    delay_s = min(task.backoff_s * 2.0 ** (failures - 1), MAX_BACKOFF_S)
+    changes["ready_at"] = now + delay_s if delay_s > 0 else 0.0
+    return Move(task, reason, retry=True, changes=changes, data={"backoff_s": delay_s})
+
+
+def reason_of(outcome: str, reason: str) -> TaskReason:
+    """Read the reason that a worker gives; one that does not go with the outcome, or is not known, becomes plain.
+
+    Args:
+        outcome: `completed`, `failed`, `cancelled` or `paused`.
+        reason: A `TaskReason` value, perhaps of a newer version.
+    """
+    plain = {
+        "completed": TaskReason.FINISHED,
+        "failed": TaskReason.CRASHED,
+        "cancelled": TaskReason.ABORTED,
+        "paused": TaskReason.PAUSED,
+    }[outcome]
+    try:
+        given = TaskReason(reason)
+    except ValueError:
+        return plain
+    return given if OUTCOMES[given].status is TaskStatus(outcome) and given not in _NOT_TO_BE_CLAIMED else plain
+
+
+_NOT_TO_BE_CLAIMED: Final = frozenset(
+    {TaskReason.UPSTREAM_FAILED, TaskReason.UPSTREAM_CANCELLED, TaskReason.WORKER_LOST}
+)

@@ -1,0 +1,186 @@
+"""Rows as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from tunefleet.store.rows import (
+    ArtifactRow,
+    AttemptRow,
+    DocumentRow,
+    EventRow,
+    KeyRow,
+    LaunchRow,
+    TaskRow,
+    WorkflowRow,
+)
+from tunefleet.wire.api import (
+    ArtifactDetail,
+    ArtifactView,
+    AttemptView,
+    EventView,
+    FileEntry,
+    KeyView,
+    ProgressView,
+    TaskDetail,
+    TaskView,
+    WorkflowDetail,
+    WorkflowView,
+)
+
+
+def moment(at: float) -> datetime:
+    """Return a stored time as an aware one."""
+    return datetime.fromtimestamp(at, UTC)
+
+
+def maybe_moment(at: float | None) -> datetime | None:
+    """Return a stored time as an aware one, if there is one."""
+    return None if at is None else moment(at)
+
+
+def key_view(row: KeyRow) -> KeyView:
+    """Show an API key."""
+    return KeyView.model_validate(
+        {
+            "id": row.id,
+            "name": row.name,
+            "role": row.role,
+            "owner": row.owner,
+            "created_at": moment(row.created_at),
+            "last_used_at": maybe_moment(row.last_used_at),
+            "revoked_at": maybe_moment(row.revoked_at),
+        }
+    )
+
+
+def progress_view(launches: Sequence[LaunchRow]) -> ProgressView | None:
+    """Show the newest progress record of a task's launches."""
+    text = next((row.progress for row in reversed(launches) if row.progress), None)
+    if text is None:
+        return None
+    record: dict[str, Any] = orjson.loads(text)
+    at = record.get("at")
+    known = {name: record[name] for name in ProgressView.model_fields if name in record and name != "at"}
+    return ProgressView.model_validate({**known, "at": moment(at) if isinstance(at, int | float) else None})
+
+
+def _task_fields(row: TaskRow, why: str | None, launches: Sequence[LaunchRow]) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "workflow_id": row.workflow_id,
+        "name": row.name,
+        "kind": row.kind,
+        "status": row.status,
+        "reason": row.reason,
+        "error": row.error,
+        "why": why,
+        "owner": row.owner,
+        "priority": row.priority,
+        "attempts": row.attempts,
+        "worker_id": row.worker_id,
+        "parent_task_id": row.parent_task_id,
+        "created_at": moment(row.created_at),
+        "queued_at": maybe_moment(row.queued_at),
+        "started_at": maybe_moment(row.started_at),
+        "finished_at": maybe_moment(row.finished_at),
+        "progress": progress_view(launches),
+    }
+
+
+def task_view(row: TaskRow, *, why: str | None, launches: Sequence[LaunchRow] = ()) -> TaskView:
+    """Show a task in a list."""
+    return TaskView(**_task_fields(row, why, launches))
+
+
+def task_detail(
+    row: TaskRow,
+    document: DocumentRow,
+    attempts: Sequence[AttemptRow],
+    *,
+    why: str | None,
+    launches: Sequence[LaunchRow] = (),
+) -> TaskDetail:
+    """Show all that is known of a task."""
+    inputs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
+    return TaskDetail(
+        **_task_fields(row, why, launches),
+        spec=orjson.loads(document.spec),
+        inputs={pointer: ref["digest"] for pointer, ref in inputs.items()},
+        result=orjson.loads(document.result) if document.result else None,
+        detail=document.detail,
+        attempt_list=tuple(attempt_view(attempt) for attempt in attempts),
+    )
+
+
+def attempt_view(row: AttemptRow) -> AttemptView:
+    """Show one try of a task."""
+    return AttemptView.model_validate(
+        {
+            "number": row.number,
+            "worker_id": row.worker_id,
+            "state": row.state,
+            "reason": row.reason,
+            "error": row.error,
+            "offered_at": moment(row.offered_at),
+            "accepted_at": maybe_moment(row.accepted_at),
+            "finished_at": maybe_moment(row.finished_at),
+        }
+    )
+
+
+def workflow_view(row: WorkflowRow, tasks: Sequence[TaskView]) -> WorkflowView:
+    """Show a workflow in a list."""
+    return WorkflowView(
+        id=row.id,
+        name=row.name,
+        owner=row.owner,
+        status=row.status,
+        created_at=moment(row.created_at),
+        tasks=tuple(tasks),
+        warnings=tuple(orjson.loads(row.warnings)),
+    )
+
+
+def workflow_detail(row: WorkflowRow, tasks: Sequence[TaskView]) -> WorkflowDetail:
+    """Show a workflow with its document."""
+    return WorkflowDetail(**dict(workflow_view(row, tasks)), document=row.document)
+
+
+def event_view(row: EventRow) -> EventView:
+    """Show an event."""
+    return EventView(
+        id=row.id,
+        at=moment(row.at),
+        kind=row.kind,
+        task_id=row.task_id,
+        workflow_id=row.workflow_id,
+        worker_id=row.worker_id,
+        data=orjson.loads(row.data),
+    )
+
+
+def artifact_view(row: ArtifactRow) -> ArtifactView:
+    """Show an artifact in a list."""
+    return ArtifactView(
+        id=row.id,
+        name=row.name,
+        kind=row.kind,
+        digest=row.digest,
+        size_bytes=row.size_bytes,
+        file_count=row.file_count,
+        task_id=row.task_id,
+        owner=row.owner,
+        created_at=moment(row.created_at),
+        metadata=orjson.loads(row.metadata),
+    )
+
+
+def artifact_detail(row: ArtifactRow, files: Sequence[tuple[str, str, int]]) -> ArtifactDetail:
+    """Show an artifact with its files."""
+    entries = tuple(FileEntry(path=path, digest=digest, size_bytes=size) for path, digest, size in files)
+    return ArtifactDetail(**dict(artifact_view(row)), files=entries)

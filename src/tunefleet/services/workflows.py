@@ -1,0 +1,183 @@
+"""Workflows: submit, look, cancel, remove."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from tunefleet.errors import ConflictError, NotFoundError, SpecError
+from tunefleet.services import cancelling, removal, roster, submission
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, may_change, may_read, may_submit
+from tunefleet.services.paging import before, bounded, split
+from tunefleet.services.roster import Presences
+from tunefleet.services.submission import Submission
+from tunefleet.services.views import task_view, workflow_detail, workflow_view
+from tunefleet.spec import parse_workflow
+from tunefleet.store import Connection, journal, tasks, workflows
+from tunefleet.store.rows import WorkflowRow
+from tunefleet.wire.api import (
+    FaultView,
+    Page,
+    SubmitRequest,
+    TaskView,
+    ValidateReply,
+    WorkflowDetail,
+    WorkflowView,
+)
+
+
+async def submit(
+    core: Core, actor: Actor, request: SubmitRequest, *, idempotency_key: str | None = None
+) -> WorkflowDetail:
+    """Validate a document and store it with its tasks; all of it or nothing.
+
+    Args:
+        core: The server.
+        actor: Who submits; the workflow is theirs.
+        request: Document and inputs.
+        idempotency_key: A repeated submit with this key returns the first answer.
+
+    Raises:
+        SpecError: If the document is wrong; every fault is listed.
+        NotFoundError: If an input was not uploaded.
+        ConflictError: If the key was used for another document.
+        ForbiddenError: If the actor may not submit.
+    """
+    may_submit(actor)
+    workflow = await asyncio.to_thread(parse_workflow, request.document, filename=request.filename)
+    wanted = Submission(
+        actor, workflow, request.document, request.inputs, request.strict, idempotency_key=idempotency_key
+    )
+    return await store(core, wanted)
+
+
+async def store(core: Core, wanted: Submission) -> WorkflowDetail:
+    """Store a parsed document and return it."""
+    here = roster.presences(core)
+
+    def operation(connection: Connection) -> WorkflowDetail:
+        workflow_id = submission.store(connection, wanted, here)
+        return _detail(connection, workflows.by_ids(connection, [workflow_id])[workflow_id], here)
+
+    return await core.write(operation)
+
+
+def validate(document: str, filename: str | None = None) -> ValidateReply:
+    """Say what is wrong with a document, without storing it."""
+    try:
+        workflow = parse_workflow(document, filename=filename)
+    except SpecError as error:
+        faults = (
+            FaultView(path=f.path, message=f.message, line=f.line, column=f.column, hint=f.hint) for f in error.faults
+        )
+        return ValidateReply(ok=False, faults=tuple(faults))
+    return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks))
+
+
+async def get(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
+    """Return a workflow by its id or a unique beginning of it.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several ids begin so.
+    """
+    may_read(actor)
+    here = roster.presences(core)
+    return await core.read(lambda connection: _detail(connection, _find(connection, actor, workflow_id), here))
+
+
+async def list_(
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    status: str | None = None,
+    owner: str | None = None,
+    name: str | None = None,
+) -> Page[WorkflowView]:
+    """Return workflows, newest first; a filter takes several values separated by commas."""
+    may_read(actor)
+    limit, here = bounded(limit), roster.presences(core)
+    filters = {"status": status, "owner": owner, "name": name}
+    last = before(cursor)
+
+    def operation(connection: Connection) -> Page[WorkflowView]:
+        rows, next_cursor = split(
+            workflows.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters), limit
+        )
+        views = _task_views(connection, [row.id for row in rows], here)
+        items = tuple(workflow_view(row, views[row.id]) for row in rows)
+        return Page[WorkflowView](items=items, next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
+    """Cancel every task of a workflow that is not final.
+
+    Raises:
+        NotFoundError: If there is no such workflow.
+        ConflictError: If all its tasks are final.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    here = roster.presences(core)
+
+    def operation(connection: Connection) -> WorkflowDetail:
+        row = _find(connection, actor, workflow_id)
+        may_change(actor, row.owner, row.id)
+        if row.status != "running":
+            raise ConflictError(f"The workflow {row.id} is {row.status} already.")
+        found = tasks.of_workflows(connection, [row.id])[row.id]
+        cancelling.cancel(connection, [task for task in found if task.finished_at is None], here)
+        return _detail(connection, workflows.by_ids(connection, [row.id])[row.id], here)
+
+    return await core.write(operation)
+
+
+async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
+    """Remove a final workflow with all that its tasks made.
+
+    Raises:
+        NotFoundError: If there is no such workflow.
+        ConflictError: If it has not ended.
+        ForbiddenError: If it belongs to somebody else.
+    """
+
+    def operation(connection: Connection) -> None:
+        row = _find(connection, actor, workflow_id)
+        may_change(actor, row.owner, row.id)
+        if row.status == "running":
+            raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
+        removal.remove_workflows(connection, [row.id])
+
+    await core.write(operation)
+
+
+def _find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
+    exact = workflows.by_ids(connection, [workflow_id]).get(workflow_id)
+    if exact is not None and exact.project == actor.project:
+        return exact
+    prefix = workflow_id if workflow_id.startswith("wf-") else f"wf-{workflow_id}"
+    found = workflows.by_prefix(connection, prefix, project=actor.project)
+    if len(found) > 1:
+        raise ConflictError(f"Several workflows begin with {workflow_id}.", hint="Give more of the id.")
+    if not found:
+        raise NotFoundError(f"There is no workflow {workflow_id}.", hint="`tunefleet ls` lists them.")
+    return found[0]
+
+
+def _detail(connection: Connection, row: WorkflowRow, here: Presences) -> WorkflowDetail:
+    return workflow_detail(row, _task_views(connection, [row.id], here)[row.id])
+
+
+def _task_views(connection: Connection, ids: Sequence[str], here: Presences) -> dict[str, list[TaskView]]:
+    found = tasks.of_workflows(connection, ids) if ids else {}
+    every = [row for rows in found.values() for row in rows]
+    why = roster.reasons(connection, here, every)
+    launches = journal.launches_of_all(connection, [row.id for row in every if row.status == "running"])
+    return {
+        id_: [task_view(row, why=why.get(row.id), launches=launches.get(row.id, [])) for row in rows]
+        for id_, rows in found.items()
+    }
