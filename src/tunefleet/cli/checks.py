@@ -158,10 +158,8 @@ def _listener(wanted: int) -> str | None:
         if probe.connect_ex(("127.0.0.1", wanted)) != 0:
             return None
     try:
-        found = [
-            c.pid for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == wanted
-        ]
-        pid = next((pid for pid in found if pid), None)
+        listening = [c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        pid = next((c.pid for c in listening if c.pid and getattr(c.laddr, "port", None) == wanted), None)
         command = " ".join(psutil.Process(pid).cmdline()[:4]) if pid else ""
     except psutil.Error:
         pid, command = None, ""

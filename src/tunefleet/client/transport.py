@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import httpx
 import orjson
 from pydantic import ValidationError
-from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_after_delay, wait_exponential_jitter
+from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from tunefleet.client.call import Call, Course, Emit, Flow, NextLine, OpenLines, Pause, Step, Stream, Work
 from tunefleet.client.connection import Connection
@@ -26,7 +26,6 @@ from tunefleet.errors import TunefleetError, UnreachableError
 
 T = TypeVar("T")
 BUSY = frozenset({429, 502, 503, 504})
-CHUNK_BYTES = 1 << 20
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -110,7 +109,7 @@ def _retries(call: Call[Any], policy: Policy) -> dict[str, Any]:
     return {
         "retry": retry_if_exception(_may_repeat(call)),
         "stop": stop_after_delay(policy.patience_s),
-        "wait": wait_exponential_jitter(initial=0.1, max=2.0, jitter=0.1),
+        "wait": wait_random_exponential(multiplier=0.2, max=2.0),
         "reraise": True,
     }
 
@@ -155,12 +154,20 @@ def _in_our_words(url: str) -> Iterator[None]:
 
 
 class Transport:
-    """Drives calls and flows in the calling thread; may be shared between threads."""
+    """Drives calls and flows in the calling thread; may be shared between threads.
 
-    def __init__(self, connection: Connection, policy: Policy | None = None) -> None:
+    Args:
+        connection: The server and the key.
+        policy: How patient it is.
+        network: Stands for the network in tests.
+    """
+
+    def __init__(
+        self, connection: Connection, policy: Policy | None = None, network: httpx.BaseTransport | None = None
+    ) -> None:
         self.connection = connection
         self.policy = policy or Policy()
-        self._http = httpx.Client(**_options(connection, self.policy))
+        self._http = httpx.Client(**_options(connection, self.policy), transport=network)
 
     def close(self) -> None:
         """Close the connections."""
@@ -225,7 +232,7 @@ class Transport:
         response = self._http.send(_request(self._http, call, content), stream=True)
         try:
             if response.is_success and call.sink is not None:
-                for piece in response.iter_bytes(CHUNK_BYTES):
+                for piece in response.iter_bytes():
                     call.sink.write(piece)
                 return call.parse(b"")
             body = response.read()
@@ -248,12 +255,14 @@ class Transport:
 
 
 class AsyncTransport:
-    """Drives calls and flows on the running event loop."""
+    """Drives calls and flows on the running event loop; arguments are those of `Transport`."""
 
-    def __init__(self, connection: Connection, policy: Policy | None = None) -> None:
+    def __init__(
+        self, connection: Connection, policy: Policy | None = None, network: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         self.connection = connection
         self.policy = policy or Policy()
-        self._http = httpx.AsyncClient(**_options(connection, self.policy))
+        self._http = httpx.AsyncClient(**_options(connection, self.policy), transport=network)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -320,7 +329,7 @@ class AsyncTransport:
         response = await self._http.send(_request(self._http, call, content), stream=True)
         try:
             if response.is_success and call.sink is not None:
-                async for piece in response.aiter_bytes(CHUNK_BYTES):
+                async for piece in response.aiter_bytes():
                     await asyncio.to_thread(call.sink.write, piece)
                 return call.parse(b"")
             body = await response.aread()
