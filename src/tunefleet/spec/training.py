@@ -70,7 +70,7 @@ class TrainingSpec(Block):
     """Gradients are clipped to this norm; 0 turns it off."""
     optim: Optimizer | None = None
     """Optimizer; by default fused AdamW where the device has it."""
-    seed: Annotated[int, Field(ge=0, lt=2**32), NotBool] = 42
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1), NotBool] = 42
     """Seed of everything random."""
     max_seq_length: PositiveInt = 1024
     """Longer rows are cut to this many tokens."""
