@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from tunefleet import attach
-from tunefleet.errors import InputError, MachineError, TunefleetError, UnreachableError
+from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.wire.jobfolder import Job
 
 logger = logging.getLogger(__name__)
@@ -70,21 +70,27 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         error: What the program raised.
         folder: The job folder; libraries hide a full disk behind errors of their own.
     """
+    if _is_about_disk(error):
+        return "disk"
     if isinstance(error, UnreachableError | ConnectionError | TimeoutError):
         return "network"
-    if isinstance(error, InputError | MachineError):
+    if isinstance(error, TunefleetError):
         return "input"
-    text = str(error)
     # torch is not imported here: a program without it must start without it.
     if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
         return "oom"
-    if isinstance(error, RuntimeError) and any(sign in text for sign in _OUT_OF_MEMORY):
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY):
         return "oom"
-    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in text:
-        return "disk"
-    if shutil.disk_usage(folder).free < _NEARLY_FULL_BYTES:
-        return "disk"
-    return "bug"
+    return "disk" if shutil.disk_usage(folder).free < _NEARLY_FULL_BYTES else "bug"
+
+
+def _is_about_disk(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None:
+        if getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(cause):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def sentence_of(error: BaseException) -> str:

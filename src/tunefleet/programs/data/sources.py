@@ -15,15 +15,14 @@ import datasets
 import numpy as np
 from datasets.exceptions import DatasetNotFoundError
 
-from tunefleet import artifacts
 from tunefleet.errors import DataError
 from tunefleet.programs import assets, hub
+from tunefleet.programs.archives import opened
 from tunefleet.programs.data.readers import Rows, read_path
 from tunefleet.programs.data.shapes import Shape, choose
 from tunefleet.spec import BUILTIN_PREFIX, TextShape, TrainingData
 
 _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\])?$")
-_ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +111,7 @@ class _Place:
         if self.local is None and self.on_hub and not named.exists():
             return None
         path = Path(self.local) if self.local is not None else named
-        if path.is_file() and path.name.lower().endswith(_ARCHIVES):
-            return artifacts.unpack(path, self.workspace / f"{path.name}.unpacked")
-        return path
+        return opened(path, self.workspace)
 
 
 def _inline(data: TrainingData, limit: int | None) -> tuple[Rows, str]:

@@ -164,11 +164,25 @@ def tokenize(
     Raises:
         DataError: If a row cannot be used, or if no row is left.
     """
+    return _collect(encode_all(rows, shape, encoder, processes), shape, max_length)
+
+
+def encode_all(
+    rows: Iterable[Mapping[str, Any]], shape: Shape, encoder: Encoder, processes: int | None = None
+) -> Iterator[Tokens]:
+    """Tokenise rows one after the other, without a limit to their length.
+
+    Raises:
+        DataError: If a row cannot be used.
+    """
     work = functools.partial(_encode_batch, shape, encoder)
-    if processes and processes > 1:
-        with multiprocessing.get_context("fork").Pool(processes) as pool:
-            return _collect(itertools.chain.from_iterable(pool.imap(work, _batches(rows))), shape, max_length)
-    return _collect(itertools.chain.from_iterable(map(work, _batches(rows))), shape, max_length)
+    if processes is None or processes == 1:
+        for batch in _batches(rows):
+            yield from work(batch)
+        return
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        for encoded in pool.imap(work, _batches(rows)):
+            yield from encoded
 
 
 def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, list[Mapping[str, Any]]]]:

@@ -9,14 +9,12 @@ from pathlib import Path
 from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
 
-from tunefleet import artifacts
 from tunefleet.errors import ModelError
 from tunefleet.programs import base_model
+from tunefleet.programs.archives import opened
 from tunefleet.programs.train import adapter, model
 from tunefleet.programs.train.hardware import Kernels
 from tunefleet.spec import CheckpointSpec, LoraSftSpec, QuantizationSpec, TrainingTaskSpec
-
-ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ def locate_base(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Pa
     local = inputs.get("model.source.identifier")
     source = base_model.locate(
         named.identifier,
-        None if local is None else str(_opened(Path(local), workspace)),
+        None if local is None else str(opened(Path(local), workspace)),
         revision=named.revision,
         trust_remote_code=spec.model.trust_remote_code,
     )
@@ -100,7 +98,7 @@ def _quantization(wanted: QuantizationSpec | None) -> model.Quantization | None:
 def _checkpoint_folder(checkpoint: CheckpointSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
     load = checkpoint.load
     path = Path(inputs.get("checkpoint.load.path", load.path)).expanduser()
-    folder = path if load.archive_format == "none" else _opened(path, workspace)
+    folder = path if load.archive_format == "none" else opened(path, workspace)
     if load.subdir is not None:
         folder = folder / load.subdir
     elif folder.is_dir() and [entry.is_dir() for entry in folder.iterdir()] == [True]:
@@ -108,11 +106,3 @@ def _checkpoint_folder(checkpoint: CheckpointSpec, inputs: Mapping[str, str], wo
     if not folder.is_dir():
         raise ModelError(f"The checkpoint {load.path} has no folder {load.subdir or folder.name}.")
     return folder
-
-
-def _opened(path: Path, workspace: Path) -> Path:
-    """Return the folder that a path means: an archive is unpacked once."""
-    if path.is_file() and path.name.lower().endswith(ARCHIVES):
-        target = workspace / f"{path.name}.unpacked"
-        return target if target.is_dir() else artifacts.unpack(path, target)
-    return path

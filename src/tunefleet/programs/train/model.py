@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from tunefleet.errors import MachineError
+from tunefleet.programs.base_model import Source, unloadable
 from tunefleet.programs.train.hardware import Kernels
 
 

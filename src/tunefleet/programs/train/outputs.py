@@ -36,10 +36,7 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
 def write_archive(folder: Path) -> Path:
     """Make `<folder>.tar.gz` beside a folder and return it."""
     target = folder.with_name(f"{folder.name}.tar.gz")
-    partial = target.with_name(f".{target.name}.partial")
-    artifacts.pack(folder, partial)
-    _sync(partial)
-    partial.replace(target)
+    artifacts.pack(folder, target)
     return target
 
 

@@ -1,0 +1,142 @@
+"""What a training would see, before anything is trained: rendered rows, the tokens that count, the lengths.
+
+    python -m tunefleet.programs.preview FILE --json
+
+Reads the same rows and makes the same tokens as the training, loads no weights, and prints one JSON object; the
+command line draws it. A document, dataset or model that cannot be used is printed as `{"error": …, "hint": …}`, with
+exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import transformers
+from transformers import PreTrainedTokenizerBase
+
+from tunefleet.errors import InputError, SpecError, TunefleetError
+from tunefleet.programs import base_model
+from tunefleet.programs.data.sources import Portion, open_portions
+from tunefleet.programs.data.tokens import Encoder, Tokens, encode_all
+from tunefleet.spec import TrainingTaskSpec, local_paths, parse_workflow
+
+_ROWS = 3
+_BINS = 20
+_MEASURED_ROWS = 10_000
+_INPUT_FAILED = 2
+
+
+def preview(spec: TrainingTaskSpec, root: Path, *, rows: int = _ROWS) -> dict[str, Any]:
+    """Describe what a training of a spec would see.
+
+    Args:
+        spec: Names the data and the model.
+        root: The folder that relative paths start from.
+        rows: How many rows to show.
+
+    Returns:
+        `rows` (each with `pieces` of text and whether they are learnt), `lengths` of all rows with a `histogram`, the
+        shares that are truncated and learnt, and what the rows are.
+
+    Raises:
+        InputError: If data or model cannot be used.
+    """
+    inputs = {p.pointer: str(root / Path(p.value).expanduser()) for p in local_paths(spec) if (root / p.value).exists()}
+    with tempfile.TemporaryDirectory(prefix="tunefleet-preview-") as workspace:
+        portions = open_portions(spec.data, inputs, Path(workspace), seed=spec.training.seed)
+        identifier = spec.model.source.identifier
+        source = base_model.locate(
+            identifier,
+            inputs.get("model.source.identifier"),
+            revision=spec.model.source.revision,
+            trust_remote_code=spec.model.trust_remote_code,
+        )
+        tokenizer = base_model.load_tokenizer(source)
+        encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
+        limit = min(spec.training.max_seq_length, base_model.context_length(source) or spec.training.max_seq_length)
+        encoded = _encode(portions.train, encoder)
+    return {
+        "model": identifier,
+        "dataset": portions.train.shape.origin,
+        "shape": portions.train.shape.wanted.kind,
+        "columns": list(portions.train.shape.columns),
+        "rows": [_row(tokenizer, row, limit) for row in encoded[:rows]],
+        "total_rows": len(portions.train.rows),
+        "held_out_rows": len(portions.held_out.rows) if portions.held_out else 0,
+        **_lengths(encoded, limit),
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the preview of a document; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--rows", type=int, default=_ROWS, help="rows to show")
+    parser.add_argument("--json", action="store_true", help="print JSON (the only form)")
+    options = parser.parse_args(arguments)
+    datasets.disable_progress_bars()
+    transformers.utils.logging.set_verbosity_error()
+    try:
+        workflow = parse_workflow(options.file.read_text(encoding="utf-8"), filename=options.file.name)
+        spec = workflow.tasks[0].spec
+        if not isinstance(spec, TrainingTaskSpec):
+            raise InputError(f"A task of kind {spec.task_type!r} trains nothing, so there is nothing to preview.")
+        shown = preview(spec, options.file.resolve().parent, rows=options.rows)
+    except OSError as error:
+        shown = {"error": f"{options.file} cannot be read: {error.strerror or error}.", "hint": None}
+    except TunefleetError as error:
+        faults = [str(fault) for fault in error.faults] if isinstance(error, SpecError) else []
+        shown = {"error": error.message, "hint": error.hint, "faults": faults}
+    print(json.dumps(shown))
+    return _INPUT_FAILED if "error" in shown else 0
+
+
+def _encode(portion: Portion, encoder: Encoder) -> list[Tokens]:
+    """Tokenise all rows, or as many as tell the lengths well enough."""
+    return list(encode_all(itertools.islice(iter(portion.rows), _MEASURED_ROWS), portion.shape, encoder))
+
+
+def _row(tokenizer: PreTrainedTokenizerBase, row: Tokens, limit: int) -> dict[str, Any]:
+    """Cut a row into pieces of text that are learnt, read only, or cut off."""
+    states = [
+        ("cut" if position >= limit else "trained" if trained else "context", token)
+        for position, (token, trained) in enumerate(zip(row.ids, row.trained, strict=True))
+    ]
+    pieces = []
+    for state, run in itertools.groupby(states, key=lambda pair: pair[0]):
+        ids = [token for _, token in run]
+        text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        pieces.append({"text": text, "trained": state == "trained", "cut": state == "cut", "tokens": len(ids)})
+    return {"pieces": pieces, "tokens": len(row.ids), "trained_tokens": sum(row.trained[:limit])}
+
+
+def _lengths(encoded: list[Tokens], limit: int) -> dict[str, Any]:
+    lengths = np.array([len(row.ids) for row in encoded])
+    learnt = np.array([sum(row.trained[:limit]) for row in encoded])
+    counts, edges = np.histogram(lengths, bins=min(_BINS, max(int(np.ptp(lengths)), 1)))
+    return {
+        "max_seq_length": limit,
+        "measured_rows": len(encoded),
+        "lengths": {
+            "shortest": int(lengths.min()),
+            "median": float(np.median(lengths)),
+            "p95": float(np.percentile(lengths, 95)),
+            "longest": int(lengths.max()),
+        },
+        "histogram": {"edges": [round(float(edge), 1) for edge in edges], "counts": counts.tolist()},
+        "truncated_share": float((lengths > limit).mean()),
+        "nothing_to_learn_share": float((learnt == 0).mean()),
+        "trained_share": float(learnt.sum() / np.minimum(lengths, limit).sum()),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
