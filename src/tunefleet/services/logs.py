@@ -20,6 +20,11 @@ CHUNK_BYTES: Final = 64 << 10
 MAX_READ_BYTES: Final = 4 << 20
 
 
+def topic(task_id: str) -> str:
+    """Return the topic that is notified when a task's log grows or its status changes."""
+    return f"task:{task_id}"
+
+
 async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) -> Cursor:
     """Store bytes of an attempt's log and return where it stands.
 
@@ -46,7 +51,7 @@ async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) ->
             return received
         refuse_ended(connection, attempt)
         _append(connection, stream or _open(connection, attempt), new)
-        wake(connection, f"task:{attempt.task_id}")
+        wake(connection, topic(attempt.task_id))
         return received + len(new)
 
     return Cursor(cursor=await core.write(operation))
@@ -106,6 +111,7 @@ async def read(
         final = TaskStatus(row.status).final
         whole = data if final and start + len(data) == size else _whole_characters(data)
         return LogView(
+            task_id=row.id,
             text=whole.decode(errors="replace"),
             offset=start,
             next_offset=start + len(whole),

@@ -193,12 +193,14 @@ class LogView(Message):
     """A piece of a task's log.
 
     Args:
+        task_id: Whose log it is.
         offset: Byte offset of the piece.
         next_offset: Where the next piece starts.
         size_bytes: Length of the whole log so far.
         final: Whether the task is final and the piece reaches the end.
     """
 
+    task_id: str = ""
     text: str
     offset: int
     next_offset: int

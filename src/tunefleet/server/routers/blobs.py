@@ -50,6 +50,8 @@ async def upload(
         whole = await asyncio.to_thread(incoming.finish)
     finally:
         await asyncio.to_thread(incoming.close)
+    if whole:
+        await artifacts.stored(core, who, digest, upload_length)
     return bodies.answer(Cursor(cursor=incoming.offset), 201 if whole else 202)
 
 
