@@ -15,6 +15,7 @@ from tunefleet.errors import (
     ArtifactError,
     InputError,
     MachineError,
+    NotFoundError,
     TooLargeError,
     TunefleetError,
     UnreachableError,
@@ -146,7 +147,7 @@ class _AttemptSink:
 def reason_of(error: TunefleetError | OSError) -> TaskReason:
     """Return the reason that an error before or after the job's own life gives for the attempt's end."""
     match error:
-        case InputError() | TooLargeError() | ArtifactError():
+        case InputError() | TooLargeError() | ArtifactError() | NotFoundError():
             return TaskReason.BAD_INPUT
         case UnreachableError():
             return TaskReason.NETWORK

@@ -13,17 +13,14 @@ import logging
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from filelock import FileLock
 
-from tunefleet.artifacts import UnpackLimits, unpack
+from tunefleet.artifacts import is_archive, unpack
 from tunefleet.wire.link import InputRef
 from tunefleet.worker.files import write_synced
 
 logger = logging.getLogger(__name__)
-
-_ARCHIVES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
 Fetch = Callable[[str, Path], Path]
 """From a digest and a folder to the path of what was fetched: a file, or the folder."""
@@ -76,14 +73,9 @@ class InputStore:
         shutil.rmtree(whole, ignore_errors=True)
         part.replace(whole)
         path = whole / inner
-        return self._unpacked(digest, path) if path.is_file() and path.name.lower().endswith(_ARCHIVES) else path
+        return self._unpacked(digest, path) if path.is_file() and is_archive(path) else path
 
     def _unpacked(self, digest: str, archive: Path) -> Path:
-        draft, whole = self._root / f"{digest}.unpacking", self._root / f"{digest}.unpacked"
-        for leftover in (draft, whole):
-            shutil.rmtree(leftover, ignore_errors=True)
-        unpack(archive, draft, limits=UnpackLimits())
-        draft.replace(whole)
-        inside = list(whole.iterdir())
-        # Most archives of a folder hold that folder: the user means what is in it.
-        return inside[0] if len(inside) == 1 else whole
+        whole = self._root / f"{digest}.unpacked"
+        shutil.rmtree(whole, ignore_errors=True)
+        return unpack(archive, whole)

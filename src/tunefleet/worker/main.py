@@ -9,17 +9,20 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import Any
 
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, MachineError
 from tunefleet.executors import registry
 from tunefleet.jobs import JournalShipper, Supervisor
+from tunefleet.jobs import gpus as ledger
 from tunefleet.links.http import HttpLink
 from tunefleet.settings import WorkerSettings, inherited_environment
-from tunefleet.worker import probe
+from tunefleet.worker import gpus, probe
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.site import Site
@@ -87,6 +90,7 @@ def _build(settings: WorkerSettings, state: StateFolder, *, drain: bool) -> Work
         shipper=JournalShipper,
         delivery=lambda token: AttemptClient(settings.server_url, token),
         env={"OMP_NUM_THREADS": str(settings.torch_threads)} if settings.torch_threads else {},
+        gpus=partial(_choose_gpus, settings),
         allow_code=settings.allow_code,
     )
     return Worker(
@@ -98,6 +102,11 @@ def _build(settings: WorkerSettings, state: StateFolder, *, drain: bool) -> Work
         slots={"job": settings.job_slots, "light": settings.light_slots},
         drain=drain,
     )
+
+
+def _choose_gpus(settings: WorkerSettings, spec: Mapping[str, Any]) -> tuple[str, ...]:
+    holder = partial(ledger.holder, ledger.ledger_dir(settings.endpoints_dir))
+    return gpus.choose(spec, probe.gpus(settings.visible_gpus), holder=holder)
 
 
 @contextmanager

@@ -148,7 +148,7 @@ class JobRun:
             raise Cancelled
         launch = new_launch_id()
         job = self._executor.job(offer, launch=launch, inputs=inputs)
-        job = job.model_copy(update={"env": self._site.env | job.env})
+        job = job.model_copy(update={"env": self._site.env | job.env, "gpus": self._site.gpus(offer.spec)})
         self._note(
             launch=launch,
             suspended=False,

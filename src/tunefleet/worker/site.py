@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tunefleet.executors.registry import Registry
 from tunefleet.wire.jobfolder import JobFolder
@@ -11,6 +13,10 @@ from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.ports import DeliveryFactory, Jobs, ShipperFactory
 from tunefleet.worker.state import StateFolder
+
+
+def _no_gpus(_: Mapping[str, Any]) -> tuple[str, ...]:
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +27,7 @@ class Site:
         results_dir: Holds one job folder for each task.
         env: Variables that every job gets.
         allow_code: Whether code that a document names may run here.
+        gpus: Chooses the GPUs of a task, by UUID, from its spec.
         suspend_save_s: How long a job that ends with the worker may take to save a checkpoint first.
     """
 
@@ -33,6 +40,7 @@ class Site:
     shipper: ShipperFactory
     delivery: DeliveryFactory
     env: dict[str, str]
+    gpus: Callable[[Mapping[str, Any]], tuple[str, ...]] = _no_gpus
     allow_code: bool = False
     suspend_save_s: float = 10.0
 
