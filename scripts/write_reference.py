@@ -1,4 +1,4 @@
-"""Write the reference pages that repeat code: configuration, `.env.example`, exit codes; `--check` only compares.
+"""Write every page that repeats code: settings, commands, exit codes, workflow documents; `--check` only compares.
 
 A variable or a code is described once, in the string below it.
 """
@@ -17,6 +17,7 @@ from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from scripts import generate_reference
 from tunefleet import settings
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples_of
@@ -171,6 +172,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/reference/command-line.md": command_line_page(),
         ROOT / "docs/reference/exit-codes.md": exit_codes_page(),
         ROOT / ".env.example": env_example(),
+        **generate_reference.pages(),
     }
 
 

@@ -52,6 +52,7 @@ def test_only_settings_and_one_module_of_attach_read_the_environment(repository:
 
 def test_programs_read_no_variable_of_ours(repository: Path) -> None:
     names = {variable.name for _, own in write_reference.variables() for variable in own}
+    names -= {"HF_HUB_OFFLINE"}  # theirs: the libraries in the process read it too
     for path in (repository / "src/tunefleet/programs").rglob("*.py"):
         assert not names & set(re.findall(r"[A-Z][A-Z_]{3,}", path.read_text(encoding="utf-8"))), path
 
@@ -87,3 +88,25 @@ def test_a_child_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_secret_is_shown() -> None:
     shown = repr(settings.load(settings.WorkerSettings, key="tf_secret"))
     assert "tf_secret" not in shown
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "field", "expected"),
+    [
+        ("RESULTS_DIR", "/data/results", "results_dir", Path("/data/results")),
+        ("WORKER_ID", "gpu-3", "worker_id", "gpu-3"),
+        ("WORKER_TAGS", "a100, lab-3", "tags", ("a100", "lab-3")),
+        ("ORCHESTRATOR_BASE_URL", "http://host:9000", "server_url", "http://host:9000"),
+        ("LOG_LEVEL", "DEBUG", "log_level", "DEBUG"),
+    ],
+)
+def test_a_variable_of_the_worker_guide_keeps_its_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, field: str, expected: object
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert getattr(settings.load(settings.WorkerSettings), field) == expected
+
+
+def test_a_default_of_the_worker_guide_is_kept() -> None:
+    worker = settings.load(settings.WorkerSettings)
+    assert (worker.results_dir, worker.tags, worker.log_level) == (Path("./results_workers"), (), "INFO")
