@@ -1,0 +1,102 @@
+"""Executors: what they tell a worker, and how they are found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunefleet.executors import sft
+from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
+from tunefleet.executors.registry import GROUP, installed
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.link import Offer
+
+
+def _offer(kind: str, spec: dict[str, Any] | None = None) -> Offer:
+    return Offer(
+        token="att-1.mac", task_id="task-1", workflow_id="wf-1", attempt=2, kind=kind, name="tune", spec=spec or {}
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    return JobFolder(tmp_path)
+
+
+def test_the_installed_kinds_are_found_with_their_class() -> None:
+    offers = {offer.kind: offer.slot_class for offer in installed().offers()}
+    assert offers == {"echo": "light", "sft": "job", "lora_sft": "job"}
+
+
+def test_an_executor_that_cannot_be_loaded_is_named_and_the_others_work(caplog: pytest.LogCaptureFixture) -> None:
+    points = [
+        EntryPoint("broken", "nowhere.to.be_found:Executor", GROUP),
+        EntryPoint("echo", "tunefleet.executors.echo:EchoExecutor", GROUP),
+    ]
+    registry = installed(points)
+    broken = next(offer for offer in registry.offers() if offer.kind == "broken")
+    assert not broken.available
+    assert "nowhere" in (broken.reason or "")
+    assert registry.find("broken") is None
+    assert registry.find("echo") is not None
+
+
+def test_echo_gives_back_its_spec_and_counts_its_items() -> None:
+    echo = installed().find("echo")
+    assert isinstance(echo, LightExecutor)
+    spec = {"taskType": "echo", "data": {"type": "list", "items": ["a", "b"]}}
+    assert echo.run(_offer("echo", spec)) == {"ok": True, "echo": spec, "items": ["a", "b"], "count": 2}
+    assert echo.run(_offer("echo", {"taskType": "echo"})) == {"ok": True, "echo": {"taskType": "echo"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "output"), [("sft", ("final_model", "model")), ("lora_sft", ("final_lora", "adapter"))]
+)
+def test_a_training_runs_the_program_and_leaves_one_output(
+    folder: JobFolder, kind: str, output: tuple[str, str]
+) -> None:
+    executor = installed().find(kind)
+    assert isinstance(executor, JobExecutor)
+    job = executor.job(_offer(kind, {"a": 1}), launch="launch-1", inputs={"data.path": "/in/rows.jsonl"})
+    assert (job.job_id, job.attempt, job.kind, job.launch) == ("task-1", 2, kind, "launch-1")
+    assert job.inputs == {"data.path": "/in/rows.jsonl"}
+    assert job.program == "tunefleet.programs.train:main"
+    assert executor.outputs(folder) == []
+    (folder.root / output[0]).mkdir()
+    assert [(o.name, o.kind, o.path.name) for o in executor.outputs(folder)] == [(*output, output[0])]
+
+
+def test_missing_training_libraries_are_a_reason_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sft, "find_spec", lambda name: None if name == "trl" else object())
+    reason = sft.SftExecutor().unavailable_reason()
+    assert reason is not None
+    assert "trl" in reason
+    assert "tunefleet[train]" in reason
+
+
+@pytest.mark.parametrize("content", [None, "{torn", "[1]"])
+def test_a_result_that_cannot_be_read_is_an_error_that_names_the_file(folder: JobFolder, content: str | None) -> None:
+    if content is not None:
+        folder.responses_json.write_text(content)
+    with pytest.raises(ResultError, match=r"responses\.json"):
+        sft.SftExecutor().result(folder)
+
+
+def test_a_result_is_what_the_program_wrote(folder: JobFolder) -> None:
+    folder.responses_json.write_text(json.dumps({"training_successful": True}))
+    assert sft.SftExecutor().result(folder) == {"training_successful": True}
+
+
+def test_asking_what_is_there_imports_no_training_library() -> None:
+    script = (
+        "import sys; from tunefleet.executors.registry import installed; installed().offers();"
+        "print(sorted({'torch', 'transformers', 'trl', 'peft'} & set(sys.modules)))"
+    )
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert said.stdout.strip() == "[]"
