@@ -26,6 +26,7 @@ from tunefleet.server.routers import (
     workers,
     workflows,
 )
+from tunefleet.services import keys as keys_service
 from tunefleet.services.core import Core
 
 API_PREFIX: Final = "/api/v1"
@@ -55,6 +56,7 @@ def create_app(core: Core) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await keys_service.ensure_first(core)
         lifetime.start()
         try:
             yield

@@ -7,18 +7,21 @@ signal and asks the store only then; the signal's version is read before each lo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final
 
 from fastapi import Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from tunefleet.services import events, logs
+from tunefleet.services import events, logs, tasks
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
-from tunefleet.wire.api import LogView
+from tunefleet.wire.api import EventView, LogView, ProgressView, TaskView
 
 _PAGE: Final = 500
+_PROGRESS_S: Final = 1.0
+PROGRESS_KIND: Final = "task.progress"
 _LOOK_S: Final = 10.0
 """A stream looks this often even if no signal came."""
 _PING_S: Final = 15
@@ -37,6 +40,78 @@ class EventFilter:
 def respond(stream: AsyncIterator[ServerSentEvent]) -> Response:
     """Answer with a stream; a comment now and then keeps proxies from closing it."""
     return EventSourceResponse(stream, ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
+
+
+async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int) -> AsyncIterator[ServerSentEvent]:
+    """Stream events behind the id `after`, and the progress of running tasks between them, until the server stops."""
+    signals = core.signals
+    progress = _Progress(core, who, wanted)
+    while not signals.closed:
+        seen = signals.version("events")
+        newest = await events.last_id(core, who)
+        found = await events.after(
+            core, who, after, limit=_PAGE, task_id=wanted.task_id, workflow_id=wanted.workflow_id, kinds=wanted.kinds
+        )
+        for event in found:
+            yield ServerSentEvent(event.model_dump_json(), id=str(event.id))
+        # A filter may pass over many: what was looked through once is not looked through again.
+        after = found[-1].id if found else max(after, newest)
+        if len(found) < _PAGE:
+            for view in await progress.news(after):
+                yield ServerSentEvent(view.model_dump_json(), event="progress")
+            await signals.wait("events", progress.pause_s, seen)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What a client was told of running tasks; it asks the store only while there are some."""
+
+    core: Core
+    who: Actor
+    wanted: EventFilter
+    _told: dict[str, ProgressView] = field(default_factory=dict)
+    _looked_at: float = 0.0
+    _running: bool = True
+
+    @property
+    def pause_s(self) -> float:
+        """How long to wait for events before looking again."""
+        return _PROGRESS_S if self._running else _LOOK_S
+
+    async def news(self, last_id: int) -> list[EventView]:
+        """Return the progress that changed since the last look, at most once a second.
+
+        Args:
+            last_id: The last event; what is returned has no id of its own.
+        """
+        kinds = self.wanted.kinds
+        now = self.core.clock.monotonic()
+        if (kinds is not None and PROGRESS_KIND not in kinds) or now - self._looked_at < _PROGRESS_S:
+            return []
+        self._looked_at = now
+        running = await tasks.list_(
+            self.core, self.who, limit=_PAGE, status="running", workflow_id=self.wanted.workflow_id
+        )
+        views = [view for view in running.items if self.wanted.task_id in {None, view.id}]
+        self._running = bool(views)
+        told, self._told = self._told, {view.id: view.progress for view in views if view.progress is not None}
+        return [
+            _progress_event(view, view.progress, last_id)
+            for view in views
+            if view.progress is not None and view.progress != told.get(view.id)
+        ]
+
+
+def _progress_event(task: TaskView, progress: ProgressView, last_id: int) -> EventView:
+    return EventView(
+        id=last_id,
+        at=progress.at or datetime.now(UTC),
+        kind=PROGRESS_KIND,
+        task_id=task.id,
+        workflow_id=task.workflow_id,
+        worker_id=task.worker_id,
+        data=progress.model_dump(mode="json"),
+    )
 
 
 async def follow_log(core: Core, who: Actor, task_id: str, first: LogView) -> AsyncIterator[ServerSentEvent]:

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tunefleet.services.core import open_core
 
 from tests.integration.server.support import Running
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
+from tunefleet.services.core import open_core
 from tunefleet.settings import ServerSettings, load
 
 

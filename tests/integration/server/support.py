@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-from tunefleet.services.core import Core
 
 from tunefleet.server import launch
+from tunefleet.services.core import Core
 
 ECHO = """apiVersion: tunefleet/v1
 kind: Workflow

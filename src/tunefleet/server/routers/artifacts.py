@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
 
 from tunefleet.errors import NotFoundError
 from tunefleet.server import files
@@ -14,6 +15,17 @@ from tunefleet.services import artifacts
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
 
 router = APIRouter(tags=["artifacts"])
+
+
+class ArtifactFilter(BaseModel):
+    """Which artifacts to list; a filter takes several values separated by commas."""
+
+    limit: Limit = 50
+    cursor: Cursor = None
+    task_id: str | None = None
+    kind: Annotated[str | None, Field(examples=["adapter"])] = None
+    name: str | None = None
+    owner: str | None = None
 
 
 @router.post("/artifacts", status_code=201)
@@ -28,13 +40,10 @@ async def publish(
 async def list_artifacts(
     core: CoreDep,
     who: Reader,
-    limit: Limit = 50,
-    cursor: Cursor = None,
-    task_id: str | None = None,
-    kind: Annotated[str | None, Query(examples=["adapter"])] = None,
+    wanted: Annotated[ArtifactFilter, Query()],
 ) -> Page[ArtifactView]:
     """List artifacts, newest first."""
-    return await artifacts.list_(core, who, task_id=task_id, kind=kind, limit=limit, cursor=cursor)
+    return await artifacts.list_(core, who, **wanted.model_dump())
 
 
 @router.get("/tasks/{task_id}/artifacts")

@@ -48,6 +48,8 @@ async def upload(
     try:
         await files.drain(request, incoming.write)
         whole = await asyncio.to_thread(incoming.finish)
+        if whole:
+            await artifacts.stored(core, who, digest, upload_length)
     finally:
         await asyncio.to_thread(incoming.close)
     if whole:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query, Response
+from sse_starlette import EventSourceResponse
 
+from tunefleet.server import streams
 from tunefleet.server.auth import CoreDep, Reader
 from tunefleet.server.params import names
 from tunefleet.services import events
@@ -31,3 +33,25 @@ async def list_events(
     return await events.after(
         core, who, after, limit=limit, task_id=task_id, workflow_id=workflow_id, kinds=names(kinds)
     )
+
+
+@router.get("/stream", response_class=EventSourceResponse)
+async def follow_events(
+    core: CoreDep,
+    who: Reader,
+    after: EventId | None = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
+    task_id: str | None = None,
+    workflow_id: str | None = None,
+    kinds: Kinds = None,
+) -> Response:
+    """Follow events from behind `Last-Event-ID` or `after`; without either, what happens from now on.
+
+    Each message is an event. Messages of the type `progress` have its shape too, but neither an id nor a place in the
+    list: they say where running tasks stand.
+    """
+    start = last_event_id if last_event_id is not None else after
+    if start is None:
+        start = await events.last_id(core, who)
+    wanted = streams.EventFilter(task_id, workflow_id, names(kinds))
+    return streams.respond(streams.follow_events(core, who, wanted, start))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from tunefleet.server.auth import Admin, CoreDep, Reader
-from tunefleet.server.params import Cursor, Limit
+from tunefleet.server.params import Cursor, Limit, page
 from tunefleet.services import keys
 from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page
 
@@ -15,7 +15,7 @@ router = APIRouter(tags=["keys"])
 @router.get("/keys")
 async def list_keys(core: CoreDep, who: Admin, limit: Limit = 100, cursor: Cursor = None) -> Page[KeyView]:
     """List keys, without their secrets."""
-    return await keys.list_(core, who, limit=limit, cursor=cursor)
+    return page(Page[KeyView], await keys.list_(core, who), limit, cursor)
 
 
 @router.post("/keys", status_code=201)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
 from tunefleet.server import bodies, streams
-from tunefleet.server.auth import CoreDep, LifetimeDep, OwnAttempt, Reader
+from tunefleet.server.auth import CoreDep, OwnAttempt, Reader
 from tunefleet.server.params import names as split_names
 from tunefleet.services import logs, metrics
 from tunefleet.wire.api import LogView, MetricsView
@@ -63,7 +63,6 @@ async def read_log(
 @router.get("/log/stream", response_class=EventSourceResponse)
 async def follow_log(
     core: CoreDep,
-    lifetime: LifetimeDep,
     who: Reader,
     task_id: str,
     offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
@@ -72,4 +71,4 @@ async def follow_log(
     """Follow a task's log: `log` events carry a `LogView`, their id is the next offset; `eos` says that it is whole."""
     start = offset if last_event_id is None else last_event_id
     first = await logs.read(core, who, task_id, offset=start)
-    return streams.respond(streams.log(core, lifetime, who, task_id, first))
+    return streams.respond(streams.follow_log(core, who, task_id, first))

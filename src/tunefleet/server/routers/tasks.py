@@ -16,7 +16,7 @@ router = APIRouter(prefix="/tasks", tags=["tasks"])
 
 
 class TaskFilter(BaseModel):
-    """Which tasks to list."""
+    """Which tasks to list; a filter takes several values separated by commas."""
 
     limit: Limit = 50
     cursor: Cursor = None
@@ -64,10 +64,12 @@ async def cancel(core: CoreDep, who: Member, task_id: str) -> TaskDetail:
 @router.post("/{task_id}/retry", status_code=201)
 async def retry(core: CoreDep, who: Member, task_id: str) -> TaskDetail:
     """Submit a final task again as a new one."""
-    return await tasks.retry(core, who, task_id)
+    made = await tasks.retry(core, who, task_id)
+    return await tasks.get(core, who, made.tasks[0].id)
 
 
 @router.post("/{task_id}/clone", status_code=201)
 async def clone(core: CoreDep, who: Member, task_id: str, changes: CloneRequest) -> TaskDetail:
     """Submit a task again with some fields changed."""
-    return await tasks.clone(core, who, task_id, changes.overrides)
+    made = await tasks.clone(core, who, task_id, changes.overrides)
+    return await tasks.get(core, who, made.tasks[0].id)

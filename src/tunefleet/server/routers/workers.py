@@ -13,9 +13,11 @@ router = APIRouter(prefix="/workers", tags=["workers"])
 
 
 @router.get("")
-async def list_workers(core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None) -> Page[WorkerView]:
+async def list_workers(
+    core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None, status: str | None = None
+) -> Page[WorkerView]:
     """List workers with what they have and what they run."""
-    return await workers.list_(core, who, limit=limit, cursor=cursor)
+    return await workers.list_(core, who, limit=limit, cursor=cursor, status=status)
 
 
 @router.get("/{worker_id}")
