@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tunefleet.spec.base import (
     Block,
@@ -19,6 +19,8 @@ from tunefleet.spec.base import (
 )
 from tunefleet.spec.data import LocalName
 
+Folder = Annotated[RelativePath, AfterValidator(lambda name: name.rstrip("/"))]
+"""A file or a folder, with or without a slash at its end."""
 RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "timeout"]
 """The reasons of `lifecycle.task` that are charged to `retry.max_attempts`."""
 
@@ -35,8 +37,9 @@ class OutputSpec(Block):
 
     destination: DestinationSpec = DestinationSpec()
     """Whether archives are made."""
-    artifacts: tuple[RelativePath, ...] = ()
-    """Files of the job folder that must exist at the end and are delivered, such as `responses.json` or `logs`."""
+    artifacts: Annotated[tuple[Folder, ...], BeforeValidator(as_list)] = ()
+    """Names of what the task leaves: `responses.json`, `logs`, `final_lora` or `final_model` are always delivered; a
+    name with `.tar.gz` asks for the archive, too."""
 
     def wants_archive(self, name: str) -> bool:
         """Whether `<name>.tar.gz` is to be made.

@@ -86,7 +86,7 @@ class GpuSpec(Block):
     """`resources.hardware.gpu`: every one of `count` devices must have the type *and* the memory."""
 
     count: Annotated[NaturalInt, AfterValidator(_one_gpu)] = 1
-    """Number of GPUs: 0 or 1."""
+    """1, or 0 to run without a GPU even where there is one."""
     type: Annotated[Text, BeforeValidator(_gpu_type)] = "any"
     """Part of the product name, in any case, such as `A100`; `any` for every GPU."""
     memory_bytes: Memory | None = Field(default=None, alias="memory")

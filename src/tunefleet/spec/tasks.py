@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -42,6 +42,13 @@ class BaseTaskSpec(Block):
     def requires_code(self) -> bool:
         """Whether the task runs code that comes with the document or the model (needs `--allow-code`)."""
         return False
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        faults = across(type(self), {name: getattr(self, name) for name in type(self).model_fields})
+        if faults:
+            raise many_wrong(faults)
+        return self
 
 
 class EchoSpec(BaseTaskSpec):
@@ -84,13 +91,6 @@ class TrainingTaskSpec(BaseTaskSpec):
         """How the base model is quantised, wherever it was written; None if it is not."""
         return None
 
-    @model_validator(mode="after")
-    def _fit_together(self) -> TrainingTaskSpec:
-        faults = across(type(self), {name: getattr(self, name) for name in type(self).model_fields})
-        if faults:
-            raise many_wrong(faults)
-        return self
-
 
 class SftSpec(TrainingTaskSpec):
     """`taskType: sft`: trains all weights."""
@@ -125,6 +125,12 @@ class LoraSftSpec(TrainingTaskSpec):
 
 TaskSpec = SftSpec | LoraSftSpec | EchoSpec
 
+ALWAYS_DELIVERED: Final = ("responses.json", "logs")
+"""What every task leaves: its result and its log."""
+
+TRAINED_FOLDERS: Final[dict[type[BaseTaskSpec], str]] = {SftSpec: "final_model", LoraSftSpec: "final_lora"}
+"""What a training leaves beside that; as `.tar.gz`, too, where it is asked for."""
+
 TASK_KINDS: Final[dict[str, type[SftSpec] | type[LoraSftSpec] | type[EchoSpec]]] = {
     "sft": SftSpec,
     "lora_sft": LoraSftSpec,
@@ -142,9 +148,26 @@ def across(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:
     Returns:
         Faults as `(path below spec, message, hint)`.
     """
-    if not issubclass(kind, TrainingTaskSpec):
-        return []
-    return [*_held_out_faults(blocks), *_loading_faults(kind, blocks)]
+    faults = _output_faults(kind, blocks)
+    if issubclass(kind, TrainingTaskSpec):
+        faults += [*_held_out_faults(blocks), *_loading_faults(kind, blocks)]
+    return faults
+
+
+def _output_faults(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:
+    output: OutputSpec | None = blocks.get("output")
+    training: TrainingSpec | None = blocks.get("training")
+    trained = TRAINED_FOLDERS.get(kind)
+    made = [trained, f"{trained}.tar.gz"] if trained else []
+    known = [*ALWAYS_DELIVERED, *made]
+    faults: Faults = []
+    for index, name in enumerate(output.artifacts if output is not None else ()):
+        where = f"output.artifacts.{index}"
+        if name not in known:
+            faults.append((where, f"{name!r} is not left by this task kind", f"it leaves {', '.join(known)}"))
+        elif name in made and training is not None and not training.save_model:
+            faults.append((where, f"{name!r} is not left with training.save_model: false", "leave one of them out"))
+    return faults
 
 
 def _held_out_faults(blocks: dict[str, Any]) -> Faults:

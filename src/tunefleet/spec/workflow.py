@@ -100,7 +100,7 @@ def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
     document = _read_document(source, faults)
     spec = _read_spec(source, faults)
     if document is None or spec is None or faults:
-        raise SpecError(sorted(set(faults), key=lambda fault: (fault.line, fault.column)), filename=filename)
+        raise SpecError(sorted(faults, key=lambda fault: (fault.line, fault.column)), filename=filename)
     meta = document.metadata
     description = meta.annotations.get("description")
     return Workflow(
@@ -159,9 +159,10 @@ def _read_spec(source: Source, faults: list[Fault]) -> TaskSpec | None:
     try:
         return kind.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
-        faults.extend(explain(error, kind, source, _SPEC))
+        found = explain(error, kind, source, _SPEC)
     for below, message, hint in across(kind, _good_blocks(kind, data)):
-        faults.append(fault_at((*_SPEC, *below.split(".")), message, source, hint=hint))
+        found.append(fault_at((*_SPEC, *below.split(".")), message, source, hint=hint))
+    faults.extend(dict.fromkeys(found))  # a fault between good blocks may have been found already
     return None
 
 

@@ -120,7 +120,9 @@ FIELDS: list[tuple[str, Any, str]] = [
     # output
     ("output.destination.type", "local", "accepted"),
     ("output.destination.type", "http", "accepted"),
-    ("output.artifacts", ["responses.json", "final_model", "logs"], "accepted"),
+    ("output.artifacts", ["responses.json", "logs"], "accepted"),
+    ("output.artifacts", ["final_lora/", "final_lora.tar.gz"], "lora"),
+    ("output.artifacts", ["artifacts/checkpoints"], "refused"),
     *(
         (f"output.destination.{name}", "x", "refused")
         for name in ("path", "url", "method", "headers", "timeoutSec", "retries", "retryBackoffSec")

@@ -138,6 +138,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("resources", "{nodes: 2}", "resources.nodes", "not available in this version"),
         ("output", "{destination: {type: s3}}", "output.destination.type", "must be one of local, http, not 's3'"),
         ("output", "{destination: {url: 'http://x'}}", "output.destination.url", "results always go to the server"),
+        ("output", "{artifacts: [final_lora]}", "output.artifacts.0", "'final_lora' is not left by this task kind"),
         ("output", "{artifacts: [../x]}", "output.artifacts.0", "must be a path inside the folder"),
         ("checkpoint", "{load: {type: http, path: x}}", "checkpoint.load.type", "loading from an address"),
         ("checkpoint", "{load: {taskId: x, path: y}}", "checkpoint.load.taskId", "not available in this version"),
@@ -220,6 +221,11 @@ def test_task_kinds(kind: str, message: str, hint: str) -> None:
 def test_a_misspelt_task_type() -> None:
     fault = only_fault(SMALLEST.replace("taskType", "task_type"))
     assert (fault.message, fault.hint) == ("is required", "instead of task_type; one of sft, lora_sft, echo")
+
+
+def test_a_model_that_is_not_saved_cannot_be_delivered() -> None:
+    fault = only_fault(training(output="{artifacts: [logs, final_model]}", training="{save_model: false}"))
+    assert (fault.path, fault.hint) == ("spec.output.artifacts.1", "leave one of them out")
 
 
 def test_an_echo_takes_a_list() -> None:

@@ -234,14 +234,14 @@ spec:
   taskType: sft
   model: {source: &source {identifier: x, revision: a}}
   data: &data {path: rows.jsonl, max_samples: 5}
-  checkpoint: {load: {path: &path adapter}}
+  checkpoint: {load: {path: &path logs}}
   training: {<<: [{batch_size: 4, seed: 1}, {seed: 2}], seed: 3}
   output: {artifacts: [*path]}
 """
     spec = parse_one(text)
     assert isinstance(spec, SftSpec)
     assert (spec.training.batch_size, spec.training.seed) == (4, 3)
-    assert spec.output.artifacts == ("adapter",)
+    assert spec.output.artifacts == ("logs",)
 
 
 @given(st.text(max_size=300))
@@ -265,3 +265,10 @@ def test_no_stored_data_is_a_traceback(kind: str, blocks: dict[str, object]) -> 
     except SpecError:
         return
     assert load_task_spec(dump_task_spec(spec)) == spec
+
+
+def test_a_stored_fault_is_told_once() -> None:
+    data = {**dump_task_spec(parse_one(SMALLEST)), "evaluate": {"answers": 1}}
+    with pytest.raises(SpecError) as caught:
+        load_task_spec(data)
+    assert [(fault.path, fault.line) for fault in caught.value.faults] == [("spec.evaluate.answers", 0)]
