@@ -87,6 +87,14 @@ def as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _plain(value: str) -> str:
+    if "${" in value:
+        raise wrong("has a reference, and references are not available in this version", "write the value itself")
+    if not value.strip() or any(character in value for character in "\0\r\n"):
+        raise wrong("must be one line of text")
+    return value
+
+
 NotBool = BeforeValidator(_no_bool)
 PositiveInt = Annotated[int, Field(ge=1), NotBool]
 NaturalInt = Annotated[int, Field(ge=0), NotBool]
@@ -94,7 +102,7 @@ PositiveFloat = Annotated[float, Field(gt=0), NotBool]
 NaturalFloat = Annotated[float, Field(ge=0), NotBool]
 Share = Annotated[float, Field(ge=0, lt=1), NotBool]
 """A part of one, one itself excluded."""
-Text = Annotated[str, Field(min_length=1, max_length=4096)]
+Text = Annotated[str, Field(min_length=1, max_length=4096), AfterValidator(_plain)]
 """A name or a path: one line that is not empty."""
 
 

@@ -25,6 +25,12 @@ def _name(value: str) -> str:
     return value.strip()
 
 
+def _no_hints(value: dict[str, Any]) -> dict[str, Any]:
+    if "schedule_hint" in value:
+        raise wrong("is not available in this version", "use spec.priority and spec.resources.tags", at="schedule_hint")
+    return value
+
+
 class Metadata(Block):
     """`metadata`: what people call it."""
 
@@ -32,7 +38,7 @@ class Metadata(Block):
     """Name of the workflow, and of its task."""
     owner: Text | None = None
     """A note; rights follow the key that submits."""
-    annotations: dict[str, Any] = Field(default_factory=dict)
+    annotations: Annotated[dict[str, Any], AfterValidator(_no_hints)] = Field(default_factory=dict)
     """Free; `description` is shown."""
 
 

@@ -91,6 +91,9 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("training", "{report_to: [wand]}", "training.report_to.0", "must be one of tensorboard"),
         ("training", "{report_to: 3}", "training.report_to", "must be a list, not 3"),
         ("data", "{}", "data", "names no data"),
+        ("data", "{path: ' '}", "data.path", "must be one line"),
+        ("data", '{path: "a\\nb"}', "data.path", "must be one line"),
+        ("data", "{path: '${prepare.result.path}'}", "data.path", "references are not available"),
         ("data", "{path: ''}", "data.path", "must not be empty"),
         ("data", "{path: 'https://x/y'}", "data.path", "not downloaded"),
         ("data", "{jsonl: {url: x, path: y}}", "data.jsonl.url", "not available in this version"),
@@ -296,6 +299,15 @@ def test_a_fault_in_what_was_merged_points_at_it() -> None:
         ("defaults", 1),
         ("spec.training.batch_siz", 2),
     ]
+
+
+def test_hints_to_another_scheduler() -> None:
+    text = SMALLEST.replace("spec:", "metadata: {annotations: {schedule_hint: {}}}\nspec:")
+    fault = only_fault(text)
+    assert (fault.path, fault.hint) == (
+        "metadata.annotations.schedule_hint",
+        "use spec.priority and spec.resources.tags",
+    )
 
 
 def test_hints_for_what_other_tools_call_it() -> None:

@@ -75,6 +75,13 @@ def test_everything_that_can_be_said() -> None:
     assert spec.data.shape == TextShape("pair", prompt="question", response="answer", separator="\n")
 
 
+def test_which_layers_get_an_adapter() -> None:
+    for written, read in (("all-linear", "all-linear"), ("q_proj", ("q_proj",)), ("[a, b]", ("a", "b"))):
+        spec = parse_one(training(taskType="lora_sft", lora=f"{{target_modules: {written}}}"))
+        assert isinstance(spec, LoraSftSpec)
+        assert spec.lora.target_modules == read
+
+
 def test_an_echo() -> None:
     spec = parse_one(ECHO)
     assert isinstance(spec, EchoSpec)
