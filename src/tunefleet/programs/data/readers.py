@@ -122,7 +122,7 @@ def _read_csv(path: Path, limit: int | None) -> Rows:
                     )
                 rows.append(row)
         except csv.Error as error:
-            raise DataError(f"Line {reader.line_num} of {path.name} is not valid CSV: {error}.") from None
+            raise DataError(f"Line {reader.reader.line_num} of {path.name} is not valid CSV: {error}.") from None
         return rows
 
 

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("huggingface_hub")
+
+from huggingface_hub import HfApi, constants, errors
+
+from tunefleet.errors import DataError, ModelError, UnreachableError
+from tunefleet.programs import hub
+
+pytestmark = pytest.mark.torch
+
+
+class Response:
+    """What the hub's errors want to see of an answer."""
+
+    headers: dict[str, str] = {}
+    request = None
+    status_code = 404
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let the hub answer with an exception, or well with `None`."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+    def answer(error: Exception | None) -> None:
+        def ask(self: HfApi, name: str, **options: Any) -> None:
+            assert options["timeout"] <= 10
+            if error is not None:
+                raise error
+
+        monkeypatch.setattr(HfApi, "model_info", ask)
+        monkeypatch.setattr(HfApi, "dataset_info", ask)
+
+    return answer
+
+
+def test_a_name_that_the_hub_has_is_given_on(online: Any) -> None:
+    online(None)
+    assert hub.resolve("owner/name", "model") == "owner/name"
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (errors.HFValidationError("x"), "neither an existing path nor a name of the hub"),
+        (errors.GatedRepoError("x", response=Response()), "is gated.*HF_TOKEN"),  # type: ignore[arg-type]
+        (errors.RevisionNotFoundError("x", response=Response()), "no revision 'main'"),  # type: ignore[arg-type]
+        (errors.RepositoryNotFoundError("x", response=Response()), "private.*HF_TOKEN"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_the_hub_refuses_is_a_mistake_of_the_user(online: Any, error: Exception, message: str) -> None:
+    online(error)
+    with pytest.raises(ModelError, match=message):
+        hub.resolve("owner/name", "model", "main")
+    with pytest.raises(DataError, match=message):
+        hub.resolve("owner/name", "dataset", "main")
+
+
+@pytest.mark.parametrize("error", [OSError("no route"), errors.HTTPError("refused")])  # type: ignore[attr-defined]
+def test_a_hub_that_does_not_answer_is_a_fault_of_the_network(online: Any, error: Exception) -> None:
+    online(error)
+    with pytest.raises(UnreachableError, match="hub cannot be reached.*HF_HUB_OFFLINE=1"):
+        hub.resolve("owner/name", "model")
+
+
+def test_without_the_hub_the_cache_is_used(online: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(hub, "snapshot_download", lambda name, **options: str(tmp_path))
+    online(OSError("no route"))
+    assert hub.resolve("owner/name", "model") == str(tmp_path)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.resolve("owner/name", "model") == str(tmp_path)
+
+
+def test_switched_off_and_not_in_the_cache_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    for name in ("owner/name", "../not/a/name"):
+        with pytest.raises(ModelError, match="Mend the path or name, or unset HF_HUB_OFFLINE"):
+            hub.resolve(name, "model")

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+datasets = pytest.importorskip("datasets")
+
+from tunefleet.errors import DataError
+from tunefleet.programs.data.readers import read_path
+
+pytestmark = pytest.mark.torch
+ROWS = [{"prompt": "a, b", "response": "zwölf\nlines"}, {"prompt": "c", "response": "d"}]
+
+
+def _jsonl(path: Path) -> Path:
+    path.write_text("\n".join(json.dumps(row) for row in ROWS) + "\n\n")
+    return path
+
+
+def _csv(path: Path) -> Path:
+    separator = "\t" if path.suffix == ".tsv" else ","
+    quoted = [separator.join(f'"{value}"' for value in row.values()) for row in ROWS]
+    path.write_text("\n".join([separator.join(ROWS[0]), *quoted]), encoding="utf-8")
+    return path
+
+
+def _parquet(path: Path) -> Path:
+    datasets.Dataset.from_list(ROWS).to_parquet(str(path))
+    return path
+
+
+def _saved(path: Path) -> Path:
+    datasets.Dataset.from_list(ROWS).save_to_disk(str(path))
+    return path
+
+
+def _saved_splits(path: Path) -> Path:
+    datasets.DatasetDict({"train": datasets.Dataset.from_list(ROWS)}).save_to_disk(str(path))
+    return path
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir()
+    _jsonl(path / "train.jsonl")
+    (path / "README.md").write_text("not data")
+    return path
+
+
+def _json(path: Path) -> Path:
+    path.write_text(json.dumps(ROWS))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (_jsonl, "rows.jsonl"),
+        (_jsonl, "rows.json"),  # what many people call JSON is one object a line
+        (_json, "rows.json"),
+        (_csv, "rows.csv"),
+        (_csv, "rows.tsv"),
+        (_parquet, "rows.parquet"),
+        (_saved, "saved"),
+        (_saved_splits, "splits"),
+        (_folder, "folder"),
+    ],
+)
+def test_every_format_gives_the_same_rows(make: Callable[[Path], Path], name: str, tmp_path: Path) -> None:
+    datasets.disable_progress_bars()
+    rows = read_path(make(tmp_path / name), "train")
+    assert [dict(row) for row in rows] == ROWS
+
+
+def test_a_limit_stops_before_a_malformed_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "good"}\n{"text": \n')
+    assert read_path(path, "train", limit=1) == [{"text": "good"}]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n')
+    assert read_path(path, "train") == [{"text": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", '{"text": "good"}\n\n{"text": }\n', r"Line 3 of a\.jsonl is not valid JSON \(column 10"),
+        ("a.jsonl", '["text"]\n', r"Line 1 of a\.jsonl holds a JSON list, not an object"),
+        ("a.json", '{"text": "a",}', r"a\.json is not valid JSON \(line 1, column"),
+        ("a.json", '{"text": "a"}', r"a\.json is not a JSON array.*one object a line"),
+        ("a.json", "[1]", r"Element 1 of a\.json is a JSON int"),
+        ("a.csv", "a,b\n1,2\n3\n", r"Line 3 of a\.csv does not have the 2 fields"),
+        ("a.csv", "a,b\n1,2,3\n", r"Line 2 of a\.csv does not have the 2 fields"),
+        ("a.csv", 'a,b\n"1"x,2\n', r"Line 2 of a\.csv is not valid CSV"),
+        ("a.parquet", "no parquet", r"a\.parquet is not a Parquet file"),
+        ("a.xlsx", "", r"'\.xlsx'.*Known: \.csv, \.json, \.jsonl"),
+    ],
+)
+def test_malformed_files_name_file_and_place(name: str, content: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_path(path, "train")
+
+
+def test_a_file_that_is_not_utf8_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes("text\nzwölf".encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.csv is not UTF-8 text"):
+        read_path(path, "train")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"absent\.jsonl does not exist"):
+        read_path(tmp_path / "absent.jsonl", "train")
+
+
+def test_a_folder_without_the_split_lists_what_it_has(tmp_path: Path) -> None:
+    folder = _folder(tmp_path / "folder")
+    with pytest.raises(DataError, match=r"no file for the split 'test'.*train\.jsonl"):
+        read_path(folder, "test")
+    _jsonl(folder / "train-2.jsonl")
+    with pytest.raises(DataError, match=r"several files for the split 'train'"):
+        read_path(folder, "train")
+
+
+def test_a_saved_dataset_without_the_split_lists_what_it_has(tmp_path: Path) -> None:
+    datasets.disable_progress_bars()
+    with pytest.raises(DataError, match=r"no split 'test'.*train"):
+        read_path(_saved_splits(tmp_path / "splits"), "test")
+    (tmp_path / "splits" / "train" / "state.json").write_text("{")
+    with pytest.raises(DataError, match="cannot be loaded"):
+        read_path(tmp_path / "splits", "train")
+
+
+def test_rows_of_any_are_left_alone(jsonl: Callable[..., Path]) -> None:
+    rows: list[dict[str, Any]] = [{"messages": [{"role": "user", "content": None}], "n": 1}]
+    assert read_path(jsonl(rows), "train") == rows
