@@ -11,8 +11,8 @@ class WorkerLink(ABC):
     """The worker's end of a link. Safe to call from two threads at once.
 
     Every method raises `UnreachableError` if the server does not answer (worth another try), `AuthError` or
-    `ForbiddenError` if the key is not good for a worker, and `ConflictError` if the server does not know the session
-    or another worker has the id.
+    `ForbiddenError` if the key is not good for a worker, `NotFoundError` if the worker has to register first, and
+    `ConflictError` if the id is another worker's, or another process took this worker over.
     """
 
     @abstractmethod

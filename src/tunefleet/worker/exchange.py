@@ -23,7 +23,7 @@ from tenacity import (
 )
 from tenacity.nap import sleep_using_event
 
-from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.errors import NotFoundError, TunefleetError, UnreachableError
 from tunefleet.links.base import WorkerLink
 from tunefleet.wire.link import ExchangeReply, RegisterReply
 from tunefleet.worker.outbox import Draft, Outbox
@@ -162,8 +162,8 @@ class Exchanger:
             if self._stop.is_set():
                 return None
             logger.warning("The server is away, jobs go on: %s", error)
-        except (ConflictError, NotFoundError) as error:
-            logger.info("The server wants this worker to register again: %s", error)
+        except NotFoundError as error:
+            logger.info("The server does not know this worker any more: %s", error)
         self._away = True
         try:
             self._register_again()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tunefleet.errors import AuthError, ConflictError, UnreachableError
+from tunefleet.errors import AuthError, ConflictError, NotFoundError, UnreachableError
 from tunefleet.links.base import WorkerLink
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, RegisterReply, RegisterRequest
 from tunefleet.worker.exchange import Exchanger
@@ -183,10 +183,10 @@ def test_an_absent_server_is_registered_with_anew_and_nothing_is_lost(stages: li
     assert not stage.fatal
 
 
-def test_a_session_that_the_server_does_not_know_is_registered_again(stages: list[Stage]) -> None:
+def test_a_worker_that_the_server_does_not_know_registers_again(stages: list[Stage]) -> None:
     def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
         if number == 1:
-            raise ConflictError("The session is not known.")
+            raise NotFoundError("The worker is not registered.")
         stage.gate.wait(5)
         return ExchangeReply()
 
@@ -197,7 +197,7 @@ def test_a_session_that_the_server_does_not_know_is_registered_again(stages: lis
     assert stage.mind.registered == 1
 
 
-@pytest.mark.parametrize("error", [AuthError("revoked"), ValueError("a bug")])
+@pytest.mark.parametrize("error", [AuthError("revoked"), ConflictError("taken over"), ValueError("a bug")])
 def test_what_no_repetition_mends_is_reported_once(stages: list[Stage], error: Exception) -> None:
     def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
         raise error
