@@ -45,7 +45,7 @@ def _serve(settings: ServerSettings) -> None:
             address, port = bound.getsockname()[:2]
             shown = f"[{address}]" if ":" in address else address
             log.info("Tunefleet %s at http://%s:%d, data in %s", tunefleet.__version__, shown, port, settings.data_dir)
-            launch.make(create_app(core)).run(sockets=[bound])
+            launch.run(launch.make(create_app(core)), bound)
         finally:
             bound.close()
     finally:

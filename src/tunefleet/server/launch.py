@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import errno
 import logging
+import signal
 import socket
+from types import FrameType
 from typing import Final
 
 import psutil
@@ -54,6 +56,21 @@ def make(app: FastAPI) -> Server:
     )
     lifetime: Lifetime = app.state.lifetime
     return Server(config, lifetime)
+
+
+def run(server: Server, bound: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT, and return.
+
+    Uvicorn sends itself the signal again once it has stopped; the process would die of it before it could close its
+    store.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stopped_already)
+    server.run(sockets=[bound])
+
+
+def _stopped_already(number: int, _: FrameType | None) -> None:
+    log.debug("Signal %d was acted on.", number)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.server.support import Running
+from tests.integration.server.support import HandWorker, Running
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
@@ -62,6 +62,15 @@ def admin(running: Running) -> Iterator[httpx.Client]:
 def worker(running: Running) -> Iterator[httpx.Client]:
     with running.client(running.worker_key) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def hand(running: Running) -> Iterator[HandWorker]:
+    """The only worker of a module: what another one was offered, nobody would take."""
+    with running.client(running.worker_key) as client:
+        hand = HandWorker(client, "by-hand")
+        hand.register()
+        yield hand
 
 
 @pytest.fixture

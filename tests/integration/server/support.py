@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from dataclasses import dataclass, field
@@ -33,8 +34,13 @@ class Running:
     worker_key: str
 
     def client(self, key: str | None = None, **options: Any) -> httpx.Client:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        headers = {**({"Authorization": f"Bearer {key}"} if key else {}), **options.pop("headers", {})}
         return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=20, **options)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The server's event loop."""
+        return self.server.servers[0].get_loop()
 
     def stop(self) -> float:
         """Stop it as a signal would; returns how long that took, in seconds."""
@@ -52,7 +58,7 @@ class HandWorker:
     client: httpx.Client
     worker_id: str
     session: str = "session-1"
-    slots: int = 4
+    slots: int = 500
     holding: list[str] = field(default_factory=list)
 
     def register(self) -> dict[str, Any]:

@@ -75,9 +75,7 @@ def test_member_may_not_touch_the_task_of_another(admin: httpx.Client, as_role: 
     is_problem(member.post(f"/tasks/{task_id}/cancel"), 403, "forbidden")
 
 
-def test_attempt_token_reaches_one_task_only(admin: httpx.Client, worker: httpx.Client, running: Running) -> None:
-    hand = HandWorker(worker, "attempt-worker")
-    hand.register()
+def test_attempt_token_reaches_one_task_only(admin: httpx.Client, hand: HandWorker, running: Running) -> None:
     mine, other = submit(admin), submit(admin)
     token = hand.take(mine)
     batch = {"launch": "l1", "from_seq": 0, "lines": ['{"seq":0,"at":1.0,"type":"launch","launch":"l1"}']}

@@ -154,9 +154,7 @@ def test_unknown_files_are_not_found(admin: httpx.Client) -> None:
     is_problem(publish(admin, "absent", {"x": b"never uploaded"}), 422, "artifact_invalid")
 
 
-def test_attempt_publishes_for_its_own_task(admin: httpx.Client, worker: httpx.Client, running: Running) -> None:
-    hand = HandWorker(worker, "publisher")
-    hand.register()
+def test_attempt_publishes_for_its_own_task(admin: httpx.Client, hand: HandWorker, running: Running) -> None:
     task_id = submit(admin)
     token = hand.take(task_id)
     data = os.urandom(100)
@@ -203,7 +201,7 @@ def test_large_file_in_constant_memory_and_without_a_stall(
 
 
 @pytest.fixture
-def loop_lag(running: Running) -> Callable[[], float]:
+def loop_lag(running: Running) -> Iterator[Callable[[], float]]:
     """Measure the longest stall of the server's event loop from now on."""
     worst = 0.0
     done = threading.Event()
@@ -215,10 +213,7 @@ def loop_lag(running: Running) -> Callable[[], float]:
             await asyncio.sleep(0.005)
             worst = max(worst, time.perf_counter() - began - 0.005)
 
-    asyncio.run_coroutine_threadsafe(watch(), running.server.loop)
-
-    def read() -> float:
-        done.set()
-        return worst
-
-    return read
+    watching = asyncio.run_coroutine_threadsafe(watch(), running.loop)
+    yield lambda: worst
+    done.set()
+    watching.result(5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 
 from tests.integration.server.support import HandWorker, Running, submit
@@ -120,5 +122,6 @@ def _fuzz(operation: Any, url: str, known: dict[str, str], key: str, token: str,
             suppress_health_check=list(HealthCheck),
         )
         strategy = operation.as_strategy(generation_mode=mode, path_parameters=paths or None)
-        limits(given(case=strategy)(send))()
+        with contextlib.suppress(Unsatisfiable):  # some operations have nothing that could be wrong
+            limits(given(case=strategy)(send))()
     return sent

@@ -72,11 +72,7 @@ def test_event_stream_is_filtered(admin: httpx.Client) -> None:
     assert other != mine
 
 
-def test_progress_of_running_tasks_is_in_the_stream(
-    admin: httpx.Client, worker: httpx.Client, running: Running
-) -> None:
-    hand = HandWorker(worker, "progress-worker")
-    hand.register()
+def test_progress_of_running_tasks_is_in_the_stream(admin: httpx.Client, hand: HandWorker, running: Running) -> None:
     task_id = submit(admin)
     token = hand.take(task_id)
     lines = [
@@ -91,9 +87,7 @@ def test_progress_of_running_tasks_is_in_the_stream(
     hand.finish(token)
 
 
-def test_log_is_followed_resumed_and_ended(admin: httpx.Client, worker: httpx.Client, running: Running) -> None:
-    hand = HandWorker(worker, "log-worker")
-    hand.register()
+def test_log_is_followed_resumed_and_ended(admin: httpx.Client, hand: HandWorker, running: Running) -> None:
     task_id = submit(admin)
     token = hand.take(task_id)
     with running.client(token) as attempt:
@@ -114,10 +108,8 @@ def test_log_is_followed_resumed_and_ended(admin: httpx.Client, worker: httpx.Cl
 
 
 def test_journal_overlap_is_trimmed_and_a_gap_is_refused(
-    admin: httpx.Client, worker: httpx.Client, running: Running
+    admin: httpx.Client, hand: HandWorker, running: Running
 ) -> None:
-    hand = HandWorker(worker, "journal-worker")
-    hand.register()
     task_id = submit(admin)
     token = hand.take(task_id)
     lines = [json.dumps({"seq": 0, "at": 1.0, "type": "launch", "launch": "l1"})]
