@@ -15,6 +15,8 @@ from tunefleet.spec.base import Block, known_keys
 from tunefleet.spec.refused import REFUSED, SYNONYMS, Refusal
 from tunefleet.spec.text import Path, Source, dotted
 
+_MAX_FAULTS: Final = 200
+"""Nobody reads more, and looking for the nearest key takes time."""
 _SENTENCES: Final[dict[str, str]] = {
     "missing": "is required",
     "int_type": "must be a whole number, not {value}",
@@ -58,7 +60,11 @@ def explain(error: ValidationError, root: type[BaseModel], source: Source, prefi
     faults: list[Fault] = []
     guessed: set[Path] = set()
     missing: list[tuple[Path, Fault]] = []
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    if len(details) > _MAX_FAULTS:
+        mark = source.mark(prefix)
+        faults.append(Fault(dotted(prefix), f"and {len(details) - _MAX_FAULTS:,} more faults", mark.line, mark.column))
+    for detail in details[:_MAX_FAULTS]:
         path = prefix + tuple(detail["loc"])
         if detail["type"] == "extra_forbidden":
             fault, guess = _unknown(path, root, source, prefix)

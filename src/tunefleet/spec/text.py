@@ -30,6 +30,7 @@ _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
+_BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
 _TAG: Final = "tag:yaml.org,2002:"
 
 
@@ -105,7 +106,7 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
         node = yaml.compose(text, Loader=_Loader)
         reader.source.data = reader.read(node, ()) if node is not None else None
     except yaml.YAMLError as error:
-        reader.faults.append(_syntax_fault(error))
+        reader.faults.append(_syntax_fault(error, text))
     except UnicodeEncodeError:
         reader.faults.append(Fault("", "the text is not valid Unicode"))
     except SpecError as error:
@@ -129,7 +130,7 @@ def _guard(text: str) -> None:
             depth -= 1
 
 
-def _syntax_fault(error: yaml.YAMLError) -> Fault:
+def _syntax_fault(error: yaml.YAMLError, text: str) -> Fault:
     if isinstance(error, yaml.reader.ReaderError):
         return Fault("", f"the text has a character that YAML does not allow ({error.reason})")
     mark = getattr(error, "problem_mark", None)
@@ -139,9 +140,15 @@ def _syntax_fault(error: yaml.YAMLError) -> Fault:
         problem, hint = "there is a second document", "submit one document at a time, without `---` between"
     elif "mapping values are not allowed" in problem:
         hint = "is the line above indented wrongly, or does a value with `: ` lack quotes?"
-    elif "cannot start any token" in problem and "\\t" in problem:
+    elif "cannot start any token" in problem and mark and _at(text, mark.line, mark.column) == "\t":
         hint = "indent with spaces, not tabs"
     return Fault("", problem, mark.line + 1 if mark else 0, mark.column + 1 if mark else 0, hint)
+
+
+def _at(text: str, line: int, column: int) -> str:
+    """Return the character at a place, from 0; empty if there is none."""
+    lines = _BREAKS.split(text)
+    return lines[line][column : column + 1] if line < len(lines) else ""
 
 
 class _Reader:
@@ -159,7 +166,7 @@ class _Reader:
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):
             if node.tag != _TAG + "seq":
-                self.faults.append(self._fault(node, path, f"has the tag {node.tag}, which is not understood"))
+                self.faults.append(self._fault(node, path, _tagged(node)))
             return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
         return self._scalar(node, path)
 
@@ -168,11 +175,11 @@ class _Reader:
         self._left -= 1
         if self._left < 0 or len(path) > _MAX_DEPTH:
             problem = "has too many values" if self._left < 0 else "is nested too deeply"
-            raise SpecError([self._fault(node, path, problem)])
+            raise SpecError([self._fault(node, path[:4], problem)])
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         if node.tag != _TAG + "map":
-            self.faults.append(self._fault(node, path, f"has the tag {node.tag}, which is not understood"))
+            self.faults.append(self._fault(node, path, _tagged(node)))
         found: dict[str, Any] = {}
         merges: list[Node] = []
         for key_node, value_node in node.value:
@@ -224,8 +231,8 @@ class _Reader:
                 return self._integer(node, path, text)
             case "float":
                 return float(re.sub(r"\.(?=[inIN])", "", text))
-            case tag:
-                self.faults.append(self._fault(node, path, f"has the tag {tag}, which is not understood"))
+            case _:
+                self.faults.append(self._fault(node, path, _tagged(node)))
                 return text
 
     def _integer(self, node: Node, path: Path, text: str) -> int:
@@ -239,6 +246,10 @@ class _Reader:
     def _fault(node: Node, path: Path, message: str, hint: str | None = None) -> Fault:
         mark = _mark(node)
         return Fault(dotted(path), message, mark.line, mark.column, hint)
+
+
+def _tagged(node: Node) -> str:
+    return f"has the tag {node.tag.removeprefix(_TAG)}, which is not understood"
 
 
 def _mark(node: Node) -> Mark:

@@ -277,6 +277,10 @@ def test_text_that_is_no_document(text: str, line: int, column: int, message: st
     assert (fault.line, fault.column) == (line, column)
 
 
+def test_tabs_have_a_hint() -> None:
+    assert only_fault("a:\n\tb: 1").hint == "indent with spaces, not tabs"
+
+
 def test_a_deep_text_does_not_end_the_process() -> None:
     assert "nested too deeply" in only_fault("[" * 200_000).message
 
@@ -299,6 +303,13 @@ def test_a_fault_in_what_was_merged_points_at_it() -> None:
         ("defaults", 1),
         ("spec.training.batch_siz", 2),
     ]
+
+
+def test_more_faults_than_anybody_reads() -> None:
+    text = SMALLEST + "".join(f"  key{index}: 1\n" for index in range(20_000))
+    found = faults(text)
+    assert len(found) == 201
+    assert "and 19,800 more faults" in [fault.message for fault in found]
 
 
 def test_hints_to_another_scheduler() -> None:
