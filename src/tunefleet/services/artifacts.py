@@ -130,12 +130,14 @@ def _row(who: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | No
 
 
 def _tell(connection: Connection, who: Who, row: dict[str, Any], now: float) -> None:
-    task_id = row["task_id"]
-    task = tasks.by_ids(connection, [task_id]).get(task_id) if task_id else None
+    task_id, kind = row["task_id"], "artifact.published"
     data = {name: row[name] for name in ("id", "name", "kind", "digest", "size_bytes")}
-    worker_id = who.worker_id if isinstance(who, AttemptActor) else None
-    workflow_id = task.workflow_id if task else None
-    events.append(connection, [Event("artifact.published", now, task_id, workflow_id, worker_id, data, row["project"])])
+    if task_id is None:
+        told = Event(kind, now, data=data, project=row["project"])
+    else:
+        worker_id = who.worker_id if isinstance(who, AttemptActor) else None
+        told = events.of_task(tasks.by_ids(connection, [task_id])[task_id], kind, now, data, worker_id=worker_id)
+    events.append(connection, [told])
 
 
 def _owner_and_task(connection: Connection, who: Who, task_id: str | None) -> tuple[str, str | None]:

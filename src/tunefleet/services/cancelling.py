@@ -8,7 +8,6 @@ from dataclasses import replace
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, attempts, events, tasks, wake
-from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.task_moves import Move, switch
 
@@ -23,8 +22,7 @@ def cancel(connection: Connection, rows: Sequence[TaskRow], here: Presences) -> 
     for row in asked:
         if row.desired != "cancel":
             tasks.desire(connection, row.id, "cancel")
-            told = Event("task.cancelling", here.now, row.id, row.workflow_id, row.worker_id, project=row.project)
-            events.append(connection, [told])
+            events.append(connection, [events.of_task(row, "task.cancelling", here.now, {})])
         wake(connection, f"worker:{row.worker_id}", f"task:{row.id}")
     end(connection, [row for row in rows if row not in asked], here.now)
 

@@ -5,14 +5,27 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+import threading
+import time
 from typing import Final
 
 _MAC_DIGITS: Final = 32
+_SUB_BITS: Final = 7
+"""Ids in one millisecond, as a power of two; more borrow from the next. 41 bits of milliseconds last until 2039."""
+_lock = threading.Lock()
+_last = [0]
 
 
 def new_id(prefix: str) -> str:
     """Return a new id, such as `task-3f9c0a7be211`."""
     return f"{prefix}-{secrets.token_hex(6)}"
+
+
+def new_ordered_id(prefix: str) -> str:
+    """Return a new id that sorts behind all earlier ones of this process: rows made together lie together."""
+    with _lock:
+        _last[0] = max(_last[0] + 1, time.time_ns() // 1_000_000 << _SUB_BITS)
+        return f"{prefix}-{_last[0]:012x}"
 
 
 def new_secret() -> str:

@@ -21,8 +21,7 @@ from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.scrub import scrub
 from tunefleet.services.tasks import find
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, attempts, events, journal, wake
-from tunefleet.store.events import Event
+from tunefleet.store import Connection, attempts, events, journal, tasks, wake
 from tunefleet.store.rows import LaunchRow
 from tunefleet.wire.api import MetricPoint, MetricsView
 from tunefleet.wire.link import Cursor, JournalBatch
@@ -130,25 +129,18 @@ def _tell(connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored
     new = [(kind, at, record) for seq, kind, at, record in parsed.told if seq >= stored]
     if not new:
         return
-    workflow_id = journal.workflow_of(connection, attempt.task_id)
+    task = tasks.by_ids(connection, [attempt.task_id])[attempt.task_id]
     events.append(
         connection,
         [
-            Event(
-                _TOLD[kind],
-                at if isinstance(at, int | float) else now,
-                attempt.task_id,
-                workflow_id,
-                attempt.worker_id,
-                _scrubbed({name: value for name, value in record.items() if name not in {"seq", "at", "type"}}),
-                attempt.project,
-            )
+            events.of_task(task, _TOLD[kind], at if isinstance(at, int | float) else now, _data(record))
             for kind, at, record in new
         ],
     )
 
 
-def _scrubbed(data: dict[str, Any]) -> dict[str, Any]:
+def _data(record: dict[str, Any]) -> dict[str, Any]:
+    data = {name: value for name, value in record.items() if name not in {"seq", "at", "type"}}
     message = data.get("message")
     return {**data, "message": scrub(message)} if isinstance(message, str) else data
 

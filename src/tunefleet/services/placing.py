@@ -10,7 +10,7 @@ from tunefleet.placement import Assignment, Candidate, Requirement, WorkerState,
 from tunefleet.placement.match import Fit
 from tunefleet.services import roster
 from tunefleet.services.core import Core
-from tunefleet.services.ids import new_id
+from tunefleet.services.ids import new_ordered_id
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, attempts, queue, wake
 from tunefleet.store.rows import TaskRow
@@ -80,10 +80,11 @@ def _offer(connection: Connection, assignments: tuple[Assignment, ...], rows: di
     opened, moves = [], []
     for assignment in assignments:
         row = rows[assignment.task_id]
-        attempt_id, number = new_id("att"), row.attempts + 1
+        attempt_id, number = new_ordered_id("att"), row.attempts + 1
         opened.append(
             {
-                "id": attempt_id, "task_id": row.id, "number": number, "worker_id": assignment.worker_id,
+                "id": attempt_id, "task_id": row.id, "task_seq": row.seq, "number": number,
+                "worker_id": assignment.worker_id,
                 "kind": row.kind, "slot_class": row.slot_class, "requirement_key": row.requirement_key,
                 "state": "offered", "offered_at": now,
             }

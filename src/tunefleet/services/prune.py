@@ -24,17 +24,19 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
         dry_run: Only say what would be removed.
     """
     limit = core.clock.wall() - older_than_s
-    ids = await core.read(lambda connection: workflows.ended_before(connection, limit, project=DEFAULT_PROJECT))
-    made = await core.read(lambda connection: _made(connection, ids))
+    rows = await core.read(lambda connection: workflows.ended_before(connection, limit, project=DEFAULT_PROJECT))
+    seqs = [row.seq for row in rows]
+    made = await core.read(partial(_made, seqs=seqs))
     freed = 0
     if not dry_run:
-        for start in range(0, len(ids), _GROUP):
-            group = ids[start : start + _GROUP]
-            await core.write(partial(removal.remove_workflows, ids=group))
+        for start in range(0, len(seqs), _GROUP):
+            await core.write(partial(removal.remove_workflows, seqs=seqs[start : start + _GROUP]))
         freed = await artifacts.collect_garbage(core)
-    return PruneReply(workflows=tuple(ids), artifacts=tuple(made), freed_bytes=freed, dry_run=dry_run)
+    return PruneReply(
+        workflows=tuple(row.id for row in rows), artifacts=tuple(made), freed_bytes=freed, dry_run=dry_run
+    )
 
 
-def _made(connection: Connection, workflow_ids: list[str]) -> list[str]:
-    found = tasks.of_workflows(connection, workflow_ids)
+def _made(connection: Connection, *, seqs: list[int]) -> list[str]:
+    found = tasks.of_workflows(connection, seqs)
     return artifact_rows.of_tasks(connection, [row.id for rows in found.values() for row in rows])

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefleet.store import Connection, artifacts, attempts, events, journal, logs, queue, tasks, workflows
+from tunefleet.store.rows import TaskRow
 
 
-def remove_workflows(connection: Connection, ids: Sequence[str]) -> None:
-    """Remove workflows and their tasks."""
-    found = tasks.of_workflows(connection, ids)
-    remove_tasks(connection, [row.id for rows in found.values() for row in rows])
-    workflows.delete_rows(connection, ids)
+def remove_workflows(connection: Connection, seqs: Sequence[int]) -> None:
+    """Remove workflows, named by their `seq`, and their tasks."""
+    found = tasks.of_workflows(connection, seqs)
+    remove_tasks(connection, [row for rows in found.values() for row in rows])
+    events.delete_of_workflows(connection, seqs)
+    workflows.delete_rows(connection, seqs)
 
 
-def remove_tasks(connection: Connection, ids: Sequence[str]) -> None:
+def remove_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     """Remove tasks: attempts, journals, logs, events and artifacts."""
+    ids = [row.id for row in rows]
     artifacts.delete_rows(connection, artifacts.of_tasks(connection, ids))
-    for repository in (attempts, journal, logs, queue, events):
-        repository.delete_of_tasks(connection, ids)
-    tasks.delete_rows(connection, ids)
+    journal.delete_of_tasks(connection, ids)
+    logs.delete_of_tasks(connection, ids)
+    queue.delete_of_tasks(connection, ids)
+    attempts.delete_of_tasks(connection, rows)
+    events.delete_of_tasks(connection, rows)
+    tasks.delete_rows(connection, rows)

@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
-from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import Requirement, explain
 from tunefleet.services import placing, requirements, roster
 from tunefleet.services.identity import Actor
@@ -20,7 +19,7 @@ from tunefleet.spec import TaskNode, Workflow, dump_task_spec
 from tunefleet.store import Connection, artifacts, events, tasks, workflows
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkflowRow
-from tunefleet.store.task_moves import Move, switch
+from tunefleet.store.task_moves import New, enter
 
 NAMED_POINTER = "data.artifact"
 """Where a spec may name a pushed artifact."""
@@ -72,17 +71,14 @@ def store(connection: Connection, submission: Submission, here: Presences) -> st
     first = _first_with_key(connection, submission)
     if first is not None:
         return first.id
-    workflow, workflow_id, now = submission.workflow, new_id("wf"), here.now
-    needs = {node.name: requirements.of(node.spec) for node in workflow.tasks}
+    workflow_id, now = new_id("wf"), here.now
+    needs = {node.name: requirements.of(node.spec) for node in submission.workflow.tasks}
     warnings = _warnings(connection, submission, needs, here)
-    workflows.insert_one(connection, _workflow_row(submission, workflow_id, warnings, now))
-    events.append(
-        connection, [Event("workflow.submitted", now, workflow_id=workflow_id, data={"name": workflow.name or ""})]
-    )
-    ids = _store_tasks(connection, submission, workflow_id, needs, now)
-    # A task without dependencies is ready at once.
-    rows = tasks.by_ids(connection, ids, lock=True)
-    switch(connection, [Move(rows[id_], TaskReason.READY) for id_ in ids], now)
+    row = _workflow_row(submission, workflow_id, now)
+    seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
+    told = Event("workflow.submitted", now, workflow_id=workflow_id, workflow_seq=seq, data={"name": row["name"]})
+    events.append(connection, [told])
+    _store_tasks(connection, submission, (workflow_id, seq), needs, now)
     return workflow_id
 
 
@@ -110,53 +106,50 @@ def _warnings(
     return [f"The task {name} is {why}" for name, why in stuck.items()]
 
 
-def _workflow_row(submission: Submission, workflow_id: str, warnings: list[str], now: float) -> dict[str, Any]:
+def _workflow_row(submission: Submission, workflow_id: str, now: float) -> dict[str, Any]:
     actor, workflow = submission.actor, submission.workflow
     return {
         "id": workflow_id, "project": actor.project, "name": workflow.name or workflow.tasks[0].name,
         "owner": actor.owner, "status": "running", "open_tasks": len(workflow.tasks), "failed_tasks": 0,
-        "cancelled_tasks": 0, "created_at": now, "document": submission.document,
-        "warnings": orjson.dumps(warnings).decode(), "idempotency_key": submission.idempotency_key,
-        "request_hash": submission.request_hash,
+        "cancelled_tasks": 0, "created_at": now,
+        "idempotency_key": submission.idempotency_key, "request_hash": submission.request_hash,
     }  # fmt: skip
 
 
 def _store_tasks(
-    connection: Connection, submission: Submission, workflow_id: str, needs: Mapping[str, Requirement], now: float
-) -> list[str]:
-    rows, documents, used = [], [], []
+    connection: Connection,
+    submission: Submission,
+    workflow: tuple[str, int],
+    needs: Mapping[str, Requirement],
+    now: float,
+) -> None:
+    new, used = [], []
     for node in submission.workflow.tasks:
         spec = dump_task_spec(node.spec)
         inputs = _resolve(connection, submission.actor, node, submission.inputs.get(node.name, {}), spec)
-        row = _task_row(submission, node, workflow_id, needs[node.name], now)
+        values = _task_values(submission, node, workflow, needs[node.name], now)
         refs = {pointer: {"digest": found.digest, "name": found.name} for pointer, found in inputs.items()}
-        rows.append(row)
-        documents.append(
-            {"task_id": row["id"], "spec": orjson.dumps(spec).decode(), "inputs": orjson.dumps(refs).decode()}
-        )
-        used += [(row["id"], found.artifact_id) for found in inputs.values()]
+        new.append(New(values, orjson.dumps(spec).decode(), orjson.dumps(refs).decode()))
+        used += [(values["id"], found.artifact_id) for found in inputs.values()]
     for need in needs.values():
         tasks.add_requirement(connection, need.key, need.dump())
-    tasks.insert_all(connection, rows, documents)
+    enter(connection, new, now)
     tasks.use_artifacts(connection, used)
-    return [row["id"] for row in rows]
 
 
-def _task_row(
-    submission: Submission, node: TaskNode, workflow_id: str, need: Requirement, now: float
+def _task_values(
+    submission: Submission, node: TaskNode, workflow: tuple[str, int], need: Requirement, now: float
 ) -> dict[str, Any]:
     spec = node.spec
     wait_s = spec.limits.max_queue_s
     return {
-        "id": new_id("task"), "project": submission.actor.project, "workflow_id": workflow_id, "name": node.name,
-        "kind": need.kind, "slot_class": need.slot_class, "owner": submission.actor.owner,
-        "parent_task_id": submission.parent_task_id, "priority": spec.priority,
+        "id": new_id("task"), "project": submission.actor.project, "workflow_id": workflow[0],
+        "workflow_seq": workflow[1], "name": node.name, "kind": need.kind, "slot_class": need.slot_class,
+        "owner": submission.actor.owner, "parent_task_id": submission.parent_task_id, "priority": spec.priority,
         "rank": placing.rank(now, spec.priority), "requirement_key": need.key,
         "max_attempts": spec.retry.max_attempts, "backoff_s": spec.retry.backoff_s,
         "retry_on": ",".join(spec.retry.on), "on_lost": spec.on_lost, "max_runtime_s": spec.limits.max_runtime_s,
-        "queue_deadline": None if wait_s is None else now + wait_s, "created_at": now, "queued_at": now,
-        "status": TaskStatus.PENDING.value, "attempts": 0, "failures": 0, "losses": 0, "desired": "run",
-        "generation": 0, "reached": 0, "ready_at": 0.0, "version": 0,
+        "queue_deadline": None if wait_s is None else now + wait_s, "created_at": now,
     }  # fmt: skip
 
 

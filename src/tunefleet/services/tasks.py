@@ -131,10 +131,10 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
         may_change(actor, row.owner, row.id)
         if not TaskStatus(row.status).final:
             raise ConflictError(f"The task {row.id} is {row.status}.", hint="Cancel it first.")
-        if len(tasks.of_workflows(connection, [row.workflow_id])[row.workflow_id]) == 1:
-            removal.remove_workflows(connection, [row.workflow_id])
+        if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == 1:
+            removal.remove_workflows(connection, [row.workflow_seq])
         else:
-            removal.remove_tasks(connection, [row.id])
+            removal.remove_tasks(connection, [row])
 
     await core.write(operation)
 
@@ -184,8 +184,8 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
 def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail:
     return task_detail(
         row,
-        tasks.documents(connection, [row.id])[row.id],
-        attempts.of_task(connection, row.id),
+        tasks.document(connection, row),
+        attempts.of_task(connection, row),
         why=roster.reasons(connection, here, [row]).get(row.id),
         launches=journal.launches_of(connection, row.id),
     )
@@ -198,8 +198,8 @@ async def _repeat(
 
     def operation(connection: Connection) -> tuple[TaskRow, str, dict[str, dict[str, str]]]:
         row = find(connection, actor, task_id)
-        document = workflow_rows.by_ids(connection, [row.workflow_id])[row.workflow_id].document
-        return row, document, orjson.loads(tasks.documents(connection, [row.id])[row.id].inputs)
+        document = workflow_rows.document(connection, row.workflow_seq)
+        return row, document, orjson.loads(tasks.document(connection, row).inputs)
 
     row, document, inputs = await core.read(operation)
     if final_only and not TaskStatus(row.status).final:

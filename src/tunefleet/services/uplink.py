@@ -201,7 +201,7 @@ def _finish(
         moves.append(replace(move, data={"attempt": attempt.number, **move.data}))
         detail = None if finish.detail is None else scrub(finish.detail)
         delivered = finish.outcome == "completed" and move.reason is reason
-        outcomes.append((task.id, _envelope(task, attempt, finish, now) if delivered else None, detail))
+        outcomes.append((task.seq, _envelope(task, attempt, finish, now) if delivered else None, detail))
     attempts.store(connection, ended)
     found.update((row.id, row) for row in ended)
     tasks.set_outcomes(connection, outcomes)
@@ -230,7 +230,7 @@ def answer(connection: Connection, *, worker_id: str, said: Said, secret: bytes,
     settled = {*acks.finished, *(late.token for late in acks.behind)}
     held = {**said.holding, **said.accepts}
     drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)
-    desired = attempts.desired(connection, [row.task_id for row in mine.values() if row.state == "accepted"])
+    desired = attempts.desired(connection, [row.task_seq for row in mine.values() if row.state == "accepted"])
     reply = ExchangeReply(
         offers=tuple(_offers(connection, offered, secret)),
         accepted=acks.accepted,

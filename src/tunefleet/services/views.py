@@ -133,7 +133,7 @@ def attempt_view(row: AttemptRow) -> AttemptView:
     )
 
 
-def workflow_view(row: WorkflowRow, tasks: Sequence[TaskView]) -> WorkflowView:
+def workflow_view(row: WorkflowRow, warnings: str, tasks: Sequence[TaskView]) -> WorkflowView:
     """Show a workflow in a list."""
     return WorkflowView(
         id=row.id,
@@ -142,13 +142,13 @@ def workflow_view(row: WorkflowRow, tasks: Sequence[TaskView]) -> WorkflowView:
         status=row.status,
         created_at=moment(row.created_at),
         tasks=tuple(tasks),
-        warnings=tuple(orjson.loads(row.warnings)),
+        warnings=tuple(orjson.loads(warnings)),
     )
 
 
-def workflow_detail(row: WorkflowRow, tasks: Sequence[TaskView]) -> WorkflowDetail:
+def workflow_detail(view: WorkflowView, document: str) -> WorkflowDetail:
     """Show a workflow with its document."""
-    return WorkflowDetail(**dict(workflow_view(row, tasks)), document=row.document)
+    return WorkflowDetail(**dict(view), document=document)
 
 
 def event_view(row: EventRow) -> EventView:

@@ -20,7 +20,6 @@ from tunefleet.wire.api import (
     FaultView,
     Page,
     SubmitRequest,
-    TaskView,
     ValidateReply,
     WorkflowDetail,
     WorkflowView,
@@ -107,9 +106,7 @@ async def list_(
         rows, next_cursor = split(
             workflows.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters), limit
         )
-        views = _task_views(connection, [row.id for row in rows], here)
-        items = tuple(workflow_view(row, views[row.id]) for row in rows)
-        return Page[WorkflowView](items=items, next_cursor=next_cursor)
+        return Page[WorkflowView](items=tuple(_views(connection, rows, here)), next_cursor=next_cursor)
 
     return await core.read(operation)
 
@@ -129,7 +126,7 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
         may_change(actor, row.owner, row.id)
         if row.status != "running":
             raise ConflictError(f"The workflow {row.id} is {row.status} already.")
-        found = tasks.of_workflows(connection, [row.id])[row.id]
+        found = tasks.of_workflows(connection, [row.seq])[row.seq]
         cancelling.cancel(connection, [task for task in found if task.finished_at is None], here)
         return _detail(connection, workflows.by_ids(connection, [row.id])[row.id], here)
 
@@ -150,7 +147,7 @@ async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
         may_change(actor, row.owner, row.id)
         if row.status == "running":
             raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
-        removal.remove_workflows(connection, [row.id])
+        removal.remove_workflows(connection, [row.seq])
 
     await core.write(operation)
 
@@ -169,15 +166,20 @@ def _find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow
 
 
 def _detail(connection: Connection, row: WorkflowRow, here: Presences) -> WorkflowDetail:
-    return workflow_detail(row, _task_views(connection, [row.id], here)[row.id])
+    return workflow_detail(_views(connection, [row], here)[0], workflows.document(connection, row.seq))
 
 
-def _task_views(connection: Connection, ids: Sequence[str], here: Presences) -> dict[str, list[TaskView]]:
-    found = tasks.of_workflows(connection, ids) if ids else {}
-    every = [row for rows in found.values() for row in rows]
+def _views(connection: Connection, rows: Sequence[WorkflowRow], here: Presences) -> list[WorkflowView]:
+    seqs = [row.seq for row in rows]
+    found, warnings = tasks.of_workflows(connection, seqs), workflows.warnings(connection, seqs)
+    every = [task for each in found.values() for task in each]
     why = roster.reasons(connection, here, every)
-    launches = journal.launches_of_all(connection, [row.id for row in every if row.status == "running"])
-    return {
-        id_: [task_view(row, why=why.get(row.id), launches=launches.get(row.id, [])) for row in rows]
-        for id_, rows in found.items()
-    }
+    launches = journal.launches_of_all(connection, [task.id for task in every if task.status == "running"])
+    return [
+        workflow_view(
+            row,
+            warnings[row.seq],
+            [task_view(task, why=why.get(task.id), launches=launches.get(task.id, ())) for task in found[row.seq]],
+        )
+        for row in rows
+    ]

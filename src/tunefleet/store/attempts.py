@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Boolean, Connection, bindparam, delete, insert, literal_column, select, update
 
-from tunefleet.store.rows import AttemptRow
+from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.tables import attempts, task_documents, tasks
 
 # A literal, not a parameter: only then can the partial index answer.
@@ -39,12 +39,12 @@ _OFFERS = (
         task_documents.c.spec,
         task_documents.c.inputs,
     )
-    .join(tasks, tasks.c.id == attempts.c.task_id)
-    .join(task_documents, task_documents.c.task_id == attempts.c.task_id)
+    .join(tasks, tasks.c.seq == attempts.c.task_seq)
+    .join(task_documents, task_documents.c.task_seq == attempts.c.task_seq)
     .where(attempts.c.id.in_(bindparam("ids", expanding=True)))
 )
 _DESIRED = select(tasks.c.attempt_id, tasks.c.desired, tasks.c.generation).where(
-    tasks.c.id.in_(bindparam("ids", expanding=True)), tasks.c.generation > tasks.c.reached
+    tasks.c.seq.in_(bindparam("seqs", expanding=True)), tasks.c.generation > tasks.c.reached
 )
 
 
@@ -57,7 +57,7 @@ _WATCHED = (
         tasks.c.desired,
         attempts.c.accepted_at + tasks.c.max_runtime_s,
     )
-    .join(tasks, tasks.c.id == attempts.c.task_id)
+    .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .where(_OPEN)
 )
 
@@ -118,9 +118,9 @@ def open_rows(connection: Connection) -> list[OpenRow]:
     return [OpenRow(*row) for row in connection.execute(_WATCHED)]
 
 
-def of_task(connection: Connection, task_id: str) -> list[AttemptRow]:
+def of_task(connection: Connection, row: TaskRow) -> list[AttemptRow]:
     """Return the attempts of a task, oldest first."""
-    query = select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.number)
+    query = select(attempts).where(attempts.c.task_seq == row.seq).order_by(attempts.c.number)
     return [AttemptRow(*row) for row in connection.execute(query)]
 
 
@@ -148,13 +148,13 @@ def offers(connection: Connection, attempt_ids: Sequence[str]) -> list[OfferRow]
     return [OfferRow(*row) for row in connection.execute(_OFFERS, {"ids": list(attempt_ids)})]
 
 
-def desired(connection: Connection, task_ids: Sequence[str]) -> list[tuple[str, str, int]]:
+def desired(connection: Connection, task_seqs: Sequence[int]) -> list[tuple[str, str, int]]:
     """Return attempt id, action and generation of tasks whose worker has not reached the desired state."""
-    if not task_ids:
+    if not task_seqs:
         return []
-    return [tuple(row) for row in connection.execute(_DESIRED, {"ids": list(task_ids)})]
+    return [tuple(row) for row in connection.execute(_DESIRED, {"seqs": list(task_seqs)})]
 
 
-def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     """Forget the attempts of removed tasks."""
-    connection.execute(delete(attempts).where(attempts.c.task_id.in_(list(task_ids))))
+    connection.execute(delete(attempts).where(attempts.c.task_seq.in_([row.seq for row in rows])))

@@ -9,8 +9,8 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, delete, func, insert, select
 
-from tunefleet.store.rows import EventRow
-from tunefleet.store.tables import DEFAULT_PROJECT, events
+from tunefleet.store.rows import EventRow, TaskRow
+from tunefleet.store.tables import DEFAULT_PROJECT, events, tasks, workflows
 from tunefleet.store.writer import wake
 
 _INSERT = insert(events)
@@ -18,15 +18,29 @@ _INSERT = insert(events)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event that is to be appended."""
+    """An event that is to be appended; `of_task` makes one that tells of a task."""
 
     kind: str
     at: float
     task_id: str | None = None
     workflow_id: str | None = None
+    workflow_seq: int | None = None
     worker_id: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
     project: str = DEFAULT_PROJECT
+
+
+def of_task(row: TaskRow, kind: str, at: float, data: dict[str, Any], *, worker_id: str | None = None) -> Event:
+    """Return an event that tells of a task.
+
+    Args:
+        row: The task.
+        kind: What happened.
+        at: When, in unix time.
+        data: More about it.
+        worker_id: Where, if not at the task's worker.
+    """
+    return Event(kind, at, row.id, row.workflow_id, row.workflow_seq, worker_id or row.worker_id, data, row.project)
 
 
 def append(connection: Connection, new: Sequence[Event]) -> None:
@@ -42,6 +56,7 @@ def append(connection: Connection, new: Sequence[Event]) -> None:
                 "kind": event.kind,
                 "task_id": event.task_id,
                 "workflow_id": event.workflow_id,
+                "workflow_seq": event.workflow_seq,
                 "worker_id": event.worker_id,
                 "data": orjson.dumps(event.data).decode(),
             }
@@ -64,9 +79,11 @@ def after(
     """Return events with a greater id, oldest first."""
     query = select(events).where(events.c.id > event_id, events.c.project == project).order_by(events.c.id).limit(limit)
     if task_id is not None:
-        query = query.where(events.c.task_id == task_id)
+        mine = select(tasks.c.workflow_seq).where(tasks.c.id == task_id).scalar_subquery()
+        query = query.where(events.c.workflow_seq == mine, events.c.task_id == task_id)
     if workflow_id is not None:
-        query = query.where(events.c.workflow_id == workflow_id)
+        mine = select(workflows.c.seq).where(workflows.c.id == workflow_id).scalar_subquery()
+        query = query.where(events.c.workflow_seq == mine)
     if kinds:
         query = query.where(events.c.kind.in_(list(kinds)))
     return [EventRow(*row) for row in connection.execute(query)]
@@ -77,6 +94,12 @@ def last_id(connection: Connection) -> int:
     return connection.execute(select(func.max(events.c.id))).scalar() or 0
 
 
-def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     """Forget the events of tasks that are removed."""
-    connection.execute(delete(events).where(events.c.task_id.in_(list(task_ids))))
+    seqs, ids = sorted({row.workflow_seq for row in rows}), [row.id for row in rows]
+    connection.execute(delete(events).where(events.c.workflow_seq.in_(seqs), events.c.task_id.in_(ids)))
+
+
+def delete_of_workflows(connection: Connection, workflow_seqs: Sequence[int]) -> None:
+    """Forget the events of workflows that are removed."""
+    connection.execute(delete(events).where(events.c.workflow_seq.in_(list(workflow_seqs))))

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
 from tunefleet.store.rows import LaunchRow, PointRow
-from tunefleet.store.tables import journal_records, launches, metric_points, tasks
+from tunefleet.store.tables import journal_records, launches, metric_points
 
 _OF_TASK = select(launches).where(launches.c.task_id == bindparam("task_id")).order_by(launches.c.number)
 _OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expanding=True)))
@@ -136,9 +136,3 @@ def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
     """Forget the journals of removed tasks."""
     for table in (metric_points, journal_records, launches):
         connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))
-
-
-def workflow_of(connection: Connection, task_id: str) -> str | None:
-    """Return the workflow that a task belongs to."""
-    workflow_id: str | None = connection.execute(select(tasks.c.workflow_id).where(tasks.c.id == task_id)).scalar()
-    return workflow_id

@@ -37,8 +37,6 @@ class WorkflowRow:
     cancelled_tasks: int
     created_at: float
     finished_at: float | None
-    document: str
-    warnings: str
     idempotency_key: str | None
     request_hash: str | None
 
@@ -51,6 +49,7 @@ class TaskRow:
     id: str
     project: str
     workflow_id: str
+    workflow_seq: int
     name: str
     kind: str
     slot_class: str
@@ -88,7 +87,7 @@ class TaskRow:
 class DocumentRow:
     """What is large about a task: JSON texts."""
 
-    task_id: str
+    task_seq: int
     spec: str
     inputs: str
     result: str | None
@@ -101,6 +100,7 @@ class AttemptRow:
 
     id: str
     task_id: str
+    task_seq: int
     number: int
     worker_id: str
     kind: str
@@ -145,6 +145,7 @@ class EventRow:
     kind: str
     task_id: str | None
     workflow_id: str | None
+    workflow_seq: int | None
     worker_id: str | None
     data: str
 

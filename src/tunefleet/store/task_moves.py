@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, bindparam, case, update
+from sqlalchemy import Connection, bindparam, case, insert, update
 
 from tunefleet.lifecycle import task as lifecycle
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.store import events
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow
-from tunefleet.store.tables import tasks, workflows
+from tunefleet.store.tables import task_documents, tasks, workflows
 from tunefleet.store.writer import wake
 
 _COLUMNS: Final = (
@@ -50,6 +50,29 @@ _KINDS: Final = {
 }
 
 
+_INSERT = insert(tasks).returning(tasks.c.seq)
+_INSERT_DOCUMENT = insert(task_documents)
+_FRESH: Final[dict[str, Any]] = {
+    "error": None, "attempts": 0, "failures": 0, "losses": 0, "attempt_id": None, "worker_id": None, "desired": "run",
+    "generation": 0, "reached": 0, "ready_at": 0.0, "started_at": None, "finished_at": None, "version": 0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class New:
+    """A task that is to be stored.
+
+    Args:
+        values: Its columns, without those that a fresh task has alike.
+        spec: JSON.
+        inputs: JSON: pointer → digest and name of an artifact.
+    """
+
+    values: dict[str, Any]
+    spec: str
+    inputs: str
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
     """One change of status.
@@ -67,6 +90,30 @@ class Move:
     retry: bool = False
     changes: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
+
+
+def enter(connection: Connection, new: Sequence[New], now: float) -> list[TaskRow]:
+    """Store new tasks, each ready to be placed, and append their events.
+
+    Args:
+        connection: Of the caller's transaction.
+        new: The tasks.
+        now: Unix time.
+
+    Returns:
+        The rows, in the same order.
+    """
+    reason = TaskReason.READY
+    status = lifecycle.move(TaskStatus.PENDING, reason)
+    rows: list[TaskRow] = []
+    for task in new:
+        values = {**_FRESH, **task.values, "status": status.value, "reason": reason.value, "queued_at": now}
+        seq = connection.execute(_INSERT, values).scalar_one()
+        connection.execute(_INSERT_DOCUMENT, {"task_seq": seq, "spec": task.spec, "inputs": task.inputs})
+        rows.append(TaskRow(seq=seq, **values))
+    events.append(connection, [_event(Move(row, reason), row, now) for row in rows])
+    wake(connection, "placement")
+    return rows
 
 
 def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[TaskRow]:
@@ -114,8 +161,7 @@ def _event(move: Move, row: TaskRow, now: float) -> Event:
     data: dict[str, Any] = {"status": row.status, "reason": move.reason.value, **move.data}
     if row.error is not None:
         data["error"] = row.error
-    worker_id = row.worker_id or move.task.worker_id
-    return Event(kind, now, row.id, row.workflow_id, worker_id, data, row.project)
+    return events.of_task(row, kind, now, data, worker_id=row.worker_id or move.task.worker_id)
 
 
 def _close_workflows(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:

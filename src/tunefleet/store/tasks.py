@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.store.rows import DocumentRow, TaskRow
-from tunefleet.store.tables import requirements, task_documents, task_inputs, tasks
+from tunefleet.store.tables import requirements, task_documents, task_inputs, tasks, workflows
 
 _FINAL: Final = tuple(status.value for status in FINAL)
 _BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
 _LOCKED = _BY_IDS.with_for_update()
-_DOCUMENTS = select(task_documents).where(task_documents.c.task_id.in_(bindparam("ids", expanding=True)))
+_DOCUMENTS = select(task_documents).where(task_documents.c.task_seq.in_(bindparam("seqs", expanding=True)))
 _OUTCOME = (
     update(task_documents)
-    .where(task_documents.c.task_id == bindparam("b_task_id"))
+    .where(task_documents.c.task_seq == bindparam("b_task_seq"))
     .values(result=bindparam("b_result"), detail=bindparam("b_detail"))
 )
 _DESIRE = (
@@ -30,14 +30,6 @@ _REACHED = (
     .where(tasks.c.id == bindparam("b_id"), tasks.c.reached < bindparam("b_generation"))
     .values(reached=bindparam("b_generation"))
 )
-
-
-def insert_all(
-    connection: Connection, rows: Sequence[Mapping[str, Any]], documents: Sequence[Mapping[str, Any]]
-) -> None:
-    """Store new tasks with their specs; each row lacks `seq` only."""
-    connection.execute(insert(tasks), list(rows))
-    connection.execute(insert(task_documents), list(documents))
 
 
 def use_artifacts(connection: Connection, pairs: Iterable[tuple[str, str]]) -> None:
@@ -85,13 +77,13 @@ def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int =
     return [TaskRow(*row) for row in connection.execute(query)]
 
 
-def of_workflows(connection: Connection, workflow_ids: Sequence[str]) -> dict[str, list[TaskRow]]:
-    """Return the tasks of workflows, in the order of their document."""
-    found: dict[str, list[TaskRow]] = {id_: [] for id_ in workflow_ids}
-    query = select(tasks).where(tasks.c.workflow_id.in_(list(workflow_ids))).order_by(tasks.c.seq)
+def of_workflows(connection: Connection, workflow_seqs: Sequence[int]) -> dict[int, list[TaskRow]]:
+    """Return the tasks of workflows by the workflow's `seq`, in the order of their document."""
+    found: dict[int, list[TaskRow]] = {seq: [] for seq in workflow_seqs}
+    query = select(tasks).where(tasks.c.workflow_seq.in_(list(workflow_seqs))).order_by(tasks.c.seq)
     for row in connection.execute(query):
         task = TaskRow(*row)
-        found[task.workflow_id].append(task)
+        found[task.workflow_seq].append(task)
     return found
 
 
@@ -111,26 +103,28 @@ def page(
     if before is not None:
         query = query.where(tasks.c.seq < before)
     for name, value in filters.items():
-        if value is not None:
+        if value is not None and name == "workflow_id":
+            # By number: there is no index on the id.
+            mine = select(workflows.c.seq).where(workflows.c.id.in_(value.split(",")))
+            query = query.where(tasks.c.workflow_seq.in_(mine))
+        elif value is not None:
             query = query.where(tasks.c[name].in_(value.split(",")))
     return [TaskRow(*row) for row in connection.execute(query)]
 
 
-def documents(connection: Connection, ids: Sequence[str]) -> dict[str, DocumentRow]:
-    """Return specs and results by task id."""
-    if not ids:
-        return {}
-    return {row[0]: DocumentRow(*row) for row in connection.execute(_DOCUMENTS, {"ids": list(ids)})}
+def document(connection: Connection, row: TaskRow) -> DocumentRow:
+    """Return spec and result of a task."""
+    return DocumentRow(*connection.execute(_DOCUMENTS, {"seqs": [row.seq]}).one())
 
 
-def set_outcomes(connection: Connection, outcomes: Iterable[tuple[str, str | None, str | None]]) -> None:
+def set_outcomes(connection: Connection, outcomes: Iterable[tuple[int, str | None, str | None]]) -> None:
     """Store result and traceback of tasks.
 
     Args:
         connection: Of the caller's transaction.
-        outcomes: Task id, result envelope as JSON, traceback.
+        outcomes: The task's `seq`, result envelope as JSON, traceback.
     """
-    rows = [{"b_task_id": id_, "b_result": result, "b_detail": detail} for id_, result, detail in outcomes]
+    rows = [{"b_task_seq": seq, "b_result": result, "b_detail": detail} for seq, result, detail in outcomes]
     if rows:
         connection.execute(_OUTCOME, rows)
 
@@ -163,11 +157,12 @@ def reads_artifact(connection: Connection, task_id: str, artifact_ids: Sequence[
     return bool(connection.execute(select(query)).scalar())
 
 
-def delete_rows(connection: Connection, ids: Sequence[str]) -> None:
+def delete_rows(connection: Connection, rows: Sequence[TaskRow]) -> None:
     """Forget tasks and their specs."""
-    connection.execute(delete(tasks).where(tasks.c.id.in_(list(ids))))
-    connection.execute(delete(task_documents).where(task_documents.c.task_id.in_(list(ids))))
-    connection.execute(delete(task_inputs).where(task_inputs.c.task_id.in_(list(ids))))
+    seqs = [row.seq for row in rows]
+    connection.execute(delete(tasks).where(tasks.c.seq.in_(seqs)))
+    connection.execute(delete(task_documents).where(task_documents.c.task_seq.in_(seqs)))
+    connection.execute(delete(task_inputs).where(task_inputs.c.task_id.in_([row.id for row in rows])))
 
 
 def counts(connection: Connection, *, project: str) -> dict[str, int]:

@@ -5,15 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tunefleet.store.rows import WorkflowRow
-from tunefleet.store.tables import workflows
+from tunefleet.store.tables import workflow_documents, workflows
+
+_INSERT = insert(workflows).returning(workflows.c.seq)
+_INSERT_DOCUMENT = insert(workflow_documents)
+_DOCUMENT = select(workflow_documents.c.document).where(workflow_documents.c.workflow_seq == bindparam("seq"))
 
 
-def insert_one(connection: Connection, row: Mapping[str, Any]) -> None:
-    """Store a workflow; the row lacks `seq` only."""
-    connection.execute(insert(workflows), [dict(row)])
+def insert_one(connection: Connection, row: Mapping[str, Any], *, document: str, warnings: str) -> int:
+    """Store a workflow with its document and return its `seq`; the row lacks that only."""
+    seq: int = connection.execute(_INSERT, dict(row)).scalar_one()
+    connection.execute(_INSERT_DOCUMENT, {"workflow_seq": seq, "document": document, "warnings": warnings})
+    return seq
+
+
+def document(connection: Connection, seq: int) -> str:
+    """Return a workflow's document."""
+    text: str = connection.execute(_DOCUMENT, {"seq": seq}).scalar_one()
+    return text
+
+
+def warnings(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
+    """Return what was remarked at the submit of workflows, as JSON, by `seq`."""
+    columns = workflow_documents.c.workflow_seq, workflow_documents.c.warnings
+    found = connection.execute(select(*columns).where(columns[0].in_(list(seqs))))
+    return {seq: text for seq, text in found}
 
 
 def by_idempotency_key(connection: Connection, *, project: str, owner: str, key: str) -> WorkflowRow | None:
@@ -63,16 +82,15 @@ def page(
     return [WorkflowRow(*row) for row in connection.execute(query)]
 
 
-def ended_before(connection: Connection, at: float, *, project: str) -> list[str]:
-    """Return the ids of workflows that ended before a time, oldest first."""
+def ended_before(connection: Connection, at: float, *, project: str) -> list[WorkflowRow]:
+    """Return workflows that ended before a time, oldest first."""
     query = (
-        select(workflows.c.id)
-        .where(workflows.c.project == project, workflows.c.finished_at < at)
-        .order_by(workflows.c.seq)
+        select(workflows).where(workflows.c.project == project, workflows.c.finished_at < at).order_by(workflows.c.seq)
     )
-    return list(connection.execute(query).scalars())
+    return [WorkflowRow(*row) for row in connection.execute(query)]
 
 
-def delete_rows(connection: Connection, ids: Sequence[str]) -> None:
-    """Forget workflows."""
-    connection.execute(delete(workflows).where(workflows.c.id.in_(list(ids))))
+def delete_rows(connection: Connection, seqs: Sequence[int]) -> None:
+    """Forget workflows and their documents."""
+    connection.execute(delete(workflows).where(workflows.c.seq.in_(list(seqs))))
+    connection.execute(delete(workflow_documents).where(workflow_documents.c.workflow_seq.in_(list(seqs))))

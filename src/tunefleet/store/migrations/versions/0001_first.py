@@ -76,6 +76,7 @@ def _attempts() -> None:
         "attempts",
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("task_id", sa.String(), nullable=False),
+        sa.Column("task_seq", sa.BigInteger(), nullable=False),
         sa.Column("number", sa.Integer(), nullable=False),
         sa.Column("worker_id", sa.String(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
@@ -98,7 +99,7 @@ def _attempts() -> None:
         sqlite_where=sa.text("state IN ('offered', 'accepted')"),
         postgresql_where=sa.text("state IN ('offered', 'accepted')"),
     )
-    op.create_index("ix_attempts_task_id", "attempts", ["task_id"], unique=False)
+    op.create_index("ix_attempts_task_seq", "attempts", ["task_seq"], unique=False)
 
 
 def _blob_pins() -> None:
@@ -110,6 +111,7 @@ def _blob_pins() -> None:
         sa.PrimaryKeyConstraint("digest", "holder", name="pk_blob_pins"),
         sqlite_with_rowid=False,
     )
+    op.create_index("ix_blob_pins_holder", "blob_pins", ["holder"], unique=False)
 
 
 def _blobs() -> None:
@@ -145,13 +147,13 @@ def _events() -> None:
         sa.Column("kind", sa.String(), nullable=False),
         sa.Column("task_id", sa.String(), nullable=True),
         sa.Column("workflow_id", sa.String(), nullable=True),
+        sa.Column("workflow_seq", sa.BigInteger(), nullable=True),
         sa.Column("worker_id", sa.String(), nullable=True),
         sa.Column("data", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_events"),
         sqlite_autoincrement=True,
     )
-    op.create_index("ix_events_task_id", "events", ["task_id"], unique=False)
-    op.create_index("ix_events_workflow_id", "events", ["workflow_id"], unique=False)
+    op.create_index("ix_events_workflow_seq", "events", ["workflow_seq"], unique=False)
 
 
 def _journal_records() -> None:
@@ -262,13 +264,12 @@ def _sessions() -> None:
 def _task_documents() -> None:
     op.create_table(
         "task_documents",
-        sa.Column("task_id", sa.String(), nullable=False),
+        sa.Column("task_seq", _SERIAL, autoincrement=False, nullable=False),
         sa.Column("spec", sa.Text(), nullable=False),
         sa.Column("inputs", sa.Text(), nullable=False),
         sa.Column("result", sa.Text(), nullable=True),
         sa.Column("detail", sa.Text(), nullable=True),
-        sa.PrimaryKeyConstraint("task_id", name="pk_task_documents"),
-        sqlite_with_rowid=False,
+        sa.PrimaryKeyConstraint("task_seq", name="pk_task_documents"),
     )
 
 
@@ -290,6 +291,7 @@ def _tasks() -> None:
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("project", sa.String(), nullable=False),
         sa.Column("workflow_id", sa.String(), nullable=False),
+        sa.Column("workflow_seq", sa.BigInteger(), nullable=False),
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
         sa.Column("slot_class", sa.String(), nullable=False),
@@ -349,7 +351,7 @@ def _tasks() -> None:
         sqlite_where=sa.text("status = 'queued'"),
         postgresql_where=sa.text("status = 'queued'"),
     )
-    op.create_index("ix_tasks_workflow_id", "tasks", ["workflow_id"], unique=False)
+    op.create_index("ix_tasks_workflow_seq", "tasks", ["workflow_seq"], unique=False)
 
 
 def _void_offers() -> None:
@@ -382,6 +384,16 @@ def _workers() -> None:
     )
 
 
+def _workflow_documents() -> None:
+    op.create_table(
+        "workflow_documents",
+        sa.Column("workflow_seq", _SERIAL, autoincrement=False, nullable=False),
+        sa.Column("document", sa.Text(), nullable=False),
+        sa.Column("warnings", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("workflow_seq", name="pk_workflow_documents"),
+    )
+
+
 def _workflows() -> None:
     op.create_table(
         "workflows",
@@ -396,8 +408,6 @@ def _workflows() -> None:
         sa.Column("cancelled_tasks", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("finished_at", sa.Double(), nullable=True),
-        sa.Column("document", sa.Text(), nullable=False),
-        sa.Column("warnings", sa.Text(), nullable=False),
         sa.Column("idempotency_key", sa.String(), nullable=True),
         sa.Column("request_hash", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("seq", name="pk_workflows"),
@@ -429,4 +439,5 @@ def upgrade() -> None:
     _tasks()
     _void_offers()
     _workers()
+    _workflow_documents()
     _workflows()
