@@ -178,3 +178,27 @@ def test_replace_file(tmp_path: Path) -> None:
     files.replace_file(old, new)
     assert new.read_text() == "1"
     assert not old.exists()
+
+
+def test_several_uploaders_never_mix_their_bytes(store: BlobStore) -> None:
+    broken: list[Exception] = []
+
+    def upload() -> None:
+        for _ in range(40):
+            try:
+                with store.append(DIGEST, store.partial_size(DIGEST), len(DATA)) as part:
+                    part.write(DATA[part.offset : part.offset + 1000])
+                    part.finish()
+            except (ConflictError, OffsetConflict):
+                continue  # somebody else was faster, as it should be
+            except ArtifactError as error:
+                broken.append(error)
+
+    threads = [threading.Thread(target=upload) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert broken == []
+    assert store.has(DIGEST)
+    assert store.path(DIGEST).read_bytes() == DATA
