@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-datasets = pytest.importorskip("datasets")
+pytest.importorskip("datasets")
+
+import datasets
 
 from tunefleet.errors import DataError
 from tunefleet.programs.data.readers import read_path

@@ -79,14 +79,14 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_and_not_learnt_whole(
 ) -> None:
     rewriting = "{% for message in messages %}{{ messages | length }}{{ message['content'] }}{% endfor %}"
     used = with_template(tokenizer, rewriting)
-    with pytest.raises(ModelError, match="rewrites earlier turns.*generation.*completion_only_loss"):
+    with pytest.raises(ModelError, match=r"rewrites earlier turns.*generation.*completion_only_loss"):
         Encoder(used).encode([Chat(TALK)])
     (row,) = Encoder(used, whole=True).encode([Chat(TALK)])
     assert all(row.trained)
 
 
 def test_a_tokenizer_without_a_template_is_refused(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(ModelError, match="has no chat template.*instruct model"):
+    with pytest.raises(ModelError, match=r"has no chat template.*instruct model"):
         Encoder(with_template(tokenizer, None)).encode([Chat(TALK)])
 
 
@@ -145,7 +145,7 @@ def test_long_rows_are_cut_and_rows_without_anything_to_learn_left_out(tokenizer
 
 
 def test_a_limit_that_leaves_nothing_says_what_to_change(tokenizer: PreTrainedTokenizerBase) -> None:
-    with pytest.raises(DataError, match="within 3 tokens.*max_seq_length"):
+    with pytest.raises(DataError, match=r"within 3 tokens.*max_seq_length"):
         tokenize([{"prompt": "1" * 50, "response": "2"}], PAIRS, Encoder(tokenizer), 3)
     with pytest.raises(DataError, match="rows has no rows"):
         tokenize([], PAIRS, Encoder(tokenizer), 3)

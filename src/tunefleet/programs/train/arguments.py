@@ -78,6 +78,8 @@ def training_arguments(
         metric_for_best_model="eval_loss" if evaluates else None,
         greater_is_better=False if evaluates else None,
         report_to=[name for name in training.report_to if name != "tensorboard"],
+        # Goes into the config of the delivered model. Training itself never asks for the cache.
+        use_cache=True,
         disable_tqdm=True,
         ddp_find_unused_parameters=False,
     )

@@ -1,0 +1,139 @@
+"""Trainings in this process, on a model so small that a step takes milliseconds."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from tunefleet.attach import session
+from tunefleet.programs import assets, base_model, run
+from tunefleet.wire.jobfolder import JobFolder, JobStatus
+
+LORA: dict[str, Any] = {
+    "taskType": "lora_sft",
+    "data": {
+        "path": "builtin:gsm8k",
+        "prompt_column": "question",
+        "response_column": "answer",
+        "separator": "\n",
+        "max_samples": 48,
+        "eval": {"split": "test", "max_samples": 12},
+    },
+    "lora": {"r": 4, "alpha": 8, "target_modules": "all-linear", "dropout": 0.0},
+    "training": {
+        "max_steps": 4,
+        "batch_size": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "max_seq_length": 96,
+        "save_strategy": "no",
+        "seed": 3,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A training that has come to an end."""
+
+    code: int
+    folder: JobFolder
+    launch: str
+
+    @property
+    def status(self) -> JobStatus:
+        return JobStatus.model_validate_json(self.folder.status_json.read_bytes())
+
+    @property
+    def result(self) -> dict[str, Any]:
+        assert self.code == 0, self.status.traceback
+        result: dict[str, Any] = json.loads(self.folder.responses_json.read_bytes())
+        return result
+
+    def records(self, kind: str) -> list[dict[str, Any]]:
+        lines = (self.folder.journal_dir / f"{self.launch}.jsonl").read_text().splitlines()
+        return [record for record in map(json.loads, lines) if record["type"] == kind]
+
+    def series(self, name: str) -> list[float]:
+        return [r["values"][name] for r in self.records("metric") if name in r["values"]]
+
+    def weights(self) -> dict[str, Any]:
+        from safetensors.torch import load_file
+
+        (file,) = self.folder.root.glob("final_*/*.safetensors")
+        return dict(load_file(file))
+
+
+Train = Callable[..., Ended]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of 2 layers and hidden size 32 with the shipped tokenizer."""
+    folder = tmp_path_factory.mktemp("tiny")
+    torch.manual_seed(0)
+    tokenizer = base_model.load_tokenizer(
+        base_model.Source("tiny", str(assets.locate("builtin:gsm8k-llama-2m", "model")))
+    )
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def train(tiny_model: Path, tmp_path: Path) -> Train:
+    """Run a training: `train({...})` changes the spec above; `again=` starts another launch on an older folder."""
+    numbers = itertools.count(1)
+
+    def go(changes: dict[str, Any] | None = None, *, again: Ended | None = None, inputs: Any = None) -> Ended:
+        number = next(numbers)
+        folder = again.folder if again else JobFolder(tmp_path / f"job-{number}")
+        folder.root.mkdir(exist_ok=True)
+        spec = merge({**LORA, "model": {"source": {"identifier": str(tiny_model)}}}, changes or {})
+        launch = f"launch-{number}"
+        # Each launch is a process of its own; here it is the same one, so it must forget the launch before.
+        session._sessions.clear()
+        job = {"job_id": "j", "task_id": "j", "attempt": 1, "launch": launch, "kind": spec["taskType"], "name": "t"}
+        job |= {"program": "tunefleet.programs.train:main", "spec": spec, "inputs": inputs or {}}
+        folder.job_json.write_text(json.dumps(job))
+        return Ended(run.main(folder.root), folder, launch)
+
+    return go
+
+
+def merge(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Change a document; a value of `None` removes a key."""
+    merged = copy.deepcopy(base)
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = merge(merged[key], value)
+        elif value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged
