@@ -1,0 +1,86 @@
+"""One suite for every link: the worker's end of each, joined to a real server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tunefleet.client import Client
+from tunefleet.links.base import WorkerLink
+from tunefleet.links.http import HttpLink
+from tunefleet.server import launch
+from tunefleet.server.app import create_app
+from tunefleet.services.core import open_core
+from tunefleet.settings import ServerSettings, load
+from tunefleet.wire.link import Capabilities, ExecutorOffer, RegisterRequest
+
+ECHO = """apiVersion: tunefleet/v1
+kind: Workflow
+metadata: {name: hello}
+spec: {taskType: echo, data: {type: list, items: [a]}}
+"""
+
+
+@dataclass
+class Site:
+    """A running server and how to reach it."""
+
+    url: str
+    admin_key: str
+    worker_key: str
+    client: Client
+
+    def link(self, key: str | None = None) -> WorkerLink:
+        """Open another end of the link."""
+        return HttpLink(self.url, key or self.worker_key)
+
+    def submit(self) -> str:
+        """Submit an echo task; returns its id."""
+        return self.client.submit(ECHO).task_id
+
+
+@pytest.fixture(scope="module", params=["http"])
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    data: Path = tmp_path_factory.mktemp("data")
+    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=6))
+    bound = launch.bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+    server = launch.make(create_app(core))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    admin, worker = ((data / "keys" / f"{role}.key").read_text().strip() for role in ("admin", "worker"))
+    with Client(url, admin) as client:
+        yield Site(url, admin, worker, client)
+    server.should_exit = True
+    thread.join(15)
+    core.close()
+
+
+@pytest.fixture
+def link(site: Site) -> Iterator[WorkerLink]:
+    made = site.link()
+    yield made
+    made.close()
+
+
+def registration(worker_id: str, **more: object) -> RegisterRequest:
+    """What a worker with eight light slots says of itself."""
+    described = Capabilities(
+        version="0",
+        hostname="here",
+        executors=(ExecutorOffer(kind="echo", slot_class="light"),),
+        slots={"job": 0, "light": 8},
+        cpu_count=1,
+        memory_total_bytes=1 << 30,
+        memory_free_bytes=1 << 30,
+        disk_free_bytes=1 << 30,
+    )
+    plain = {"worker_id": worker_id, "session": "s1", "state_id": f"state-{worker_id}", "capabilities": described}
+    return RegisterRequest.model_validate(plain | more)
