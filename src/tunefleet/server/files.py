@@ -7,15 +7,18 @@ stall the event loop. Knows nothing of who may read what.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse
 
-BATCH_BYTES: Final = 1 << 20
+T = TypeVar("T")
+_UPLOAD_BATCH_BYTES: Final = 2 << 20
+"""Each hand-over to a thread waits for the interpreter's lock: small batches halve the speed, large ones cost memory."""
+_DOWNLOAD_PIECE_BYTES: Final = 1 << 20
 
 
 async def drain(request: Request, write: Callable[[bytes], object]) -> None:
@@ -32,12 +35,24 @@ async def drain(request: Request, write: Callable[[bytes], object]) -> None:
     try:
         async for batch in _batches(request):
             if writing is not None:
-                await writing
+                await asyncio.shield(writing)
             writing = asyncio.create_task(asyncio.to_thread(_write_all, write, batch))
     finally:
-        # The caller closes the file next: no thread may still write to it, whatever ended the loop.
         if writing is not None:
-            await writing
+            await to_the_end(writing)
+
+
+async def to_the_end(work: Awaitable[T]) -> T:
+    """Await work in a thread to its end, even if the request is cancelled meanwhile.
+
+    A thread cannot be cancelled: it would go on with a file that the handler closes next.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
 
 
 def _write_all(write: Callable[[bytes], object], batch: list[bytes]) -> None:
@@ -51,7 +66,7 @@ async def _batches(request: Request) -> AsyncIterator[list[bytes]]:
         async for chunk in request.stream():
             batch.append(chunk)
             size += len(chunk)
-            if size >= BATCH_BYTES:
+            if size >= _UPLOAD_BATCH_BYTES:
                 yield batch
                 batch, size = [], 0
     except ClientDisconnect:
@@ -65,7 +80,7 @@ async def _batches(request: Request) -> AsyncIterator[list[bytes]]:
 class BlobResponse(FileResponse):
     """A stored file, whole or in ranges, in pieces that keep a fast network busy."""
 
-    chunk_size = BATCH_BYTES
+    chunk_size = _DOWNLOAD_PIECE_BYTES
 
 
 def send(request: Request, path: Path, digest: str, *, filename: str | None = None) -> Response:

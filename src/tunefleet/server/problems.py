@@ -13,6 +13,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from tunefleet.errors import Fault, OffsetConflict, SpecError, TunefleetError
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem
@@ -128,6 +129,11 @@ def install(app: FastAPI) -> None:
         known = {404: f"Nothing is at {request.url.path}.", 405: f"{request.url.path} does not take {request.method}."}
         detail = known.get(error.status_code, str(error.detail))
         return problem(code, detail, status=error.status_code, headers=error.headers)
+
+    @app.exception_handler(ClientDisconnect)
+    async def broken(_: Request, __: ClientDisconnect) -> Response:
+        # Nobody reads this answer; it keeps a broken connection from being logged as a failure of the server.
+        return problem("request_invalid", "The connection broke before the end of the body.")
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, _: Exception) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import socket
 import threading
@@ -85,7 +86,9 @@ def test_range_and_etag(admin: httpx.Client) -> None:
     assert unchanged.content == b""
 
 
-def test_cut_upload_goes_on_where_it_broke(admin: httpx.Client, running: Running) -> None:
+def test_cut_upload_goes_on_where_it_broke(
+    admin: httpx.Client, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     data = os.urandom(5 * MIB + 11)
     digest, sent = digest_of(data), 3 * MIB + 5
     host, port = running.url.removeprefix("http://").split(":")
@@ -99,6 +102,7 @@ def test_cut_upload_goes_on_where_it_broke(admin: httpx.Client, running: Running
     while missing(admin, data)[0]["offset"] != sent:
         assert time.monotonic() < deadline, missing(admin, data)
         time.sleep(0.05)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     wrong = put(admin, data, offset=sent - 1)
     assert is_problem(wrong, 409, "offset_conflict")["cursor"] == sent
     assert put(admin, data, offset=sent).status_code == 201

@@ -47,11 +47,11 @@ async def upload(
     incoming = await asyncio.to_thread(core.blobs.append, digest, upload_offset, upload_length)
     try:
         await files.drain(request, incoming.write)
-        whole = await asyncio.to_thread(incoming.finish)
+        whole = await files.to_the_end(asyncio.to_thread(incoming.finish))
         if whole:
             await artifacts.stored(core, who, digest, upload_length)
     finally:
-        await asyncio.to_thread(incoming.close)
+        await files.to_the_end(asyncio.to_thread(incoming.close))
     if whole:
         await artifacts.stored(core, who, digest, upload_length)
     return bodies.answer(Cursor(cursor=incoming.offset), 201 if whole else 202)
