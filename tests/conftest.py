@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,18 +16,22 @@ EXACT = {"LOG_LEVEL", "RESULTS_DIR", "WORKER_ID", "WORKER_TAGS", "PUBLIC_BASE_UR
 KEPT = {"TUNEFLEET_CHAOS_ROUNDS"}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_environment(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Give the whole run a home of its own: no test reads a developer's key, or finds a developer's job."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Give the whole run an environment of its own: no test reads a developer's key, or finds a developer's job.
+
+    Done before any test module is imported, because the libraries read their variables at import.
+    """
     for name in list(os.environ):
         if (name.startswith(OURS) or name in EXACT) and name not in KEPT:
             del os.environ[name]
-    os.environ["TUNEFLEET_HOME"] = str(tmp_path_factory.mktemp("home"))
+    folder = tempfile.TemporaryDirectory(prefix="tunefleet-tests-", ignore_cleanup_errors=True)
+    config.add_cleanup(folder.cleanup)
+    os.environ["TUNEFLEET_HOME"] = str(Path(folder.name, "home"))
+    os.environ["HF_HOME"] = str(Path(folder.name, "hf"))
     os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ.setdefault("HF_HOME", str(tmp_path_factory.mktemp("hf")))
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Two threads of torch beside server and worker on two cores are slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 @pytest.fixture
