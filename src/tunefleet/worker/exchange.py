@@ -30,7 +30,7 @@ from tunefleet.worker.outbox import Draft, Outbox
 
 logger = logging.getLogger(__name__)
 
-_BACKOFF_S: Final = (0.1, 5.0)
+_BACKOFF_S: Final = (0.1, 2.0)
 _EMPTY_PAUSE_S: Final = 0.2
 """Pause after an answer that came early and said nothing, so that a confused server is not flooded."""
 
@@ -70,6 +70,7 @@ class Exchanger:
         self._busy = 0
         self._away = False
         self._sent = 0
+        self._failures = 0
         self._said_version = -1
         self._wait_s = 0.0
         self._hands = [threading.Thread(target=self._hand, name=f"exchange-{side}", daemon=True) for side in "ab"]
@@ -155,15 +156,17 @@ class Exchanger:
         return draft, self._sent
 
     def _send(self, draft: Draft) -> ExchangeReply | None:
-        """Return the answer; `None` if the draft is stale: the server was away, or did not know the session."""
+        """Return the answer; `None` if the draft is stale: the server was away, or did not know the worker."""
         try:
-            return self._link.exchange(draft.request)
+            reply = self._link.exchange(draft.request)
         except UnreachableError as error:
-            if self._stop.is_set():
-                return None
-            logger.warning("The server is away, jobs go on: %s", error)
+            if not self._stop.is_set():
+                self._note_failure("The server is away, jobs go on", error)
         except NotFoundError as error:
-            logger.info("The server does not know this worker any more: %s", error)
+            self._note_failure("The server does not know this worker any more", error)
+        else:
+            self._failures = 0
+            return reply
         self._away = True
         try:
             self._register_again()
@@ -171,12 +174,21 @@ class Exchanger:
             self._away = False
         return None
 
+    def _note_failure(self, what: str, error: TunefleetError) -> None:
+        """Say the first failure in a row aloud; slow down from the second: the server answers, but cannot exchange."""
+        self._failures += 1
+        logger.log(logging.WARNING if self._failures == 1 else logging.DEBUG, "%s: %s", what, error)
+        if self._failures > 1:
+            first, longest = _BACKOFF_S
+            self._stop.wait(min(longest, first * 2.0 ** min(self._failures, 16)))
+
     def _register_again(self) -> None:
-        """Register until the server answers: it may have been restarted, or have given this session up."""
+        """Register until the server answers: it may have been restarted, or have given this worker up."""
         reply = register_patiently(self._mind, self._stop)
         if reply is not None:
             self._wait_s = reply.hold_s
-            logger.info("The server is back.")
+            if self._failures == 1:
+                logger.info("The server is back.")
 
 
 def register_patiently(
@@ -196,7 +208,7 @@ def register_patiently(
     try:
         for attempt in Retrying(
             retry=retry_if_exception_type(UnreachableError),
-            wait=wait_exponential(multiplier=first, max=longest) + wait_random(0, first),
+            wait=wait_exponential(multiplier=first, max=longest) + wait_random(0, 2 * first),
             stop=stop_when_event_set(stop),
             sleep=sleep_using_event(stop),
             before_sleep=before_sleep,

@@ -125,6 +125,7 @@ def test_news_go_out_at_once_on_a_second_connection(stages: list[Stage]) -> None
     stage.until(lambda: any(reply.finished for reply in stage.mind.handled))
     assert time.monotonic() - began < 1.0
     assert stage.link.most_open == 2
+    stage.gate.set()
     stage.until(lambda: stage.link.requests[-1].finishes == ())
 
 
@@ -181,6 +182,17 @@ def test_an_absent_server_is_registered_with_anew_and_nothing_is_lost(stages: li
     stage.until(lambda: any(reply.finished for reply in stage.mind.handled))
     assert stage.mind.registered == 3
     assert not stage.fatal
+
+
+def test_a_server_that_registers_but_cannot_exchange_is_asked_ever_more_slowly(stages: list[Stage]) -> None:
+    def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
+        raise UnreachableError("500")
+
+    stage = Stage(answer)
+    stages.append(stage)
+    stage.exchanger.start(3.0)
+    time.sleep(1.0)
+    assert len(stage.link.requests) <= 5
 
 
 def test_a_worker_that_the_server_does_not_know_registers_again(stages: list[Stage]) -> None:
