@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services.roster import Presences
@@ -33,7 +32,7 @@ def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
     reason = TaskReason.CANCELLED_BY_USER
     attempts.store(
         connection,
-        [replace(a, state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open],
+        [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open],
     )
     switch(connection, [Move(row, reason, changes={"error": None}) for row in rows], now)
     wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
@@ -37,7 +36,7 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
     attempts.store(
         connection,
         [
-            replace(attempt, state="void", reason=reason.value, error=error, finished_at=now)
+            attempt._replace(state="void", reason=reason.value, error=error, finished_at=now)
             for attempt, reason, error in endings
         ],
     )

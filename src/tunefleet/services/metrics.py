@@ -33,10 +33,10 @@ _TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 @dataclass(slots=True)
 class _Parsed:
-    """Records of a batch; sequence numbers are theirs, the launch's number is not known yet."""
+    """Records of a batch as rows from `seq` on; task and launch number are not known yet."""
 
-    points: list[dict[str, Any]] = field(default_factory=list)
-    records: list[dict[str, Any]] = field(default_factory=list)
+    points: list[tuple[Any, ...]] = field(default_factory=list)
+    records: list[tuple[Any, ...]] = field(default_factory=list)
     told: list[tuple[int, str, float | None, dict[str, Any]]] = field(default_factory=list)
     launch: dict[str, Any] | None = None
     progress: tuple[int, str] | None = None
@@ -62,7 +62,7 @@ def _parse(lines: Sequence[str], from_seq: int) -> _Parsed:
             record = orjson.loads(line)
             _sort(parsed, seq, line, record)
         except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, IndexError):
-            parsed.records.append({"seq": seq, "type": "unreadable", "body": line})
+            parsed.records.append((seq, "unreadable", line))
     return parsed
 
 
@@ -71,16 +71,16 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
     if kind == "metric":
         window = record.get("window") or (None, None)
         parsed.points.append(
-            {
-                "seq": seq,
-                "series": str(record.get("series", "train")),
-                "step": int(record["step"]),
-                "epoch": None if record.get("epoch") is None else float(record["epoch"]),
-                "at": float(record["at"]),
-                "window_from": window[0],
-                "window_to": window[1],
-                "values_json": orjson.dumps(dict(record["values"])).decode(),
-            }
+            (
+                seq,
+                str(record.get("series", "train")),
+                int(record["step"]),
+                None if record.get("epoch") is None else float(record["epoch"]),
+                float(record["at"]),
+                window[0],
+                window[1],
+                orjson.dumps(dict(record["values"])).decode(),
+            )
         )
     elif kind == "progress":
         parsed.progress = (seq, line)
@@ -89,7 +89,7 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
             parsed.launch = {"from_step": int(record.get("from_step", 0)), "checkpoint": record.get("checkpoint")}
         if kind in _TOLD:
             parsed.told.append((seq, kind, record.get("at"), record))
-        parsed.records.append({"seq": seq, "type": str(kind), "body": line})
+        parsed.records.append((seq, str(kind), line))
 
 
 def _store(connection: Connection, *, attempt: AttemptActor, batch: JournalBatch, parsed: _Parsed, now: float) -> int:
@@ -114,9 +114,8 @@ def _store(connection: Connection, *, attempt: AttemptActor, batch: JournalBatch
 
 
 def _store_new(connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int) -> None:
-    key = {"task_id": launch.task_id, "launch_number": launch.number}
-    points = [{**key, **point} for point in parsed.points if point["seq"] >= stored]
-    records = [{**key, **record} for record in parsed.records if record["seq"] >= stored]
+    points = [(launch.task_id, launch.number, *point) for point in parsed.points if point[0] >= stored]
+    records = [(launch.task_id, launch.number, *record) for record in parsed.records if record[0] >= stored]
     journal.add_records(connection, points, records)
     if parsed.launch is not None and stored == 0:
         journal.resume_from(connection, launch, **parsed.launch)

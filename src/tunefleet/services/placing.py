@@ -13,7 +13,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, attempts, queue, wake
-from tunefleet.store.rows import TaskRow
+from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.task_moves import Move, switch
 
 PRIORITY_S: Final = 600.0
@@ -82,12 +82,10 @@ def _offer(connection: Connection, assignments: tuple[Assignment, ...], rows: di
         row = rows[assignment.task_id]
         attempt_id, number = new_ordered_id("att"), row.attempts + 1
         opened.append(
-            {
-                "id": attempt_id, "task_id": row.id, "task_seq": row.seq, "number": number,
-                "worker_id": assignment.worker_id,
-                "kind": row.kind, "slot_class": row.slot_class, "requirement_key": row.requirement_key,
-                "state": "offered", "offered_at": now,
-            }
+            AttemptRow(
+                attempt_id, row.id, row.seq, number, assignment.worker_id, row.kind, row.slot_class,
+                row.requirement_key, "offered", None, None, now, None, None,
+            )
         )  # fmt: skip
         changes = {
             "attempt_id": attempt_id, "attempts": number, "worker_id": assignment.worker_id,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import endings
@@ -77,4 +75,4 @@ def _row(before: WorkerRow | None, actor: Actor, request: RegisterRequest, now: 
         registered_at=now,
         last_seen_at=now,
     )
-    return new if before is None else replace(new, registered_at=before.registered_at)
+    return new if before is None else new._replace(registered_at=before.registered_at)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -169,7 +169,7 @@ def _accept(
 ) -> None:
     if not offered:
         return
-    taken = [replace(row, state="accepted", accepted_at=now) for row in offered]
+    taken = [row._replace(state="accepted", accepted_at=now) for row in offered]
     attempts.store(connection, taken)
     found.update((row.id, row) for row in taken)
     changes = {"started_at": now, "queue_deadline": None, "error": None}
@@ -197,8 +197,9 @@ def _finish(
         error = None if finish.error is None else scrub(finish.error)
         reason = reason_of(finish.outcome, finish.reason)
         move = settle(task, reason, now, error=error)
-        ended.append(replace(attempt, state="finished", reason=move.reason.value, error=error, finished_at=now))
-        moves.append(replace(move, data={"attempt": attempt.number, **move.data}))
+        ended.append(attempt._replace(state="finished", reason=move.reason.value, error=error, finished_at=now))
+        move.data["attempt"] = attempt.number
+        moves.append(move)
         detail = None if finish.detail is None else scrub(finish.detail)
         delivered = finish.outcome == "completed" and move.reason is reason
         outcomes.append((task.seq, _envelope(task, attempt, finish, now) if delivered else None, detail))

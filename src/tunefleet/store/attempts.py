@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
 
 from sqlalchemy import Boolean, Connection, bindparam, delete, insert, literal_column, select, update
 
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.tables import attempts, task_documents, tasks
 
@@ -16,7 +17,7 @@ _OPEN = literal_column("attempts.state IN ('offered', 'accepted')", Boolean)
 _BY_IDS = select(attempts).where(attempts.c.id.in_(bindparam("ids", expanding=True))).with_for_update()
 _OF_WORKER = select(attempts).where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
 _ALL_OPEN = select(attempts).where(_OPEN)
-_UPDATE = (
+_UPDATE = Bulk(
     update(attempts)
     .where(attempts.c.id == bindparam("b_id"))
     .values(
@@ -25,8 +26,11 @@ _UPDATE = (
         error=bindparam("b_error"),
         accepted_at=bindparam("b_accepted_at"),
         finished_at=bindparam("b_finished_at"),
-    )
+    ),
+    ["b_id", "b_state", "b_reason", "b_error", "b_accepted_at", "b_finished_at"],
 )
+_parameters = attrgetter("id", "state", "reason", "error", "accepted_at", "finished_at")
+_INSERT = Bulk(insert(attempts), AttemptRow._fields)
 _OFFERS = (
     select(
         attempts.c.id,
@@ -89,9 +93,9 @@ class OfferRow:
     inputs: str
 
 
-def insert_all(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+def insert_all(connection: Connection, rows: Sequence[AttemptRow]) -> None:
     """Open attempts."""
-    connection.execute(insert(attempts), list(rows))
+    _INSERT.run(connection, rows)
 
 
 def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, AttemptRow]:
@@ -126,19 +130,7 @@ def of_task(connection: Connection, row: TaskRow) -> list[AttemptRow]:
 
 def store(connection: Connection, rows: Iterable[AttemptRow]) -> None:
     """Write the changed state of attempts."""
-    parameters = [
-        {
-            "b_id": row.id,
-            "b_state": row.state,
-            "b_reason": row.reason,
-            "b_error": row.error,
-            "b_accepted_at": row.accepted_at,
-            "b_finished_at": row.finished_at,
-        }
-        for row in rows
-    ]
-    if parameters:
-        connection.execute(_UPDATE, parameters)
+    _UPDATE.run(connection, [_parameters(row) for row in rows])
 
 
 def offers(connection: Connection, attempt_ids: Sequence[str]) -> list[OfferRow]:

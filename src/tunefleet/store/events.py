@@ -9,11 +9,12 @@ from typing import Any
 import orjson
 from sqlalchemy import Connection, delete, func, insert, select
 
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import EventRow, TaskRow
 from tunefleet.store.tables import DEFAULT_PROJECT, events, tasks, workflows
 from tunefleet.store.writer import wake
 
-_INSERT = insert(events)
+_INSERT = Bulk(insert(events), ["project", "at", "kind", "task_id", "workflow_id", "workflow_seq", "worker_id", "data"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +48,11 @@ def append(connection: Connection, new: Sequence[Event]) -> None:
     """Append events, and wake who waits for them."""
     if not new:
         return
-    connection.execute(
-        _INSERT,
-        [
-            {
-                "project": event.project,
-                "at": event.at,
-                "kind": event.kind,
-                "task_id": event.task_id,
-                "workflow_id": event.workflow_id,
-                "workflow_seq": event.workflow_seq,
-                "worker_id": event.worker_id,
-                "data": orjson.dumps(event.data).decode(),
-            }
-            for event in new
-        ],
-    )
+    rows = [
+        (e.project, e.at, e.kind, e.task_id, e.workflow_id, e.workflow_seq, e.worker_id, orjson.dumps(e.data).decode())
+        for e in new
+    ]
+    _INSERT.run(connection, rows)
     wake(connection, "events")
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
 
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import LaunchRow, PointRow
 from tunefleet.store.tables import journal_records, launches, metric_points
 
 _OF_TASK = select(launches).where(launches.c.task_id == bindparam("task_id")).order_by(launches.c.number)
 _OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expanding=True)))
 _ONE = select(launches).where(launches.c.task_id == bindparam("task_id"), launches.c.launch == bindparam("launch"))
-_POINT = insert(metric_points)
-_RECORD = insert(journal_records)
+_POINT = Bulk(insert(metric_points), [column.name for column in metric_points.c])
+_RECORD = Bulk(insert(journal_records), [column.name for column in journal_records.c])
 
 
 def launch(connection: Connection, task_id: str, launch_id: str) -> LaunchRow | None:
@@ -76,14 +77,10 @@ def advance(connection: Connection, row: LaunchRow, *, cursor: int, progress: st
     )
 
 
-def add_records(
-    connection: Connection, points: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]
-) -> None:
-    """Store metric points and other records."""
-    if points:
-        connection.execute(_POINT, list(points))
-    if records:
-        connection.execute(_RECORD, list(records))
+def add_records(connection: Connection, points: Sequence[Sequence[Any]], records: Sequence[Sequence[Any]]) -> None:
+    """Store metric points and other records; each is a row in the order of its table's columns."""
+    _POINT.run(connection, points)
+    _RECORD.run(connection, records)
 
 
 def visible_points(connection: Connection, task_id: str, *, series: str, after_step: int | None) -> list[PointRow]:

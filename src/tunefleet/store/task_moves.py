@@ -7,7 +7,8 @@ again is the caller's decision.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 from sqlalchemy import Connection, bindparam, case, insert, update
@@ -15,6 +16,7 @@ from sqlalchemy import Connection, bindparam, case, insert, update
 from tunefleet.lifecycle import task as lifecycle
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.store import events
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import task_documents, tasks, workflows
@@ -24,13 +26,15 @@ _COLUMNS: Final = (
     "status", "reason", "error", "attempts", "failures", "losses", "attempt_id", "worker_id", "desired", "generation",
     "reached", "queue_deadline", "queued_at", "ready_at", "started_at", "finished_at", "version",
 )  # fmt: skip
-_UPDATE = (
-    update(tasks).where(tasks.c.seq == bindparam("b_seq")).values({name: bindparam(f"b_{name}") for name in _COLUMNS})
+_UPDATE = Bulk(
+    update(tasks).where(tasks.c.seq == bindparam("b_seq")).values({name: bindparam(f"b_{name}") for name in _COLUMNS}),
+    ["b_seq", *(f"b_{name}" for name in _COLUMNS)],
 )
+_parameters = attrgetter("seq", *_COLUMNS)
 _left = workflows.c.open_tasks - bindparam("b_final")
 _failed = workflows.c.failed_tasks + bindparam("b_failed")
 _cancelled = workflows.c.cancelled_tasks + bindparam("b_cancelled")
-_CLOSE = (
+_CLOSE = Bulk(
     update(workflows)
     .where(workflows.c.id == bindparam("b_id"))
     .values(
@@ -39,7 +43,8 @@ _CLOSE = (
         cancelled_tasks=_cancelled,
         status=case((_left > 0, "running"), (_failed > 0, "failed"), (_cancelled > 0, "cancelled"), else_="completed"),
         finished_at=case((_left > 0, None), else_=bindparam("b_at")),
-    )
+    ),
+    ["b_id", "b_final", "b_failed", "b_cancelled", "b_at"],
 )
 _KINDS: Final = {
     TaskReason.READY: "task.queued",
@@ -133,7 +138,7 @@ def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[Ta
     if not moves:
         return []
     after = [_moved(move, now) for move in moves]
-    connection.execute(_UPDATE, [_parameters(row) for row in after])
+    _UPDATE.run(connection, [_parameters(row) for row in after])
     events.append(connection, [_event(move, row, now) for move, row in zip(moves, after, strict=True)])
     _close_workflows(connection, after, now)
     if any(row.status == TaskStatus.QUEUED for row in after):
@@ -149,11 +154,7 @@ def _moved(move: Move, now: float) -> TaskRow:
         fixed |= {"attempt_id": None, "worker_id": None, "desired": "run", "started_at": None}
     elif status.final:
         fixed |= {"finished_at": now}
-    return replace(move.task, **{**fixed, **move.changes})
-
-
-def _parameters(row: TaskRow) -> dict[str, Any]:
-    return {"b_seq": row.seq, **{f"b_{name}": getattr(row, name) for name in _COLUMNS}}
+    return move.task._replace(**{**fixed, **move.changes})
 
 
 def _event(move: Move, row: TaskRow, now: float) -> Event:
@@ -173,11 +174,4 @@ def _close_workflows(connection: Connection, rows: Sequence[TaskRow], now: float
             count[0] += 1
             count[1] += status is TaskStatus.FAILED
             count[2] += status is TaskStatus.CANCELLED
-    if counts:
-        connection.execute(
-            _CLOSE,
-            [
-                {"b_id": id_, "b_final": count[0], "b_failed": count[1], "b_cancelled": count[2], "b_at": now}
-                for id_, count in counts.items()
-            ],
-        )
+    _CLOSE.run(connection, [(id_, *count, now) for id_, count in counts.items()])

@@ -8,6 +8,7 @@ from typing import Final
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
 from tunefleet.lifecycle.task import FINAL
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import DocumentRow, TaskRow
 from tunefleet.store.tables import requirements, task_documents, task_inputs, tasks, workflows
 
@@ -15,10 +16,11 @@ _FINAL: Final = tuple(status.value for status in FINAL)
 _BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
 _LOCKED = _BY_IDS.with_for_update()
 _DOCUMENTS = select(task_documents).where(task_documents.c.task_seq.in_(bindparam("seqs", expanding=True)))
-_OUTCOME = (
+_OUTCOME = Bulk(
     update(task_documents)
     .where(task_documents.c.task_seq == bindparam("b_task_seq"))
-    .values(result=bindparam("b_result"), detail=bindparam("b_detail"))
+    .values(result=bindparam("b_result"), detail=bindparam("b_detail")),
+    ["b_task_seq", "b_result", "b_detail"],
 )
 _DESIRE = (
     update(tasks)
@@ -117,16 +119,14 @@ def document(connection: Connection, row: TaskRow) -> DocumentRow:
     return DocumentRow(*connection.execute(_DOCUMENTS, {"seqs": [row.seq]}).one())
 
 
-def set_outcomes(connection: Connection, outcomes: Iterable[tuple[int, str | None, str | None]]) -> None:
+def set_outcomes(connection: Connection, outcomes: Sequence[tuple[int, str | None, str | None]]) -> None:
     """Store result and traceback of tasks.
 
     Args:
         connection: Of the caller's transaction.
         outcomes: The task's `seq`, result envelope as JSON, traceback.
     """
-    rows = [{"b_task_seq": seq, "b_result": result, "b_detail": detail} for seq, result, detail in outcomes]
-    if rows:
-        connection.execute(_OUTCOME, rows)
+    _OUTCOME.run(connection, outcomes)
 
 
 def desire(connection: Connection, task_id: str, action: str) -> None:

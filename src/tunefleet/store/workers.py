@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
@@ -27,7 +26,7 @@ def all_rows(connection: Connection) -> list[WorkerRow]:
 
 def put(connection: Connection, row: WorkerRow) -> None:
     """Store a worker, new or changed; who keeps a copy of the fleet is woken."""
-    values = asdict(row)
+    values = row._asdict()
     if connection.execute(update(workers).where(workers.c.id == row.id).values(values)).rowcount == 0:
         connection.execute(insert(workers).values(values))
     wake(connection, "fleet", "placement")
