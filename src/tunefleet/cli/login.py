@@ -10,19 +10,40 @@ from rich.text import Text
 
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import examples
+from tunefleet.cli.session import connect
 from tunefleet.client import Client
 from tunefleet.client.connection import Connection, normalise, write_client_file
 from tunefleet.errors import AuthError
 from tunefleet.settings import ClientSettings, load
 
 
-@examples("tunefleet login http://gpu-box:8000", "tunefleet login http://gpu-box:8000 < key.txt")
-def login(url: Annotated[str, typer.Argument(metavar="URL", help="The server.")], *, as_json: Json = False) -> None:
-    """Save the URL and key of a server for this user.
+@examples("tunefleet login http://gpu-box:8000", "tunefleet login http://gpu-box:8000 < key.txt", "tunefleet login")
+def login(
+    url: Annotated[str | None, typer.Argument(metavar="URL", help="The server; without it: a link.")] = None,
+    *,
+    as_json: Json = False,
+) -> None:
+    """Save a server's URL and key for this user; without URL, print a login link.
 
     The key is asked for, or read from standard input: on the command line everybody on this machine could see it.
+    The link opens one browser session on the server that this user is logged in to, once and within ten minutes.
     """
-    base = normalise(url)
+    if url is None:
+        _print_link(as_json=as_json)
+    else:
+        _save(normalise(url), as_json=as_json)
+
+
+def _print_link(*, as_json: bool) -> None:
+    with connect() as client:
+        code = client.login_code()
+    if as_json:
+        print_json(code)
+    else:
+        say(code.url)
+
+
+def _save(base: str, *, as_json: bool) -> None:
     secret = typer.prompt(f"API key for {base}", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read()
     secret = secret.strip()
     if not secret:

@@ -70,7 +70,7 @@ def _announce(run: Run) -> None:
     say(Text.assemble("Submitted ", (task.name, "head"), " as ", (task.id, "id"), "."))
     for warning in run.workflow.warnings:
         err().print(Text(f"Warning: {warning}", style="warn"))
-    if task.why:
+    if task.why and not run.workflow.warnings:
         say(f"It waits: {task.why}", style="dim")
     say(f"Follow it: tunefleet follow {task.id}", style="dim")
 
