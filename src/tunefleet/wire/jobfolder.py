@@ -66,6 +66,26 @@ class JobFolder:
         return self.root / "lock"
 
     @property
+    def process_json(self) -> Path:
+        """Which process the trainer is, written by itself before it starts."""
+        return self.root / "process.json"
+
+    @property
+    def cancel_json(self) -> Path:
+        """Names the launch that was to be cancelled; written before the first attempt to end it."""
+        return self.root / "cancel.json"
+
+    @property
+    def commands_json(self) -> Path:
+        """The control commands of the job and what became of them."""
+        return self.root / "commands.json"
+
+    @property
+    def end_json(self) -> Path:
+        """How the newest launch ended, written once its supervisor's owner has taken note."""
+        return self.root / "end.json"
+
+    @property
     def checkpoints_dir(self) -> Path:
         """`checkpoint-<step>` folders."""
         return self.root / "checkpoints"
@@ -121,6 +141,25 @@ class JobStatus(Message):
     error_kind: Literal["input", "oom", "disk", "network", "bug"] | None = None
     traceback: str | None = None
     values: dict[str, float | str] = Field(default_factory=dict)
+
+
+class JobProcess(Message):
+    """`process.json`: the trainer process of a launch, named so that a recycled pid is not taken for it.
+
+    Args:
+        pid: Also the id of its process group.
+        process_started_at: Seconds since boot; null where the system does not say.
+        log_offset: Where this launch begins in `train.log`.
+        warm: Whether it was forked with the libraries already imported.
+    """
+
+    launch: str
+    pid: int
+    process_started_at: float | None = None
+    boot_id: str | None = None
+    started_at: float
+    log_offset: int = 0
+    warm: bool = False
 
 
 class JobExit(Message):

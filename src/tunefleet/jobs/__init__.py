@@ -1,0 +1,34 @@
+"""The supervisor of job processes: launch, adopt, steer, end, ship what they write.
+
+A job is a process group of its own that outlives whoever started it; everything that is known about it lies in its
+job folder. Knows no server, no link and no training library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tunefleet.jobs.classify import JobEnd
+    from tunefleet.jobs.handle import JobHandle
+    from tunefleet.jobs.shipper import JournalShipper, Sink
+    from tunefleet.jobs.supervisor import Supervisor, new_launch_id
+
+__all__ = ["JobEnd", "JobHandle", "JournalShipper", "Sink", "Supervisor", "new_launch_id"]
+
+_HOMES = {
+    "JobEnd": "classify",
+    "JobHandle": "handle",
+    "JournalShipper": "shipper",
+    "Sink": "shipper",
+    "Supervisor": "supervisor",
+    "new_launch_id": "supervisor",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # Lazy: the keeper is one process a job, and must not pay for what only the supervisor needs.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

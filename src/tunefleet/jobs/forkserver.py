@@ -1,0 +1,263 @@
+"""The fork server: has imported the training libraries and forks a keeper for each job.
+
+It only imports; it runs no tensor operation, opens no CUDA context and starts no thread, because a child would inherit
+what it cannot use. Before each fork that is checked; a server that is no longer fit ends, and jobs start cold. It
+waits for nobody: keepers are of their own.
+
+As a program: `python -m tunefleet.jobs.forkserver SOCKET IDLE_S`, the jobs' environment as JSON on standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import logging
+import os
+import random
+import select
+import signal
+import socket
+import struct
+import sys
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import tunefleet
+from tunefleet import settings
+from tunefleet.jobs import locks
+from tunefleet.jobs.environment import job_environment
+from tunefleet.jobs.keeper import PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
+
+logger = logging.getLogger(__name__)
+
+PRELOAD = (
+    "torch",
+    "transformers.trainer",
+    "datasets",
+    "peft",
+    "trl.trainer.sft_trainer",
+    PROGRAM,
+    "tunefleet.programs.train",
+)
+LAZY = frozenset({"bitsandbytes", "deepspeed", "wandb", "liger_kernel"})
+"""Packages that touch a device or start threads when they are imported; they stay unexecuted until first used."""
+
+_MAX_REQUEST_BYTES = 4096
+_REQUEST_S = 5.0
+
+
+class LazyFinder(importlib.abc.MetaPathFinder):
+    """Finds the packages in `LAZY` as usual, but lets them execute only when an attribute is asked for."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the usual spec with a lazy loader, or None for any other module."""
+        if fullname not in LAZY:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec
+
+
+@dataclass(frozen=True)
+class Fitness:
+    """What the process was like when its imports were done; a fork needs it to be so still."""
+
+    threads: int
+    packages: tuple[Any, ...]
+
+    @classmethod
+    def now(cls) -> Fitness:
+        """Describe the process as it is."""
+        return cls(len(os.listdir("/proc/self/task")), _packages())  # noqa: PTH208 - names only, once a fork
+
+    def fault(self) -> str | None:
+        """Return why a fork would be unsafe or stale, or None."""
+        now = Fitness.now()
+        torch = sys.modules.get("torch")
+        if now.threads != self.threads:
+            return f"it has {now.threads} threads instead of {self.threads}"
+        if torch is not None and torch.cuda.is_initialized():
+            return "CUDA has been initialised in it"
+        if _open_devices():
+            return f"it has opened {_open_devices()[0]}"
+        if now.packages != self.packages:
+            return "an installed package has changed"
+        return None
+
+
+def preload() -> None:
+    """Import what jobs need; what is not installed is left out, a job that needs it will say so."""
+    sys.meta_path.insert(0, LazyFinder())
+    for name in PRELOAD:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            logger.warning("%s is not preloaded: %s", name, error)
+    gc.collect()
+    # Objects of the imports are never looked at again, so that the children share their pages.
+    gc.freeze()
+
+
+def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, idle_s: float) -> Held | None:
+    """Fork a keeper for each request, until nobody has asked for `idle_s` seconds or a fork would be unsafe.
+
+    Returns:
+        None in the server; in a trainer that it led to, the job to run.
+    """
+    while select.select([listener], [], [], idle_s)[0]:
+        connection = listener.accept()[0]
+        folder = _request(connection)
+        if folder is None:
+            connection.close()
+            continue
+        fault = fitness.fault()
+        if fault is not None:
+            reply(connection.detach(), ok=False, code="stale", message=fault)
+            logger.warning("The fork server ends: %s", fault)
+            return None
+        if os.fork() == 0:
+            listener.close()
+            os.close(lock_fd)
+            return _keep(folder, connection.detach())
+        connection.close()
+    logger.info("The fork server ends: nobody has asked for a job in %.0f s", idle_s)
+    return None
+
+
+def run(held: Held, base_env: Mapping[str, str]) -> int:
+    """Be the trainer: take its environment, threads and seeds, and run the program.
+
+    Returns:
+        The exit code of the process.
+    """
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, LazyFinder)]
+    environment = job_environment(base_env, held.job)
+    settings.replace_environment(environment)
+    os.chdir(held.folder)
+    sys.argv = [PROGRAM, str(held.folder)]
+    random.seed()
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    if numpy is not None:
+        numpy.random.seed()
+    if torch is not None:
+        torch.seed()
+        torch.set_num_threads(_threads(environment))
+    return int(importlib.import_module(PROGRAM).main(held.folder) or 0)
+
+
+def _keep(folder: Path, reply_fd: int) -> Held:
+    """Be the keeper; returns only in the trainer."""
+    try:
+        os.setsid()
+        # With the server's setting the keeper could not wait for its child.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        held = hold(folder)
+        pid = fork_trainer(held, reply_fd, warm=True)
+        if pid == 0:
+            return held
+        wait(held, pid)
+    except RefusedError as refusal:
+        reply(reply_fd, ok=False, code=refusal.code, message=str(refusal))
+        _leave(1)
+    except BaseException:  # noqa: BLE001 - the edge of a process: nothing may unwind into the server's code
+        traceback.print_exc()
+        _leave(1)
+    _leave(0)
+
+
+def _leave(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without the libraries' exit handlers: they belong to the server.
+    os._exit(code)
+
+
+def _request(connection: socket.socket) -> Path | None:
+    """Return the job folder that a process of this user asks for."""
+    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid != os.geteuid():
+        logger.warning("A request of user %s is refused", uid)
+        return None
+    connection.settimeout(_REQUEST_S)
+    try:
+        line = connection.recv(_MAX_REQUEST_BYTES)
+    except OSError:
+        return None
+    connection.settimeout(None)
+    folder = Path(os.fsdecode(line.rstrip(b"\n")))
+    # Whoever only looks whether the server listens sends nothing.
+    return folder if line.endswith(b"\n") and folder.is_absolute() and (folder / "job.json").is_file() else None
+
+
+def _threads(environment: Mapping[str, str]) -> int:
+    given = environment.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else len(os.sched_getaffinity(0))
+
+
+def _open_devices() -> list[str]:
+    links = []
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names only, once a fork
+        with contextlib.suppress(OSError):
+            links.append(str(Path(f"/proc/self/fd/{name}").readlink()))
+    return [link for link in links if link.startswith("/dev/nvidia")]
+
+
+def _packages() -> tuple[Any, ...]:
+    """Return what changes when a package is installed, upgraded or removed, or our own code is edited."""
+    folders = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
+    ours = Path(tunefleet.__path__[0]).rglob("*.py")
+    return (
+        tuple(folder.stat().st_mtime_ns for folder in folders),
+        max((file.stat().st_mtime_ns for file in ours), default=0),
+    )
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    raise SystemExit(0)
+
+
+def main(arguments: list[str]) -> int:
+    """Serve one socket; returns in the server at its end, and in each trainer at the trainer's.
+
+    Args:
+        arguments: The socket's path and the idle time in seconds.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
+    path, idle_s = Path(arguments[0]), float(arguments[1])
+    base_env: dict[str, str] = json.load(sys.stdin.buffer)
+    lock_fd = locks.take(path.with_suffix(".lock"))
+    if lock_fd is None:
+        return 0  # another one serves
+    os.set_inheritable(lock_fd, False)
+    path.unlink(missing_ok=True)
+    server = os.getpid()
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(path))
+            # Before the imports: whoever asks now is served when they are done.
+            listener.listen(64)
+            preload()
+            held = serve(listener, lock_fd, Fitness.now(), idle_s)
+    finally:
+        if os.getpid() == server:
+            for suffix in (".sock", ".log", ".lock"):
+                path.with_suffix(suffix).unlink(missing_ok=True)
+    return 0 if held is None else run(held, base_env)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,166 @@
+"""The keeper: the parent of one trainer process, in a session of its own.
+
+It holds the job's lock, forks the trainer, waits, removes what the trainer left in its process group, and writes
+`exit.json`. It depends on nobody: server, worker and fork server may die, the job ends properly. If the keeper is
+killed the trainer goes on, and its `status.json` tells the end. Standard library only: there is one a job.
+
+As a program (a cold start): `python -m tunefleet.jobs.keeper FOLDER REPLY_FD`; the trainer is a fresh interpreter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tunefleet.attach import identity
+from tunefleet.attach.files import read_json, write_json
+from tunefleet.errors import TunefleetError
+from tunefleet.jobs import gpus, locks
+
+PROGRAM = "tunefleet.programs.run"
+_PATIENCE_S = 5.0
+_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job whose locks this process and its children hold."""
+
+    folder: Path
+    job: dict[str, Any]
+    log_offset: int
+
+
+class RefusedError(Exception):
+    """The job cannot start; `code` is `busy`, `ended` or `machine`."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def hold(folder: Path) -> Held:
+    """Take the job's locks and make this process its keeper: output to the log, no terminal, own session.
+
+    Raises:
+        RefusedError: If the job lives already, this launch has ended before, or a GPU is taken.
+    """
+    job = read_json(folder / "job.json")
+    if job is None:
+        raise RefusedError("machine", f"{folder} has no readable job.json.")
+    if locks.take(folder / "lock", patience_s=_PATIENCE_S) is None:
+        raise RefusedError("busy", f"Job {job['job_id']} is running already.")
+    if (read_json(folder / "exit.json") or {}).get("launch") == job["launch"]:
+        raise RefusedError("ended", f"Launch {job['launch']} of job {job['job_id']} has ended before.")
+    if job.get("endpoint_dir"):
+        try:
+            gpus.claim(gpus.ledger_dir(Path(job["endpoint_dir"])), job.get("gpus") or (), job["job_id"])
+        except TunefleetError as error:
+            raise RefusedError("machine", str(error)) from None
+    # What an earlier launch left would be taken for the end of this one.
+    for name in ("exit.json", "status.json", "cancel.json", "end.json", "process.json"):
+        (folder / name).unlink(missing_ok=True)
+    return Held(folder, job, _redirect(folder / "train.log"))
+
+
+def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
+    """Fork the trainer into a process group of its own; it says who it is before anything else.
+
+    Args:
+        held: What `hold` returned.
+        reply_fd: Told that the job runs; closed in both processes.
+        warm: Whether the libraries are imported already.
+
+    Returns:
+        The trainer's pid in the keeper, 0 in the trainer.
+    """
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    pid = os.fork()
+    if pid:
+        os.close(reply_fd)
+        return pid
+    os.setpgid(0, 0)
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    process = {
+        "launch": held.job["launch"],
+        "pid": os.getpid(),
+        "process_started_at": identity.process_started_at(os.getpid()),
+        "boot_id": identity.boot_id(),
+        "started_at": time.time(),
+        "log_offset": held.log_offset,
+        "warm": warm,
+    }
+    write_json(held.folder / "process.json", process, sync=True)
+    reply(reply_fd, ok=True, pid=os.getpid())
+    return 0
+
+
+def wait(held: Held, pid: int) -> None:
+    """Wait for the trainer, end what it left behind, and write how it ended."""
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    # Before the trainer is reaped: as long as its pid is taken, the group's number can be nobody else's.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    end = {"launch": held.job["launch"], "pid": pid, "returncode": returncode, "at": time.time()}
+    write_json(held.folder / "exit.json", end, sync=True)
+
+
+def reply(fd: int, **fields: Any) -> None:
+    """Answer whoever asked for the start, if he still listens, and close the line."""
+    try:
+        os.write(fd, json.dumps(fields).encode() + b"\n")
+    except OSError as error:
+        # The job's fate is in its folder; nobody has to hear this.
+        sys.stderr.write(f"The supervisor does not listen any more: {error}\n")
+    finally:
+        os.close(fd)
+
+
+def _redirect(log: Path) -> int:
+    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for source, target in ((nothing, 0), (out, 1), (out, 2)):
+        os.dup2(source, target)
+        os.close(source)
+    return log.stat().st_size
+
+
+def _exec(held: Held) -> NoReturn:
+    os.chdir(held.folder)
+    os.execv(sys.executable, [sys.executable, "-P", "-u", "-m", PROGRAM, str(held.folder)])
+
+
+def main(arguments: list[str]) -> int:
+    """Keep one job whose trainer starts in a fresh interpreter.
+
+    Args:
+        arguments: The job folder and the descriptor to answer on. The environment is already the trainer's.
+    """
+    folder, reply_fd = Path(arguments[0]), int(arguments[1])
+    os.set_inheritable(reply_fd, False)
+    try:
+        held = hold(folder)
+    except RefusedError as refusal:
+        reply(reply_fd, ok=False, code=refusal.code, message=str(refusal))
+        return 1
+    pid = fork_trainer(held, reply_fd, warm=False)
+    if pid == 0:
+        _exec(held)
+    wait(held, pid)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,50 @@
+"""File locks that the processes of a job inherit: the lock is held as long as any of them lives.
+
+`flock` and not `filelock`: the lock belongs to the open file, so a child that inherits the descriptor holds it too,
+and the kernel releases it when the last one is gone, however it ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+
+def take(path: Path, *, patience_s: float = 0.0) -> int | None:
+    """Lock a file and return the descriptor, which children inherit; None if somebody else holds it.
+
+    Args:
+        path: The file; it is made if need be.
+        patience_s: How long to try; a prober holds the lock for microseconds.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(fd)
+                return None
+            time.sleep(0.01)
+        else:
+            os.set_inheritable(fd, True)
+            return fd
+
+
+def is_held(path: Path) -> bool:
+    """Tell whether anybody holds the lock of a file."""
+    try:
+        fd = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two who ask at once do not take each other for the holder.
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False

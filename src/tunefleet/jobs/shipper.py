@@ -1,0 +1,220 @@
+"""Delivers what a job writes, journal and log, from where the last delivery stopped.
+
+How far it came lies in `shipped.json`. That file may lag behind: a receiver drops what it has, and says where it
+stands when something is missing. So nothing is lost and nothing is doubled, whoever is killed in between.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from pydantic import ValidationError
+from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential_jitter
+from tenacity.nap import sleep_using_event
+
+from tunefleet.attach.files import read_json, write_json
+from tunefleet.errors import OffsetConflict, TunefleetError
+from tunefleet.wire.jobfolder import JobFolder, Shipped
+
+logger = logging.getLogger(__name__)
+
+_MAX_LINES: Final = 2000
+_MAX_BYTES: Final = 1 << 20
+_BACKOFF_S: Final = (0.1, 5.0)
+
+
+class Sink(Protocol):
+    """Where a shipper delivers to."""
+
+    def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
+        """Deliver records; returns the receiver's cursor. Raises `OffsetConflict` if records are missing before."""
+
+    def log(self, offset: int, data: bytes) -> int:
+        """Deliver a piece of the log; returns the receiver's cursor. Raises `OffsetConflict` likewise."""
+
+
+@dataclass(slots=True)
+class _Position:
+    """Where a launch's journal was left: the next record, and the byte that it starts at."""
+
+    seq: int = 0
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class _State:
+    launches: dict[str, _Position] = field(default_factory=dict)
+    log_base: int = 0
+    log_offset: int = 0
+    attempt: int = 0
+
+
+class JournalShipper:
+    """Delivers one job folder in the background.
+
+    Args:
+        folder: The job folder.
+        sink: Where to; called by one thread at a time.
+        interval_s: Pause between looks at the files.
+    """
+
+    def __init__(self, folder: JobFolder, sink: Sink, *, interval_s: float = 0.2) -> None:
+        self._folder = folder
+        self._sink = sink
+        self._interval_s = interval_s
+        self._state = _read(folder)
+        self._delivering = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"ship-{folder.root.name}", daemon=True)
+
+    @property
+    def cursors(self) -> Mapping[str, int]:
+        """For each launch the sequence number after its last delivered record."""
+        return {launch: position.seq for launch, position in self._state.launches.items()}
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop delivering; what is left stays for the next shipper on this folder."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Deliver what is there now; False if not all of it arrived in time."""
+        deadline = time.monotonic() + timeout_s
+        pause = _BACKOFF_S[0]
+        while True:
+            try:
+                self._deliver()
+            except TunefleetError as error:
+                logger.debug("Delivery of %s failed: %s", self._folder.root.name, error)
+            else:
+                return True
+            if time.monotonic() + pause >= deadline:
+                return False
+            time.sleep(pause)
+            pause = min(2 * pause, _BACKOFF_S[1])
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._interval_s):
+            try:
+                self._deliver_patiently()
+            except TunefleetError as error:
+                # Only when it is stopped while the receiver is away.
+                logger.debug("Delivery of %s was given up: %s", self._folder.root.name, error)
+            except Exception:
+                logger.exception("Delivery of %s failed; it is tried again.", self._folder.root.name)
+                self._stopping.wait(_BACKOFF_S[1])
+
+    def _deliver_patiently(self) -> None:
+        initial, longest = _BACKOFF_S
+        for attempt in Retrying(
+            retry=retry_if_exception_type(TunefleetError),
+            wait=wait_exponential_jitter(initial=initial, max=longest, jitter=initial),
+            stop=stop_when_event_set(self._stopping),
+            sleep=sleep_using_event(self._stopping),
+            reraise=True,
+        ):
+            with attempt:
+                self._deliver()
+
+    def _deliver(self) -> None:
+        """Deliver all that is in the files; what arrived is noted even if the rest fails."""
+        with self._delivering:
+            before = self._saved()
+            try:
+                for file in _journals(self._folder):
+                    self._ship_journal(file)
+                self._ship_log()
+            finally:
+                if self._saved() != before:
+                    write_json(self._folder.shipped_json, self._saved())
+
+    def _ship_journal(self, file: Path) -> None:
+        position = self._state.launches.setdefault(file.stem, _Position())
+        while True:
+            lines, size = _whole_lines(file, position.offset)
+            if not lines:
+                return
+            try:
+                cursor = self._sink.journal(file.stem, position.seq, lines)
+            except OffsetConflict as conflict:
+                logger.info("The receiver stands at record %d of %s.", conflict.cursor, file.stem)
+                _seek(position, file, conflict.cursor)
+                continue
+            if cursor == position.seq + len(lines):
+                position.seq, position.offset = cursor, position.offset + size
+            else:
+                # It had more than we knew of: our own note was lost.
+                _seek(position, file, cursor)
+
+    def _ship_log(self) -> None:
+        while data := self._log_piece():
+            try:
+                self._state.log_offset = self._sink.log(self._state.log_offset, data)
+            except OffsetConflict as conflict:
+                self._state.log_offset = conflict.cursor
+
+    def _log_piece(self) -> bytes:
+        try:
+            with self._folder.log.open("rb") as log:
+                log.seek(self._state.log_base + self._state.log_offset)
+                return log.read(_MAX_BYTES)
+        except FileNotFoundError:
+            return b""
+
+    def _saved(self) -> dict[str, object]:
+        launches = self._state.launches.items()
+        return Shipped(
+            cursors={launch: position.seq for launch, position in launches},
+            offsets={launch: position.offset for launch, position in launches},
+            log_base=self._state.log_base,
+            log_offset=self._state.log_offset,
+            attempt=self._state.attempt,
+        ).model_dump(mode="json")
+
+
+def _read(folder: JobFolder) -> _State:
+    try:
+        shipped = Shipped.model_validate(read_json(folder.shipped_json) or {})
+    except ValidationError as error:
+        logger.warning("%s cannot be read, everything is offered again: %s", folder.shipped_json, error)
+        shipped = Shipped()
+    launches = {
+        launch: _Position(seq, shipped.offsets[launch])
+        for launch, seq in shipped.cursors.items()
+        if launch in shipped.offsets
+    }
+    return _State(launches, shipped.log_base, shipped.log_offset, shipped.attempt)
+
+
+def _journals(folder: JobFolder) -> list[Path]:
+    """Return the journals, oldest launch first: a launch that has ended is not written to any more."""
+    return sorted(folder.journal_dir.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
+
+
+def _whole_lines(file: Path, offset: int) -> tuple[list[str], int]:
+    """Return the records from an offset and how many bytes they take; a torn last line is left for later."""
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        data = stream.read(_MAX_BYTES)
+        while data and b"\n" not in data and (more := stream.read(_MAX_BYTES)):
+            data += more
+    lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)[:_MAX_LINES]
+    return [line.decode(errors="replace").rstrip("\n") for line in lines], sum(map(len, lines))
+
+
+def _seek(position: _Position, file: Path, cursor: int) -> None:
+    """Move to a record; its number is that of its line."""
+    with file.open("rb") as stream:
+        offset = sum(len(line) for _, line in zip(range(cursor), stream, strict=False))
+    position.seq, position.offset = cursor, offset

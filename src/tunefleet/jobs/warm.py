@@ -1,0 +1,169 @@
+"""The supervisor's side of the warm start: finds, starts and asks the fork server.
+
+Importing the training libraries takes seconds; the fork server has done it once. Whatever goes wrong here, the answer
+is None and the job starts cold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tunefleet.attach import identity
+from tunefleet.errors import MachineError
+from tunefleet.jobs.environment import SERVER_ENV
+from tunefleet.jobs.reply import read_reply
+
+logger = logging.getLogger(__name__)
+
+IMPORT_S = 60.0
+_BIND_S = 15.0
+_MAX_PATH_BYTES = 100
+_MAX_FAILURES = 3
+
+
+class WarmStarter:
+    """Asks the one fork server of this user, interpreter and environment for job starts.
+
+    Args:
+        base_env: The jobs' environment; a server with another one is another server.
+        idle_s: How long the server waits for a job before it ends.
+    """
+
+    def __init__(self, base_env: Mapping[str, str], *, idle_s: float) -> None:
+        self._base_env = dict(base_env)
+        self._idle_s = idle_s
+        self._failures = 0
+        self._lock = threading.Lock()
+        self._server: subprocess.Popen[bytes] | None = None
+        self.socket_path = socket_folder() / f"{self._key()}.sock"
+
+    def prepare(self) -> None:
+        """Start the server unless one listens already; returns before its imports are done."""
+        with self._lock:
+            connection = self._connect()
+            if connection is not None:
+                connection.close()
+            elif self._server is None or self._server.poll() is not None:
+                self._server = self._spawn()
+
+    def start(self, folder: Path) -> dict[str, Any] | None:
+        """Ask for a job; return the keeper's answer, or None if the job must start cold."""
+        if self._failures >= _MAX_FAILURES:
+            return None
+        self.prepare()
+        connection = self._wait_for_server()
+        reply = None
+        if connection is not None:
+            with connection:
+                reply = self._ask(connection, folder)
+        if reply is None or reply.get("code") == "stale":
+            self._failures += 1
+            why = reply.get("message") if reply else "it does not answer"
+            logger.warning("The fork server cannot be used: %s", why)
+            return None
+        self._failures = 0
+        return reply
+
+    def server_pid(self) -> int | None:
+        """Return the pid of the listening server, if it is one of this user."""
+        connection = self._connect()
+        if connection is None:
+            return None
+        with connection:
+            pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return pid if uid == os.geteuid() else None
+
+    def close(self) -> None:
+        """End the server; the jobs that it forked live on."""
+        with self._lock:
+            pid = self._server.pid if self._server is not None and self._server.poll() is None else self.server_pid()
+            if pid is None:
+                return
+            started_at = identity.process_started_at(pid)
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + 5.0
+            while started_at is not None and identity.process_started_at(pid) == started_at:
+                if time.monotonic() > deadline:
+                    logger.warning("The fork server (pid %s) does not end", pid)
+                    return
+                time.sleep(0.02)
+
+    def _key(self) -> str:
+        text = json.dumps([sys.prefix, sys.version, sorted(self._base_env.items())])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-P", "-m", "tunefleet.jobs.forkserver", str(self.socket_path), str(self._idle_s)]
+        with self.socket_path.with_suffix(".log").open("wb") as log:
+            server = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env={**self._base_env, **SERVER_ENV},
+                start_new_session=True,
+                cwd="/",
+            )
+        if server.stdin is not None:
+            with server.stdin as pipe:
+                pipe.write(json.dumps(self._base_env).encode())
+        threading.Thread(target=server.wait, name=f"forkserver-{server.pid}", daemon=True).start()
+        return server
+
+    def _wait_for_server(self) -> socket.socket | None:
+        deadline = time.monotonic() + _BIND_S
+        while (connection := self._connect()) is None:
+            dead = self._server is None or self._server.poll() is not None
+            if dead or time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+        return connection
+
+    def _connect(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(str(self.socket_path))
+        except OSError:
+            connection.close()
+            return None
+        return connection
+
+    def _ask(self, connection: socket.socket, folder: Path) -> dict[str, Any] | None:
+        try:
+            connection.sendall(str(folder).encode() + b"\n")
+            return read_reply(connection.fileno(), IMPORT_S)
+        except (OSError, ValueError) as error:
+            logger.debug("The fork server broke off: %s", error)
+            return None
+
+
+def socket_folder() -> Path:
+    """Return this user's folder for sockets: short, and nobody else's.
+
+    Raises:
+        MachineError: If the folder belongs to somebody else or others may enter it.
+    """
+    name = f"tunefleet-{os.geteuid()}"
+    folder = Path(tempfile.gettempdir()) / name
+    if len(os.fsencode(folder)) > _MAX_PATH_BYTES - 32:
+        folder = Path("/tmp") / name
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) & 0o077:
+        raise MachineError(f"{folder} must be a folder of this user alone (mode 0700).", hint="Remove it.")
+    return folder
