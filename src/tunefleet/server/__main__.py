@@ -69,8 +69,9 @@ def _log_to_stderr(level: str) -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(level.upper())
-    # Its start and stop messages repeat ours; what goes wrong inside still shows.
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, root.level))
+    for library in ("uvicorn", "alembic"):
+        # What they do when all goes well repeats what we say; what goes wrong inside them still shows.
+        logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
 
 
 if __name__ == "__main__":

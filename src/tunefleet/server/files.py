@@ -17,7 +17,7 @@ from starlette.responses import FileResponse
 
 T = TypeVar("T")
 _UPLOAD_BATCH_BYTES: Final = 2 << 20
-"""Each hand-over to a thread waits for the interpreter's lock: small batches halve the speed, large ones cost memory."""
+"""A hand-over to a thread waits for the interpreter's lock: small batches halve the speed, large ones cost memory."""
 _DOWNLOAD_PIECE_BYTES: Final = 1 << 20
 
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from fastapi import Response
+from fastapi import Request, Response
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from tunefleet.errors import AuthError
+from tunefleet.server.auth import identify
 from tunefleet.services import events, logs, tasks
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
@@ -37,9 +39,21 @@ class EventFilter:
     kinds: tuple[str, ...] | None = None
 
 
-def respond(stream: AsyncIterator[ServerSentEvent]) -> Response:
-    """Answer with a stream; a comment now and then keeps proxies from closing it."""
-    return EventSourceResponse(stream, ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
+def respond(request: Request, stream: AsyncIterator[ServerSentEvent]) -> Response:
+    """Answer with a stream, for as long as the asker's key is good.
+
+    A comment now and then keeps proxies from closing it.
+    """
+    return EventSourceResponse(_while_known(request, stream), ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
+
+
+async def _while_known(request: Request, stream: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
+    async for message in stream:
+        try:
+            await identify(request)
+        except AuthError:
+            return
+        yield message
 
 
 async def follow_events(core: Core, who: Actor, wanted: EventFilter, after: int) -> AsyncIterator[ServerSentEvent]:

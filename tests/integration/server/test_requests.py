@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.server.support import ECHO, Running, is_problem, submit
+from tests.integration.server.support import ECHO, HandWorker, Running, is_problem, submit
 from tunefleet import errors
 from tunefleet.server import problems
 
@@ -167,3 +167,51 @@ def test_lists_are_paged_and_filtered(admin: httpx.Client) -> None:
     one = admin.get(f"/tasks/{found[0]}").json()
     assert admin.get("/tasks", params={"workflow_id": one["workflow_id"]}).json()["items"][0]["id"] == found[0]
     is_problem(admin.get("/tasks?cursor=nonsense"), 422, "input_invalid")
+
+
+def test_short_lists_are_paged_too(admin: httpx.Client) -> None:
+    for number in range(3):
+        admin.post("/keys", json={"name": f"key {number}"})
+    first = admin.get("/keys", params={"limit": 2}).json()
+    rest = admin.get("/keys", params={"cursor": first["next_cursor"]}).json()
+    ids = [key["id"] for key in first["items"] + rest["items"]]
+    assert len(first["items"]) == 2
+    assert len(ids) == len(set(ids)) >= 5
+    assert rest["next_cursor"] is None
+    assert all("secret" not in key for key in first["items"])
+    is_problem(admin.get("/keys?cursor=nonsense"), 422, "input_invalid")
+
+
+def test_task_is_retried_cloned_and_removed(admin: httpx.Client) -> None:
+    task_id = submit(admin)
+    assert admin.get(f"/tasks/{task_id}/why").json()["task_id"] == task_id
+    is_problem(admin.delete(f"/tasks/{task_id}"), 409, "conflict")
+    assert admin.post(f"/tasks/{task_id}/cancel").json()["status"] == "cancelled"
+    retried = admin.post(f"/tasks/{task_id}/retry")
+    assert retried.status_code == 201
+    assert retried.json()["parent_task_id"] == task_id
+    cloned = admin.post(f"/tasks/{task_id}/clone", json={"overrides": {"data.items": ["changed"]}})
+    assert cloned.status_code == 201, cloned.text
+    assert cloned.json()["spec"]["data"]["items"] == ["changed"]
+    bad = admin.post(f"/tasks/{task_id}/clone", json={"overrides": {"data.itemz": ["changed"]}})
+    is_problem(bad, 422, "spec_invalid")
+    assert admin.delete(f"/tasks/{task_id}").status_code == 204
+    is_problem(admin.get(f"/tasks/{task_id}"), 404, "not_found")
+
+
+def test_workflow_is_listed_cancelled_removed_and_pruned(admin: httpx.Client) -> None:
+    workflow_id = admin.get(f"/tasks/{submit(admin)}").json()["workflow_id"]
+    assert admin.get(f"/workflows/{workflow_id}").json()["document"] == ECHO
+    assert workflow_id in [view["id"] for view in admin.get("/workflows?limit=1000").json()["items"]]
+    assert admin.post(f"/workflows/{workflow_id}/cancel").json()["status"] == "cancelled"
+    plan = admin.post("/prune", json={"older_than_s": 0, "dry_run": True}).json()
+    assert workflow_id in plan["workflows"]
+    assert admin.delete(f"/workflows/{workflow_id}").status_code == 204
+    is_problem(admin.get(f"/workflows/{workflow_id}"), 404, "not_found")
+
+
+def test_worker_is_shown(admin: httpx.Client, hand: HandWorker) -> None:
+    listed = admin.get("/workers?status=online").json()["items"]
+    assert [worker["id"] for worker in listed] == [hand.worker_id]
+    assert admin.get(f"/workers/{hand.worker_id}").json()["capabilities"]["hostname"] == "test"
+    is_problem(admin.get("/workers/nobody"), 404, "not_found")

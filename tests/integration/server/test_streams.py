@@ -63,6 +63,14 @@ def test_event_stream_without_a_position_is_live(admin: httpx.Client) -> None:
     assert body["task_id"] != old
 
 
+def test_stream_ends_with_its_key(admin: httpx.Client, running: Running) -> None:
+    made = admin.post("/keys", json={"name": "watcher", "role": "viewer"}).json()
+    with running.client(made["secret"]) as watcher, stream(watcher, "/events/stream") as events:
+        admin.delete(f"/keys/{made['id']}")
+        submit(admin)
+        assert list(events) == []
+
+
 def test_event_stream_is_filtered(admin: httpx.Client) -> None:
     other, mine = submit(admin), submit(admin)
     admin.post(f"/tasks/{mine}/cancel")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
 from tunefleet.server import streams
@@ -37,6 +37,7 @@ async def list_events(
 
 @router.get("/stream", response_class=EventSourceResponse)
 async def follow_events(
+    request: Request,
     core: CoreDep,
     who: Reader,
     after: EventId | None = None,
@@ -54,4 +55,4 @@ async def follow_events(
     if start is None:
         start = await events.last_id(core, who)
     wanted = streams.EventFilter(task_id, workflow_id, names(kinds))
-    return streams.respond(streams.follow_events(core, who, wanted, start))
+    return streams.respond(request, streams.follow_events(core, who, wanted, start))

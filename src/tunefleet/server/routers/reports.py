@@ -62,6 +62,7 @@ async def read_log(
 
 @router.get("/log/stream", response_class=EventSourceResponse)
 async def follow_log(
+    request: Request,
     core: CoreDep,
     who: Reader,
     task_id: str,
@@ -71,4 +72,4 @@ async def follow_log(
     """Follow a task's log: `log` events carry a `LogView`, their id is the next offset; `eos` says that it is whole."""
     start = offset if last_event_id is None else last_event_id
     first = await logs.read(core, who, task_id, offset=start)
-    return streams.respond(streams.follow_log(core, who, task_id, first))
+    return streams.respond(request, streams.follow_log(core, who, task_id, first))

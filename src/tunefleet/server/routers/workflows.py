@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
@@ -45,7 +46,8 @@ async def submit(
 async def validate(request: Request) -> ValidateReply:
     """Validate a document without storing it; every fault is listed with line and column."""
     submission = await _submission(request)
-    return workflows.validate(submission.document, submission.filename)
+    # Reading a large document takes seconds of pure Python.
+    return await asyncio.to_thread(workflows.validate, submission.document, submission.filename)
 
 
 @router.get("")
