@@ -111,11 +111,8 @@ class Fleet:
         return dict(self._ages)
 
     def silence_s(self, worker_id: str) -> float:
-        """Return for how long a worker has been silent, as of the last look."""
-        watched = self._watched.get(worker_id)
-        return watched.silence_s if watched else 0.0
-
-    def renew_all_watches(self) -> None:
-        """Start all clocks anew."""
-        self._watched.clear()
-        self._looked_at = None
+        """Return for how long a worker has been silent, as of the last look; 0 if it was heard of since then."""
+        watched, presence = self._watched.get(worker_id), self.presences.get(worker_id)
+        if watched is None or (presence is not None and presence.renewals != watched.renewals):
+            return 0.0
+        return watched.silence_s
