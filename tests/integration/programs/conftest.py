@@ -123,6 +123,9 @@ def train(tiny_model: Path, tmp_path: Path) -> Train:
         folder.job_json.write_text(json.dumps(job))
         return Ended(run.main(folder.root), folder, launch)
 
+    go.model = tiny_model  # type: ignore[attr-defined]
+    go.spec = {**LORA, "model": {"source": {"identifier": str(tiny_model)}}}  # type: ignore[attr-defined]
+    go.merged = lambda changes: merge(go.spec, changes)  # type: ignore[attr-defined]
     return go
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -69,8 +70,10 @@ def load_model(
             attn_implementation=kernels.attention,
             **extra,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise unloadable("model", source, error) from error
+    if quantization is not None:
+        _keep_trainable(model)
     return model
 
 
@@ -89,3 +92,14 @@ def _quantization_config(quantization: Quantization, kernels: Kernels) -> Any:
         bnb_4bit_use_double_quant=quantization.double_quant,
         bnb_4bit_compute_dtype=quantization.compute_dtype or kernels.compute,
     )
+
+
+def _keep_trainable(model: PreTrainedModel) -> None:
+    """Forbid bitsandbytes to repack 4-bit weights for inference on a CPU.
+
+    It does so in the first evaluation, and the repacked kernel has no gradient: a training after it would be silently
+    wrong.
+    """
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
