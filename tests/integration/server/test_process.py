@@ -32,7 +32,7 @@ def answers(port: int) -> bool:
 def server(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(command(data, port), stderr=subprocess.PIPE, text=True)
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not answers(port):
             assert process.poll() is None, process.stderr.read() if process.stderr else ""
             assert time.monotonic() < deadline
@@ -68,8 +68,8 @@ def test_start_serve_stop(tmp_path: Path, free_port: Callable[[], int]) -> None:
         assert psutil.Process(process.pid).memory_info().rss < 150 << 20
         process.send_signal(signal.SIGTERM)
         began = time.monotonic()
-        assert process.wait(10) == 0
-        assert time.monotonic() - began < 3
+        assert process.wait(20) == 0
+        assert time.monotonic() - began < 5
         assert process.stderr is not None
         log = process.stderr.read()
     assert f"http://127.0.0.1:{port}" in log
