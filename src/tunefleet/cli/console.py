@@ -63,7 +63,14 @@ def err() -> Console:
 
 def say(text: RenderableType = "", *, style: str | None = None) -> None:
     """Print a line or a renderable to standard output; square brackets in text mean themselves."""
-    out().print(text, style=style, markup=False)
+    console = out()
+    if console.is_terminal:
+        console.print(text, style=style, markup=False)
+        return
+    # Rich fills the cells of a table with spaces, which are of no use in a pipe.
+    with console.capture() as captured:
+        console.print(text, markup=False)
+    console.file.write("\n".join(row.rstrip() for row in captured.get().split("\n")))
 
 
 def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:

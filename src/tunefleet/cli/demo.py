@@ -61,7 +61,7 @@ def demo(
         try:
             ended, adapter = _run(folder, target, port, seed, quiet=as_json)
         except KeyboardInterrupt:
-            err().print("\nThe demo was ended; nothing is left running.")
+            err().print("The demo was ended; nothing is left running.")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
     took_s = time.monotonic() - started
     if adapter is None:
@@ -113,8 +113,9 @@ def _run(
         if not quiet:
             say(Text.assemble("Submitted ", ("examples/lora_sft.yaml", "head"), " as ", (run.task_id, "id"), ".\n"))
         try:
-            ended = run.wait() if quiet else live.follow(client, run.task_id)
+            ended = run.wait() if quiet else live.follow(client, run.task_id, interrupt="Ctrl-C ends the demo.")
         except KeyboardInterrupt:
+            err().print("\nEnding …")
             _cancel(client, run.task_id)
             raise
         if ended.status != TaskStatus.COMPLETED:

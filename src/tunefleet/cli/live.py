@@ -30,13 +30,20 @@ _OTHER_ROWS = 9
 _WIDEST = 110
 
 
-def follow(client: Client, task_id: str) -> TaskDetail:
+def follow(client: Client, task_id: str, *, interrupt: str = "Ctrl-C leaves the task running.") -> TaskDetail:
     """Show a task until it is final, and return it.
+
+    Args:
+        client: A client of little patience.
+        task_id: The task.
+        interrupt: What Ctrl-C does, in words.
 
     Raises:
         KeyboardInterrupt: At Ctrl-C; the task goes on.
     """
-    return _follow_on_screen(client, task_id) if out().is_terminal else _follow_in_lines(client, task_id)
+    if out().is_terminal:
+        return _follow_on_screen(client, task_id, interrupt)
+    return _follow_in_lines(client, task_id)
 
 
 def follow_or_leave(client: Client, task_id: str) -> TaskDetail | None:
@@ -57,11 +64,12 @@ def exit_code_for(task: TaskDetail | None) -> ExitCode:
     return codes.get(TaskStatus(task.status), ExitCode.OK)
 
 
-def _follow_on_screen(client: Client, task_id: str) -> TaskDetail:
+def _follow_on_screen(client: Client, task_id: str, interrupt: str) -> TaskDetail:
     console = out()
     with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
         for watched, _ in watch(client, task_id, every_s=_SCREEN_EVERY_S):
-            live.update(screen(watched, width=console.width, height=console.height), refresh=True)
+            shown = screen(watched, width=console.width, height=console.height, interrupt=interrupt)
+            live.update(shown, refresh=True)
     return watched.task
 
 
@@ -79,13 +87,14 @@ def _follow_in_lines(client: Client, task_id: str) -> TaskDetail:
     return watched.task
 
 
-def screen(watched: Watched, *, width: int, height: int) -> RenderableType:
+def screen(watched: Watched, *, width: int, height: int, interrupt: str = "") -> RenderableType:
     """Return the whole screen for a watched task.
 
     Args:
         watched: What is known.
         width: Columns of the terminal.
         height: Rows of the terminal.
+        interrupt: What Ctrl-C does, in words.
     """
     width = min(width, _WIDEST)
     parts: list[RenderableType] = [_head(watched, width), _bar(watched, width)]
@@ -98,7 +107,7 @@ def screen(watched: Watched, *, width: int, height: int) -> RenderableType:
         silent = words.duration(time.monotonic() - watched.silent_since)
         parts.append(Text(f"The server has not answered for {silent}; the task goes on.", style="warn"))
     elif not watched.final:
-        parts.append(Text("Ctrl-C leaves the task running.", style="dim"))
+        parts.append(Text(interrupt, style="dim"))
     return Group(*parts)
 
 
@@ -119,8 +128,7 @@ def _head(watched: Watched, width: int) -> RenderableType:
 def _bar(watched: Watched, width: int) -> RenderableType:
     progress, task = watched.progress, watched.task
     if progress is None or not progress.max_steps:
-        waits = "waiting" if task.status in {TaskStatus.PENDING, TaskStatus.QUEUED} else (progress and progress.phase)
-        return Text(f"{waits or task.status}{f': {task.why}' if task.why and not watched.final else ''}", style="dim")
+        return Text(_before_steps(watched), style="dim")
     done = progress.max_steps if task.status == TaskStatus.COMPLETED else progress.step
     grid = Table.grid(expand=True, padding=(0, 1))
     for ratio in (None, 1, None):
@@ -131,6 +139,15 @@ def _bar(watched: Watched, width: int) -> RenderableType:
     grid.add_row(Text(phase), ProgressBar(total=progress.max_steps, completed=done), Text(share + left))
     grid.width = width
     return grid
+
+
+def _before_steps(watched: Watched) -> str:
+    task = watched.task
+    if watched.final:
+        return task.reason or ""
+    if watched.progress is not None:
+        return f"{watched.progress.phase} …"
+    return task.why or ("starting …" if task.status == TaskStatus.RUNNING else f"{task.status} …")
 
 
 def _curve(watched: Watched, width: int, height: int) -> Text | None:

@@ -71,7 +71,7 @@ def _announce(run: Run) -> None:
     for warning in run.workflow.warnings:
         err().print(Text(f"Warning: {warning}", style="warn"))
     if task.why and not run.workflow.warnings:
-        say(f"It waits: {task.why}", style="dim")
+        say(task.why[:1].upper() + task.why[1:], style="dim")
     say(f"Follow it: tunefleet follow {task.id}", style="dim")
 
 

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 
 from tunefleet.client import Client
 from tunefleet.errors import UnreachableError
+from tunefleet.lifecycle.task import TaskReason as R
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.wire.api import EventView, MetricPoint, ProgressView, TaskDetail
 
 _CURVE_POINTS = 400
 _EVENTS_KEPT = 50
 _EVENTS_A_LOOK = 200
+_ON_A_WORKER = {"task.offered": "to", "task.started": "on"}
+_PLAIN_REASONS = frozenset({None, *(reason.value for reason in (R.READY, R.OFFERED, R.STARTED, R.FINISHED))})
+"""What says no more than the event's kind."""
 
 
 @dataclass(slots=True)
@@ -91,7 +95,14 @@ def sentence(event: EventView) -> str:
     data = event.data
     if message := data.get("message"):
         return str(message)
-    words = event.kind.replace(".", " ").replace("_", " ")
-    about = (f"{name} {data[name]}" for name in ("step", "name", "attempt", "reason", "error") if data.get(name))
-    place = f"on {event.worker_id}" if event.worker_id else ""
-    return " ".join(part for part in (words, place, ", ".join(about)) if part)
+    words = event.kind.removeprefix("task.").replace(".", " ").replace("_", " ").capitalize()
+    if event.worker_id and event.kind in _ON_A_WORKER:
+        words += f" {_ON_A_WORKER[event.kind]} {event.worker_id}"
+    told = [str(data[name]) for name in ("name", "error") if data.get(name)]
+    if data.get("step") is not None:
+        told.append(f"step {data['step']}")
+    if data.get("attempt", 1) > 1:
+        told.append(f"attempt {data['attempt']}")
+    if data.get("reason") not in _PLAIN_REASONS:
+        told.append(str(data["reason"]).replace("_", " "))
+    return f"{words}: {', '.join(told)}" if told else words
