@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -15,6 +16,10 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+
+from tunefleet.server.__main__ import main
+from tunefleet.services.core import open_core
+from tunefleet.settings import ServerSettings, load
 
 
 def command(data: Path, port: int, *more: str) -> list[str]:
@@ -43,19 +48,21 @@ def server(data: Path, port: int) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def refused(data: Path, port: int, *more: str, env: dict[str, str] | None = None) -> str:
-    """Start a server that cannot start; return its one sentence."""
-    done = subprocess.run(
-        command(data, port, *more),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env={**os.environ, **(env or {})},
-    )
-    assert done.returncode == 1, done
-    assert "Traceback" not in done.stderr
-    return next(line for line in done.stderr.splitlines() if line.startswith("error: "))
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
+    """Start a server that cannot start, in this process; return its one sentence."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    def run(data: Path, port: int, *more: str) -> str:
+        assert main(["--data", str(data), "--port", str(port), *more]) == 1
+        printed = capsys.readouterr().err
+        assert "Traceback" not in printed
+        return next(line for line in printed.splitlines() if line.startswith("error: "))
+
+    yield run
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 def test_start_serve_stop(tmp_path: Path, free_port: Callable[[], int]) -> None:
@@ -85,7 +92,7 @@ def test_killed_server_starts_again_on_its_data(tmp_path: Path, free_port: Calla
         assert (tmp_path / "data/keys/admin.key").read_text() == key
 
 
-def test_taken_port_names_its_owner_and_the_way_out(tmp_path: Path) -> None:
+def test_taken_port_names_its_owner_and_the_way_out(tmp_path: Path, refused: Callable[..., str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -96,7 +103,9 @@ def test_taken_port_names_its_owner_and_the_way_out(tmp_path: Path) -> None:
     assert "--port" in message
 
 
-def test_second_server_on_one_data_folder_names_the_first(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_second_server_on_one_data_folder_names_the_first(
+    tmp_path: Path, free_port: Callable[[], int], refused: Callable[..., str]
+) -> None:
     port = free_port()
     with server(tmp_path / "data", port) as first:
         message = refused(tmp_path / "data", free_port())
@@ -105,24 +114,22 @@ def test_second_server_on_one_data_folder_names_the_first(tmp_path: Path, free_p
         assert answers(port)
 
 
-def test_corrupt_database_is_said_and_left_alone(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_corrupt_database_is_said_and_left_alone(tmp_path: Path, refused: Callable[..., str]) -> None:
     data = tmp_path / "data"
-    port = free_port()
-    with server(data, port):
-        pass
+    open_core(load(ServerSettings, data=data)).close()
     database = next(path for path in data.iterdir() if path.suffix in {".db", ".sqlite", ".sqlite3"})
     for extra in data.glob(f"{database.name}-*"):
         extra.unlink()
     rubbish = b"SQLite format 3\0" + os.urandom(4096)
     database.write_bytes(rubbish)
-    message = refused(data, port)
+    message = refused(data, 0)
     assert str(database) in message
     assert database.read_bytes() == rubbish
 
 
-def test_data_folder_that_is_a_file(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_data_folder_that_is_a_file(tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "data").write_text("not a folder")
-    assert str(tmp_path / "data") in refused(tmp_path / "data", free_port())
+    assert str(tmp_path / "data") in refused(tmp_path / "data", 0)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +143,13 @@ def test_data_folder_that_is_a_file(tmp_path: Path, free_port: Callable[[], int]
     ],
 )
 def test_bad_settings_are_named(
-    tmp_path: Path, free_port: Callable[[], int], more: list[str], env: dict[str, str], named: str
+    tmp_path: Path,
+    refused: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    more: list[str],
+    env: dict[str, str],
+    named: str,
 ) -> None:
-    assert named in refused(tmp_path / "data", free_port(), *more, env=env)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert named in refused(tmp_path / "data", 0, *more)
