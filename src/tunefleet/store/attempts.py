@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from sqlalchemy import Boolean, Connection, bindparam, delete, insert, literal_column, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.tables import attempts, task_documents, tasks
 
 # A literal, not a parameter: only then can the partial index answer.
-_OPEN = literal_column("attempts.state IN ('offered', 'accepted')", Boolean)
+_OPEN = text("attempts.state IN ('offered', 'accepted')")
 _BY_IDS = select(attempts).where(attempts.c.id.in_(bindparam("ids", expanding=True))).with_for_update()
 _OF_WORKER = select(attempts).where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
 _ALL_OPEN = select(attempts).where(_OPEN)

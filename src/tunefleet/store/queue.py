@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Boolean, Connection, bindparam, delete, insert, literal_column, select, text, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import cordons, tasks, void_offers
 
 # Literals, not parameters: only then can the partial indexes answer.
-_QUEUED: Final = literal_column("tasks.status = 'queued'", Boolean)
-_DELAYED: Final = literal_column("tasks.status = 'queued' AND tasks.ready_at > 0", Boolean)
-_EXPIRING: Final = literal_column("tasks.status = 'queued' AND tasks.queue_deadline IS NOT NULL", Boolean)
+_QUEUED: Final = text("tasks.status = 'queued'")
+_DELAYED: Final = text("tasks.status = 'queued' AND tasks.ready_at > 0")
+_EXPIRING: Final = text("tasks.status = 'queued' AND tasks.queue_deadline IS NOT NULL")
 
 # A loose index scan: one probe for each distinct need, however many tasks wait.
 _GROUPS = text(

@@ -1,0 +1,150 @@
+"""Which worker fits, which fits best, and what is said when none does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunefleet.placement import Candidate, Device, Fit, Reject, Requirement, WorkerState, explain, match, plan
+
+A100 = Device("NVIDIA A100-SXM4-80GB", 80 << 30)
+RTX = Device("NVIDIA GeForce RTX 4090", 24 << 30)
+
+
+def worker(id_: str = "w1", **changes: Any) -> WorkerState:
+    given_: dict[str, Any] = {
+        "present": True,
+        "executors": {"echo": None, "lora_sft": None},
+        "slots": {"light": 8, "job": 1},
+        "free": {"light": 8, "job": 1},
+        "cpu": 8,
+        "memory_bytes": 32 << 30,
+    }
+    return WorkerState(id=id_, **{**given_, **changes})
+
+
+def need(**changes: Any) -> Requirement:
+    return Requirement(**{"kind": "lora_sft", "slot_class": "job", **changes})
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "reason"),
+    [
+        (need(kind="dpo"), worker(), "cannot run dpo"),
+        (need(), worker(executors={"lora_sft": "torch is not installed"}), "torch is not installed"),
+        (need(), worker(slots={"light": 8, "job": 0}), "no slot"),
+        (need(cpu=16), worker(), "has 8 cores, 16 are needed"),
+        (need(memory_bytes=64 << 30), worker(), "has 32 GiB memory, 64 GiB are needed"),
+        (need(tags=("fast",)), worker(tags=frozenset({"slow"})), "lacks the tag fast"),
+        (need(code=True), worker(), "--allow-code"),
+        (need(gpu_count=1), worker(), "has 0 GPUs"),
+        (need(gpu_count=1, gpu_type="h100"), worker(gpus=(A100,)), "h100"),
+        (need(gpu_count=1, gpu_memory_bytes=40 << 30), worker(gpus=(RTX,)), "with 40 GiB"),
+    ],
+)
+def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, reason: str) -> None:
+    verdict = match(wanted, has)
+    assert isinstance(verdict, Reject)
+    assert verdict.lasting
+    assert reason in verdict.reason
+
+
+@pytest.mark.parametrize(
+    ("wanted", "has", "reason"),
+    [
+        (need(), worker(present=False), "does not answer"),
+        (need(), worker(free={"light": 8, "job": 0}), "busy"),
+        (need(), worker(cordoned=frozenset({"lora_sft"})), "in vain"),
+        (need(gpu_count=1), worker(gpus=(A100,), gpus_taken=1), "no free GPU"),
+    ],
+)
+def test_what_passes_by_itself(wanted: Requirement, has: WorkerState, reason: str) -> None:
+    verdict = match(wanted, has)
+    assert isinstance(verdict, Reject)
+    assert not verdict.lasting
+    assert reason in verdict.reason
+
+
+def test_type_and_memory_are_asked_of_the_same_device() -> None:
+    mixed = worker(gpus=(Device("NVIDIA A100-PCIE-40GB", 40 << 30), Device("NVIDIA H200", 141 << 30)))
+    assert isinstance(match(need(gpu_count=1, gpu_type="a100", gpu_memory_bytes=80 << 30), mixed), Reject)
+    assert isinstance(match(need(gpu_count=1, gpu_type="a100"), mixed), Fit)
+    assert isinstance(match(need(gpu_count=2, gpu_type="a100"), mixed), Reject)
+
+
+def test_the_smallest_worker_that_fits_is_taken() -> None:
+    workers = [worker("big", gpus=(A100, A100)), worker("small", gpus=(RTX,)), worker("none")]
+    decisions = plan([Candidate("t", need(gpu_count=1), 1.0)], workers)
+    assert decisions.assignments[0].worker_id == "small"
+
+
+def test_a_training_that_names_no_gpu_goes_where_there_is_one_and_a_light_task_where_there_is_room() -> None:
+    workers = [worker("cpu"), worker("gpu", gpus=(RTX,))]
+    assert plan([Candidate("t", need(), 1.0)], workers).assignments[0].worker_id == "gpu"
+    workers = [worker("full", free={"light": 1}), worker("empty", free={"light": 8})]
+    light = Requirement(kind="echo", slot_class="light")
+    assert plan([Candidate("t", light, 1.0)], workers).assignments[0].worker_id == "empty"
+
+
+def test_a_cached_model_is_preferred() -> None:
+    workers = [worker("a"), worker("b", models=frozenset({"org/model"}))]
+    assert plan([Candidate("t", need(model="org/model"), 1.0)], workers).assignments[0].worker_id == "b"
+
+
+def test_the_queue_is_kept_and_slots_are_counted_down() -> None:
+    candidates = [Candidate(f"t{rank}", need(), float(rank)) for rank in (3, 1, 2)]
+    decisions = plan(candidates, [worker("a"), worker("b")])
+    assert [a.task_id for a in decisions.assignments] == ["t1", "t2"]
+    assert decisions.waiting == ("t3",)
+
+
+def test_a_task_that_fits_nowhere_does_not_hold_up_the_others() -> None:
+    candidates = [Candidate("stuck", need(gpu_count=1), 1.0), Candidate("next", need(), 2.0)]
+    assert [a.task_id for a in plan(candidates, [worker()]).assignments] == ["next"]
+
+
+def test_a_worker_that_did_not_take_it_lately_is_avoided() -> None:
+    avoiding = Candidate("t", need(), 1.0, frozenset({"w1"}))
+    assert plan([avoiding], [worker("w1")]).assignments == ()
+    assert plan([avoiding], [worker("w1"), worker("w2")]).assignments[0].worker_id == "w2"
+
+
+def test_waiting_is_explained() -> None:
+    assert explain(need(), []) == "unschedulable: no worker is registered."
+    assert explain(need(), [worker()]) is None
+    told = explain(need(cpu=99), [worker("a"), worker("b")])
+    assert told is not None
+    assert told.startswith("unschedulable: a has 8 cores")
+    busy = explain(need(), [worker("a", free={"job": 0}), worker("b", executors={})])
+    assert busy == "waiting: a is busy."
+    many = explain(need(cpu=99), [worker(f"w{n}") for n in range(5)])
+    assert many is not None
+    assert many.endswith("; and 2 more.")
+    assert explain(need(), [worker()], avoid=frozenset({"w1"})) == "waiting: w1 did not take it lately."
+
+
+def test_a_requirement_survives_its_text_and_equal_ones_share_a_key() -> None:
+    wanted = need(gpu_count=1, gpu_type="a100", tags=("x", "y"), model="m")
+    assert Requirement.load(wanted.dump()) == wanted
+    assert Requirement.load(wanted.dump()[:-1] + ',"of_a_newer_version":1}') == wanted
+    assert need().key == need().key != need(cpu=2).key
+
+
+@given(
+    ranks=st.lists(st.floats(0, 100), max_size=12),
+    free=st.lists(st.integers(0, 3), min_size=1, max_size=4),
+)
+def test_no_worker_gets_more_than_it_takes_and_no_slot_stays_empty(ranks: list[float], free: list[int]) -> None:
+    workers = [worker(f"w{n}", slots={"job": 3}, free={"job": count}) for n, count in enumerate(free)]
+    candidates = [Candidate(f"t{n}", need(), rank) for n, rank in enumerate(ranks)]
+    decisions = plan(candidates, workers)
+    given_ = [assignment.worker_id for assignment in decisions.assignments]
+    assert all(given_.count(f"w{n}") <= count for n, count in enumerate(free))
+    assert len(decisions.assignments) == min(len(ranks), sum(free))
+    assert len({assignment.task_id for assignment in decisions.assignments}) == len(decisions.assignments)
+    placed = {assignment.task_id for assignment in decisions.assignments}
+    latest = max((c.rank for c in candidates if c.task_id in placed), default=0.0)
+    assert all(c.rank >= latest for c in candidates if c.task_id not in placed)
