@@ -176,7 +176,8 @@ def command_fault(words: list[str]) -> str | None:
 def command_lines(text: str) -> list[list[str]]:
     """Return the words after `tunefleet` of every command line in a page's code."""
     code = "\n".join([*FENCE.findall(text), *re.findall(r"(?<!`)`([^`\n]+)`(?!`)", FENCE.sub("", text))])
-    return [[word for word in line.partition("  #")[0].split() if word != "…"] for line in COMMAND.findall(code)]
+    lines = (re.split(r"  #|\$\(|[|<>;&]", line)[0] for line in COMMAND.findall(code))
+    return [[word for word in line.split() if word != "…"] for line in lines]
 
 
 def unknown_commands(root: Path = ROOT) -> list[str]:
