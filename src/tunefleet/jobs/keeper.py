@@ -133,6 +133,7 @@ def _redirect(log: Path) -> int:
     sys.stderr.flush()
     for source, target in ((nothing, 0), (out, 1), (out, 2)):
         os.dup2(source, target)
+    for source in {nothing, out} - {0, 1, 2}:
         os.close(source)
     return log.stat().st_size
 
