@@ -52,9 +52,11 @@ def main(folder: Path) -> int:
         session.finish()
     except Exception as error:
         kind = kind_of(error, folder)
-        message = sentence_of(error)
+        message = sentence_of(error) if kind != "disk" else _disk_sentence(folder)
         # A traceback tells the user nothing about a mistake of theirs; it is in the status for a maintainer.
         logger.log(logging.ERROR, "The job failed: %s", message, exc_info=kind == "bug")
+        if kind == "disk":
+            _discard_unfinished(folder)
         session.journal.event("launch.failed", message, "error")
         session.fail(message, kind, traceback.format_exc())
         return INPUT_FAILED if kind == "input" else FAILED
@@ -99,6 +101,26 @@ def sentence_of(error: BaseException) -> str:
         return str(error)
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
+
+
+def _disk_sentence(folder: Path) -> str:
+    # What libraries say about it names neither the disk nor the way out.
+    free = shutil.disk_usage(folder).free
+    return (
+        f"The disk is full: {free:,} bytes are free where {folder} lies. Free some space, or keep fewer checkpoints "
+        "(`training.save_total_limit`)."
+    )
+
+
+def _discard_unfinished(folder: Path) -> None:
+    """Delete what a full disk cut off: it is of no use, and the report of the failure needs room."""
+    doomed = [path for path in (folder / "checkpoints").glob("checkpoint-*") if not (path / "manifest.json").exists()]
+    for path in [*doomed, *folder.glob(".*.partial")]:
+        logger.warning("%s is deleted: the disk was full before it was whole", path.name)
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def _program(name: str) -> Callable[[Path], None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -149,3 +150,19 @@ def test_an_archive_that_leaves_its_folder(train: Any, tmp_path: Path) -> None:
 def test_a_task_that_trains_nothing(train: Any) -> None:
     ended = train({"taskType": "echo", "lora": None, "training": None, "model": None, "data": None})
     assert ended.code == 2
+
+
+@pytest.mark.usefixtures("as_root")
+@pytest.mark.parametrize("options", [{"save_strategy": "steps", "save_steps": 2}, {"save_strategy": "no"}])
+def test_a_full_disk(options: dict[str, Any], train: Any, tmp_path: Path) -> None:
+    """On a file system of a third of a megabyte neither a checkpoint nor the model fits; the report of it must."""
+    folder = tmp_path / "job-1"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=384k", "tmpfs", str(folder)], check=True)
+    try:
+        ended = train({"taskType": "sft", "lora": None, "training": options})
+        refused(ended, "The disk is full", str(folder), "save_total_limit", kind="disk")
+        assert [path for path in ended.folder.checkpoints_dir.glob("checkpoint-*")] == []
+        assert not list(folder.glob(".*"))
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
