@@ -87,7 +87,7 @@ def _train(launch: Launch) -> None:
     )
     if spec.training.packing and not kernels.varlen and spec.training.batch_size > 1:
         text = (
-            "Packing without FlashAttention compares every token of a batch with every other: batch_size 1 is faster."
+            "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
         )
         session.journal.event("training.packing", text, "warning")
     with clock.part("data"):
