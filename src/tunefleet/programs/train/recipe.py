@@ -86,9 +86,7 @@ def _train(launch: Launch) -> None:
         machine, bf16=spec.training.bf16, fp16=spec.training.fp16, attention=spec.attention, liger=spec.training.liger
     )
     if spec.training.packing and not kernels.varlen and spec.training.batch_size > 1:
-        text = (
-            "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
-        )
+        text = "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
         session.journal.event("training.packing", text, "warning")
     with clock.part("data"):
         portions = sources.open_portions(spec.data, launch.job.inputs, launch.workspace, seed=spec.training.seed)
