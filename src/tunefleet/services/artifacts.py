@@ -6,7 +6,6 @@ is not collected before it is published.
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Any, Final
 
@@ -14,13 +13,15 @@ import orjson
 
 from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
+from tunefleet.services import garbage
 from tunefleet.services.core import Core
+from tunefleet.services.garbage import Collected
 from tunefleet.services.identity import Actor, AttemptActor, Who, may_change, may_read, may_submit
 from tunefleet.services.ids import new_id
 from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import artifact_detail, artifact_view
-from tunefleet.store import Connection, after_commit, artifacts, events, tasks
+from tunefleet.store import Connection, artifacts, events, tasks
 from tunefleet.store.events import Event
 from tunefleet.store.rows import ArtifactRow
 from tunefleet.wire.api import (
@@ -33,10 +34,7 @@ from tunefleet.wire.api import (
     Page,
 )
 
-log = logging.getLogger(__name__)
 PIN_S: Final = 24 * 3600.0
-GRACE_S: Final = 3600.0
-"""How long a file may lie there before anything refers to it."""
 
 
 async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
@@ -238,31 +236,9 @@ async def may_read_blob(core: Core, who: Who, digest: str) -> bool:
     return await core.read(operation)
 
 
-async def collect_garbage(core: Core) -> int:
-    """Delete files that nothing refers to and nobody holds, and uploads that were given up.
-
-    Returns:
-        How many bytes the files had.
-    """
-    removed = await core.write(partial(_collect, core=core, now=core.clock.wall()))
-    core.blobs.sweep_partials(PIN_S)
-    return sum(size for _, size in removed)
-
-
-def _collect(connection: Connection, *, core: Core, now: float) -> list[tuple[str, int]]:
-    found = artifacts.garbage(connection, now=now, verified_before=now - GRACE_S)
-    digests = [digest for digest, _ in found]
-    artifacts.delete_blobs(connection, digests, now=now)
-    if digests:
-        # After the commit, in this same thread: whoever asks for the file afterwards is told that it is gone.
-        after_commit(connection, partial(_delete_files, core, digests))
-    return found
-
-
-def _delete_files(core: Core, digests: list[str]) -> None:
-    for digest in digests:
-        core.blobs.delete(digest)
-    log.info("Deleted %d files that nothing refers to.", len(digests))
+async def collect_garbage(core: Core) -> Collected:
+    """Delete files that nothing refers to and nobody holds, and what given-up uploads left."""
+    return await garbage.collect(core)
 
 
 def _find(connection: Connection, project: str, reference: str) -> list[ArtifactRow]:

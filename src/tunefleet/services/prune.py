@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tunefleet.services import artifacts, removal
+from tunefleet.services import garbage, removal
 from tunefleet.services.core import Core
+from tunefleet.services.garbage import Collected
 from tunefleet.store import DEFAULT_PROJECT, Connection, tasks, workflows
 from tunefleet.store import artifacts as artifact_rows
 from tunefleet.wire.api import PruneReply
@@ -27,13 +28,17 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
     rows = await core.read(lambda connection: workflows.ended_before(connection, limit, project=DEFAULT_PROJECT))
     seqs = [row.seq for row in rows]
     made = await core.read(partial(_made, seqs=seqs))
-    freed = 0
+    freed = Collected(0, 0)
     if not dry_run:
         for start in range(0, len(seqs), _GROUP):
             await core.write(partial(removal.remove_workflows, seqs=seqs[start : start + _GROUP]))
-        freed = await artifacts.collect_garbage(core)
+        freed = await garbage.collect(core)
     return PruneReply(
-        workflows=tuple(row.id for row in rows), artifacts=tuple(made), freed_bytes=freed, dry_run=dry_run
+        workflows=tuple(row.id for row in rows),
+        artifacts=tuple(made),
+        blobs=freed.files,
+        freed_bytes=freed.size_bytes,
+        dry_run=dry_run,
     )
 
 

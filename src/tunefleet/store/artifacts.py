@@ -24,6 +24,15 @@ def known(connection: Connection, project: str, digests: Sequence[str]) -> set[s
     return found
 
 
+def known_anywhere(connection: Connection, digests: Sequence[str]) -> set[str]:
+    """Return which of these files any project has."""
+    found: set[str] = set()
+    for start in range(0, len(digests), 500):
+        part = list(digests[start : start + 500])
+        found.update(connection.execute(select(blobs.c.digest).where(blobs.c.digest.in_(part))).scalars())
+    return found
+
+
 def add_blob(connection: Connection, *, project: str, digest: str, size_bytes: int, at: float) -> None:
     """Record a file whose digest was verified."""
     here = (blobs.c.project == project) & (blobs.c.digest == digest)

@@ -1,0 +1,71 @@
+"""Delete files that nothing refers to and nobody holds.
+
+Rows go in one operation and files right after its commit, in the writer's thread: whoever asks for a file later is
+told that it has to be uploaded, and whoever asked before holds a pin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tunefleet.artifacts import BlobStore
+from tunefleet.errors import NotFoundError
+from tunefleet.services.core import Core
+from tunefleet.store import Connection, after_commit, artifacts
+
+log = logging.getLogger(__name__)
+GRACE_S: Final = 3600.0
+"""How long a file may lie there before anything refers to it."""
+PARTIAL_S: Final = 24 * 3600.0
+"""How long what an unfinished upload left is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was deleted."""
+
+    files: int
+    size_bytes: int
+
+
+async def collect(core: Core) -> Collected:
+    """Delete files that nothing needs, and what given-up uploads left."""
+    now = core.clock.wall()
+    old = await asyncio.to_thread(_old_files, core.blobs, now - GRACE_S)
+    sizes = await core.write(partial(_collect, blobs=core.blobs, old=old, now=now))
+    await asyncio.to_thread(core.blobs.sweep_partials, PARTIAL_S)
+    return Collected(len(sizes), sum(sizes.values()))
+
+
+def _old_files(blobs: BlobStore, before: float) -> dict[str, int]:
+    """Return digest and size of the files that were written before a time."""
+    found: dict[str, int] = {}
+    for digest in list(blobs.digests()):
+        try:
+            status = blobs.path(digest).stat()
+        except (FileNotFoundError, NotFoundError):
+            continue  # deleted meanwhile
+        if status.st_mtime < before:
+            found[digest] = status.st_size
+    return found
+
+
+def _collect(connection: Connection, *, blobs: BlobStore, old: dict[str, int], now: float) -> dict[str, int]:
+    found = dict(artifacts.garbage(connection, now=now, verified_before=now - GRACE_S))
+    # A crash between a file and its row leaves a file that no row knows.
+    recorded = artifacts.known_anywhere(connection, list(old))
+    found |= {digest: size for digest, size in old.items() if digest not in recorded}
+    artifacts.delete_blobs(connection, list(found), now=now)
+    if found:
+        after_commit(connection, partial(_delete, blobs, list(found)))
+    return found
+
+
+def _delete(blobs: BlobStore, digests: list[str]) -> None:
+    for digest in digests:
+        blobs.delete(digest)
+    log.info("Deleted %d files that nothing refers to.", len(digests))

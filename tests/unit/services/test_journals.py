@@ -1,0 +1,303 @@
+"""Journals and logs: each record once, a gap refused, what a resume superseded hidden."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.services.lab import TRAIN, FakeWorker, Lab
+from tunefleet.errors import ConflictError, OffsetConflict
+from tunefleet.services import events, logs, metrics, tasks
+from tunefleet.services.downsample import downsample
+from tunefleet.services.scrub import scrub, scrub_bytes
+from tunefleet.services.views import moment
+from tunefleet.wire.api import MetricPoint
+from tunefleet.wire.link import JournalBatch, Offer
+
+
+def launch(name: str, from_step: int = 0) -> dict[str, Any]:
+    return {"type": "launch", "launch": name, "from_step": from_step}
+
+
+def metric(step: int, **values: float | str) -> dict[str, Any]:
+    return {"type": "metric", "step": step, "values": values or {"loss": 1.0 / step}}
+
+
+@pytest.fixture
+async def running(lab: Lab) -> tuple[FakeWorker, Offer]:
+    worker = await lab.online()
+    await lab.submit(TRAIN + "  retry: {max_attempts: 5, backoff_s: 0}\n")
+    return worker, await worker.start()
+
+
+async def steps(lab: Lab, task_id: str, **how: Any) -> list[int]:
+    return [point.step for point in (await metrics.read(lab.core, lab.admin, task_id, **how)).points]
+
+
+async def test_an_overlap_is_trimmed_and_a_gap_is_refused(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    records = [launch("l1"), *(metric(step) for step in range(1, 10))]
+    assert await lab.journal(offer.token, "l1", records[:4]) == 4
+    assert await lab.journal(offer.token, "l1", records[2:7], from_seq=2) == 7
+    assert await lab.journal(offer.token, "l1", records[:4]) == 7
+    with pytest.raises(OffsetConflict) as caught:
+        await lab.journal(offer.token, "l1", records[8:], from_seq=8)
+    assert caught.value.cursor == 7
+    with pytest.raises(OffsetConflict) as caught:
+        await lab.journal(offer.token, "unheard", records[8:], from_seq=8)
+    assert caught.value.cursor == 0
+    assert await lab.journal(offer.token, "l1", records[7:], from_seq=7) == 10
+    assert await steps(lab, offer.task_id) == list(range(1, 10))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(cuts=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=12))
+async def test_whatever_is_delivered_twice_or_out_of_turn_is_stored_once(
+    lab: Lab, running: tuple[FakeWorker, Offer], cuts: list[tuple[int, int]]
+) -> None:
+    _, offer = running
+    name = f"l{len(json.dumps(cuts))}-{hash(tuple(cuts)) & 0xFFFFFF}"
+    records = [launch(name), *(metric(step) for step in range(1, 30))]
+    cursor = 0
+    for start, length in cuts:
+        batch = records[start : start + length]
+        if not batch:
+            continue
+        if start > cursor:
+            with pytest.raises(OffsetConflict) as caught:
+                await lab.journal(offer.token, name, batch, from_seq=start)
+            assert caught.value.cursor == cursor
+        else:
+            cursor = max(cursor, await lab.journal(offer.token, name, batch, from_seq=start))
+    await lab.journal(offer.token, name, records[cursor:], from_seq=cursor)
+    assert await steps(lab, offer.task_id) == list(range(1, 30))
+
+
+async def test_a_resume_hides_what_it_repeats(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    worker, offer = running
+    await lab.journal(offer.token, "l1", [launch("l1"), *(metric(s, loss=1.0) for s in range(1, 16))])
+    await lab.journal(offer.token, "l2", [launch("l2", 10), *(metric(s, loss=2.0) for s in range(11, 21))])
+    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    assert [point.step for point in view.points] == list(range(1, 21))
+    assert [point.values["loss"] for point in view.points] == [1.0] * 10 + [2.0] * 10
+    # A third launch, of another attempt, goes back further.
+    await worker.finish(offer.token, "failed", "crashed")
+    again = await worker.start()
+    await lab.journal(again.token, "l3", [launch("l3", 5), *(metric(s, loss=3.0) for s in range(6, 13))])
+    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    assert [point.step for point in view.points] == list(range(1, 13))
+    assert [point.values["loss"] for point in view.points] == [1.0] * 5 + [3.0] * 7
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(crashes=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=6))
+async def test_the_series_tiles_the_run_however_often_it_was_resumed(
+    lab: Lab, running: tuple[FakeWorker, Offer], crashes: list[tuple[int, int]]
+) -> None:
+    """Each launch runs some steps and dies; the next one resumes somewhere before that, or from zero."""
+    _, offer = running
+    run = f"{hash(tuple(crashes)) & 0xFFFFFFFF:x}"
+    at, expected = 0, {}
+    for number, (length, back) in enumerate(crashes):
+        start = max(0, at - back)
+        expected = {step: value for step, value in expected.items() if step <= start}
+        here = [metric(step, loss=float(number)) for step in range(start + 1, start + length + 1)]
+        expected |= {record["step"]: float(number) for record in here}
+        await lab.journal(offer.token, f"{run}-{number}", [launch(f"{run}-{number}", start), *here])
+        at = start + length
+    # What other examples left behind is hidden by the first launch of this one, which starts from zero.
+    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    assert {point.step: point.values["loss"] for point in view.points} == expected
+    assert [point.step for point in view.points] == list(range(1, at + 1))
+
+
+async def test_an_older_launch_may_still_be_shipped_by_a_new_attempt(
+    lab: Lab, running: tuple[FakeWorker, Offer]
+) -> None:
+    worker, offer = running
+    records = [launch("l1"), *(metric(s, loss=1.0) for s in range(1, 11))]
+    await lab.journal(offer.token, "l1", records[:6])
+    await worker.finish(offer.token, "failed", "killed")
+    again = await worker.start()
+    await lab.journal(again.token, "l2", [launch("l2", 10), metric(11, loss=2.0)])
+    await lab.journal(again.token, "l1", records[6:], from_seq=6)
+    assert await steps(lab, offer.task_id) == list(range(1, 12))
+
+
+async def test_values_of_one_step_are_one_point_and_the_newer_launch_counts(
+    lab: Lab, running: tuple[FakeWorker, Offer]
+) -> None:
+    _, offer = running
+    first = [launch("l1"), {**metric(5, loss=1.0), "window": [1, 5], "epoch": 0.5}, metric(5, eval_loss=3.0)]
+    await lab.journal(offer.token, "l1", first)
+    await lab.journal(offer.token, "l2", [launch("l2", 5), metric(5, eval_loss=2.5), metric(6, loss=float(6))])
+    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    assert [(p.step, p.values) for p in view.points] == [(5, {"loss": 1.0, "eval_loss": 2.5}), (6, {"loss": 6.0})]
+    assert view.points[0].window == (1, 5)
+    assert view.points[0].epoch == 0.5
+    assert view.names == ("eval_loss", "loss")
+    only = await metrics.read(lab.core, lab.admin, offer.task_id, names=["eval_loss"])
+    assert [p.values for p in only.points] == [{"eval_loss": 2.5}]
+    assert await steps(lab, offer.task_id, after_step=5) == [6]
+
+
+async def test_a_second_series_stands_apart(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    await lab.journal(offer.token, "l1", [launch("l1"), metric(1), {**metric(1, loss=9.0), "series": "train-2"}])
+    assert [p.values for p in (await metrics.read(lab.core, lab.admin, offer.task_id)).points] == [{"loss": 1.0}]
+    other = await metrics.read(lab.core, lab.admin, offer.task_id, series="train-2")
+    assert [p.values for p in other.points] == [{"loss": 9.0}]
+
+
+async def test_what_cannot_be_read_is_kept_and_refuses_nothing(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    lines = (
+        json.dumps({"seq": 0, "at": 1.0, **launch("l1")}), "{torn", "[]", '{"type": "metric", "step": "x"}',
+        '{"no": "type"}', '{"type": "of_a_newer_version"}', json.dumps({"seq": 6, "at": 1.0, **metric(1, loss="NaN")}),
+    )  # fmt: skip
+    batch = JournalBatch(launch="l1", from_seq=0, lines=lines)
+    cursor = await metrics.ingest(lab.core, await lab.attempt(offer.token), batch)
+    assert cursor.cursor == len(lines)
+    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    assert [p.values for p in view.points] == [{"loss": "NaN"}]
+
+
+async def test_long_batches_are_taken_too(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    await lab.journal(offer.token, "l1", [launch("l1"), *(metric(step) for step in range(1, 1001))])
+    assert await steps(lab, offer.task_id) == list(range(1, 1001))
+    few = await metrics.read(lab.core, lab.admin, offer.task_id, max_points=50)
+    assert (len(few.points), few.total) == (50, 1000)
+
+
+async def test_events_checkpoints_and_progress_are_told_once(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    records = [
+        launch("l1"),
+        {"type": "event", "name": "note", "message": "fetched https://bob:pw@host/x", "data": {"n": 1}},
+        {"type": "checkpoint", "step": 5, "name": "checkpoint-5", "digest": "d", "size_bytes": 10},
+        {"type": "progress", "phase": "training", "step": 5, "max_steps": 9, "tokens_per_s": 12.5},
+    ]
+    for _ in range(2):
+        await lab.journal(offer.token, "l1", records)
+    told = await events.after(lab.core, lab.admin, 0, kinds=["task.message", "checkpoint.saved"])
+    assert [(e.kind, e.task_id) for e in told] == [("task.message", offer.task_id), ("checkpoint.saved", offer.task_id)]
+    assert "bob" not in told[0].data["message"]
+    assert told[1].data["step"] == 5
+    progress = (await lab.task(offer.task_id)).progress
+    assert progress is not None
+    assert (progress.phase, progress.step, progress.max_steps, progress.tokens_per_s) == ("training", 5, 9, 12.5)
+
+
+async def test_nothing_new_is_taken_of_an_attempt_that_ended(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    worker, offer = running
+    attempt = await lab.attempt(offer.token)
+    records = [launch("l1"), metric(1)]
+    await lab.journal(offer.token, "l1", records)
+    await logs.append(lab.core, attempt, 0, b"hello")
+    await worker.finish(offer.token)
+    assert await lab.journal(offer.token, "l1", records) == 2
+    assert (await logs.append(lab.core, attempt, 0, b"hello")).cursor == 5
+    with pytest.raises(ConflictError):
+        await lab.journal(offer.token, "l1", [metric(2)], from_seq=2)
+    with pytest.raises(ConflictError):
+        await logs.append(lab.core, attempt, 5, b" more")
+
+
+async def test_a_log_is_continued_where_it_ends(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    worker, offer = running
+    attempt = await lab.attempt(offer.token)
+    assert (await logs.append(lab.core, attempt, 0, b"one\ntw")).cursor == 6
+    assert (await logs.append(lab.core, attempt, 4, b"two\n")).cursor == 8
+    with pytest.raises(OffsetConflict) as caught:
+        await logs.append(lab.core, attempt, 9, b"x")
+    assert caught.value.cursor == 8
+    await worker.finish(offer.token, "failed", "crashed")
+    again = await worker.start()
+    await logs.append(lab.core, await lab.attempt(again.token), 0, b"three\n")
+    view = await logs.read(lab.core, lab.admin, offer.task_id)
+    assert view.text == "one\ntwo\n\n--- attempt 2 on w1 ---\nthree\n"
+    assert (view.size_bytes, view.next_offset, view.final) == (len(view.text), len(view.text), False)
+    tail = await logs.read(lab.core, lab.admin, offer.task_id, tail_bytes=8)
+    assert tail.text == "three\n"
+    await worker.finish(again.token)
+    assert (await logs.read(lab.core, lab.admin, offer.task_id, offset=4)).final
+
+
+async def test_a_log_is_read_in_whole_characters(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    text = "größer 🚀 als 64 KiB\n" * 6000
+    await logs.append(lab.core, await lab.attempt(offer.token), 0, text.encode())
+    pieces, offset = [], 0
+    while True:
+        view = await logs.read(lab.core, lab.admin, offer.task_id, offset=offset, limit_bytes=4099)
+        if not view.text:
+            break
+        pieces.append(view.text)
+        offset = view.next_offset
+    assert "".join(pieces) == text
+    await tasks.get(lab.core, lab.admin, offer.task_id)
+
+
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("clone https://user:secret@host/repo", "user:secret"),
+        ("PUT /x?X-Amz-Signature=abcdef&b=1", "abcdef"),
+        ("GET /x?a=1&token=t0ken done", "t0ken"),
+        (f"key tf_{'a' * 40} used", "a" * 40),
+        ("att-0123456789ab." + "0" * 32, "0" * 32),
+    ],
+)
+def test_credentials_are_hidden_without_moving_the_rest(text: str, hidden: str) -> None:
+    clean = scrub(text)
+    assert hidden not in clean
+    assert len(clean) == len(text)
+
+
+@given(st.binary(max_size=300))
+def test_scrubbing_keeps_the_length(data: bytes) -> None:
+    assert len(scrub_bytes(data)) == len(data)
+
+
+def test_plain_text_is_left_alone() -> None:
+    text = "loss = 2.3 @ step 5, see https://host/path?a=1 and a@b.c // not a url"
+    assert scrub(text) == text
+
+
+def points(count: int) -> list[MetricPoint]:
+    return [
+        MetricPoint(step=n, at=moment(0), values={"loss": 5.0 - n / count, **({"eval": 1.0} if n % 100 == 0 else {})})
+        for n in range(count)
+    ]
+
+
+@given(count=st.integers(0, 400), room=st.integers(1, 120))
+@settings(max_examples=60, deadline=None)
+def test_down_sampling_keeps_within_its_bound_and_the_ends(count: int, room: int) -> None:
+    every = points(count)
+    few = downsample(every, ["loss", "eval"], room)
+    assert len(few) <= max(room, 0)
+    assert [p.step for p in few] == sorted({p.step for p in few})
+    if count and room >= 3:
+        assert few[0] is every[0]
+        assert few[-1] is every[-1]
+    if count <= room:
+        assert few == every
+
+
+def test_down_sampling_keeps_spikes_and_what_is_seldom() -> None:
+    every = points(1000)
+    every[537] = every[537].model_copy(update={"values": {"loss": 50.0}})
+    few = downsample(every, ["loss", "eval"], 60)
+    assert 537 in [p.step for p in few]
+    assert [p.step for p in few if "eval" in p.values] == list(range(0, 1000, 100))
+
+
+def test_down_sampling_survives_what_is_no_number() -> None:
+    every = [MetricPoint(step=n, at=moment(0), values={"loss": "NaN" if n % 2 else float("inf")}) for n in range(100)]
+    assert len(downsample(every, ["loss"], 10)) == 10
