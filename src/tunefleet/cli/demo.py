@@ -24,6 +24,7 @@ from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.lazy import examples
+from tunefleet.cli.show import executor_result
 from tunefleet.client import Client
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
@@ -138,8 +139,7 @@ def _cancel(client: Client, task_id: str) -> None:
 
 
 def _show_result(task: TaskDetail, adapter: Path) -> None:
-    result: dict[str, Any] = task.result or {}
-    held_out = result.get("held_out")
+    held_out = executor_result(task).get("held_out")
     if not held_out:
         raise MachineError("The demo's task completed without a held-out loss.", hint=f"See {adapter.parent}.")
     rows, before, after = held_out["rows"], held_out["loss_before"], held_out["loss_after"]

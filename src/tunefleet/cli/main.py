@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Annotated, ClassVar
 
 import typer
@@ -94,7 +95,8 @@ def run(args: Sequence[str]) -> int:
     app.rich_markup_mode = markup_mode()
     completion_init()
     try:
-        typer.main.get_command(app).main(list(args), prog_name="tunefleet")
+        # In a context of its own: what one command line chose is gone when the next one runs in this process.
+        copy_context().run(typer.main.get_command(app).main, list(args), prog_name="tunefleet")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitCode.FAILED
     except Exception as error:  # noqa: BLE001  # the command line's edge: every error becomes a sentence

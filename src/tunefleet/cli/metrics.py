@@ -39,6 +39,10 @@ def metrics(
     """Print or plot what a task has measured."""
     with connect() as client:
         view = client.tasks.metrics(task, series=series, names=name, max_points=max_points or None)
+        if name and not view.points:
+            known = client.tasks.metrics(task, series=series, max_points=2).names
+            if known:
+                raise NotFoundError(f"{task} has not measured {name[0]}.", hint=f"It has: {', '.join(known)}.")
     if as_json:
         print_json(view)
         return
@@ -46,9 +50,6 @@ def metrics(
         say(f"{view.task_id} has not measured anything yet.")
         return
     names = name or [known for known in _PREFERRED if known in view.names] or list(view.names)
-    missing = [wanted for wanted in names if wanted not in view.names]
-    if missing:
-        raise NotFoundError(f"{view.task_id} has not measured {missing[0]}.", hint=f"It has: {', '.join(view.names)}.")
     if plot:
         _plot(view, [known for known in names if known in {"loss", "eval_loss"}] if not name else names)
     else:

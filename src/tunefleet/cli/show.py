@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -44,12 +46,19 @@ def screen(task: TaskDetail, artifacts: tuple[ArtifactView, ...] = ()) -> Render
         parts.append(Padding(Text("\n".join(tail), style="dim"), (0, 0, 0, 2)))
     if task.attempts > 1:
         parts += [Text(), Text("Attempts", style="head"), _attempts(task)]
-    if task.result:
-        parts += [Text(), Text("Result", style="head"), facts(_flat(task.result)[:_RESULT_LINES])]
+    if result := executor_result(task):
+        parts += [Text(), Text("Result", style="head"), facts(_flat(result)[:_RESULT_LINES])]
     if artifacts:
         parts += [Text(), Text("Artifacts", style="head"), artifact_table(artifacts)]
     parts += [Text(), Text(_next(task, artifacts), style="dim")]
     return Group(*parts)
+
+
+def executor_result(task: TaskDetail) -> dict[str, Any]:
+    """Return what the executor found, without the envelope that the server puts around it; empty without a result."""
+    envelope = task.result or {}
+    inner = envelope.get("result")
+    return inner if isinstance(inner, dict) else envelope
 
 
 def _facts(task: TaskDetail) -> list[tuple[str, RenderableType | None]]:

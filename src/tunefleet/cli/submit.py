@@ -25,7 +25,7 @@ _STANDARD_INPUT = "-"
 @examples(
     "tunefleet submit sft.yaml --follow",
     "tunefleet submit sft.yaml --set training.learning_rate=1e-4 --set lora.r=32",
-    "tunefleet submit sft.yaml --wait --json | jq .result.losses",
+    "tunefleet submit sft.yaml --wait --json | jq .result.result.losses",
 )
 def submit(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The document; - reads standard input.")],

@@ -80,7 +80,7 @@ def get_workflow(workflow_id: str) -> Call[WorkflowDetail]:
 
 def cancel_workflow(workflow_id: str) -> Call[WorkflowDetail]:
     """Cancel every task of a workflow that is not final."""
-    return Call("POST", path("workflows", workflow_id, "cancel"), model(WorkflowDetail), repeatable=False)
+    return Call("POST", path("workflows", workflow_id, "cancel"), model(WorkflowDetail))
 
 
 def remove_workflow(workflow_id: str) -> Call[None]:
@@ -123,7 +123,7 @@ def why(task_id: str) -> Call[WhyView]:
 
 def cancel_task(task_id: str) -> Call[TaskDetail]:
     """Cancel a task; a running one ends at the end of its step, and what it saved stays."""
-    return Call("POST", path("tasks", task_id, "cancel"), model(TaskDetail), repeatable=False)
+    return Call("POST", path("tasks", task_id, "cancel"), model(TaskDetail))
 
 
 def retry_task(task_id: str) -> Call[TaskDetail]:

@@ -98,7 +98,7 @@ def test_what_may_be_repeated_is_tried_again() -> None:
 def test_what_must_not_be_repeated_is_sent_once() -> None:
     server = FakeServer(answers=[httpx.ReadError("gone"), info()])
     with pytest.raises(UnreachableError, match="broke"):
-        server.sync(Policy(patience_s=5)).run(routes.cancel_task("task-1"))
+        server.sync(Policy(patience_s=5)).run(routes.retry_task("task-1"))
     assert len(server.requests) == 1
 
 

@@ -1,0 +1,242 @@
+"""The command line against a real server: what it prints, the shape of `--json`, the exit code."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.client.conftest import LOG, Cli, Played, finish
+from tests.integration.server.support import ECHO, HandWorker, Running
+from tunefleet.cli import options
+from tunefleet.cli.main import run
+from tunefleet.client import Client
+from tunefleet.wire.api import ArtifactView, KeyCreated, MetricsView, PruneReply, TaskDetail, TaskView, WorkerView
+
+
+@pytest.fixture
+def echo(tmp_path: Path) -> Path:
+    file = tmp_path / "echo.yaml"
+    file.write_text(ECHO)
+    return file
+
+
+def soon(do: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(0.5, do)
+    timer.start()
+    return timer
+
+
+def test_submit_ls_show_cancel(cli: Cli, hand: HandWorker, echo: Path) -> None:
+    said = cli("submit", echo)
+    assert said.code == 0
+    task_id = next(word for word in said.out.split() if word.startswith("task-")).rstrip(".")
+    assert "hello" in cli("ls").out
+    assert cli("ls", "--status", "completed", "--kind", "none").out == "No such tasks.\n"
+    listed = [TaskView.model_validate(task) for task in cli("ls", "--json", "--all").json]
+    assert task_id in {task.id for task in listed}
+    assert TaskDetail.model_validate(cli("show", task_id[:12], "--json").json).id == task_id
+    assert "echo" in cli("show", task_id).out
+    cancelled = cli("cancel", task_id)
+    assert cancelled.out == f"{task_id} is cancelled.\n"
+    assert cli("cancel", task_id).code == 0
+
+
+def test_submit_waits_and_tells_how_it_ended(cli: Cli, client: Client, hand: HandWorker, echo: Path) -> None:
+    def complete() -> None:
+        hand.finish(hand.take(client.tasks.list(limit=1).items[0].id))
+
+    timer = soon(complete)
+    done = cli("submit", echo, "--wait", "--json")
+    timer.join()
+    assert (done.code, done.json["status"], done.json["result"]["result"]) == (0, "completed", {"ok": True})
+    timer = soon(complete)
+    shown = cli("submit", echo, "--follow")
+    timer.join()
+    assert shown.code == 0
+    assert "hello completed after" in shown.out
+    assert "Started on by-hand" in shown.out
+    late = cli("submit", echo, "--wait", "--timeout", 0)
+    assert (late.code, "goes on" in late.err) == (10, True)
+    client.tasks.cancel(client.tasks.list(limit=1).items[0].id)
+
+
+def test_follow_of_a_failure_shows_why_and_the_end_of_the_log(
+    cli: Cli, running: Running, hand: HandWorker, take: Callable[..., Played]
+) -> None:
+    played = take()
+    with running.client(running.worker_key) as http:
+        finish(http, hand, played, outcome="failed", reason="bad_input", error="There is no column question.")
+    shown = cli("follow", played.task_id)
+    assert shown.code == 1
+    assert "There is no column question." in shown.out
+    assert "  done" in shown.out
+    assert "Traceback: here" in cli("show", played.task_id).out
+    again = cli("retry", played.task_id, "--json")
+    assert again.json[0]["parent_task_id"] == played.task_id
+    cancelled = cli("cancel", again.json[0]["id"], "--wait")
+    assert cancelled.code == 0
+    assert cli("follow", again.json[0]["id"], "--json").code == 9
+
+
+def test_ctrl_c_leaves_the_task_running(
+    cli: Cli, client: Client, hand: HandWorker, take: Callable[..., Played]
+) -> None:
+    played = take()
+    for command in (["follow", played.task_id], ["logs", "-f", played.task_id]):
+        timer = threading.Timer(1.0, signal.pthread_kill, [threading.main_thread().ident, signal.SIGINT])
+        timer.start()
+        left = cli(*command)
+        timer.join()
+        assert left.code == 130
+        assert "The task goes on. " in left.err
+        assert played.task_id in left.err
+    assert client.tasks.get(played.task_id).status == "running"
+
+
+def test_logs_and_metrics(cli: Cli, hand: HandWorker, take: Callable[..., Played], client: Client) -> None:
+    played = take()
+    assert cli("logs", played.task_id).out.endswith(LOG)
+    assert cli("logs", "-n", 2, played.task_id).out == "step 40\ndone\n"
+    assert cli("logs", "-n", 0, played.task_id).out == ""
+    assert cli("logs", "--json", "-n", 1, played.task_id).json == {"text": "done\n"}
+    timer = soon(lambda: hand.finish(played.token))
+    followed = cli("logs", "-f", "-n", 1, played.task_id)
+    timer.join()
+    assert (followed.code, followed.out.splitlines()[0]) == (0, "done")
+    shown = cli("metrics", played.task_id)
+    assert shown.out.splitlines()[0].split() == ["STEP", "LOSS", "LEARNING_RATE"]
+    assert len(shown.out.splitlines()) == 21
+    assert MetricsView.model_validate(cli("metrics", played.task_id, "--json").json).total == 20
+    assert "loss" in cli("metrics", played.task_id, "--plot").out
+    assert len(cli("metrics", played.task_id, "--max-points", 5).out.splitlines()) <= 8
+    missing = cli("metrics", played.task_id, "--name", "perplexity")
+    assert (missing.code, "It has: " in missing.err) == (4, True)
+    quiet = client.submit(ECHO).task_id
+    assert "not measured anything" in cli("metrics", quiet).out
+    client.tasks.cancel(quiet)
+
+
+def test_artifacts_of_a_task(cli: Cli, hand: HandWorker, take: Callable[..., Played], tmp_path: Path) -> None:
+    played = take(tmp_path)
+    hand.finish(played.token)
+    listed = cli("artifacts", "ls", played.task_id[:12], "--json").json
+    assert [ArtifactView.model_validate(made).name for made in listed] == ["final_lora"]
+    assert "final_lora" in cli("artifacts", "ls").out
+    assert "final_lora" in cli("show", played.task_id).out
+    got = cli("artifacts", "get", "adapter", tmp_path / "got", "--task", played.task_id)
+    assert got.code == 0
+    assert (tmp_path / "got" / "adapter.bin").exists()
+    assert Path(cli("artifacts", "get", listed[0]["id"], tmp_path / "b", "--json").json["path"]) == tmp_path / "b"
+    assert cli("artifacts", "get", "nothing").code == 4
+
+
+def test_data(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
+    assert "data: {artifact: rows}" in cli("data", "push", tmp_path / "rows.jsonl", "--name", "rows").out
+    assert ArtifactView.model_validate(cli("data", "push", tmp_path, "--kind", "files", "--json").json).file_count == 1
+    assert "rows" in cli("data", "ls").out
+    assert cli("data", "ls", "--kind", "model").out.startswith("Nothing was pushed")
+    assert "rows.jsonl" in cli("data", "show", "rows").out
+    assert cli("data", "show", "rows", "--json").json["files"][0]["path"] == "rows.jsonl"
+    asked = cli("data", "rm", "rows")
+    assert (asked.code, "--yes" in asked.err) == (3, True)
+    assert cli("data", "rm", "rows", "--yes").out == "Removed rows.\n"
+    assert cli("data", "show", "rows").code == 4
+    gone = cli("data", "push", tmp_path / "none")
+    assert (gone.code, "no file or folder" in gone.err) == (4, True)
+
+
+def test_clone_rm_prune(cli: Cli, client: Client, hand: HandWorker) -> None:
+    first = client.submit(ECHO).task_id
+    cloned = cli("clone", first, "--set", "data.items=[a, b, c]", "--json").json[0]
+    assert cloned["spec"]["data"]["items"] == ["a", "b", "c"]
+    assert "Submitted task-" in cli("clone", first).out
+    assert cli("clone", first, "--set", "data.nothing=1").code == 3
+    cli("cancel", first, cloned["id"])
+    assert cli("rm", first).code == 3
+    assert cli("rm", first, cloned["id"], "--yes").out == "Removed 2 tasks.\n"
+    assert cli("show", first).code == 4
+    assert cli("prune", "--dry-run").out.startswith("Would remove 0 workflows")
+    reply = PruneReply.model_validate(cli("prune", "--older-than", "0", "--yes", "--json").json)
+    assert len(reply.workflows) > 0
+    assert cli("prune", "--older-than", "soon").code == 3
+
+
+def test_workers_and_keys(cli: Cli, hand: HandWorker) -> None:
+    assert "by-hand" in cli("workers").out
+    assert [WorkerView.model_validate(worker).id for worker in cli("workers", "--json").json] == ["by-hand"]
+    assert "echo" in cli("workers", "show", "by-hand").out
+    assert cli("workers", "show", "by-hand", "--json").json["capabilities"]["cpu_count"] == 2
+    assert cli("workers", "rm", "nobody", "--yes").code == 4
+    made = KeyCreated.model_validate(cli("keys", "create", "gpu-box", "--role", "worker", "--json").json)
+    assert made.secret.startswith("tf_")
+    assert cli("keys", "create", "laptop").out.startswith("tf_")
+    assert "gpu-box" in cli("keys").out
+    assert cli("keys", "revoke", made.id, "--yes").code == 0
+    assert "revoked" in cli("keys", "ls").out
+    assert cli("keys", "create", "x", "--role", "king").code == 2
+
+
+def test_login(cli: Cli, running: Running, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cli("login").out.startswith(f"{running.url}/login?code=")
+    monkeypatch.delenv("TUNEFLEET_KEY")
+    monkeypatch.delenv("TUNEFLEET_URL")
+    assert cli("ls").code == 7
+    with (tmp_path / "key").open("w+") as key:
+        key.write(running.admin_key + "\n")
+        key.seek(0)
+        monkeypatch.setattr("sys.stdin", key)
+        assert "as admin (admin)" in cli("login", running.url).out
+    assert cli("ls").code == 0
+    assert (home / "client.json").stat().st_mode & 0o777 == 0o600
+    with (tmp_path / "bad").open("w+") as key:
+        key.write("tf_wrong")
+        key.seek(0)
+        monkeypatch.setattr("sys.stdin", key)
+        assert cli("login", running.url).code == 6
+    assert cli("--url", "http://127.0.0.1:9", "ls").code == 6
+
+
+def test_doctor_knows_the_server(cli: Cli) -> None:
+    found = {finding["name"]: finding for finding in cli("doctor", "--json").json}
+    assert found["Server"]["state"] == "good"
+    assert "logged in as admin" in found["Server"]["found"]
+
+
+def test_completion_offers_what_is_there(
+    cli: Cli, client: Client, hand: HandWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = client.submit(ECHO).task
+    assert (task.id, "hello") in [(word, about.split(",")[0]) for word, about in options.complete_task("task-")]
+    assert options.complete_worker("by") == [("by-hand", "online")]
+    assert options.complete_artifact("zzz") == []
+    monkeypatch.setenv("TUNEFLEET_URL", "http://127.0.0.1:9")
+    assert options.complete_task("task-") == []
+    client.tasks.cancel(task.id)
+
+
+def test_an_error_with_json_is_a_document(cli: Cli) -> None:
+    import json
+
+    failed = cli("show", "task-nope", "--json")
+    assert failed.out == ""
+    said = json.loads(failed.err)
+    assert (said["error"], said["exit_code"]) == ("not_found", 4)
+
+
+def test_a_document_from_standard_input(cli: Cli, client: Client, echo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with echo.open() as source:
+        monkeypatch.setattr("sys.stdin", source)
+        submitted = cli("submit", "-", "--json", "--idempotency-key", "k1", "--set", "data.items=[x]")
+    task = submitted.json["tasks"][0]
+    assert client.tasks.get(task["id"]).spec["data"]["items"] == ["x"]
+    client.tasks.cancel(task["id"])
+
+
+def test_run_is_the_entry_point(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("tunefleet ")

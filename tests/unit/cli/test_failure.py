@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tunefleet.cli import failure
+from tunefleet.cli.main import run
+from tunefleet.errors import Fault, MachineError, NotFoundError, SpecError
+
+DOCUMENT = """apiVersion: tunefleet/v1
+kind: Training
+metadata: {name: x}
+spec:
+  taskType: lora_sft
+  model: {source: {identifier: builtin:gsm8k-llama-2m}}
+  data: {path: builtin:gsm8k}
+  training:
+    learning_rte: 1e-4
+    batch_size: none
+"""
+
+
+def test_a_sentence_and_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert failure.report(NotFoundError("There is no task x.", hint="`tunefleet ls` lists them.")) == 4
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == "Error: There is no task x.\n       `tunefleet ls` lists them.\n"
+
+
+def test_a_fault_shows_its_line_with_a_caret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sft.yaml"
+    file.write_text(DOCUMENT)
+    assert run(["validate", str(file)]) == 3
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("sft.yaml has 2 faults.")
+    place = next(index for index, line in enumerate(lines) if ":9:5" in line)
+    assert lines[place + 1] == "    9 │     learning_rte: 1e-4"
+    assert lines[place + 2] == "      │     ^"
+    assert "learning_rate" in lines[place + 3] + lines[place + 4]
+
+
+def test_validate_prints_json_and_knows_a_good_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "sft.yaml"
+    file.write_text(DOCUMENT)
+    assert run(["validate", str(file), "--json"]) == 3
+    reply = json.loads(capsys.readouterr().out)
+    assert (reply["ok"], len(reply["faults"])) == (False, 2)
+    file.write_text(DOCUMENT.replace("rte", "rate").replace("none", "2").replace("builtin:gsm8k}", "./rows.jsonl}"))
+    assert run(["validate", str(file)]) == 3
+    assert "there is no" in capsys.readouterr().err
+    (tmp_path / "rows.jsonl").touch()
+    assert run(["validate", str(file)]) == 0
+    assert "These travel with it" in capsys.readouterr().out
+    assert run(["validate", str(file), "--json", "--set", "training.batch_size=4"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    assert run(["validate", str(tmp_path / "none.yaml")]) == 3
+    assert run(["validate", str(tmp_path)]) == 3
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    assert run(["validate", str(tmp_path / "binary")]) == 3
+
+
+def test_faults_without_a_place_are_told_too(capsys: pytest.CaptureFixture[str]) -> None:
+    failure.report(SpecError([Fault("spec.x", "is wrong", hint="write y")], filename="gone.yaml"))
+    assert "gone.yaml  spec.x\n      is wrong\n      write y" in capsys.readouterr().err
+
+
+def test_a_bug_asks_for_a_report_and_debug_shows_where(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert failure.report(ZeroDivisionError("division by zero")) == 70
+    said = capsys.readouterr().err
+    assert "TUNEFLEET_DEBUG=1" in said
+    assert "Traceback" not in said
+    monkeypatch.setenv("TUNEFLEET_DEBUG", "1")
+    with pytest.raises(MachineError) as caught:
+        raise MachineError("No room.")
+    assert failure.report(caught.value) == 8
+    assert "Traceback" in capsys.readouterr().err
+    monkeypatch.setenv("TUNEFLEET_DEBUG", "perhaps")
+    assert failure.report(TimeoutError("late")) == 10
+    assert failure.report(PermissionError("no")) == 8
+
+
+def test_json_errors_have_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    failure.report(SpecError([Fault("spec.x", "is wrong", 3, 4)]), as_json=True)
+    said = json.loads(capsys.readouterr().err)
+    assert (said["error"], said["exit_code"], said["faults"][0]["line"]) == ("spec_invalid", 3, 3)
+    failure.report(ValueError("odd"), as_json=True)
+    assert json.loads(capsys.readouterr().err)["error"] == "ValueError"

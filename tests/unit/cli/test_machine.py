@@ -1,0 +1,195 @@
+"""`doctor`, `uninstall` and `preview`: what they see on this machine."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from tunefleet.cli import checks, preview
+from tunefleet.cli.main import run
+
+
+@pytest.fixture(autouse=True)
+def data(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "data"
+    monkeypatch.setenv("TUNEFLEET_DATA", str(folder))
+    monkeypatch.chdir(tmp_path)
+    return folder
+
+
+def test_a_damaged_database_is_found(data: Path) -> None:
+    assert checks.data_folder().found.endswith("will be made at the first start")
+    data.mkdir()
+    assert checks.data_folder().state == "good"
+    with sqlite3.connect(data / "tunefleet.db") as connection:
+        connection.execute("create table x (y)")
+        connection.executemany("insert into x values (?)", [("z" * 1000,)] * 100)
+    connection.close()
+    assert checks.data_folder().found.endswith("database whole")
+    content = bytearray((data / "tunefleet.db").read_bytes())
+    content[4096:8192] = b"\xff" * 4096
+    (data / "tunefleet.db").write_bytes(content)
+    damaged = checks.data_folder()
+    assert (damaged.state, "backup" in (damaged.mend or "")) == ("bad", True)
+
+
+def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("TUNEFLEET_PORT", str(taken.getsockname()[1]))
+        assert checks.port().found.endswith("is free")
+        taken.listen()
+        found = checks.port()
+    assert found.state == "warning"
+    assert "is taken by process" in found.found
+    assert "--port" in (found.mend or "")
+
+
+@pytest.mark.parametrize(
+    ("smi", "torch", "state", "words"),
+    [
+        (None, "None 0", "good", "none; trainings run on the CPU"),
+        ("NVIDIA H200, 143771 MiB, 550.1", "12.8 1", "good", "torch uses 1 (runtime 12.8)"),
+        ("NVIDIA H200, 143771 MiB, 550.1", " 0", "warning", "CPU build"),
+        ("NVIDIA H200, 143771 MiB, 470.1", "12.8 0", "warning", "cannot use it"),
+    ],
+)
+def test_gpus(smi: str | None, torch: str, state: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "_ask", lambda command: smi if command[0] == "nvidia-smi" else torch)
+    monkeypatch.setattr(checks, "find_spec", lambda name: object())
+    found = checks.gpu()
+    assert (found.state, words in found.found) == (state, True)
+
+
+def test_missing_libraries_and_little_room_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    assert "pip install 'tunefleet[train]'" in str(checks.training_libraries().mend)
+    assert checks.gpu().state == "good"
+    monkeypatch.setattr(checks, "_LEAST_DISK", 1 << 60)
+    monkeypatch.setattr(checks, "_LEAST_MEMORY", 1 << 60)
+    assert (checks.disk().state, checks.memory().state) == ("warning", "warning")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert checks.hub().found.startswith("on")
+
+
+def test_doctor_goes_on_after_a_check_that_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(checks, "CHECKS", (checks.python, checks.port, checks.server))
+    monkeypatch.setenv("TUNEFLEET_PORT", "many")
+    assert run(["doctor"]) == 1
+    said = capsys.readouterr().out
+    assert "TUNEFLEET_PORT" in said
+    assert "things to mend" in said or "thing to mend" in said
+    monkeypatch.setenv("TUNEFLEET_PORT", "9")
+    assert run(["doctor"]) == 0
+    assert "with 1 warning" in capsys.readouterr().out
+
+
+def test_uninstall_never_takes_data_by_itself(data: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data.mkdir()
+    (data / "tunefleet.db").write_bytes(b"x" * 2048)
+    (home / "client.json").write_text("{}")
+    (home / "jobs" / "task-1").mkdir(parents=True)
+    assert run(["uninstall", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["keep"] == [str(data)]
+    assert run(["uninstall"]) == 3
+    assert (home / "client.json").exists()
+    assert run(["uninstall", "--yes"]) == 0
+    said = capsys.readouterr().out
+    assert "stays; --data removes it" in said
+    assert not home.exists()
+    assert (data / "tunefleet.db").exists()
+    lock = FileLock(data / "lock")
+    with lock:
+        assert run(["uninstall", "--data", "--yes"]) == 5
+    assert data.exists()
+    assert run(["uninstall", "--data", "--yes", "--json"]) == 0
+    assert not data.exists()
+    assert run(["uninstall", "--yes"]) == 0
+
+
+SHOWN: dict[str, Any] = {
+    "model": "builtin:gsm8k-llama-2m",
+    "dataset": "rows.jsonl",
+    "shape": "pair",
+    "columns": ["question", "answer"],
+    "rows": [
+        {
+            "tokens": 9,
+            "trained_tokens": 3,
+            "pieces": [
+                {"text": "How many? ", "trained": False, "cut": False, "tokens": 3},
+                {"text": "Two", "trained": True, "cut": False, "tokens": 3},
+                {"text": " of them", "trained": True, "cut": True, "tokens": 3},
+            ],
+        }
+    ],
+    "total_rows": 20_000,
+    "held_out_rows": 10,
+    "measured_rows": 10_000,
+    "max_seq_length": 100,
+    "lengths": {"shortest": 3, "median": 50, "p95": 110, "longest": 120},
+    "histogram": {"edges": [0, 50, 100, 150], "counts": [5, 10, 1]},
+    "truncated_share": 0.1,
+    "nothing_to_learn_share": 0.05,
+    "trained_share": 0.4,
+}
+DOCUMENT = """apiVersion: tunefleet/v1
+kind: Training
+metadata: {name: x}
+spec:
+  taskType: sft
+  model: {source: {identifier: builtin:gsm8k-llama-2m}}
+  data: {path: builtin:gsm8k}
+"""
+
+
+def _answer(monkeypatch: pytest.MonkeyPatch, stdout: str, stderr: str = "", code: int = 0) -> None:
+    done = subprocess.CompletedProcess([], code, stdout, stderr)
+    monkeypatch.setattr(preview.subprocess, "run", lambda *args, **kwargs: done)
+
+
+def test_preview_draws_what_is_learnt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.yaml").write_text(DOCUMENT)
+    _answer(monkeypatch, "a warning of a library\n" + json.dumps(SHOWN))
+    assert run(["preview", "x.yaml"]) == 0
+    said = capsys.readouterr().out
+    assert "How many? ⟦Two⟧⟨cut:  of them⟩" in said
+    assert "10.0% of the rows are longer than 100 tokens" in said
+    assert "5.0% of the rows have nothing to learn" in said
+    assert "████" in said
+    assert run(["preview", "x.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == SHOWN
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "code", "words"),
+    [
+        ('{"error": "There is no column q.", "hint": "It has: a."}', "", 3, "There is no column q."),
+        ("", "ModuleNotFoundError: No module named 'torch'", 8, "pip install 'tunefleet[train]'"),
+        ("", "Segmentation fault", 8, "The preview failed: Segmentation fault"),
+    ],
+)
+def test_a_preview_that_fails_says_why(
+    stdout: str,
+    stderr: str,
+    code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "x.yaml").write_text(DOCUMENT)
+    _answer(monkeypatch, stdout, stderr, code=1)
+    assert run(["preview", "x.yaml"]) == code
+    assert words in capsys.readouterr().err

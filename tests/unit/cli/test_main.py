@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+
+from tunefleet.cli import main, session
+from tunefleet.cli.exitcodes import ExitCode, exit_code_of
+from tunefleet.cli.lazy import examples_of
+from tunefleet.errors import (
+    ArtifactError,
+    AuthError,
+    DataError,
+    Fault,
+    IllegalTransition,
+    MachineError,
+    NotFoundError,
+    SpecError,
+    StoreError,
+    TunefleetError,
+    UnreachableError,
+)
+
+NO_EXAMPLES = {"up"}
+
+
+@pytest.mark.parametrize("entry", main.Root.table, ids=lambda entry: entry.name)
+def test_the_table_says_what_the_commands_say(entry: main.Entry) -> None:
+    module, _, attribute = entry.target.partition(":")
+    target = getattr(import_module(f"tunefleet.cli.{module}"), attribute)
+    if isinstance(target, typer.Typer):
+        assert target.info.help == entry.help
+        return
+    first = (inspect.getdoc(target) or "").splitlines()[0]
+    assert first == entry.help or entry.name == "up"
+    assert examples_of(target) or entry.name in NO_EXAMPLES
+    assert all("tunefleet" in line for line in examples_of(target))
+
+
+@pytest.mark.parametrize("entry", main.Root.table, ids=lambda entry: entry.name)
+def test_every_command_has_json_and_a_help(entry: main.Entry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([entry.name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert entry.name in said
+    command = main.Root.load(entry.name)
+    leaves = list(getattr(command, "commands", {}).values()) or [command]
+    for leaf in leaves:
+        has_json = any("--json" in parameter.opts for parameter in leaf.params)
+        assert has_json or entry.name in {"up", "worker", "completion"}, leaf.name
+
+
+def test_help_is_plain_where_there_is_no_terminal_and_framed_where_there_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main.run(["--help"]) == 0
+    plain = capsys.readouterr().out
+    assert "Train:" in plain
+    assert "─" not in plain
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main.run(["submit", "--help"]) == 0
+    framed = capsys.readouterr().out
+    assert "╭─" in framed
+    assert "tunefleet submit sft.yaml --follow" in framed
+    assert main.run([]) == 2 or "Usage" in capsys.readouterr().out
+
+
+def test_help_imports_nothing_heavy_and_is_quick() -> None:
+    program = (
+        "import sys; from tunefleet.cli.main import run; run(['--help'])\n"
+        "heavy = {'pydantic', 'httpx', 'yaml', 'rich', 'plotext', 'torch', 'fastapi'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        took.append(time.perf_counter() - began)
+        assert done.returncode == 0, done.stderr
+    # 0.1 s on an idle machine; the budget is 0.2 s, and a test machine may be busy and measure coverage.
+    assert min(took) < 1.0
+
+
+def test_a_wrong_command_line_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["sbmit"]) == ExitCode.USAGE
+    assert "Did you mean 'submit'" in capsys.readouterr().err
+    assert main.run(["ls", "--statos", "x"]) == ExitCode.USAGE
+    assert main.run(["submit"]) == ExitCode.USAGE
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (SpecError([Fault("", "x")]), 3),
+        (DataError("x"), 3),
+        (ArtifactError("x"), 3),
+        (NotFoundError("x"), 4),
+        (IllegalTransition("x"), 5),
+        (AuthError("x"), 6),
+        (UnreachableError("x"), 7),
+        (MachineError("x"), 8),
+        (StoreError("x"), 8),
+        (TunefleetError("x"), 1),
+    ],
+)
+def test_exit_codes(error: TunefleetError, code: int) -> None:
+    assert exit_code_of(error) == code
+
+
+def test_the_chosen_server_is_forgotten_after_the_command(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    assert main.run(["--url", "ftp://x", "ls"]) == ExitCode.INVALID
+    assert "not the URL of a server" in capsys.readouterr().err
+    assert session.chosen_url.get() is None
+
+
+@pytest.mark.parametrize(
+    ("shell", "part"), [("bash", "complete -o default"), ("zsh", "#compdef"), ("fish", "complete ")]
+)
+def test_completion_scripts(shell: str, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["completion", shell]) == 0
+    assert part in capsys.readouterr().out
+
+
+def test_the_shell_completes_commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("_TUNEFLEET_COMPLETE", "complete_bash")
+    for words, index, wanted in (("tunefleet sub", 1, "submit"), ("tunefleet artifacts g", 2, "get")):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(index))
+        assert main.run([]) == 0
+        assert capsys.readouterr().out.split() == [wanted]
