@@ -40,14 +40,17 @@ unit: $(DEV_READY) ## run the quick tests only, without coverage
 	@$(BIN)/python -m pytest tests/unit -m "not slow" $(ARGS)
 
 .PHONY: check
-check: $(DEV_READY) ## run all static checks
-	@echo "ruff check";     $(BIN)/ruff check --quiet .
-	@echo "ruff format";    $(BIN)/ruff format --quiet --check .
-	@echo "mypy --strict";  $(BIN)/mypy --no-error-summary
-	@echo "import-linter";  $(BIN)/lint-imports >$(VENV)/imports.log 2>&1 || { cat $(VENV)/imports.log; exit 1; }
-	@echo "sizes";          $(BIN)/python -m scripts.check_sizes
-	@echo "documents";      $(BIN)/python -m scripts.check_docs
-	@echo "All checks passed."
+check: $(DEV_READY) ## run all static checks; a failing one does not hide the next
+	@status=0; \
+	run() { echo "$$1"; shift; "$$@" || status=1; }; \
+	imports() { out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; return 1; }; }; \
+	run "ruff check" $(BIN)/ruff check --quiet .; \
+	run "ruff format" $(BIN)/ruff format --quiet --check .; \
+	run "mypy --strict" $(BIN)/mypy --no-error-summary; \
+	run "import-linter" imports; \
+	run "sizes" $(BIN)/python -m scripts.check_sizes; \
+	run "documents" $(BIN)/python -m scripts.check_docs; \
+	[ $$status = 0 ] && echo "All checks passed." || { echo "Some checks failed."; exit 1; }
 
 .PHONY: format
 format: $(DEV_READY) ## mend what ruff can mend
