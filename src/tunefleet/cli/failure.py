@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import logging
 import sys
+import traceback
 from pathlib import Path
 
 from rich.text import Text
@@ -13,8 +13,6 @@ from tunefleet.cli.console import err
 from tunefleet.cli.exitcodes import ExitCode, exit_code_of
 from tunefleet.errors import Fault, MachineError, SpecError, TunefleetError
 from tunefleet.settings import ClientSettings, load
-
-log = logging.getLogger(__name__)
 
 
 def report(error: Exception, *, as_json: bool = False) -> ExitCode:
@@ -26,8 +24,7 @@ def report(error: Exception, *, as_json: bool = False) -> ExitCode:
     """
     code = _code(error)
     if _debugging():
-        log.error("The command failed.", exc_info=error)
-        err().print_exception(show_locals=False)
+        traceback.print_exception(error, file=sys.stderr)
     if as_json:
         sys.stderr.write(json.dumps(_document(error, code), ensure_ascii=False) + "\n")
     elif isinstance(error, SpecError):
@@ -53,12 +50,11 @@ def _code(error: Exception) -> ExitCode:
 
 
 def _document(error: Exception, code: ExitCode) -> dict[str, object]:
-    known = isinstance(error, TunefleetError)
     faults = error.faults if isinstance(error, SpecError) else ()
     return {
         "error": error.code if isinstance(error, TunefleetError) else type(error).__name__,
         "message": error.message if isinstance(error, TunefleetError) else str(error),
-        "hint": error.hint if isinstance(error, TunefleetError) and known else None,
+        "hint": error.hint if isinstance(error, TunefleetError) else None,
         "exit_code": int(code),
         "faults": [
             {"path": f.path, "message": f.message, "line": f.line, "column": f.column, "hint": f.hint} for f in faults
