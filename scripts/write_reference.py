@@ -17,7 +17,7 @@ from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from scripts import generate_reference
+from scripts import generate_reference, sdk_reference
 from tunefleet import settings
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples_of
@@ -172,6 +172,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/reference/command-line.md": command_line_page(),
         ROOT / "docs/reference/exit-codes.md": exit_codes_page(),
         ROOT / ".env.example": env_example(),
+        ROOT / "docs/reference/sdk.md": sdk_reference.page(),
         **generate_reference.pages(),
     }
 

@@ -1,0 +1,84 @@
+"""Make `docs/reference/sdk.md` from the client's classes: every method with its arguments, result and first line."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+from tunefleet.client import resources
+from tunefleet.client.api import Client, ServerVerbs
+from tunefleet.client.verb import Iteration, TaskIteration, TaskVerb, Verb
+
+NOUNS = (
+    ("client", ServerVerbs),
+    ("client.workflows", resources.WorkflowVerbs),
+    ("client.tasks", resources.TaskVerbs),
+    ("client.events", resources.EventVerbs),
+    ("client.artifacts, client.data", resources.ArtifactVerbs),
+    ("client.workers", resources.WorkerVerbs),
+    ("client.keys", resources.KeyVerbs),
+    ("run: what `client.submit` returns", resources.RunVerbs),
+)
+_RESULT = re.compile(r"^(?:Call|Flow|Stream)\[(.*)\]$")
+_MODULES = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")
+
+
+def _annotation(annotation: object) -> str:
+    return _MODULES.sub("", str(annotation))
+
+
+def _arguments(parameters: list[inspect.Parameter]) -> str:
+    shown = []
+    keywords = False
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
+            keywords = True
+            shown.append("*")
+        if parameter.default is parameter.empty:
+            shown.append(f"{parameter.name}: {_annotation(parameter.annotation)}")
+        elif callable(parameter.default):
+            shown.append(f"{parameter.name}=…")
+        else:
+            shown.append(f"{parameter.name}={parameter.default!r}")
+    return ", ".join(shown)
+
+
+def _methods(described: type) -> Iterator[str]:
+    for name, verb in vars(described).items():
+        if not isinstance(verb, (Verb, Iteration, TaskVerb, TaskIteration)):
+            continue
+        signature = inspect.signature(verb.describe)
+        parameters = list(signature.parameters.values())
+        if isinstance(verb, (TaskVerb, TaskIteration)):
+            del parameters[0]
+        match = _RESULT.match(str(signature.return_annotation))
+        result = _annotation(match[1] if match else signature.return_annotation)
+        if isinstance(verb, (Iteration, TaskIteration)):
+            result = f"iterator of {result}"
+        meaning = (inspect.getdoc(verb.describe) or "").splitlines()[0]
+        yield f"- `{name}({_arguments(parameters)})` → `{result}`:\n  {meaning}"
+
+
+def page() -> str:
+    """Return the text of `docs/reference/sdk.md`."""
+    submit = inspect.signature(Client.submit)
+    parts = [
+        "# Python client\n",
+        "<!-- Written by `make docs` from src/tunefleet/client; edit the docstrings there. -->\n",
+        "`tunefleet.Client` is synchronous, `tunefleet.AsyncClient` has the same methods as coroutines, and",
+        "asynchronous iterators where this page says iterator. Results are the models of `tunefleet.wire.api`, frozen",
+        "and typed. Errors are those of `tunefleet.errors`, raised as the server raised them. Wherever an id is wanted,",
+        "its first characters are enough. [Use it from Python](../how-to/use-it-from-python.md) shows it at work.\n",
+        "```python",
+        "Client(url=None, key=None, *, patience_s=10.0)",
+        "```\n",
+        "Without `url` and `key` it takes `TUNEFLEET_URL` and `TUNEFLEET_KEY`, then what `tunefleet up` or `tunefleet",
+        "login` saved. A call that may be repeated is tried again for `patience_s` while the server does not answer.\n",
+        f"- `client.submit({_arguments(list(submit.parameters.values())[1:])})` → `Run`:",
+        f"  {(inspect.getdoc(Client.submit) or '').splitlines()[0]}",
+        "- `client.close()`; a client is a context manager, too.\n",
+    ]
+    for title, described in NOUNS:
+        parts += [f"## {title}\n", *_methods(described), ""]
+    return "\n".join(parts)
