@@ -28,6 +28,7 @@ from tunefleet.client import Client
 from tunefleet.client.connection import Connection, write_client_file
 from tunefleet.errors import MachineError, TunefleetError, UnreachableError
 from tunefleet.settings import ClientSettings, ServerSettings, inherited_environment, load
+from tunefleet.worker.state import StateFolder
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +36,7 @@ _READY_S: Final = 60.0
 _WATCH_S: Final = 0.1
 _SERVER_STOP_S: Final = 20.0
 _WORKER_STOP_S: Final = 90.0
+_HEED_S: Final = 20.0
 _ORPHANS_S: Final = 10.0
 
 
@@ -127,7 +129,8 @@ class LocalFleet:
             self._keeper.join()
         workers = [child for child in self._children if child.name != "server"]
         number = signal.SIGTERM if keep_jobs else signal.SIGINT
-        for child in workers:
+        for index, child in enumerate(workers):
+            self._await_heed(index, child)
             child.signal(number)
         for child in workers:
             child.stop(number, patience_s=_WORKER_STOP_S)
@@ -200,6 +203,13 @@ class LocalFleet:
                 return
             time.sleep(0.05)
         raise MachineError(f"The server does not answer at {self.url}.", hint=f"Its log is {server.log}.")
+
+    def _await_heed(self, index: int, worker: Child) -> None:
+        """Wait until a worker heeds signals: one that is still importing would die, and leave its jobs alone."""
+        state = StateFolder(self.results_dir(index))
+        deadline = time.monotonic() + _HEED_S
+        while worker.running and state.owner_pid != worker.pid and time.monotonic() < deadline:
+            time.sleep(_WATCH_S)
 
     def _answers(self) -> bool:
         if not self._key_file("admin").exists():

@@ -96,9 +96,17 @@ class JobAttempt:
         except Dropped:
             self._end_dropped()
         except Stopped:
+            if self.mailbox.suspend:
+                self._suspend()
             self._delivery.close()
             return
         self._forget()
+
+    def _suspend(self) -> None:
+        try:
+            self._run.suspend()
+        except TunefleetError:
+            logger.exception("The job of task %s could not be suspended; it lives on.", self.task_id)
 
     def _to_finish_or_failure(self) -> Finish:
         try:

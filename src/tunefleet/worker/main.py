@@ -18,6 +18,7 @@ from typing import Any
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, MachineError
 from tunefleet.executors import registry
+from tunefleet.executors.registry import Registry
 from tunefleet.jobs import JournalShipper, Supervisor
 from tunefleet.jobs import gpus as ledger
 from tunefleet.links.http import HttpLink
@@ -32,12 +33,13 @@ from tunefleet.worker.worker import Worker, new_session
 logger = logging.getLogger(__name__)
 
 
-def run(settings: WorkerSettings, *, drain: bool = False) -> None:
+def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | None = None) -> None:
     """Run a worker until a signal ends it; call it from the main thread.
 
     Args:
         settings: Which server, folder and limits.
         drain: Take nothing new; end when all that is held is delivered.
+        executors: The kinds that it runs; by default those that are installed.
 
     Raises:
         TunefleetError: If it cannot work: no key or a bad one, a folder that cannot be written or is in use.
@@ -49,10 +51,12 @@ def run(settings: WorkerSettings, *, drain: bool = False) -> None:
         )
     results_dir = settings.results_dir.expanduser().absolute()
     state = StateFolder(results_dir)
-    state.open()
     try:
-        worker = _build(settings, state, drain=drain)
-        with _signals(worker):
+        with _signals() as stopper:
+            # From here on a signal is heeded; the folder's owner.json tells others so.
+            state.open()
+            worker = _build(settings, state, executors or registry.installed(), drain=drain)
+            stopper.attach(worker)
             try:
                 worker.run()
             finally:
@@ -68,10 +72,9 @@ def run(settings: WorkerSettings, *, drain: bool = False) -> None:
         state.close()
 
 
-def _build(settings: WorkerSettings, state: StateFolder, *, drain: bool) -> Worker:
+def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *, drain: bool) -> Worker:
     assert settings.key is not None, "checked by run"
     worker_id, session = state.worker_id(settings.worker_id), new_session()
-    executors = registry.installed()
     results_dir = state.results_dir
     jobs = Supervisor(
         results_dir,
@@ -109,19 +112,35 @@ def _choose_gpus(settings: WorkerSettings, spec: Mapping[str, Any]) -> tuple[str
     return gpus.choose(spec, probe.gpus(settings.visible_gpus), holder=holder)
 
 
-@contextmanager
-def _signals(worker: Worker) -> Iterator[None]:
-    """Let SIGTERM and SIGINT stop the worker while the body runs."""
+class _Stopper:
+    """Hands signals to the worker; those that come before there is one are kept for it."""
 
-    def stop(number: int, _: FrameType | None) -> None:
-        # A handler may interrupt code that holds a lock, so the stopping itself happens in a thread.
+    def __init__(self) -> None:
+        self._asked: list[bool] = []
+        self._worker: Worker | None = None
+
+    def ask(self, number: int, _: FrameType | None) -> None:
+        """Handle a signal."""
         suspend = number == signal.SIGINT
-        threading.Thread(target=worker.stop, kwargs={"suspend": suspend}, name="stop", daemon=True).start()
+        self._asked.append(suspend)
+        if self._worker is not None:
+            # A handler may interrupt code that holds a lock, so the stopping itself happens in a thread.
+            threading.Thread(target=self._worker.stop, kwargs={"suspend": suspend}, name="stop", daemon=True).start()
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.signal(number, stop) for number in numbers]
+    def attach(self, worker: Worker) -> None:
+        """Stop this worker from now on, and at once if that was asked for before."""
+        self._worker = worker
+        for suspend in self._asked:
+            worker.stop(suspend=suspend)
+
+
+@contextmanager
+def _signals() -> Iterator[_Stopper]:
+    """Let SIGTERM and SIGINT ask for a stop while the body runs."""
+    stopper = _Stopper()
+    before = {number: signal.signal(number, stopper.ask) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield
+        yield stopper
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)

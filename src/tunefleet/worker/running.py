@@ -14,7 +14,7 @@ from tunefleet.jobs import new_launch_id
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import Command, CommandOutcome, Offer, Reached
-from tunefleet.worker.mailbox import Cancelled, Mailbox, Stopped
+from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.ports import Delivery, End, Handle
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
@@ -91,22 +91,20 @@ class JobRun:
 
         Raises:
             Dropped: If the token became void; the job may still live.
-            Stopped: If the worker goes; the job lives, or was suspended if that was asked for.
+            Stopped: If the worker goes; the job lives.
         """
         while True:
             end = handle.poll()
             if end is not None:
                 return end
             self._obey(handle)
-            try:
-                self._mailbox.pause(_POLL_S)
-            except Stopped:
-                if self._mailbox.suspend:
-                    self.suspend(handle)
-                raise
+            self._mailbox.pause(_POLL_S)
 
-    def suspend(self, handle: Handle) -> None:
-        """End the job so that the next worker launches it again: note it, save if that is quick, end."""
+    def suspend(self) -> None:
+        """End the job, if it lives, so that the next worker launches it again: note it, save if that is quick, end."""
+        handle = self.handle
+        if handle is None or handle.poll() is not None:
+            return
         self._note(suspended=True)
         logger.info("Suspending task %s.", self.record.offer.task_id)
         self._save(handle)

@@ -93,6 +93,14 @@ class StateFolder:
         """Let the folder go."""
         self._lock.release()
 
+    @property
+    def owner_pid(self) -> int | None:
+        """Process id of the worker that opened the folder last; it heeds signals from then on."""
+        try:
+            return int(self._owner.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+
     def worker_id(self, wanted: str | None) -> str:
         """Return the worker's id: the wanted one, else the one of the last time, else a new one.
 
@@ -143,7 +151,5 @@ class StateFolder:
         return value
 
     def _owner_text(self) -> str:
-        try:
-            return f" (pid {int(self._owner.read_text(encoding='utf-8'))})"
-        except (OSError, ValueError):
-            return ""
+        pid = self.owner_pid
+        return "" if pid is None else f" (pid {pid})"

@@ -71,6 +71,7 @@ class Worker:
         self._attempts: dict[str, JobAttempt] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
+        self._suspend = False
         self._fatal: Exception | None = None
         self._exchanger = Exchanger(link, site.outbox, self, on_fatal=self._fail)
 
@@ -97,9 +98,10 @@ class Worker:
         Args:
             suspend: End the running jobs too; the next worker on this folder goes on from their checkpoints.
         """
+        self._suspend = self._suspend or suspend
+        self._over.set()
         for attempt in self._held():
             attempt.mailbox.tell_stop(suspend=suspend)
-        self._over.set()
 
     def close(self) -> None:
         """Let everything go, after `run`; jobs that were not suspended live on."""
@@ -211,6 +213,8 @@ class Worker:
             )
             self._attempts[attempt.token] = attempt
         attempt.start()
+        if self._over.is_set():
+            attempt.mailbox.tell_stop(suspend=self._suspend)
 
     def _resume_held(self) -> None:
         """Take up what an earlier process on this folder held."""

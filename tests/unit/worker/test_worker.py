@@ -304,6 +304,19 @@ def test_suspending_saves_ends_and_goes_on_in_the_same_attempt(world: World) -> 
     assert first.job.attempt == second.job.attempt == 1
 
 
+def test_suspending_heeds_a_job_that_was_not_taken_up_yet(world: World) -> None:
+    world.server.offer()
+    with Running(world):
+        job = world.job()
+    assert job.ended is None
+    running = Running(world)
+    running.worker.stop(suspend=True)
+    with running:
+        running.thread.join(5)
+    assert job.ended is not None
+    assert [r.suspended for r in world.records()] == [True]
+
+
 def test_after_a_reboot_a_killed_job_is_launched_again_in_its_attempt(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

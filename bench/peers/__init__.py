@@ -1,0 +1,1 @@
+"""Applications of the peers that the benchmarks run beside us."""
