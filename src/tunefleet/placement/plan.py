@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 from tunefleet.placement.match import Fit, Reject, match
 from tunefleet.placement.model import Candidate, Requirement, WorkerState
+
+_Entry = tuple[tuple[float, ...], str]
+"""What would lie idle, and the worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +41,15 @@ def plan(candidates: Sequence[Candidate], workers: Sequence[WorkerState]) -> Dec
         candidates: In any order; they are taken by rank.
         workers: What is free when the pass starts; the plan counts down on copies.
     """
-    state = {worker.id: worker for worker in workers}
+    board = _Board(workers)
     assignments: list[Assignment] = []
     waiting: list[str] = []
     for candidate in sorted(candidates, key=lambda waiting_task: waiting_task.rank):
-        chosen = _best(candidate, state)
-        if chosen is None:
+        worker_id = board.take(candidate)
+        if worker_id is None:
             waiting.append(candidate.task_id)
         else:
-            assignments.append(Assignment(candidate.task_id, chosen.id))
-            state[chosen.id] = _with_task(chosen, candidate.requirement)
+            assignments.append(Assignment(candidate.task_id, worker_id))
     return Decisions(tuple(assignments), tuple(waiting))
 
 
@@ -83,15 +86,50 @@ def _verdict(requirement: Requirement, worker: WorkerState, avoid: frozenset[str
     return Reject("did not take it lately", lasting=False) if worker.id in avoid else None
 
 
-def _best(candidate: Candidate, state: dict[str, WorkerState]) -> WorkerState | None:
-    best: tuple[tuple[float, ...], str] | None = None
-    for worker in state.values():
-        if worker.id in candidate.avoid:
-            continue
-        verdict = match(candidate.requirement, worker)
-        if isinstance(verdict, Fit) and (best is None or (verdict.waste, worker.id) < best):
-            best = (verdict.waste, worker.id)
-    return state[best[1]] if best else None
+class _Board:
+    """Workers in the order in which each need prefers them, so that a decision does not look at all of them.
+
+    An entry of a heap is good as long as the worker still fits that well; a worker that got a task is entered anew, and
+    entries that it outgrew are dropped when they come up.
+    """
+
+    def __init__(self, workers: Sequence[WorkerState]) -> None:
+        self._state = {worker.id: worker for worker in workers}
+        self._heaps: dict[Requirement, list[_Entry]] = {}
+
+    def take(self, candidate: Candidate) -> str | None:
+        """Give a candidate to the worker that fits best, and return it; null if none fits."""
+        need = candidate.requirement
+        heap = self._heaps.get(need)
+        if heap is None:
+            heap = self._heaps[need] = [entry for worker in self._state.values() for entry in _entries(need, worker)]
+            heapify(heap)
+        avoided: list[_Entry] = []
+        chosen: str | None = None
+        while heap and chosen is None:
+            entry = heappop(heap)
+            if entry not in _entries(need, self._state[entry[1]]):
+                continue
+            if entry[1] in candidate.avoid:
+                avoided.append(entry)
+            else:
+                chosen = entry[1]
+        for entry in avoided:
+            heappush(heap, entry)
+        if chosen is not None:
+            self._give(chosen, need)
+        return chosen
+
+    def _give(self, worker_id: str, need: Requirement) -> None:
+        worker = self._state[worker_id] = _with_task(self._state[worker_id], need)
+        for other, heap in self._heaps.items():
+            for entry in _entries(other, worker):
+                heappush(heap, entry)
+
+
+def _entries(need: Requirement, worker: WorkerState) -> list[_Entry]:
+    verdict = match(need, worker)
+    return [(verdict.waste, worker.id)] if isinstance(verdict, Fit) else []
 
 
 def _with_task(worker: WorkerState, requirement: Requirement) -> WorkerState:

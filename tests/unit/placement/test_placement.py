@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -148,3 +149,33 @@ def test_no_worker_gets_more_than_it_takes_and_no_slot_stays_empty(ranks: list[f
     placed = {assignment.task_id for assignment in decisions.assignments}
     latest = max((c.rank for c in candidates if c.task_id in placed), default=0.0)
     assert all(c.rank >= latest for c in candidates if c.task_id not in placed)
+
+
+@given(
+    needs=st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["", "a100", "4090"])), max_size=15),
+    fleet=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=5),
+)
+def test_each_decision_is_the_best_fit_at_its_turn(
+    needs: list[tuple[int, str]], fleet: list[tuple[int, int, int]]
+) -> None:
+    """The plan's shortcut decides as a look at every worker would."""
+    workers = [
+        worker(f"w{n}", free={"job": free}, slots={"job": 3}, gpus=(A100,) * a100s + (RTX,) * rtxs)
+        for n, (free, a100s, rtxs) in enumerate(fleet)
+    ]
+    candidates = [
+        Candidate(f"t{n}", need(gpu_count=count, gpu_type=kind or None), float(n))
+        for n, (count, kind) in enumerate(needs)
+    ]
+    state, expected = {w.id: w for w in workers}, []
+    for candidate in candidates:
+        fits = [(v.waste, w.id) for w in state.values() if isinstance(v := match(candidate.requirement, w), Fit)]
+        if fits:
+            chosen = state[min(fits)[1]]
+            expected.append((candidate.task_id, chosen.id))
+            state[chosen.id] = replace(
+                chosen,
+                free={"job": chosen.free["job"] - 1},
+                gpus_taken=chosen.gpus_taken + candidate.requirement.gpu_count,
+            )
+    assert [(a.task_id, a.worker_id) for a in plan(candidates, workers).assignments] == expected
