@@ -14,6 +14,7 @@ from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId
 from tunefleet.cli.session import connect
 from tunefleet.cli.tasks import progress_text, run_time_s
+from tunefleet.cli.watch import PLAIN_REASONS
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.wire.api import ArtifactView, TaskDetail
 
@@ -68,7 +69,7 @@ def _facts(task: TaskDetail) -> list[tuple[str, RenderableType | None]]:
         ("kind", task.kind),
         ("model", _at(task.spec, "model", "source", "identifier")),
         ("why it waits", task.why),
-        ("reason", task.reason),
+        ("reason", None if task.reason in PLAIN_REASONS else task.reason),
         ("workflow", task.workflow_id),
         ("retry of", task.parent_task_id),
         ("owner", task.owner),

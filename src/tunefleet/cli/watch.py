@@ -17,7 +17,7 @@ _CURVE_POINTS = 400
 _EVENTS_KEPT = 50
 _EVENTS_A_LOOK = 200
 _ON_A_WORKER = {"task.offered": "to", "task.started": "on"}
-_PLAIN_REASONS = frozenset({None, *(reason.value for reason in (R.READY, R.OFFERED, R.STARTED, R.FINISHED))})
+PLAIN_REASONS = frozenset({None, *(reason.value for reason in (R.READY, R.OFFERED, R.STARTED, R.FINISHED))})
 """What says no more than the event's kind."""
 
 
@@ -103,6 +103,6 @@ def sentence(event: EventView) -> str:
         told.append(f"step {data['step']}")
     if data.get("attempt", 1) > 1:
         told.append(f"attempt {data['attempt']}")
-    if data.get("reason") not in _PLAIN_REASONS:
+    if data.get("reason") not in PLAIN_REASONS:
         told.append(str(data["reason"]).replace("_", " "))
     return f"{words}: {', '.join(told)}" if told else words

@@ -61,7 +61,7 @@ def number(value: float | str | None) -> str:
         return f"{int(value):,}"
     if abs(value) >= 1000:
         return f"{value:,.0f}"
-    return f"{value:.4g}" if abs(value) < 0.001 or abs(value) >= 100 else f"{value:.4f}".rstrip("0")
+    return f"{value:.4f}" if 1 <= abs(value) < 100 else f"{value:.4g}"
 
 
 def plural(count: int, noun: str) -> str:
