@@ -224,8 +224,12 @@ def _packages() -> tuple[Any, ...]:
     )
 
 
-def _end(number: int, frame: object) -> NoReturn:
+def _end(_number: int, _frame: object) -> NoReturn:
     raise SystemExit(0)
+
+
+def _ends_properly() -> bool:
+    return isinstance(sys.exception(), SystemExit | None)
 
 
 def main(arguments: list[str]) -> int:
@@ -254,7 +258,8 @@ def main(arguments: list[str]) -> int:
             held = serve(listener, lock_fd, Fitness.now(), idle_s)
     finally:
         if os.getpid() == server:
-            for suffix in (".sock", ".log", ".lock"):
+            # The log stays if the end was not a proper one: it says why.
+            for suffix in (".sock", ".lock", ".log") if _ends_properly() else (".sock", ".lock"):
                 path.with_suffix(suffix).unlink(missing_ok=True)
     return 0 if held is None else run(held, base_env)
 

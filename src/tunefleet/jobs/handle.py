@@ -142,12 +142,8 @@ class JobHandle:
         return True
 
     def _has_ended(self) -> bool:
-        if self._exit_written():
-            return True
-        if self.alive or not self.started:
-            return False
-        # No lock, no exit record: the keeper was killed, or it wrote the record between the two looks.
-        return True
+        # Started, but no lock and no exit record: the keeper was killed, or wrote the record between the two looks.
+        return self._exit_written() or (self.started and not self.alive)
 
     def _exit_written(self) -> bool:
         return (read_json(self.folder.exit_json) or {}).get("launch") == self.job.launch

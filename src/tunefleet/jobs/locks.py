@@ -30,8 +30,20 @@ def take(path: Path, *, patience_s: float = 0.0) -> int | None:
                 return None
             time.sleep(0.01)
         else:
+            if not _is_still(path, fd):
+                # Its last holder has removed it: what was locked is nobody's file any more.
+                os.close(fd)
+                fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+                continue
             os.set_inheritable(fd, True)
             return fd
+
+
+def _is_still(path: Path, fd: int) -> bool:
+    try:
+        return path.stat().st_ino == os.fstat(fd).st_ino
+    except FileNotFoundError:
+        return False
 
 
 def is_held(path: Path) -> bool:

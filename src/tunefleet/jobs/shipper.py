@@ -19,7 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wai
 from tenacity.nap import sleep_using_event
 
 from tunefleet.attach.files import read_json, write_json
-from tunefleet.errors import OffsetConflict, TunefleetError
+from tunefleet.errors import OffsetConflict, TunefleetError, UnreachableError
 from tunefleet.wire.jobfolder import JobFolder, Shipped
 
 logger = logging.getLogger(__name__)
@@ -149,20 +149,24 @@ class JournalShipper:
                 cursor = self._sink.journal(file.stem, position.seq, lines)
             except OffsetConflict as conflict:
                 logger.info("The receiver stands at record %d of %s.", conflict.cursor, file.stem)
-                _seek(position, file, conflict.cursor)
-                continue
+                cursor = conflict.cursor
+            if cursor == position.seq:
+                raise UnreachableError(f"The receiver takes no record of {file.stem} from {cursor} on.")
             if cursor == position.seq + len(lines):
                 position.seq, position.offset = cursor, position.offset + size
             else:
-                # It had more than we knew of: our own note was lost.
+                # It has less or more than we knew of: its store or our own note was lost.
                 _seek(position, file, cursor)
 
     def _ship_log(self) -> None:
         while data := self._log_piece():
+            before = self._state.log_offset
             try:
-                self._state.log_offset = self._sink.log(self._state.log_offset, data)
+                self._state.log_offset = self._sink.log(before, data)
             except OffsetConflict as conflict:
                 self._state.log_offset = conflict.cursor
+            if self._state.log_offset == before:
+                raise UnreachableError(f"The receiver takes no log from byte {before} on.")
 
     def _log_piece(self) -> bytes:
         try:

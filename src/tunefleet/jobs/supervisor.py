@@ -62,9 +62,7 @@ class Supervisor:
         self.results_dir = Path(results_dir).absolute()
         self.endpoints_dir = Path(endpoints_dir).absolute()
         self._base_env = dict(base_env)
-        self._warm = WarmStarter(self._base_env, idle_s=warm_idle_s) if warm else None
-        if self._warm is not None:
-            self._warm.prepare()
+        self._warm = _warm_starter(self._base_env, warm_idle_s) if warm else None
 
     def folder(self, job_id: str) -> JobFolder:
         """Return the folder of a job.
@@ -169,6 +167,18 @@ class Supervisor:
         handle = JobHandle(job, folder, Path(job.endpoint_dir or self.endpoints_dir))
         read = (read_json(folder.end_json) or {}).get("launch") == job.launch
         return handle if handle.alive or (handle.started and not read) else None
+
+
+def _warm_starter(base_env: Mapping[str, str], idle_s: float) -> WarmStarter | None:
+    if sys.platform != "linux":
+        return None  # forking after the imports is known to be safe on Linux only
+    try:
+        starter = WarmStarter(base_env, idle_s=idle_s)
+        starter.prepare()
+    except (OSError, MachineError) as error:
+        logger.warning("Jobs start cold: %s", error)
+        return None
+    return starter
 
 
 def _check(job: Job, reply: dict[str, Any]) -> None:
