@@ -23,7 +23,7 @@ def login(
     *,
     as_json: Json = False,
 ) -> None:
-    """Save a server's URL and key for this user; without URL, print a login link.
+    """Save a server's URL and key, or print a login link.
 
     The key is asked for, or read from standard input: on the command line everybody on this machine could see it.
     The link opens one browser session on the server that this user is logged in to, once and within ten minutes.
