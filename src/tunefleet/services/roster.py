@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -110,15 +110,24 @@ def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str
     return {task_id: frozenset(ids) for task_id, ids in found.items()}
 
 
-def reasons(connection: Connection, here: Presences, rows: Iterable[TaskRow]) -> dict[str, str]:
-    """Say why tasks wait, by task id; tasks that do not wait are left out."""
+def reasons(
+    connection: Connection, here: Presences, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
+) -> dict[str, str]:
+    """Say why tasks wait, by task id; tasks that do not wait are left out.
+
+    Args:
+        connection: To read with.
+        here: Who answers now.
+        rows: The tasks.
+        fleet: What `states` returned, if the caller has it.
+    """
     told = {row.id: "cancelling: it ends at the end of the running step." for row in rows if _cancelling(row)}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
         return told
     known = needs(connection, (row.requirement_key for row in waiting))
     avoid = avoided(connection, [row.id for row in waiting], here.now)
-    fleet = states(connection, here)
+    fleet = states(connection, here) if fleet is None else fleet
     cache: dict[tuple[str, frozenset[str]], str | None] = {}
     for row in waiting:
         if row.ready_at > here.now:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterable
+from typing import Final
+
+MAX_TOPICS: Final = 4096
+"""How many topics have a version of their own. There is a topic for each task ever run: old ones are forgotten."""
 
 
 class Signals:
@@ -16,6 +20,8 @@ class Signals:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._count = 0
+        self._floor = 0
         self._versions: dict[str, int] = {}
         self._waiters: dict[str, set[asyncio.Future[None]]] = {}
         self._closed = False
@@ -26,8 +32,11 @@ class Signals:
         return self._closed
 
     def version(self, topic: str) -> int:
-        """Return how often a topic was notified; read it before you look at the store."""
-        return self._versions.get(topic, 0)
+        """Return a number that grows when a topic is notified; read it before you look at the store.
+
+        It may grow without a notification too, when topics are forgotten: who wakes then looks in vain, once.
+        """
+        return self._versions.get(topic, self._floor)
 
     def notify(self, *topics: str) -> None:
         """Wake who waits for these topics; safe in any thread."""
@@ -49,9 +58,9 @@ class Signals:
         """
         loop = asyncio.get_running_loop()
         with self._lock:
-            known = self._versions.get(topic, 0) if since is None else since
-            if self._closed or self._versions.get(topic, 0) != known:
-                return self._versions.get(topic, 0)
+            known = self.version(topic) if since is None else since
+            if self._closed or self.version(topic) != known:
+                return self.version(topic)
             waiter: asyncio.Future[None] = loop.create_future()
             self._waiters.setdefault(topic, set()).add(waiter)
         try:
@@ -68,7 +77,13 @@ class Signals:
         _wake(waiters)
 
     def _bump(self, topic: str) -> set[asyncio.Future[None]]:
-        self._versions[topic] = self._versions.get(topic, 0) + 1
+        self._count += 1
+        if len(self._versions) >= MAX_TOPICS:
+            # Every topic now has a version that nobody knows yet: nobody sleeps through this.
+            self._floor = self._count
+            self._versions.clear()
+            self._count += 1
+        self._versions[topic] = self._count
         return self._waiters.pop(topic, set())
 
     def _forget(self, topic: str, waiter: asyncio.Future[None]) -> None:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
-from tunefleet.placement import Requirement, explain
-from tunefleet.services import placing, requirements, roster
+from tunefleet.placement import Requirement, WorkerState, explain
+from tunefleet.services import placing, requirements
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
-from tunefleet.services.roster import Presences
 from tunefleet.spec import TaskNode, Workflow, dump_task_spec
 from tunefleet.store import Connection, artifacts, events, tasks, workflows
 from tunefleet.store.events import Event
@@ -60,8 +59,14 @@ class _Input:
     name: str
 
 
-def store(connection: Connection, submission: Submission, here: Presences) -> str:
+def store(connection: Connection, submission: Submission, now: float, fleet: Sequence[WorkerState]) -> str:
     """Store a workflow with its tasks and events, and return its id.
+
+    Args:
+        connection: Of the operation.
+        submission: What to store.
+        now: Unix time.
+        fleet: All registered workers.
 
     Raises:
         ConflictError: If the idempotency key was used for another document.
@@ -71,9 +76,9 @@ def store(connection: Connection, submission: Submission, here: Presences) -> st
     first = _first_with_key(connection, submission)
     if first is not None:
         return first.id
-    workflow_id, now = new_id("wf"), here.now
+    workflow_id = new_id("wf")
     needs = {node.name: requirements.of(node.spec) for node in submission.workflow.tasks}
-    warnings = _warnings(connection, submission, needs, here)
+    warnings = _warnings(submission, needs, fleet)
     row = _workflow_row(submission, workflow_id, now)
     seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
     told = Event("workflow.submitted", now, workflow_id=workflow_id, workflow_seq=seq, data={"name": row["name"]})
@@ -94,10 +99,7 @@ def _first_with_key(connection: Connection, submission: Submission) -> WorkflowR
     return first
 
 
-def _warnings(
-    connection: Connection, submission: Submission, needs: Mapping[str, Requirement], here: Presences
-) -> list[str]:
-    fleet = roster.states(connection, here)
+def _warnings(submission: Submission, needs: Mapping[str, Requirement], fleet: Sequence[WorkerState]) -> list[str]:
     told = {name: explain(need, fleet) for name, need in needs.items()}
     stuck = {name: why for name, why in told.items() if why is not None and why.startswith("unschedulable")}
     if stuck and submission.strict:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tunefleet.errors import ConflictError, NotFoundError, SpecError
+from tunefleet.placement import WorkerState
 from tunefleet.services import cancelling, removal, roster, submission
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
@@ -56,8 +57,9 @@ async def store(core: Core, wanted: Submission) -> WorkflowDetail:
     here = roster.presences(core)
 
     def operation(connection: Connection) -> WorkflowDetail:
-        workflow_id = submission.store(connection, wanted, here)
-        return _detail(connection, workflows.by_ids(connection, [workflow_id])[workflow_id], here)
+        fleet = roster.states(connection, here)
+        workflow_id = submission.store(connection, wanted, here.now, fleet)
+        return _detail(connection, workflows.by_ids(connection, [workflow_id])[workflow_id], here, fleet)
 
     return await core.write(operation)
 
@@ -165,15 +167,22 @@ def _find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow
     return found[0]
 
 
-def _detail(connection: Connection, row: WorkflowRow, here: Presences) -> WorkflowDetail:
-    return workflow_detail(_views(connection, [row], here)[0], workflows.document(connection, row.seq))
+def _detail(
+    connection: Connection, row: WorkflowRow, here: Presences, fleet: Sequence[WorkerState] | None = None
+) -> WorkflowDetail:
+    return workflow_detail(_views(connection, [row], here, fleet)[0], workflows.document(connection, row.seq))
 
 
-def _views(connection: Connection, rows: Sequence[WorkflowRow], here: Presences) -> list[WorkflowView]:
+def _views(
+    connection: Connection,
+    rows: Sequence[WorkflowRow],
+    here: Presences,
+    fleet: Sequence[WorkerState] | None = None,
+) -> list[WorkflowView]:
     seqs = [row.seq for row in rows]
     found, warnings = tasks.of_workflows(connection, seqs), workflows.warnings(connection, seqs)
     every = [task for each in found.values() for task in each]
-    why = roster.reasons(connection, here, every)
+    why = roster.reasons(connection, here, every, fleet)
     launches = journal.launches_of_all(connection, [task.id for task in every if task.status == "running"])
     return [
         workflow_view(

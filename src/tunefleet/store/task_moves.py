@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from operator import attrgetter
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import task_documents, tasks, workflows
 from tunefleet.store.writer import wake
 
+_QUEUED: Final = TaskStatus.QUEUED.value
+_FINAL: Final = frozenset(status.value for status in lifecycle.FINAL)
 _COLUMNS: Final = (
     "status", "reason", "error", "attempts", "failures", "losses", "attempt_id", "worker_id", "desired", "generation",
     "reached", "queue_deadline", "queued_at", "ready_at", "started_at", "finished_at", "version",
@@ -141,20 +144,26 @@ def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[Ta
     _UPDATE.run(connection, [_parameters(row) for row in after])
     events.append(connection, [_event(move, row, now) for move, row in zip(moves, after, strict=True)])
     _close_workflows(connection, after, now)
-    if any(row.status == TaskStatus.QUEUED for row in after):
+    if any(row.status == _QUEUED for row in after):
         wake(connection, "placement")
     wake(connection, *(f"task:{row.id}" for row in after))
     return after
 
 
 def _moved(move: Move, now: float) -> TaskRow:
-    status = lifecycle.move(TaskStatus(move.task.status), move.reason, retry=move.retry)
-    fixed: dict[str, Any] = {"status": status.value, "reason": move.reason.value, "version": move.task.version + 1}
-    if status is TaskStatus.QUEUED:
+    status, reason = _target(move.task.status, move.reason, move.retry)
+    fixed: dict[str, Any] = {"status": status, "reason": reason, "version": move.task.version + 1}
+    if status == _QUEUED:
         fixed |= {"attempt_id": None, "worker_id": None, "desired": "run", "started_at": None}
-    elif status.final:
-        fixed |= {"finished_at": now}
+    elif status in _FINAL:
+        fixed["finished_at"] = now
     return move.task._replace(**{**fixed, **move.changes})
+
+
+@cache
+def _target(status: str, reason: TaskReason, retry: bool) -> tuple[str, str]:
+    # There are few combinations and very many moves.
+    return lifecycle.move(TaskStatus(status), reason, retry=retry).value, reason.value
 
 
 def _event(move: Move, row: TaskRow, now: float) -> Event:
@@ -168,10 +177,9 @@ def _event(move: Move, row: TaskRow, now: float) -> Event:
 def _close_workflows(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
     counts: dict[str, list[int]] = {}
     for row in rows:
-        status = TaskStatus(row.status)
-        if status.final:
+        if row.status in _FINAL:
             count = counts.setdefault(row.workflow_id, [0, 0, 0])
             count[0] += 1
-            count[1] += status is TaskStatus.FAILED
-            count[2] += status is TaskStatus.CANCELLED
+            count[1] += row.status == TaskStatus.FAILED
+            count[2] += row.status == TaskStatus.CANCELLED
     _CLOSE.run(connection, [(id_, *count, now) for id_, count in counts.items()])
