@@ -99,15 +99,16 @@ def table(*heads: str, right: Sequence[str] = (), wide: str | None = None) -> Ta
     """
     made = Table(box=None, pad_edge=False, header_style="head", padding=(0, 2, 0, 0))
     for head in heads:
+        # Rich takes room from columns that may wrap first; what `cut` made ends in an ellipsis there instead.
         made.add_column(
-            head.upper(),
-            justify="right" if head in right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if head == wide else len(head),
-            ratio=None,
+            head.upper(), justify="right" if head in right else "left", no_wrap=head != wide, overflow="ellipsis"
         )
     return made
+
+
+def cut(text: str, style: str = "") -> Text:
+    """Return text for the column of a table that is cut when the terminal is too narrow."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def facts(rows: Iterable[tuple[str, RenderableType | None]]) -> Table:

@@ -22,9 +22,7 @@ class Root(LazyGroup):
     table: ClassVar[tuple[Entry, ...]] = (
         Entry("demo", "demo:demo", "Fine-tune a small model on this machine and show it live.", START),
         Entry("up", "up:up", "Start a server and a worker on this machine.", START),
-        Entry(
-            "login", "login:login", "Save a server's URL and key, or print a login link.", START
-        ),
+        Entry("login", "login:login", "Save a server's URL and key, or print a login link.", START),
         Entry("submit", "submit:submit", "Submit a workflow document; local files it names are uploaded.", WORK),
         Entry("follow", "submit:follow", "Show a task live until it ends.", WORK),
         Entry("validate", "validate:validate", "Check a workflow document; list every fault with its line.", WORK),

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tunefleet.cli import words
-from tunefleet.cli.console import Json, facts, print_json, say, status_text, table
+from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId
 from tunefleet.cli.session import connect
@@ -107,7 +107,7 @@ def _attempts(task: TaskDetail) -> RenderableType:
     listing = table("no", "worker", "state", "reason", "error", right=("no",), wide="error")
     for attempt in task.attempt_list:
         listing.add_row(
-            str(attempt.number), attempt.worker_id, attempt.state, attempt.reason or "", attempt.error or ""
+            str(attempt.number), attempt.worker_id, attempt.state, attempt.reason or "", cut(attempt.error or "")
         )
     return listing
 

@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import words
-from tunefleet.cli.console import Json, print_json, say, status_text, table
+from tunefleet.cli.console import Json, cut, print_json, say, status_text, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, TaskIds, Yes, complete_task, complete_worker, confirm, parse_sets
 from tunefleet.cli.session import connect
@@ -67,7 +67,7 @@ def _row(task: TaskView) -> tuple[Text | str, ...]:
         status_text(task.status),
         progress_text(task),
         words.duration(run_time_s(task)) if task.started_at else words.age(task.created_at),
-        Text(task.error or task.why or "", style="bad" if task.error else "dim"),
+        cut(task.error or task.why or "", "bad" if task.error else "dim"),
     )
 
 

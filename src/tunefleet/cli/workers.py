@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import words
-from tunefleet.cli.console import Json, facts, print_json, say, status_text, table
+from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_worker, confirm
 from tunefleet.cli.session import connect
@@ -45,7 +45,7 @@ def ls(*, as_json: Json = False) -> None:
             Text(worker.id, style="id"),
             status_text(worker.status),
             ", ".join(worker.running) or "–",
-            _gpus(worker) or "–",
+            cut(_gpus(worker) or "–"),
             str(has.cpu_count),
             f"{words.size(has.memory_free_bytes)} free",
             f"{words.size(has.disk_free_bytes)} free",
@@ -87,7 +87,7 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
     say()
     listing = table("kind", "can run", "why not", wide="why not")
     for executor in has.executors:
-        listing.add_row(executor.kind, "yes" if executor.available else "no", executor.reason or "")
+        listing.add_row(executor.kind, "yes" if executor.available else "no", cut(executor.reason or ""))
     say(listing)
 
 
