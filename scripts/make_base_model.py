@@ -119,6 +119,14 @@ def train(model: LlamaForCausalLM, stream: torch.Tensor, steps: int, batch: int,
             logger.info("step %d loss %.3f (%.0f s)", step, loss.item(), time.monotonic() - started)
 
 
+def compute_in_float32(folder: Path) -> None:
+    """Let the config ask for float32: the weights are stored in bfloat16 for their size, not for their arithmetic."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["dtype"] = "float32"
+    path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Train tokenizer and model and save both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -138,6 +146,7 @@ def main() -> None:
     train(model, token_stream(tokenizer, questions), options.steps, batch=16, length=128)
     model.to(torch.bfloat16).save_pretrained(options.output)
     tokenizer.save_pretrained(options.output)
+    compute_in_float32(options.output)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ def test_the_model_is_small_enough_to_ship() -> None:
     folder = assets.locate("builtin:gsm8k-llama-2m", "model")
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 5_000_000
     assert "{% generation %}" in (folder / "chat_template.jinja").read_text()
+    # Whoever loads it without a word about types gets the arithmetic that losses are reported in.
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
 
 
 def test_the_dataset_has_its_licence_and_enough_rows() -> None:
