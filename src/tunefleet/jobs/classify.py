@@ -6,6 +6,7 @@ Pure but for reading; decides nothing about a retry, that is the reason's busine
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 from typing import Any, Final
 
@@ -18,6 +19,13 @@ from tunefleet.wire.jobfolder import JobExit, JobFolder, JobProcess, JobStatus
 from tunefleet.wire.link import FinishOutcome
 
 _TAIL_BYTES = 64 << 10
+_LAST_WORDS = 4096
+_FULL_BYTES = 1 << 20
+_TRACEBACK = "Traceback (most recent call last):"
+_LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
 _CRASHES = {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSYS, signal.SIGTRAP}
 _PATTERNS: Final[tuple[tuple[TaskReason, re.Pattern[str]], ...]] = (
     (
@@ -74,7 +82,9 @@ def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd
         launch: Which launch.
         current_boot: The machine's boot id, to tell a restart of the machine from a killed process.
     """
-    status, process = read_status(folder), read_process(folder)
+    process = read_process(folder)
+    # What an earlier launch left is removed when one begins; one that never began left nothing.
+    status = read_status(folder) if process is not None and process.launch == launch else None
     exit_ = _read_exit(folder, launch)
     returncode = exit_.returncode if exit_ else None
     cancelled = (read_json(folder.cancel_json) or {}).get("launch") == launch
@@ -92,6 +102,9 @@ def classify(folder: JobFolder, launch: str, current_boot: str | None) -> JobEnd
         return _failed(launch, reason, status.error or _last_line(status.traceback), status.traceback, returncode)
     tail = log_tail(folder, process.log_offset if process else 0)
     reason, error = _unannounced(returncode, tail, rebooted=_rebooted(process, current_boot))
+    if reason in (TaskReason.BUG, TaskReason.KILLED) and _disk_is_full(folder):
+        # Then neither the traceback nor the status could be written.
+        reason, error = TaskReason.DISK_FULL, _SENTENCES[TaskReason.DISK_FULL]
     return _failed(launch, reason, error, last_traceback(tail), returncode)
 
 
@@ -126,7 +139,7 @@ def log_tail(folder: JobFolder, since: int = 0) -> str:
 
 def last_traceback(text: str) -> str | None:
     """Return the last Python traceback of a text, with its exception's line."""
-    start = text.rfind("Traceback (most recent call last):")
+    start = text.rfind(_TRACEBACK)
     if start < 0:
         return None
     lines = text[start:].splitlines()
@@ -138,7 +151,8 @@ def last_traceback(text: str) -> str | None:
 def _unannounced(returncode: int | None, tail: str, *, rebooted: bool) -> tuple[TaskReason, str]:
     if returncode == -signal.SIGKILL:
         return TaskReason.KILLED, "The training process was killed (SIGKILL); the machine may have run out of memory."
-    known = next((reason for reason, pattern in _PATTERNS if pattern.search(tail)), None)
+    signs = _last_words(tail)
+    known = next((reason for reason, pattern in _PATTERNS if pattern.search(signs)), None)
     if known is not None:
         return known, _SENTENCES[known]
     if returncode is None:
@@ -154,6 +168,20 @@ def _unannounced(returncode: int | None, tail: str, *, rebooted: bool) -> tuple[
         return TaskReason.BUG, "The training process ended without a result."
     traceback = last_traceback(tail)
     return TaskReason.BUG, _last_line(traceback) or f"The training process ended with exit code {returncode}."
+
+
+def _last_words(tail: str) -> str:
+    """Return the part of the log that speaks of the end: from the first of the last chain of tracebacks, if any."""
+    start = tail.rfind(_TRACEBACK)
+    if start < 0:
+        return tail[-_LAST_WORDS:]
+    while (before := tail[:start].rstrip()).endswith(_LINKS) and (first := before.rfind(_TRACEBACK)) >= 0:
+        start = first
+    return tail[start:]
+
+
+def _disk_is_full(folder: JobFolder) -> bool:
+    return shutil.disk_usage(folder.root).free < _FULL_BYTES
 
 
 def _failed(launch: str, reason: TaskReason, error: str | None, detail: str | None, returncode: int | None) -> JobEnd:

@@ -6,6 +6,7 @@ sent anywhere.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 from pathlib import Path
@@ -34,6 +35,19 @@ def find_endpoint(endpoints_dir: Path, job_id: str) -> Endpoint | None:
     started_at = identity.process_started_at(endpoint.pid)
     same_process = started_at is not None and started_at == endpoint.process_started_at
     return endpoint if same_machine and same_process and endpoint.job_id == job_id else None
+
+
+def withdraw_endpoint(endpoints_dir: Path, job_id: str, job_folder: Path) -> None:
+    """Remove what a killed trainer left in the endpoint folder; a live one, or one of another folder, is left alone."""
+    folder = endpoints_dir / job_id
+    data = read_json(folder / "endpoint.json")
+    ours = data is not None and data.get("job_folder") == str(job_folder.resolve())
+    if not ours or find_endpoint(endpoints_dir, job_id) is not None:
+        return
+    for name in ("endpoint.json", "status.json", "job"):
+        (folder / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # somebody keeps files of their own there
+        folder.rmdir()
 
 
 class ControlClient:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 _READ_AT_IMPORT = (
@@ -30,9 +33,23 @@ def job_environment(base: Mapping[str, str], job: Mapping[str, Any]) -> dict[str
         base: The supervisor's environment for jobs; holds no secret.
         job: `job.json`.
     """
-    gpus: Sequence[str] = job.get("gpus") or ()
-    devices = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}
-    return {**base, **devices, **(job.get("env") or {})}
+    return {**base, **(job.get("env") or {}), **_devices(job)}
+
+
+def thread_count(environment: Mapping[str, str]) -> int:
+    """Return how many CPU threads torch may use: what the environment says, else the cores of this process."""
+    given = environment.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) > 0 else core_count()
+
+
+def core_count() -> int:
+    """Return how many cores this process may use, by its affinity and the quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
 
 
 def needs_cold_start(base: Mapping[str, str], job: Mapping[str, Any]) -> str | None:
@@ -43,3 +60,15 @@ def needs_cold_start(base: Mapping[str, str], job: Mapping[str, Any]) -> str | N
         if base.get(name) != value and (name in _READ_AT_IMPORT_EXACT or name.startswith(_READ_AT_IMPORT)):
             return f"it sets {name}, which is read at import"
     return None
+
+
+def _devices(job: Mapping[str, Any]) -> dict[str, str]:
+    """Return what restricts a job to its GPUs: those it was given, none if its spec wants none, else nothing."""
+    gpus: Sequence[str] = job.get("gpus") or ()
+    if gpus:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    block: Any = job.get("spec")
+    for name in ("resources", "hardware", "gpu"):
+        block = block.get(name) if isinstance(block, Mapping) else None
+    unwanted = isinstance(block, Mapping) and block.get("count") == 0
+    return {"CUDA_VISIBLE_DEVICES": ""} if unwanted else {}

@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import io
 import json
 import logging
 import os
@@ -24,18 +22,20 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 import tunefleet
 from tunefleet import settings
+from tunefleet.attach import identity
 from tunefleet.jobs import locks
-from tunefleet.jobs.environment import job_environment
+from tunefleet.jobs.environment import job_environment, thread_count
 from tunefleet.jobs.keeper import PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
+from tunefleet.jobs.lazy import LazyFinder
 
 logger = logging.getLogger(__name__)
 
@@ -51,23 +51,12 @@ PRELOAD = (
 LAZY = frozenset({"bitsandbytes", "deepspeed", "wandb", "liger_kernel"})
 """Packages that touch a device or start threads when they are imported; they stay unexecuted until first used."""
 
+ORPHAN_S = 30.0
+"""How long the server outlives the last process that has used it: a worker that was killed comes back sooner."""
+
 _MAX_REQUEST_BYTES = 4096
 _REQUEST_S = 5.0
-
-
-class LazyFinder(importlib.abc.MetaPathFinder):
-    """Finds the packages in `LAZY` as usual, but lets them execute only when an attribute is asked for."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return the usual spec with a lazy loader, or None for any other module."""
-        if fullname not in LAZY:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = importlib.util.LazyLoader(spec.loader)
-        return spec
+_LOOK_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -97,9 +86,47 @@ class Fitness:
         return None
 
 
+@dataclass
+class Need:
+    """Whether anybody still needs the server.
+
+    Args:
+        idle_s: How long it waits for a job.
+        orphan_s: How long it waits when all who have ever connected are gone.
+    """
+
+    idle_s: float
+    orphan_s: float = ORPHAN_S
+    _users: dict[int, float | None] = field(default_factory=dict)
+    _asked_at: float = field(default_factory=time.monotonic)
+    _seen_at: float = field(default_factory=time.monotonic)
+
+    def met(self, pid: int, *, asked: bool = False) -> None:
+        """Note that a process has connected, and whether it asked for a job."""
+        now = time.monotonic()
+        self._users[pid], self._seen_at = identity.process_started_at(pid), now
+        if asked:
+            self._asked_at = now
+
+    def over(self) -> str | None:
+        """Return why the server may end, or None while it may be needed."""
+        now = time.monotonic()
+        if now - self._asked_at >= self.idle_s:
+            return f"nobody has asked for a job in {self.idle_s:.0f} s"
+        self._users = {pid: at for pid, at in self._users.items() if at and identity.process_started_at(pid) == at}
+        if self._users:
+            self._seen_at = now
+        return "all who have used it are gone" if now - self._seen_at >= self.orphan_s else None
+
+    @property
+    def look_s(self) -> float:
+        """How long to sleep between two looks."""
+        return min(_LOOK_S, self.idle_s, self.orphan_s)
+
+
 def preload() -> None:
     """Import what jobs need; what is not installed is left out, a job that needs it will say so."""
-    sys.meta_path.insert(0, LazyFinder())
+    sys.meta_path.insert(0, LazyFinder(LAZY))
     for name in PRELOAD:
         try:
             importlib.import_module(name)
@@ -110,15 +137,17 @@ def preload() -> None:
     gc.freeze()
 
 
-def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, idle_s: float) -> Held | None:
-    """Fork a keeper for each request, until nobody has asked for `idle_s` seconds or a fork would be unsafe.
+def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -> Held | None:
+    """Fork a keeper for each request, until nobody needs it any more or a fork would be unsafe.
 
     Returns:
         None in the server; in a trainer that it led to, the job to run.
     """
-    while select.select([listener], [], [], idle_s)[0]:
+    while (over := need.over()) is None:
+        if not select.select([listener], [], [], need.look_s)[0]:
+            continue
         connection = listener.accept()[0]
-        folder = _request(connection)
+        folder = _request(connection, need)
         if folder is None:
             connection.close()
             continue
@@ -132,7 +161,7 @@ def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, idle_s: float
             os.close(lock_fd)
             return _keep(folder, connection.detach())
         connection.close()
-    logger.info("The fork server ends: nobody has asked for a job in %.0f s", idle_s)
+    logger.info("The fork server ends: %s", over)
     return None
 
 
@@ -142,7 +171,14 @@ def run(held: Held, base_env: Mapping[str, str]) -> int:
     Returns:
         The exit code of the process.
     """
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, LazyFinder)]
+    for finder in sys.meta_path:
+        if isinstance(finder, LazyFinder):
+            finder.names = frozenset()
+    # As in a fresh interpreter: the program sets up its log, and what it prints is seen at once.
+    logging.getLogger().handlers.clear()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(write_through=True)
     environment = job_environment(base_env, held.job)
     settings.replace_environment(environment)
     os.chdir(held.folder)
@@ -153,7 +189,7 @@ def run(held: Held, base_env: Mapping[str, str]) -> int:
         numpy.random.seed()
     if torch is not None:
         torch.seed()
-        torch.set_num_threads(_threads(environment))
+        torch.set_num_threads(thread_count(environment))
     return int(importlib.import_module(PROGRAM).main(held.folder) or 0)
 
 
@@ -184,12 +220,13 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _request(connection: socket.socket) -> Path | None:
+def _request(connection: socket.socket, need: Need) -> Path | None:
     """Return the job folder that a process of this user asks for."""
-    _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != os.geteuid():
         logger.warning("A request of user %s is refused", uid)
         return None
+    need.met(pid)
     connection.settimeout(_REQUEST_S)
     try:
         line = connection.recv(_MAX_REQUEST_BYTES)
@@ -198,12 +235,10 @@ def _request(connection: socket.socket) -> Path | None:
     connection.settimeout(None)
     folder = Path(os.fsdecode(line.rstrip(b"\n")))
     # Whoever only looks whether the server listens sends nothing.
-    return folder if line.endswith(b"\n") and folder.is_absolute() and (folder / "job.json").is_file() else None
-
-
-def _threads(environment: Mapping[str, str]) -> int:
-    given = environment.get("OMP_NUM_THREADS", "")
-    return int(given) if given.isdecimal() and int(given) > 0 else len(os.sched_getaffinity(0))
+    if not line.endswith(b"\n") or not folder.is_absolute() or not (folder / "job.json").is_file():
+        return None
+    need.met(pid, asked=True)
+    return folder
 
 
 def _open_devices() -> list[str]:
@@ -254,8 +289,10 @@ def main(arguments: list[str]) -> int:
             listener.bind(str(path))
             # Before the imports: whoever asks now is served when they are done.
             listener.listen(64)
+            need = Need(idle_s)
+            need.met(os.getppid())
             preload()
-            held = serve(listener, lock_fd, Fitness.now(), idle_s)
+            held = serve(listener, lock_fd, Fitness.now(), need)
     finally:
         if os.getpid() == server:
             # The log stays if the end was not a proper one: it says why.

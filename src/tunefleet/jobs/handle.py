@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -15,7 +16,7 @@ from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs import locks
 from tunefleet.jobs.classify import JobEnd, classify, read_process, read_status
-from tunefleet.jobs.control import ControlClient, find_endpoint
+from tunefleet.jobs.control import ControlClient, find_endpoint, withdraw_endpoint
 from tunefleet.wire.control import CommandState, ControlCommand, ControlReply
 from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
 
@@ -127,6 +128,7 @@ class JobHandle:
         """Note on disk that the end was read; `Supervisor.adopt` does not return the job any more."""
         if self._end is not None:
             write_json(self.folder.end_json, self._end.model_dump(mode="json"), sync=True)
+            withdraw_endpoint(self._endpoints_dir, self.job.job_id, self.folder.root)
 
     def signal_group(self, number: signal.Signals) -> bool:
         """Send a signal to the trainer's process group, if the recorded process is really it; tell whether."""
@@ -142,8 +144,31 @@ class JobHandle:
         return True
 
     def _has_ended(self) -> bool:
-        # Started, but no lock and no exit record: the keeper was killed, or wrote the record between the two looks.
-        return self._exit_written() or (self.started and not self.alive)
+        if self._exit_written():
+            return True
+        if self.alive and not self._end_leftovers():
+            return False
+        # Free, or freed just now; without an exit record the keeper was killed, or wrote it between the two looks.
+        return not self.alive
+
+    def _end_leftovers(self) -> bool:
+        """Kill what still holds the lock when trainer and keeper are gone; tell whether that was so.
+
+        A keeper ends what its trainer leaves behind. If both were killed, a process that the trainer started may live
+        on, and nothing of the job would ever say that it has ended.
+        """
+        process = read_process(self.folder)
+        if process is None or process.launch != self.job.launch or not process.keeper_pid:
+            return False
+        known = ((process.pid, process.process_started_at), (process.keeper_pid, process.keeper_started_at))
+        same_boot = process.boot_id == identity.boot_id()
+        if same_boot and any(identity.process_started_at(pid) == at for pid, at in known if at is not None):
+            return False
+        for pid in locks.holders(self.folder.lock):
+            logger.warning("job(%s): process %d has outlived its trainer and is killed", self.job.job_id, pid)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return True
 
     def _exit_written(self) -> bool:
         return (read_json(self.folder.exit_json) or {}).get("launch") == self.job.launch

@@ -83,6 +83,7 @@ def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
     """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    keeper = os.getpid()
     pid = os.fork()
     if pid:
         os.close(reply_fd)
@@ -98,6 +99,8 @@ def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
         "started_at": time.time(),
         "log_offset": held.log_offset,
         "warm": warm,
+        "keeper_pid": keeper,
+        "keeper_started_at": identity.process_started_at(keeper),
     }
     write_json(held.folder / "process.json", process, sync=True)
     reply(reply_fd, ok=True, pid=os.getpid())

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,11 +27,12 @@ from tunefleet.jobs.environment import job_environment, needs_cold_start
 from tunefleet.jobs.handle import JobHandle
 from tunefleet.jobs.reply import read_reply
 from tunefleet.jobs.warm import WarmStarter
-from tunefleet.wire.jobfolder import Job, JobFolder, Shipped
+from tunefleet.wire.jobfolder import Job, JobFolder
 
 logger = logging.getLogger(__name__)
 
 _REPLY_S = 30.0
+_RELEASE_S = 5.0
 
 
 def new_launch_id() -> str:
@@ -92,18 +94,17 @@ class Supervisor:
         folder = self.folder(job.job_id)
         if job.processes > 1:
             raise InputError("A job of several processes is not available in this version.")
-        if locks.is_held(folder.lock):
+        if not _is_free(folder):
             raise ConflictError(f"Job {job.job_id} is running already.")
-        if job.endpoint_dir is None:
-            job = job.model_copy(update={"endpoint_dir": str(self.endpoints_dir)})
         folder.root.mkdir(parents=True, exist_ok=True)
+        endpoint_dir = job.endpoint_dir or str(self.endpoints_dir)
+        job = job.model_copy(update={"endpoint_dir": endpoint_dir, "log_base": _log_base(folder, job.attempt)})
         data = job.model_dump(mode="json")
         write_json(folder.job_json, data, sync=True)
-        self._begin_log(folder, job.attempt)
-        handle = JobHandle(job, folder, Path(job.endpoint_dir or self.endpoints_dir))
+        handle = JobHandle(job, folder, Path(endpoint_dir))
         reply = self._start(folder, data)
-        # A fork server that answered too late may have started it: then it runs, and that is what was asked for.
-        if not (reply.get("code") == "busy" and handle.started):
+        # Whoever answered too late, or not at all, may have started it: then it runs, and that is what was asked for.
+        if reply.get("code") not in ("busy", "silent") or not handle.started:
             _check(job, reply)
         return handle
 
@@ -129,33 +130,20 @@ class Supervisor:
 
     def _start_cold(self, folder: JobFolder, job: dict[str, Any]) -> dict[str, Any]:
         read_fd, write_fd = os.pipe()
-        command = [sys.executable, "-P", "-m", "tunefleet.jobs.keeper", str(folder.root), str(write_fd)]
-        try:
-            with folder.log.open("ab") as log:
-                keeper = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=job_environment(self._base_env, job),
-                    pass_fds=(write_fd,),
-                    start_new_session=True,
-                )
-        finally:
-            os.close(write_fd)
-        # Somebody must reap it while we live; when we die, init does.
-        threading.Thread(target=keeper.wait, name=f"keeper-{keeper.pid}", daemon=True).start()
         with os.fdopen(read_fd) as pipe:
+            try:
+                keeper = _spawn_keeper(folder, write_fd, job_environment(self._base_env, job))
+            except OSError as error:
+                raise MachineError(f"Job {job['job_id']} cannot be started: {error}.", detail=repr(error)) from error
+            finally:
+                os.close(write_fd)
             reply = read_reply(pipe.fileno(), _REPLY_S)
-        return reply or {"ok": False, "message": "The job's keeper could not be started; see its train.log."}
-
-    def _begin_log(self, folder: JobFolder, attempt: int) -> None:
-        """Note where the attempt's log begins: the server numbers its bytes from there."""
-        shipped = Shipped.model_validate(read_json(folder.shipped_json) or {})
-        if shipped.attempt != attempt or not folder.shipped_json.exists():
-            size = folder.log.stat().st_size if folder.log.exists() else 0
-            update = {"attempt": attempt, "log_base": size, "log_offset": 0}
-            write_json(folder.shipped_json, shipped.model_copy(update=update).model_dump(mode="json"), sync=True)
+        if reply is not None:
+            return reply
+        # It must not come to life after we have said that it did not.
+        keeper.kill()
+        message = f"Job {job['job_id']} could not be started: its keeper does not answer; see its train.log."
+        return {"ok": False, "code": "silent", "message": message}
 
     def _adopted(self, path: Path) -> JobHandle | None:
         folder = JobFolder(path.parent)
@@ -179,6 +167,41 @@ def _warm_starter(base_env: Mapping[str, str], idle_s: float) -> WarmStarter | N
         logger.warning("Jobs start cold: %s", error)
         return None
     return starter
+
+
+def _is_free(folder: JobFolder) -> bool:
+    """Tell whether nothing of the job lives; a launch that has just ended gets the time to let go."""
+    deadline = time.monotonic() + _RELEASE_S
+    while locks.is_held(folder.lock):
+        if not folder.exit_json.exists() or time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _log_base(folder: JobFolder, attempt: int) -> int:
+    """Return where the attempt's log begins: the server numbers its bytes from there, over all its launches."""
+    before = read_json(folder.job_json) or {}
+    if before.get("attempt") == attempt:
+        return int(before.get("log_base") or 0)
+    return folder.log.stat().st_size if folder.log.exists() else 0
+
+
+def _spawn_keeper(folder: JobFolder, reply_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-P", "-m", "tunefleet.jobs.keeper", str(folder.root), str(reply_fd)]
+    with folder.log.open("ab") as log:
+        keeper = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=(reply_fd,),
+            start_new_session=True,
+        )
+    # Somebody must reap it while we live; when we die, init does.
+    threading.Thread(target=keeper.wait, name=f"keeper-{keeper.pid}", daemon=True).start()
+    return keeper
 
 
 def _check(job: Job, reply: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ is None and the job starts cold.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -65,9 +66,7 @@ class WarmStarter:
         """Ask for a job; return the keeper's answer, or None if the job must start cold."""
         if self._failures >= _MAX_FAILURES:
             return None
-        self.prepare()
-        connection = self._wait_for_server()
-        reply = None
+        connection, reply = self._reach(), None
         if connection is not None:
             with connection:
                 reply = self._ask(connection, folder)
@@ -119,11 +118,21 @@ class WarmStarter:
                 start_new_session=True,
                 cwd="/",
             )
-        if server.stdin is not None:
-            with server.stdin as pipe:
-                pipe.write(json.dumps(self._base_env).encode())
+        # One that has ended already is told nothing; whoever asks it finds out.
+        with contextlib.suppress(BrokenPipeError):
+            if server.stdin is not None:
+                with server.stdin as pipe:
+                    pipe.write(json.dumps(self._base_env).encode())
         threading.Thread(target=server.wait, name=f"forkserver-{server.pid}", daemon=True).start()
         return server
+
+    def _reach(self) -> socket.socket | None:
+        try:
+            self.prepare()
+        except OSError as error:
+            logger.warning("The fork server cannot be started: %s", error)
+            return None
+        return self._wait_for_server()
 
     def _wait_for_server(self) -> socket.socket | None:
         deadline = time.monotonic() + _BIND_S

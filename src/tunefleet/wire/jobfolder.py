@@ -106,6 +106,7 @@ class Job(Message):
         endpoint_dir: Where the control callback writes its endpoint folder.
         env: Variables that the process gets on top of the scrubbed environment.
         gpus: UUIDs of the GPUs that the process may see.
+        log_base: Where the attempt's log begins in `train.log`; filled in at the launch.
     """
 
     job_id: str
@@ -121,6 +122,7 @@ class Job(Message):
     env: dict[str, str] = Field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     processes: int = 1
+    log_base: int = 0
 
 
 class JobStatus(Message):
@@ -151,6 +153,8 @@ class JobProcess(Message):
         process_started_at: Seconds since boot; null where the system does not say.
         log_offset: Where this launch begins in `train.log`.
         warm: Whether it was forked with the libraries already imported.
+        keeper_pid: Its parent, which waits for it; 0 if unknown.
+        keeper_started_at: Seconds since boot.
     """
 
     launch: str
@@ -160,6 +164,8 @@ class JobProcess(Message):
     started_at: float
     log_offset: int = 0
     warm: bool = False
+    keeper_pid: int = 0
+    keeper_started_at: float | None = None
 
 
 class JobExit(Message):
