@@ -193,3 +193,12 @@ def test_a_preview_that_fails_says_why(
     _answer(monkeypatch, stdout, stderr, code=1)
     assert run(["preview", "x.yaml"]) == code
     assert words in capsys.readouterr().err
+
+
+def test_a_worker_without_a_key_says_how_to_get_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The handler would outlive this test.
+    monkeypatch.setattr("tunefleet.cli.worker.log_to_stderr", lambda level: None)
+    assert run(["worker", "--server", "http://127.0.0.1:9", "--results-dir", str(tmp_path / "results")]) == 6
+    assert "tunefleet keys create" in capsys.readouterr().err

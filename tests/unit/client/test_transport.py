@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import httpx
@@ -203,3 +204,72 @@ def test_a_transport_closes() -> None:
     transport.close()
     with pytest.raises(RuntimeError):
         transport.run(routes.info())
+
+
+class Lines(httpx.SyncByteStream):
+    """A stream of server-sent events that breaks at its end, if it is to."""
+
+    def __init__(self, *events: str, breaks: bool = False) -> None:
+        self._events = events
+        self._breaks = breaks
+
+    def __iter__(self) -> Iterator[bytes]:
+        for event in self._events:
+            yield f"{event}\n\n".encode()
+        if self._breaks:
+            raise httpx.ReadError("the server was killed")
+
+
+def log_event(text: str, end: int) -> str:
+    return f"event: log\nid: {end}\ndata: {json.dumps({'text': text})}"
+
+
+def test_a_followed_log_goes_on_after_the_server_was_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    server = FakeServer(
+        answers=[
+            httpx.Response(200, stream=Lines(": ping", log_event("one\n", 4), breaks=True)),
+            httpx.ConnectError("refused"),
+            httpx.Response(200, stream=Lines(log_event("two\n", 8))),
+            httpx.Response(200, stream=Lines("event: eos\ndata: {}")),
+        ]
+    )
+    assert list(server.sync(Policy(patience_s=5)).iterate(flows.follow_log("task-1"))) == ["one\n", "two\n"]
+    assert [request.url.params["offset"] for request in server.requests] == ["0", "4", "4", "8"]
+
+
+def test_followed_events_go_on_behind_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    told = [f'id: {n}\ndata: {{"id": {n}, "at": "2026-01-01T00:00:00Z", "kind": "task.queued"}}' for n in (5, 6)]
+    server = FakeServer(
+        answers=[
+            httpx.Response(200, stream=Lines(told[0], breaks=True)),
+            httpx.Response(200, stream=Lines(told[1])),
+            problem(401, "unauthenticated", "revoked"),
+        ]
+    )
+    happened = server.sync().iterate(flows.follow_events(after=4, kinds=["task.queued"]))
+    assert [next(happened).id, next(happened).id] == [5, 6]
+    with pytest.raises(AuthError):
+        next(happened)
+    assert [request.headers["Last-Event-ID"] for request in server.requests] == ["4", "5", "6"]
+
+
+def test_waiting_outlasts_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    body = {
+        "id": "task-1",
+        "workflow_id": "wf-1",
+        "name": "n",
+        "kind": "echo",
+        "status": "completed",
+        "owner": "a",
+        "created_at": "2026-01-01T00:00:00Z",
+        "spec": {},
+    }
+    server = FakeServer(answers=[httpx.ConnectError("refused"), httpx.Response(200, json=body)])
+    assert server.sync(Policy(patience_s=0)).run(flows.wait_for_task("task-1")).status == "completed"
+    with pytest.raises(UnreachableError):
+        FakeServer(answers=[httpx.ConnectError("refused")]).sync(Policy(patience_s=0)).run(
+            flows.wait_for_task("task-1", timeout_s=-1)
+        )
