@@ -7,6 +7,7 @@ a command that is delivered twice act once.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -16,7 +17,11 @@ from typing import Any
 
 from .files import read_json, write_json
 
+logger = logging.getLogger(__name__)
+
 COMMANDS = ("graceful_stop", "save_checkpoint", "save_and_stop", "abort")
+SAVING = ("save_checkpoint", "save_and_stop")
+"""Those that are done when their checkpoint is durable; the others are done when they are applied."""
 
 
 class UnknownCommandError(Exception):
@@ -129,8 +134,9 @@ class CommandBoard:
         """Refuse further commands; what still waits has failed with this message."""
         with self._lock:
             self._closed = message
-            for item in self.take():
-                self._change(item.command_id, state="failed", message=message)
+            # Those whose save was announced but never came are not answered by anybody any more either.
+            for command_id in [*(item.command_id for item in self.take()), *self.take_saving()]:
+                self._change(command_id, state="failed", message=message)
 
     def state(self, command_id: str) -> Command | None:
         """Return a command by its id."""
@@ -144,12 +150,18 @@ class CommandBoard:
         self._store()
 
     def _store(self) -> None:
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             write_json(self._file, {"commands": [asdict(item) for item in self._known.values()]})
+        except OSError as error:
+            # The training must not end for it; whoever asks now is still told.
+            logger.warning("The outcome of a command could not be written down: %s", error)
 
     def _load(self, file: Path) -> None:
         for fields in (read_json(file) or {}).get("commands", []):
             item = Command(**fields)
-            if item.state in ("pending", "applied") and item.command != "abort":
+            unfinished = item.state == "pending" or (item.state == "applied" and item.command in SAVING)
+            if unfinished:
                 item.state, item.message = "failed", "the process ended before it was done"
             self._known[item.command_id] = item

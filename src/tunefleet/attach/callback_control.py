@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from .board import Command, CommandBoard
+from .board import SAVING, Command, CommandBoard
 from .callback_checkpoint import CheckpointCallback
 from .control import ControlServer
 from .session import JobSession
@@ -81,7 +81,7 @@ class ControlCallback(TrainerCallback):
 
     def _act(self, command: Command, state: TrainerState, control: TrainerControl) -> None:
         step = int(state.global_step)
-        saving = command.command in ("save_checkpoint", "save_and_stop")
+        saving = command.command in SAVING
         self._board.applied(command.command_id, step, saving=saving)
         if command.command == "abort":
             self._abort(step)
@@ -90,9 +90,16 @@ class ControlCallback(TrainerCallback):
         if command.command != "save_checkpoint":
             self._stopping = True
             control.should_training_stop = True
-            self._session.status.write(intent="stop", step=step)
+            self._intend_stop(step)
         message = f"{command.command} acts at the end of step {step}."
         self._session.journal.event("control.applied", message, data={"command_id": command.command_id, "step": step})
+
+    def _intend_stop(self, step: int) -> None:
+        try:
+            self._session.status.write(intent="stop", step=step)
+        except OSError as error:
+            # It is remembered, and written with the next status that can be.
+            logger.warning("The intent to stop could not be written down yet: %s", error)
 
     def _abort(self, step: int) -> NoReturn:
         """End the process here: the Trainer's end, and the script's own save after it, are skipped."""

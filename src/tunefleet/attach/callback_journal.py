@@ -30,7 +30,8 @@ class JournalCallback(TrainerCallback):
     def __init__(self, session: JobSession) -> None:
         self._journal = session.journal
         self._status = session.status
-        self._trainings = 0
+        self._trainings = session.trainings
+        self._rest = "loading"
         self._series = "train"
         self._window_from = 1
         self._phase = "training"
@@ -43,8 +44,9 @@ class JournalCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Begin a series at the step that the training starts or resumes from."""
-        self._trainings += 1
-        self._series = "train" if self._trainings == 1 else f"train-{self._trainings}"
+        number = next(self._trainings)
+        self._series = "train" if number == 1 else f"train-{number}"
+        self._rest = "training"
         self._window_from = state.global_step + 1
         self._step_time_s = None
         self._tokens = _Rate()
@@ -103,21 +105,22 @@ class JournalCallback(TrainerCallback):
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Say that the evaluation is over."""
-        self._resume(state, control)
+        self._resume(state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Say that the save is over."""
-        self._resume(state, control)
+        self._resume(state)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Say that what follows is the program's own work."""
-        self._report("finishing", state)
+        self._rest = "finishing"
+        self._report(self._rest, state)
 
-    def _resume(self, state: TrainerState, control: TrainerControl) -> None:
+    def _resume(self, state: TrainerState) -> None:
         self._step_ended = time.perf_counter()
-        self._report("training" if self._trainings else "loading", state)
+        self._report(self._rest, state)
 
     def _force_log(self, args: TrainingArguments, control: TrainerControl) -> None:
         may_save = control.should_evaluate and args.save_strategy == "best"

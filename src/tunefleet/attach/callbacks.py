@@ -6,6 +6,7 @@ Control first, since it may ask for a save or end the run; the journal last, sin
 from __future__ import annotations
 
 import atexit
+import functools
 from pathlib import Path
 
 from transformers import TrainerCallback
@@ -24,16 +25,18 @@ def callbacks_for_session(session: JobSession) -> list[TrainerCallback]:
     Args:
         session: What `open_session` gave; without an `endpoint_dir` in its job nobody can steer the training.
     """
-    board = CommandBoard(session.folder)
-    server = _server(session, board)
+    board, server = _steering(session)
     checkpoints = CheckpointCallback(session, board)
     return [ControlCallback(session, board, server, checkpoints), checkpoints, JournalCallback(session)]
 
 
-def _server(session: JobSession, board: CommandBoard) -> ControlServer | None:
+@functools.cache
+def _steering(session: JobSession) -> tuple[CommandBoard, ControlServer | None]:
+    """Return what steers a process: one board and one port, however many Trainers it has, one after the other."""
+    board = CommandBoard(session.folder)
     endpoint_dir = session.job.get("endpoint_dir")
     if not endpoint_dir:
-        return None
+        return board, None
     server = ControlServer(session.job["job_id"], board, session.status, Path(endpoint_dir), job_folder=session.folder)
     atexit.register(server.stop)
-    return server
+    return board, server

@@ -38,11 +38,13 @@ def plain_values(values: Mapping[str, Any]) -> dict[str, float | str]:
     plain: dict[str, float | str] = {}
     for name, value in values.items():
         kind = type(value)
-        if kind is float or kind is int or kind is str:
+        if kind is float:
+            plain[name] = number(value)
+        elif kind is int or kind is str:
             plain[name] = value
         elif kind is bool or getattr(getattr(value, "device", None), "type", "cpu") == "cpu":
             try:
-                plain[name] = float(value)
+                plain[name] = number(float(value))
             except (TypeError, ValueError):
                 logger.debug("The value of %s is no number and is not recorded", name)
     return plain
@@ -232,18 +234,37 @@ def _record(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line(record: dict[str, Any]) -> bytes:
+    """Encode a record; one that cannot be is replaced, since a missing number would look like a lost record."""
     try:
-        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=str)
-    except ValueError:
-        text = json.dumps(_without_nan(record), separators=(",", ":"), default=str)
+        text = json.dumps(record, separators=(",", ":"), allow_nan=False, default=_plain)
+    except (TypeError, ValueError):
+        try:
+            text = json.dumps(_without_nan(record), separators=(",", ":"), allow_nan=False, default=_plain)
+        except (TypeError, ValueError, RecursionError) as error:
+            text = json.dumps(_unwritable(record, error), separators=(",", ":"))
     return text.encode() + b"\n"
+
+
+def _plain(value: Any) -> Any:
+    # A scalar of NumPy or of torch; anything else is described.
+    item = getattr(value, "item", None)
+    try:
+        return str(value) if item is None else _without_nan(item())
+    except (TypeError, ValueError, RuntimeError):
+        return str(value)
 
 
 def _without_nan(value: Any) -> Any:
     if isinstance(value, float):
-        return number(value)
+        return number(float(value))
     if isinstance(value, Mapping):
         return {str(name): _without_nan(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_without_nan(item) for item in value]
     return value
+
+
+def _unwritable(record: dict[str, Any], error: Exception) -> dict[str, Any]:
+    message = f"A record of type {record['type']} could not be written: {error}"
+    fields = {"name": "journal.unwritable", "message": message, "level": "warning", "data": {}}
+    return {"seq": record["seq"], "at": record["at"], "type": "event", **fields}

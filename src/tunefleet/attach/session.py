@@ -6,10 +6,12 @@ Everything in a process that reports goes through the same session, because sequ
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
 import threading
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ _sessions: dict[tuple[int, Path], JobSession] = {}
 _lock = threading.Lock()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JobSession:
     """What a job process reports with.
 
@@ -34,6 +36,7 @@ class JobSession:
         journal: The journal of this launch.
         status: The status file.
         resume: The checkpoint that the launch resumes from; None starts from nothing.
+        trainings: Numbers the trainings of the process; each has a series of its own.
     """
 
     folder: Path
@@ -41,6 +44,7 @@ class JobSession:
     journal: JournalWriter
     status: StatusFile
     resume: Checkpoint | None
+    trainings: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
     def checkpoints_dir(self) -> Path:

@@ -73,7 +73,7 @@ class StatusFile:
                 return
             self._fields.update(fields)
             if values:
-                self._fields["values"].update(values)
+                self._fields["values"] = {**self._fields["values"], **values}
             self._dirty = True
 
     def write(self, *, values: Mapping[str, float | str] | None = None, **fields: Any) -> None:
@@ -87,8 +87,15 @@ class StatusFile:
             if self.final and "state" in fields:
                 logger.debug("The job is %s; %s is not recorded", self._fields["state"], fields["state"])
                 return
+            before = self.fields
             self.update(values=values, **fields)
-            self._flush()
+            try:
+                self._flush()
+            except OSError:
+                if self.final:
+                    # Not recorded, so not final: what is said next may be that the disk is full.
+                    self._fields = before
+                raise
 
     def finish(self) -> None:
         """Record the proper end: `stopped` if somebody asked for an early one, else `completed`."""

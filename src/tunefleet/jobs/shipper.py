@@ -1,7 +1,7 @@
 """Delivers what a job writes, journal and log, from where the last delivery stopped.
 
-How far it came lies in `shipped.json`. That file may lag behind: a receiver drops what it has, and says where it
-stands when something is missing. So nothing is lost and nothing is doubled, whoever is killed in between.
+How far it came lies in `shipped.json`. That file may lag behind or be lost: a receiver drops what it has, and says
+where it stands when something is missing. So nothing is lost and nothing is doubled, whoever is killed in between.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
 
 from pydantic import ValidationError
-from tenacity import Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential_jitter
 from tenacity.nap import sleep_using_event
 
 from tunefleet.attach.files import read_json, write_json
@@ -76,14 +76,14 @@ class JournalShipper:
     @property
     def cursors(self) -> Mapping[str, int]:
         """For each launch the sequence number after its last delivered record."""
-        return {launch: position.seq for launch, position in self._state.launches.items()}
+        return {launch: position.seq for launch, position in dict(self._state.launches).items()}
 
     def start(self) -> None:
         """Begin to deliver."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop delivering; what is left stays for the next shipper on this folder."""
+        """Stop after the piece that is on its way; what is left stays for the next shipper on this folder."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -94,11 +94,10 @@ class JournalShipper:
         pause = _BACKOFF_S[0]
         while True:
             try:
-                self._deliver()
+                if self._deliver(lambda: time.monotonic() >= deadline, patience_s=timeout_s):
+                    return True
             except TunefleetError as error:
                 logger.debug("Delivery of %s failed: %s", self._folder.root.name, error)
-            else:
-                return True
             if time.monotonic() + pause >= deadline:
                 return False
             time.sleep(pause)
@@ -122,29 +121,50 @@ class JournalShipper:
             wait=wait_exponential_jitter(initial=initial, max=longest, jitter=initial),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
+            before_sleep=self._complain,
             reraise=True,
         ):
             with attempt:
-                self._deliver()
+                self._deliver(self._stopping.is_set)
 
-    def _deliver(self) -> None:
-        """Deliver all that is in the files; what arrived is noted even if the rest fails."""
-        with self._delivering:
-            before = self._saved()
-            try:
-                for file in _journals(self._folder):
-                    self._ship_journal(file)
-                self._ship_log()
-            finally:
-                if self._saved() != before:
-                    write_json(self._folder.shipped_json, self._saved())
+    def _complain(self, state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            logger.warning("%s is delivered later: %s", self._folder.root.name, state.outcome.exception())
 
-    def _ship_journal(self, file: Path) -> None:
+    def _deliver(self, over: Callable[[], bool], *, patience_s: float = -1) -> bool:
+        """Deliver all that is in the files, unless it is `over` before; tell whether that was all.
+
+        What arrived is noted even if the rest fails.
+
+        Args:
+            over: Asked before each piece.
+            patience_s: How long to wait for another thread that delivers; -1 for ever.
+        """
+        if not self._delivering.acquire(timeout=patience_s):
+            return False
+        before = self._saved()
+        try:
+            return all(self._ship_journal(file, over) for file in _journals(self._folder)) and self._ship_log(over)
+        finally:
+            self._note(before)
+            self._delivering.release()
+
+    def _note(self, before: dict[str, object]) -> None:
+        now = self._saved()
+        if now == before:
+            return
+        try:
+            write_json(self._folder.shipped_json, now)
+        except OSError as error:
+            # On a full disk, say: what was delivered is known to the receiver too.
+            logger.warning("How far %s was delivered cannot be noted: %s", self._folder.root.name, error)
+
+    def _ship_journal(self, file: Path, over: Callable[[], bool]) -> bool:
         position = self._state.launches.setdefault(file.stem, _Position())
-        while True:
+        while not over():
             lines, size = _whole_lines(file, position.offset)
             if not lines:
-                return
+                return True
             try:
                 cursor = self._sink.journal(file.stem, position.seq, lines)
             except OffsetConflict as conflict:
@@ -157,9 +177,12 @@ class JournalShipper:
             else:
                 # It has less or more than we knew of: its store or our own note was lost.
                 _seek(position, file, cursor)
+        return False
 
-    def _ship_log(self) -> None:
+    def _ship_log(self, over: Callable[[], bool]) -> bool:
         while data := self._log_piece():
+            if over():
+                return False
             before = self._state.log_offset
             try:
                 self._state.log_offset = self._sink.log(before, data)
@@ -167,6 +190,7 @@ class JournalShipper:
                 self._state.log_offset = conflict.cursor
             if self._state.log_offset == before:
                 raise UnreachableError(f"The receiver takes no log from byte {before} on.")
+        return True
 
     def _log_piece(self) -> bytes:
         try:
@@ -198,7 +222,11 @@ def _read(folder: JobFolder) -> _State:
         for launch, seq in shipped.cursors.items()
         if launch in shipped.offsets
     }
-    return _State(launches, shipped.log_base, shipped.log_offset, shipped.attempt)
+    job = read_json(folder.job_json) or {}
+    attempt = int(job.get("attempt") or 0)
+    # Another attempt's log is another stream for the receiver; it begins where the attempt's launch found the file.
+    log_offset = shipped.log_offset if shipped.attempt == attempt else 0
+    return _State(launches, int(job.get("log_base") or 0), log_offset, attempt)
 
 
 def _journals(folder: JobFolder) -> list[Path]:
@@ -213,8 +241,8 @@ def _whole_lines(file: Path, offset: int) -> tuple[list[str], int]:
         data = stream.read(_MAX_BYTES)
         while data and b"\n" not in data and (more := stream.read(_MAX_BYTES)):
             data += more
-    lines = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)[:_MAX_LINES]
-    return [line.decode(errors="replace").rstrip("\n") for line in lines], sum(map(len, lines))
+    lines = data[: data.rfind(b"\n") + 1].split(b"\n")[:-1][:_MAX_LINES]
+    return [line.decode(errors="replace") for line in lines], sum(len(line) + 1 for line in lines)
 
 
 def _seek(position: _Position, file: Path, cursor: int) -> None:
