@@ -1,0 +1,181 @@
+"""The journal of a launch: what is in the file, whatever happens to the process or the disk."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunefleet.attach import journal as module
+from tunefleet.attach.journal import JournalWriter, plain_values
+
+
+def records(writer: JournalWriter) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in writer.path.read_text().splitlines()]
+
+
+@contextmanager
+def opened(folder: Path, **options: Any) -> Iterator[JournalWriter]:
+    writer = JournalWriter(folder, "launch-1", **options)
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def test_the_first_record_names_the_launch_and_where_it_resumes(tmp_path: Path) -> None:
+    with opened(tmp_path, attempt=3, from_step=40, checkpoint="abc") as writer:
+        writer.sync()
+        (first,) = records(writer)
+    assert first["type"] == "launch"
+    assert (first["launch"], first["attempt"], first["from_step"], first["checkpoint"]) == ("launch-1", 3, 40, "abc")
+    assert first["pid"] == os.getpid()
+
+
+def test_sequence_numbers_have_no_gap_whatever_is_recorded(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        for step in range(50):
+            writer.metric(step, {"loss": 1.0})
+            if step % 7 == 0:
+                writer.event("note", "something")
+            if step % 10 == 0:
+                writer.sync()
+        writer.checkpoint(10, "checkpoint-10", "d", 7)
+        writer.prediction(10, 0, "p", "o")
+    assert [record["seq"] for record in records(writer)] == list(range(writer.seq))
+
+
+def test_a_torn_tail_is_cut_and_the_numbers_go_on(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.metric(1, {"loss": 2.0})
+    with writer.path.open("ab") as file:
+        file.write(b'{"seq":2,"at":1.0,"type":"met')
+    with opened(tmp_path) as writer:
+        writer.metric(2, {"loss": 1.0})
+    assert [(record["seq"], record["type"]) for record in records(writer)] == [
+        (0, "launch"),
+        (1, "metric"),
+        (2, "metric"),
+    ]
+
+
+def test_what_is_no_number_for_json_is_a_string(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.metric(1, {"a": math.nan, "b": math.inf, "c": -math.inf, "d": 1.5})
+        writer.event("odd", "x", data={"value": math.nan, "list": [math.inf], "path": Path("/x")})
+    metric, event = records(writer)[1:]
+    assert metric["values"] == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.5}
+    assert event["data"] == {"value": "NaN", "list": ["Infinity"], "path": "/x"}
+
+
+def test_values_are_taken_as_they_are_at_the_call(tmp_path: Path) -> None:
+    values = {"loss": 1.0}
+    with opened(tmp_path) as writer:
+        writer.metric(1, values)
+        values["loss"] = 9.0
+    assert records(writer)[1]["values"] == {"loss": 1.0}
+
+
+class OnDevice:
+    """A tensor on a GPU: asking for its value would wait for the device."""
+
+    class device:
+        type = "cuda"
+
+    def __float__(self) -> float:
+        raise AssertionError("the device was asked")
+
+
+def test_a_value_on_a_device_is_never_asked_for() -> None:
+    assert plain_values({"loss": 1.0, "grad": OnDevice(), "flag": True, "note": object()}) == {"loss": 1.0, "flag": 1.0}
+
+
+def test_progress_is_written_at_most_once_a_second_and_its_last_one_at_the_end(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        for step in range(200):
+            writer.progress("training", step=step)
+            time.sleep(0.002)
+        writer.progress("finishing", step=200)
+    progress = [record for record in records(writer) if record["type"] == "progress"]
+    assert 1 <= len(progress) <= 3
+    assert (progress[-1]["phase"], progress[-1]["step"]) == ("finishing", 200)
+
+
+def test_a_full_disk_loses_nothing_and_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real_write, full = os.write, [True]
+
+    def write(fd: int, data: Any) -> int:
+        if full[0]:
+            # What a full disk does: a part, then the error.
+            if len(data) > 5:
+                return real_write(fd, bytes(data)[:5])
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(fd, data)
+
+    with opened(tmp_path) as writer:
+        writer.sync()
+        monkeypatch.setattr(module.os, "write", write)
+        writer.metric(1, {"loss": 1.0})
+        with pytest.raises(OSError, match="No space"):
+            writer.sync()
+        assert len(records(writer)) == 1
+        full[0] = False
+        writer.metric(2, {"loss": 2.0})
+        writer.sync()
+        assert [(record["seq"], record.get("step")) for record in records(writer)] == [(0, None), (1, 1), (2, 2)]
+
+
+def test_a_forked_child_does_not_write_into_its_parents_journal(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.metric(1, {"loss": 1.0})
+        read_end, write_end = os.pipe()
+        if (pid := os.fork()) == 0:
+            try:
+                writer.metric(2, {"loss": 2.0})
+                writer.close()
+                os.write(write_end, b"ok")
+            finally:
+                os._exit(0)
+        os.waitpid(pid, 0)
+        os.close(write_end)
+        assert os.read(read_end, 2) == b"ok"
+        os.close(read_end)
+    assert [record.get("step") for record in records(writer)] == [None, 1]
+
+
+def test_records_reach_the_file_without_a_sync(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.metric(1, {"loss": 1.0})
+        deadline = time.monotonic() + 5
+        while len(records(writer)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert len(records(writer)) == 2
+
+
+def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
+    with opened(tmp_path) as writer:
+        writer.close()
+        writer.close()
+        writer.sync()
+    assert len(records(writer)) == 1
+
+
+def test_a_metric_costs_the_training_thread_next_to_nothing(tmp_path: Path) -> None:
+    values = {"loss": 1.25, "grad_norm": 0.5, "learning_rate": 1e-4, "epoch": 0.1}
+    with opened(tmp_path) as writer:
+        best = math.inf
+        for _ in range(20):
+            began = time.perf_counter()
+            for step in range(200):
+                writer.metric(step, values, epoch=0.1, window=(step, step))
+            best = min(best, (time.perf_counter() - began) / 200)
+            writer.sync()
+    assert best < 10e-6
