@@ -15,7 +15,6 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -184,4 +183,7 @@ def _show_adapter(adapter: Path) -> None:
         f'base = AutoModelForCausalLM.from_pretrained("{base}")',
         f'model = PeftModel.from_pretrained(base, "{adapter}")',
     )
-    out().print(Padding(Text("\n".join(lines), style="busy"), (1, 0, 0, 4)), soft_wrap=True)
+    say()
+    for line in lines:
+        # Not wrapped by us: a line that the terminal wraps can still be copied whole.
+        out().print(Text(f"    {line}", style="busy"), soft_wrap=True)
