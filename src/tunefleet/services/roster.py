@@ -6,13 +6,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from tunefleet.placement import Device, Requirement, WorkerState, explain
 from tunefleet.services.core import Core
 from tunefleet.services.endings import STRIKES
 from tunefleet.store import Connection, attempts, queue, tasks, workers
-from tunefleet.store.rows import AttemptRow, TaskRow, WorkerRow
+from tunefleet.store.attempts import TakenRow
+from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.link import Capabilities
+
+_MAX_KNOWN: Final = 10_000
+_known_needs: dict[str, Requirement] = {}
+"""A key is a digest of what it stands for: what was read once stays right, in whatever database."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +51,24 @@ def capabilities(text: str) -> Capabilities:
     return Capabilities.model_validate_json(text)
 
 
-@lru_cache(maxsize=10_000)
-def requirement(text: str) -> Requirement:
-    """Read what a group of tasks needs."""
-    return Requirement.load(text)
-
-
 def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
     """Return what groups of tasks need, by key."""
-    found = tasks.requirement_bodies(connection, sorted(set(keys)))
-    return {key: requirement(body) for key, body in found.items()}
+    wanted = set(keys)
+    unknown = sorted(wanted - _known_needs.keys())
+    if unknown:
+        bodies = tasks.requirement_bodies(connection, unknown)
+        if len(_known_needs) > _MAX_KNOWN:
+            _known_needs.clear()
+        _known_needs.update((key, Requirement.load(body)) for key, body in bodies.items())
+    return {key: _known_needs[key] for key in wanted}
 
 
 def states(connection: Connection, here: Presences) -> list[WorkerState]:
     """Return all registered workers with what is free."""
-    held: dict[str, list[AttemptRow]] = {}
-    for attempt in attempts.all_open(connection):
-        held.setdefault(attempt.worker_id, []).append(attempt)
-    known = needs(connection, (attempt.requirement_key for rows in held.values() for attempt in rows))
+    held: dict[str, list[TakenRow]] = {}
+    for taken in attempts.taken(connection):
+        held.setdefault(taken.worker_id, []).append(taken)
+    known = needs(connection, (taken.requirement_key for rows in held.values() for taken in rows))
     cordoned: dict[str, set[str]] = {}
     for cordon in queue.all_cordons(connection):
         if cordon.strikes >= STRIKES and cordon.until > here.now:
@@ -76,13 +82,15 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
 def _state(
     row: WorkerRow,
     here: Presences,
-    held: list[AttemptRow],
+    held: list[TakenRow],
     known: Mapping[str, Requirement],
     cordoned: frozenset[str],
 ) -> WorkerState:
     has = capabilities(row.capabilities)
     limits = here.limits.get(row.id, {})
-    taken = Counter(attempt.slot_class for attempt in held)
+    taken: Counter[str] = Counter()
+    for each in held:
+        taken[each.slot_class] += each.how_many
     slots = {str(name): count for name, count in has.slots.items()}
     return WorkerState(
         id=row.id,
@@ -93,7 +101,7 @@ def _state(
         cpu=has.cpu_count,
         memory_bytes=has.memory_total_bytes,
         gpus=tuple(Device(gpu.name, gpu.memory_total_bytes) for gpu in has.gpus),
-        gpus_taken=sum(known[attempt.requirement_key].gpu_count for attempt in held),
+        gpus_taken=sum(known[each.requirement_key].gpu_count * each.how_many for each in held),
         tags=frozenset(has.tags),
         allow_code=has.allow_code,
         models=frozenset(has.cached_models),
@@ -103,6 +111,8 @@ def _state(
 
 def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:
     """Return which workers did not take a task lately, by task id."""
+    if not queue.any_trouble(connection):
+        return {}
     found: dict[str, set[str]] = {}
     for void in queue.void_offers_of(connection, task_ids):
         if void.until > now:

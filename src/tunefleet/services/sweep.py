@@ -57,7 +57,10 @@ async def run_once(core: Core) -> int:
     if found.count:
         await core.write(partial(_apply, found=found, now=now))
         for worker_id in found.lost:
-            core.fleet.presences[worker_id].lost = True
+            # There is none if the worker has not been heard of since the server started.
+            presence = core.fleet.presences.get(worker_id)
+            if presence is not None:
+                presence.lost = True
     if look.ready:
         core.signals.notify("placement")
     await _flush(core)

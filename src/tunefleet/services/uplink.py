@@ -16,6 +16,7 @@ from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of, settle
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, artifacts, attempts, events, journal, queue, tasks, wake, workers
+from tunefleet.store.attempts import OfferRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.task_moves import Move, switch
@@ -123,36 +124,38 @@ def apply(connection: Connection, *, worker_id: str, said: Said, secret: bytes, 
         workers.set_status(connection, worker_id, "online")
         queue.clear_cordons(connection, worker_id)
         events.append(connection, [Event("worker.online", now, worker_id=worker_id)])
-    ids = {*said.finishes, *said.reached, *(id_ for id_ in said.accepts.values() if id_)}
-    found = {id_: row for id_, row in attempts.by_ids(connection, sorted(ids)).items() if row.worker_id == worker_id}
-    rows = tasks.by_ids(connection, sorted({row.task_id for row in found.values()}), lock=True)
-    behind = _behind(connection, said, found)
-    ended = {id_ for id_ in said.finishes if id_ in found and found[id_].open and id_ not in behind}
-    wanted = {id_ for id_ in said.accepts.values() if id_} | ended
-    _accept(
-        connection, [row for id_, row in found.items() if id_ in wanted and row.state == "offered"], found, rows, now
-    )
-    _finish(connection, [said.finishes[id_] for id_ in sorted(ended)], sorted(ended), found, rows, now)
-    reached = ((found[id_].task_id, generation) for id_, generation in said.reached.items() if id_ in found)
+    mine = attempts.open_of(connection, worker_id)
+    rows = attempts.tasks_of(connection, worker_id)
+    behind = _behind(connection, said, mine)
+    ended = {id_: finish for id_, finish in said.finishes.items() if id_ in mine and id_ not in behind}
+    accepts = {id_ for id_ in said.accepts.values() if id_}
+    _accept(connection, [mine[id_] for id_ in mine if id_ in accepts or id_ in ended], mine, rows, now)
+    reached = ((mine[id_].task_id, generation) for id_, generation in said.reached.items() if id_ in mine)
     tasks.set_reached(connection, reached)
+    _finish(connection, ended, mine, rows, now)
+    taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
+    taken |= _finished_before(connection, accepts - taken, worker_id)
     acks = _Acks(
-        accepted=tuple(t for t, id_ in said.accepts.items() if id_ in found and found[id_].state in _TAKEN),
+        accepted=tuple(token for token, id_ in said.accepts.items() if id_ in taken),
         finished=(*said.unknown, *(f.token for id_, f in said.finishes.items() if id_ not in behind)),
         behind=tuple(behind.values()),
     )
-    return answer(connection, worker_id=worker_id, said=said, secret=secret, acks=acks)
+    return answer(connection, worker_id=worker_id, said=said, secret=secret, acks=acks, mine=mine)
 
 
-_TAKEN = {"accepted", "finished"}
+def _finished_before(connection: Connection, ids: set[str], worker_id: str) -> set[str]:
+    """Return which attempts of a worker have been finished: their accept, said again, is acknowledged again."""
+    found = attempts.by_ids(connection, sorted(ids)).values()
+    return {row.id for row in found if row.worker_id == worker_id and row.state == "finished"}
 
 
-def _behind(connection: Connection, said: Said, found: Mapping[str, AttemptRow]) -> dict[str, Behind]:
+def _behind(connection: Connection, said: Said, mine: Mapping[str, AttemptRow]) -> dict[str, Behind]:
     """Return the finishes that come before the end of their journal."""
     late: dict[str, Behind] = {}
     for id_, finish in said.finishes.items():
-        if not finish.cursors or id_ not in found or not found[id_].open:
+        if not finish.cursors or id_ not in mine:
             continue
-        stored = {row.launch: row.cursor for row in journal.launches_of(connection, found[id_].task_id)}
+        stored = {row.launch: row.cursor for row in journal.launches_of(connection, mine[id_].task_id)}
         for launch, end in finish.cursors.items():
             if stored.get(launch, 0) < end:
                 late[id_] = Behind(token=finish.token, launch=launch, cursor=stored.get(launch, 0))
@@ -162,38 +165,39 @@ def _behind(connection: Connection, said: Said, found: Mapping[str, AttemptRow])
 
 def _accept(
     connection: Connection,
-    offered: Sequence[AttemptRow],
-    found: dict[str, AttemptRow],
+    wanted: Sequence[AttemptRow],
+    mine: dict[str, AttemptRow],
     rows: dict[str, TaskRow],
     now: float,
 ) -> None:
-    if not offered:
+    taken = [row._replace(state="accepted", accepted_at=now) for row in wanted if row.state == "offered"]
+    if not taken:
         return
-    taken = [row._replace(state="accepted", accepted_at=now) for row in offered]
     attempts.store(connection, taken)
-    found.update((row.id, row) for row in taken)
+    mine.update((row.id, row) for row in taken)
     changes = {"started_at": now, "queue_deadline": None, "error": None}
     moves = [
         Move(rows[row.task_id], TaskReason.STARTED, changes=changes, data={"attempt": row.number}) for row in taken
     ]
     rows.update((row.id, row) for row in switch(connection, moves, now))
-    queue.delete_of_tasks(connection, [row.task_id for row in taken])
-    queue.clear_cordons(connection, taken[0].worker_id, kinds=sorted({row.kind for row in taken}))
+    if queue.any_trouble(connection):
+        queue.delete_of_tasks(connection, [row.task_id for row in taken])
+        queue.clear_cordons(connection, taken[0].worker_id, kinds=sorted({row.kind for row in taken}))
 
 
 def _finish(
     connection: Connection,
-    finishes: Sequence[Finish],
-    ids: Sequence[str],
-    found: dict[str, AttemptRow],
+    finishes: Mapping[str, Finish],
+    mine: dict[str, AttemptRow],
     rows: dict[str, TaskRow],
     now: float,
 ) -> None:
     if not finishes:
         return
     ended, moves, outcomes = [], [], []
-    for id_, finish in zip(ids, finishes, strict=True):
-        attempt, task = found[id_], rows[found[id_].task_id]
+    for id_, finish in finishes.items():
+        attempt = mine.pop(id_)
+        task = rows[attempt.task_id]
         error = None if finish.error is None else scrub(finish.error)
         reason = reason_of(finish.outcome, finish.reason)
         move = settle(task, reason, now, error=error)
@@ -204,9 +208,9 @@ def _finish(
         delivered = finish.outcome == "completed" and move.reason is reason
         outcomes.append((task.seq, _envelope(task, attempt, finish, now) if delivered else None, detail))
     attempts.store(connection, ended)
-    found.update((row.id, row) for row in ended)
     tasks.set_outcomes(connection, outcomes)
     switch(connection, moves, now)
+    # A pin has become a reference, or is of no use any more.
     artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
     wake(connection, "placement")
 
@@ -223,22 +227,39 @@ def _envelope(task: TaskRow, attempt: AttemptRow, finish: Finish, now: float) ->
     return orjson.dumps(envelope).decode()
 
 
-def answer(connection: Connection, *, worker_id: str, said: Said, secret: bytes, acks: _Acks | None = None) -> Answer:
-    """Return what a worker is to be told now."""
+def answer(
+    connection: Connection,
+    *,
+    worker_id: str,
+    said: Said,
+    secret: bytes,
+    acks: _Acks | None = None,
+    mine: Mapping[str, AttemptRow] | None = None,
+) -> Answer:
+    """Return what a worker is to be told now.
+
+    Args:
+        connection: To read with.
+        worker_id: The worker.
+        said: What it said.
+        secret: The server's, to name attempts.
+        acks: What is acknowledged.
+        mine: Its open attempts as they are now, if the caller has them.
+    """
     acks = acks or _Acks()
-    mine = attempts.open_of(connection, worker_id)
-    offered = [row.id for row in mine.values() if row.state == "offered"]
+    mine = attempts.open_of(connection, worker_id) if mine is None else mine
+    offered = any(row.state == "offered" for row in mine.values())
+    running = any(row.state == "accepted" for row in mine.values())
     settled = {*acks.finished, *(late.token for late in acks.behind)}
     held = {**said.holding, **said.accepts}
     drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)
-    desired = attempts.desired(connection, [row.task_seq for row in mine.values() if row.state == "accepted"])
     reply = ExchangeReply(
-        offers=tuple(_offers(connection, offered, secret)),
+        offers=tuple(_offers(attempts.offers(connection, worker_id), secret)) if offered else (),
         accepted=acks.accepted,
         finished=acks.finished,
         behind=acks.behind,
         drop=drop,
-        desired=tuple(_desired(desired, secret)),
+        desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
     )
     keys = {
         *(f"offer:{offer.token}" for offer in reply.offers),
@@ -251,8 +272,8 @@ def answer(connection: Connection, *, worker_id: str, said: Said, secret: bytes,
     return Answer(reply, keys, urgent, known)
 
 
-def _offers(connection: Connection, ids: Sequence[str], secret: bytes) -> Iterable[Offer]:
-    for row in attempts.offers(connection, ids):
+def _offers(rows: Iterable[OfferRow], secret: bytes) -> Iterable[Offer]:
+    for row in rows:
         inputs: dict[str, dict[str, str]] = orjson.loads(row.inputs)
         yield Offer.model_construct(
             token=attempt_token(secret, row.attempt_id),

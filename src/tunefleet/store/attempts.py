@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
+from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import AttemptRow, TaskRow
@@ -45,10 +46,24 @@ _OFFERS = (
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .join(task_documents, task_documents.c.task_seq == attempts.c.task_seq)
-    .where(attempts.c.id.in_(bindparam("ids", expanding=True)))
+    .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN, attempts.c.state == "offered")
 )
-_DESIRED = select(tasks.c.attempt_id, tasks.c.desired, tasks.c.generation).where(
-    tasks.c.seq.in_(bindparam("seqs", expanding=True)), tasks.c.generation > tasks.c.reached
+_DESIRED = (
+    select(attempts.c.id, tasks.c.desired, tasks.c.generation)
+    .join(tasks, tasks.c.seq == attempts.c.task_seq)
+    .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN, attempts.c.state == "accepted")
+    .where(tasks.c.generation > tasks.c.reached)
+)
+_TASKS = (
+    select(tasks)
+    .join(attempts, attempts.c.task_seq == tasks.c.seq)
+    .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
+    .with_for_update(of=tasks)
+)
+_TAKEN = (
+    select(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key, func.count())
+    .where(_OPEN)
+    .group_by(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key)
 )
 
 
@@ -64,6 +79,15 @@ _WATCHED = (
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .where(_OPEN)
 )
+
+
+class TakenRow(NamedTuple):
+    """How many attempts with one need a worker has open."""
+
+    worker_id: str
+    slot_class: str
+    requirement_key: str
+    how_many: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +157,25 @@ def store(connection: Connection, rows: Iterable[AttemptRow]) -> None:
     _UPDATE.run(connection, [_parameters(row) for row in rows])
 
 
-def offers(connection: Connection, attempt_ids: Sequence[str]) -> list[OfferRow]:
-    """Return what is needed to offer attempts."""
-    if not attempt_ids:
-        return []
-    return [OfferRow(*row) for row in connection.execute(_OFFERS, {"ids": list(attempt_ids)})]
+def offers(connection: Connection, worker_id: str) -> list[OfferRow]:
+    """Return what a worker needs to know of the attempts that it is offered."""
+    return [OfferRow(*row) for row in connection.execute(_OFFERS, {"worker_id": worker_id})]
 
 
-def desired(connection: Connection, task_seqs: Sequence[int]) -> list[tuple[str, str, int]]:
-    """Return attempt id, action and generation of tasks whose worker has not reached the desired state."""
-    if not task_seqs:
-        return []
-    return [tuple(row) for row in connection.execute(_DESIRED, {"seqs": list(task_seqs)})]
+def tasks_of(connection: Connection, worker_id: str) -> dict[str, TaskRow]:
+    """Return the tasks of a worker's open attempts by id; the caller is going to change them."""
+    rows = (TaskRow(*row) for row in connection.execute(_TASKS, {"worker_id": worker_id}))
+    return {row.id: row for row in rows}
+
+
+def taken(connection: Connection) -> list[TakenRow]:
+    """Return how many attempts workers have open, by slot class and need."""
+    return [TakenRow(*row) for row in connection.execute(_TAKEN)]
+
+
+def desired(connection: Connection, worker_id: str) -> list[tuple[str, str, int]]:
+    """Return attempt id, action and generation where a worker has not reached the desired state."""
+    return [tuple(row) for row in connection.execute(_DESIRED, {"worker_id": worker_id})]
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:

@@ -113,22 +113,6 @@ def visible_points(connection: Connection, task_id: str, *, series: str, after_s
     return [PointRow(*row) for row in connection.execute(query)]
 
 
-def series_of(connection: Connection, task_id: str) -> list[str]:
-    """Return the names of a task's series."""
-    query = select(metric_points.c.series).where(metric_points.c.task_id == task_id).distinct()
-    return sorted(connection.execute(query).scalars())
-
-
-def records_of(connection: Connection, task_id: str, *, kind: str) -> list[str]:
-    """Return the records of one type that a task's launches wrote, as JSON, oldest first."""
-    query = (
-        select(journal_records.c.body)
-        .where(journal_records.c.task_id == task_id, journal_records.c.type == kind)
-        .order_by(journal_records.c.launch_number, journal_records.c.seq)
-    )
-    return list(connection.execute(query).scalars())
-
-
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
     """Forget the journals of removed tasks."""
     for table in (metric_points, journal_records, launches):

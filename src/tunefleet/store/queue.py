@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
+from sqlalchemy import Connection, bindparam, delete, exists, insert, or_, select, text, update
 
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import cordons, tasks, void_offers
@@ -34,6 +34,9 @@ _FIRST = (
     .order_by(tasks.c.rank)
     .limit(bindparam("count"))
 )
+
+
+_TROUBLE = select(or_(exists(select(void_offers.c.task_id)), exists(select(cordons.c.kind))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,11 @@ def void_offers_of(connection: Connection, task_ids: Sequence[str]) -> list[Void
 def all_cordons(connection: Connection) -> list[Cordon]:
     """Return the strikes of all workers."""
     return [Cordon(*row) for row in connection.execute(select(cordons))]
+
+
+def any_trouble(connection: Connection) -> bool:
+    """Whether any offer was void lately; mostly none was, and there is nothing to clear."""
+    return bool(connection.execute(_TROUBLE).scalar())
 
 
 def put_void_offer(connection: Connection, row: VoidOffer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
 
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.store.bulk import Bulk
@@ -163,9 +163,3 @@ def delete_rows(connection: Connection, rows: Sequence[TaskRow]) -> None:
     connection.execute(delete(tasks).where(tasks.c.seq.in_(seqs)))
     connection.execute(delete(task_documents).where(task_documents.c.task_seq.in_(seqs)))
     connection.execute(delete(task_inputs).where(task_inputs.c.task_id.in_([row.id for row in rows])))
-
-
-def counts(connection: Connection, *, project: str) -> dict[str, int]:
-    """Return how many tasks have each status."""
-    query = select(tasks.c.status, func.count()).where(tasks.c.project == project).group_by(tasks.c.status)
-    return {status: count for status, count in connection.execute(query)}

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.services.lab import TRAIN, Lab
+from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
 from tunefleet.services import events, keys, placing, sweep, tasks, workers
+from tunefleet.services.fleet import Fleet
 from tunefleet.services.verdicts import MAX_BACKOFF_S, MAX_LOST, reason_of, settle
 from tunefleet.store.rows import TaskRow
 
@@ -271,3 +273,55 @@ async def test_last_seen_and_last_used_are_written_down_in_batches(lab: Lab) -> 
     assert (await workers.get(lab.core, lab.admin, "w1")).last_seen_at is not None
     used = {key.name: key.last_used_at for key in await keys.list_(lab.core, lab.admin)}
     assert used["admin"] is not None
+
+
+async def test_after_a_restart_of_the_server_nobody_is_lost_before_his_time(lab: Lab) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(TRAIN)
+    offer = await worker.start()
+    lab.core.fleet = Fleet()  # what a new process knows: nothing
+    lab.clock.advance(3600.0)
+    await lab.sweep(lab.core.settings.lost_after_s - 1)
+    assert (await lab.task(task_id)).status == "running"
+    # It goes on without registering anew.
+    assert (await worker.exchange()).drop == ()
+    await lab.sweep(5)
+    assert (await workers.get(lab.core, lab.admin, "w1")).status == "online"
+    assert (await worker.finish(offer.token)).finished == (offer.token,)
+
+
+async def test_a_worker_that_does_not_come_back_after_a_restart_is_given_up(lab: Lab) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(TRAIN)
+    offer = await worker.start()
+    lab.core.fleet = Fleet()
+    await lab.sweep(lab.core.settings.lost_after_s + 2)
+    assert (await lab.task(task_id)).reason == "worker_lost"
+    assert (await workers.get(lab.core, lab.admin, "w1")).status == "lost"
+    assert (await worker.exchange()).drop == (offer.token,)
+    assert (await workers.get(lab.core, lab.admin, "w1")).status == "online"
+
+
+async def test_a_removed_worker_gives_back_what_it_held(lab: Lab) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(TRAIN)
+    await worker.start()
+    with pytest.raises(ConflictError, match="is online"):
+        await workers.remove(lab.core, lab.admin, "w1")
+    await lab.sweep(lab.core.settings.lost_after_s / 2 + 2)
+    await workers.remove(lab.core, lab.admin, "w1")
+    assert (await lab.task(task_id)).status == "queued"
+    assert (await workers.list_(lab.core, lab.admin)).items == ()
+    for call in (workers.get, workers.remove):
+        with pytest.raises(NotFoundError):
+            await call(lab.core, lab.admin, "w1")
+
+
+async def test_workers_are_listed_by_page_and_status(lab: Lab) -> None:
+    for name in ("a", "b", "c"):
+        await lab.online(name, session=name)
+    first = await workers.list_(lab.core, lab.admin, limit=2)
+    assert [view.id for view in first.items] == ["a", "b"]
+    rest = await workers.list_(lab.core, lab.admin, limit=2, cursor=first.next_cursor)
+    assert [view.id for view in rest.items] == ["c"]
+    assert (await workers.list_(lab.core, lab.admin, status="lost,unreachable")).items == ()
