@@ -143,14 +143,8 @@ def _show_result(task: TaskDetail, adapter: Path) -> None:
         raise MachineError("The demo's task completed without a held-out loss.", hint=f"See {adapter.parent}.")
     rows, before, after = held_out["rows"], held_out["loss_before"], held_out["loss_after"]
     say()
-    say(
-        Text.assemble(
-            ("Held-out loss", "head"),
-            f" on {rows} rows it never saw, answers only:  {before:.2f} → ",
-            (f"{after:.2f}", "good"),
-            f"  ({before - after:.2f} nats per token less)",
-        )
-    )
+    fall = Text.assemble((f"{before:.2f}", "warn"), " → ", (f"{after:.2f}", "good"))
+    say(Text.assemble(("Held-out loss ", "head"), fall, f" nats per token, on {rows} answers it never saw"))
     for answer in held_out["answers"][:_ANSWERS_SHOWN]:
         say()
         say(_answer_table(answer))

@@ -46,7 +46,7 @@ def test_the_demo_ends_with_an_adapter_and_leaves_nothing_running(
     data, out = tmp_path / "data", tmp_path / "out"
     assert run(["demo", "--data", str(data), "--out", str(out), "--seed", "1"]) == 0
     said = capsys.readouterr().out
-    assert "Held-out loss on 4 rows" in said
+    assert "nats per token, on 4 answers it never saw" in said
     assert "before" in said
     assert "PeftModel.from_pretrained(base" in said
     assert "Nothing is left running." in said
