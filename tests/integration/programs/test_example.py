@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 def test_the_loss_falls_by_a_nat_within_eight_steps(seed: int, tmp_path: Path) -> None:
     spec = dump_task_spec(parse_workflow(assets.example("lora_sft").read_text()).tasks[0].spec)
     assert spec["training"]["max_steps"] >= 80
-    spec["training"] |= {"seed": seed, "max_steps": 8, "warmup_steps": 1, "max_seq_length": 128}
-    spec["data"]["eval"]["max_samples"] = 48
+    spec["training"] |= {"seed": seed, "max_steps": 8, "batch_size": 4, "warmup_steps": 1, "max_seq_length": 128}
+    spec["data"]["eval"]["max_samples"] = 24
     spec.pop("evaluate")
     session._sessions.clear()  # each training is a process of its own elsewhere
     job = {"job_id": "j", "task_id": "j", "attempt": 1, "launch": "l", "kind": "lora_sft", "name": "n", "spec": spec}
