@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import shutil
 import socket
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.settings import ClientSettings, ServerSettings, load
+from tunefleet.store.inspection import fault_of
 from tunefleet.wire.base import Message
 
 State = Literal["good", "warning", "bad"]
@@ -179,7 +179,7 @@ def data_folder() -> Finding:
         return bad("Data folder", f"{folder} cannot be written: {error.strerror}", f"chown or chmod {folder}.")
     databases = sorted(folder.glob("*.db")) + sorted(folder.glob("*.sqlite*"))
     for database in (path for path in databases if not path.name.endswith(("-wal", "-shm"))):
-        fault = _database_fault(database)
+        fault = fault_of(database)
         if fault:
             return bad(
                 "Data folder",
@@ -187,15 +187,6 @@ def data_folder() -> Finding:
                 f"Restore a backup, or move {folder} away and start with an empty one.",
             )
     return good("Data folder", f"{folder}" + (", database whole" if databases else ", no database yet"))
-
-
-def _database_fault(database: Path) -> str | None:
-    try:
-        with sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True, timeout=2) as connection:
-            answer = connection.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.Error as error:
-        return str(error)
-    return None if answer == ("ok",) else str(answer[0])
 
 
 def server() -> Finding:
