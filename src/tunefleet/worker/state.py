@@ -132,7 +132,9 @@ class StateFolder:
         for file in sorted(self._attempts.glob("[!.]*.json")):
             try:
                 found.append(AttemptRecord.model_validate_json(file.read_bytes()))
-            except (ValidationError, OSError) as error:
+            except FileNotFoundError:
+                continue  # forgotten since the folder was listed
+            except ValidationError as error:
                 aside = file.with_suffix(".unreadable")
                 logger.warning("The attempt in %s cannot be read; it is kept as %s: %s", file, aside.name, error)
                 file.replace(aside)

@@ -1,4 +1,4 @@
-"""What a worker may rely on, whatever carries its messages (MECHANISMS §2)."""
+"""What a worker may rely on, whatever carries its messages."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.worker.fakes import FakeEnd, Running, World, seen
+from tests.unit.worker.fake_server import seen
+from tests.unit.worker.fakes import FakeEnd, Running, World
 from tunefleet.errors import ArtifactError, AuthError, InputError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import JobFolder, Shipped
