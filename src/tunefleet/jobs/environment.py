@@ -14,6 +14,8 @@ _READ_AT_IMPORT = (
 )  # fmt: skip
 _READ_AT_IMPORT_EXACT = frozenset({"HOME", "PATH", "TMPDIR", "VIRTUAL_ENV", "CUDA_HOME", "CUDA_MODULE_LOADING"})
 
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
 SERVER_ENV = {
     # One thread: a pool that was used before a fork leaves the child waiting for threads that it does not have.
     "OMP_NUM_THREADS": "1",
@@ -46,7 +48,7 @@ def core_count() -> int:
     """Return how many cores this process may use, by its affinity and the quota of its container."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from pydantic import ValidationError
-from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_when_event_set, wait_exponential_jitter
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_when_event_set,
+    wait_exponential,
+    wait_random,
+)
 from tenacity.nap import sleep_using_event
 
 from tunefleet.attach.files import read_json, write_json
@@ -118,7 +125,7 @@ class JournalShipper:
         initial, longest = _BACKOFF_S
         for attempt in Retrying(
             retry=retry_if_exception_type(TunefleetError),
-            wait=wait_exponential_jitter(initial=initial, max=longest, jitter=initial),
+            wait=wait_exponential(multiplier=initial, max=longest) + wait_random(0, initial),
             stop=stop_when_event_set(self._stopping),
             sleep=sleep_using_event(self._stopping),
             before_sleep=self._complain,

@@ -1,0 +1,107 @@
+"""When a fork server ends by itself, and when a fork would be unsafe."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+
+import pytest
+
+from tunefleet.jobs import forkserver
+from tunefleet.jobs.forkserver import Fitness, Need
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(forkserver.time, "monotonic", lambda: now[0])
+    return now
+
+
+def need(clock: list[float], **options: float) -> Need:
+    # The defaults are taken from the clock when the object is made.
+    return Need(**{"idle_s": 100.0, "_asked_at": clock[0], "_seen_at": clock[0], **options})  # type: ignore[arg-type]
+
+
+def test_it_ends_when_nobody_has_asked_for_long(clock: list[float]) -> None:
+    server = need(clock)
+    server.met(os.getpid())
+    clock[0] += 99
+    assert server.over() is None
+    server.met(os.getpid(), asked=True)
+    clock[0] += 99
+    assert server.over() is None
+    clock[0] += 1
+    assert server.over() == "nobody has asked for a job in 100 s"
+
+
+def test_it_ends_when_all_who_used_it_are_gone_but_not_at_once(clock: list[float]) -> None:
+    server = need(clock, orphan_s=30.0)
+    user = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    server.met(user.pid)
+    clock[0] += 50
+    assert server.over() is None
+    user.communicate()
+    clock[0] += 29
+    assert server.over() is None
+    clock[0] += 1
+    assert server.over() == "all who have used it are gone"
+
+
+def test_whoever_comes_back_in_time_keeps_it(clock: list[float]) -> None:
+    server = need(clock, orphan_s=30.0)
+    clock[0] += 29
+    server.met(os.getpid())
+    clock[0] += 50
+    assert server.over() is None
+
+
+def test_a_process_as_it_was_is_fit() -> None:
+    assert Fitness.now().fault() is None
+
+
+def test_one_more_thread_makes_a_fork_unsafe() -> None:
+    fitness, end = Fitness.now(), threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        assert "threads instead of" in str(fitness.fault())
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_an_initialised_device_makes_a_fork_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert Fitness.now().fault() == "CUDA has been initialised in it"
+
+
+def test_an_open_device_makes_a_fork_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert forkserver._open_devices() == []
+    monkeypatch.setattr(forkserver, "_open_devices", lambda: ["/dev/nvidia0"])
+    assert Fitness.now().fault() == "it has opened /dev/nvidia0"
+
+
+def test_an_installed_package_or_a_change_of_ours_makes_it_stale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    site.mkdir()
+    ours = tmp_path / "ours"
+    ours.mkdir()
+    (ours / "module.py").write_text("")
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr(forkserver.tunefleet, "__path__", [str(ours)])
+    os.utime(ours / "module.py", (1, 1))
+    fitness = Fitness.now()
+    assert fitness.fault() is None
+    os.utime(ours / "module.py")
+    assert fitness.fault() == "an installed package has changed"
+    fitness = Fitness.now()
+    os.utime(site, (1, 1))
+    assert fitness.fault() == "an installed package has changed"

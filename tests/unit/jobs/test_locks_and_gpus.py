@@ -1,0 +1,119 @@
+"""Locks that live as long as any process that inherited them, and the ledger of GPUs that is made of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tunefleet.errors import MachineError
+from tunefleet.jobs import gpus, locks
+
+
+@contextmanager
+def sleeper(*fds: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has inherited descriptors and does nothing."""
+    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE, pass_fds=fds)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdin:
+            process.stdin.close()
+
+
+def wait_until_free(path: Path) -> None:
+    deadline = time.monotonic() + 5
+    while locks.is_held(path):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not locks.is_held(path)
+    fd = locks.take(path)
+    assert fd is not None
+    assert locks.is_held(path)
+    assert locks.take(path, patience_s=0.03) is None
+    os.close(fd)
+    assert not locks.is_held(path)
+
+
+def test_a_child_holds_what_it_inherited_however_its_parent_ends(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    fd = locks.take(path)
+    assert fd is not None
+    with sleeper(fd) as child:
+        os.close(fd)
+        assert locks.is_held(path)
+        assert locks.holders(path) == [child.pid]
+    wait_until_free(path)
+    assert locks.holders(path) == []
+
+
+def test_whoever_only_looks_is_no_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    fd = os.open(path, os.O_RDWR)
+    with sleeper(fd):
+        assert locks.holders(path) == []
+    os.close(fd)
+    assert locks.holders(tmp_path / "none") == []
+
+
+def test_a_file_that_was_deleted_meanwhile_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = tmp_path / "lock", os.open
+    seen: list[int] = []
+
+    def open_and_lose(*args: object, **kwargs: object) -> int:
+        fd = real(*args, **kwargs)  # type: ignore[arg-type]
+        if not seen:
+            path.unlink()
+        seen.append(fd)
+        return fd
+
+    monkeypatch.setattr(locks.os, "open", open_and_lose)
+    fd = locks.take(path)
+    assert fd is not None
+    assert len(seen) == 2
+    assert os.path.samestat(os.fstat(fd), path.stat())
+    os.close(fd)
+
+
+def test_gpus_are_claimed_all_or_none(tmp_path: Path) -> None:
+    first = gpus.claim(tmp_path, ["GPU-b"], "task-1")
+    assert gpus.holder(tmp_path, "GPU-b") == f"job task-1 (pid {os.getpid()})"
+    began = time.monotonic()
+    with pytest.raises(MachineError, match=r"GPU GPU-b is in use by job task-1 \(pid \d+\)"):
+        gpus.claim(tmp_path, ["GPU-a", "GPU-b"], "task-2")
+    assert time.monotonic() - began < 3
+    assert gpus.holder(tmp_path, "GPU-a") is None
+    for fd in first:
+        os.close(fd)
+    assert gpus.holder(tmp_path, "GPU-b") is None
+    for fd in gpus.claim(tmp_path, ["GPU-b", "GPU-a"], "task-2"):
+        os.close(fd)
+
+
+def test_a_gpu_is_free_only_when_nothing_of_the_job_lives(tmp_path: Path) -> None:
+    (fd,) = gpus.claim(tmp_path, ["GPU-a"], "task-1")
+    with sleeper(fd):
+        os.close(fd)
+        assert gpus.holder(tmp_path, "GPU-a") is not None
+    wait_until_free(tmp_path / "GPU-a.lock")
+
+
+def test_no_gpu_needs_no_ledger_and_no_name_leaves_it(tmp_path: Path) -> None:
+    assert gpus.claim(tmp_path / "ledger", [], "task-1") == []
+    assert not (tmp_path / "ledger").exists()
+    (fd,) = gpus.claim(tmp_path / "ledger", ["../../x"], "task-1")
+    os.close(fd)
+    assert [file.name for file in (tmp_path / "ledger").iterdir()] == [".._.._x.lock"]
