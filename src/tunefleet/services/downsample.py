@@ -3,48 +3,53 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
-
-from tunefleet.wire.api import MetricPoint
 
 _DENSE_NAMES: Final = 3
 """The shape of so many values decides; the others are shown at the same steps."""
 
 
-def downsample(points: Sequence[MetricPoint], names: Sequence[str], max_points: int) -> list[MetricPoint]:
-    """Return at most `max_points` points that keep the shape of the series.
+Values = Mapping[str, float | str]
+
+
+def downsample(points: Sequence[Values], names: Sequence[str], max_points: int) -> list[int]:
+    """Choose at most `max_points` points that keep the shape of the series.
 
     First and last stay. Values that are logged seldom (an evaluation's) keep all their points where there is room.
 
     Args:
-        points: In step order.
+        points: The values of each point, in step order.
         names: The values in them.
         max_points: At least 1.
+
+    Returns:
+        Indices of the points, ascending.
     """
     if len(points) <= max_points:
-        return list(points)
+        return list(range(len(points)))
     if max_points < 3:
-        return list(points[-max_points:])
-    counts = {name: sum(name in point.values for point in points) for name in names}
+        return list(range(len(points) - max_points, len(points)))
+    where = {name: [index for index, values in enumerate(points) if name in values] for name in names}
     kept = {0, len(points) - 1}
-    for name in sorted(names, key=lambda name: counts[name]):
-        seldom = {index for index, point in enumerate(points) if name in point.values}
-        if counts[name] <= max_points // 4 and len(kept | seldom) <= max_points // 2:
-            kept |= seldom
-    dense = sorted((n for n in names if counts[n] > max_points // 4), key=lambda n: (n != "loss", -counts[n], n))
+    for seldom in sorted(where.values(), key=len):
+        if len(seldom) <= max_points // 4 and len(kept.union(seldom)) <= max_points // 2:
+            kept.update(seldom)
+    dense = sorted(
+        (n for n in names if len(where[n]) > max_points // 4), key=lambda n: (n != "loss", -len(where[n]), n)
+    )
     curves = [_scaled(points, name) for name in dense[:_DENSE_NAMES]]
     kept |= _largest_triangles(curves, len(points), max_points - len(kept))
-    return [points[index] for index in sorted(kept)]
+    return sorted(kept)
 
 
-def _scaled(points: Sequence[MetricPoint], name: str) -> list[float | None]:
-    values = [_number(point.values.get(name)) for point in points]
-    finite = [value for value in values if value is not None]
+def _scaled(points: Sequence[Values], name: str) -> list[float | None]:
+    numbers = [_number(values.get(name)) for values in points]
+    finite = [number for number in numbers if number is not None]
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     span = (high - low) or 1.0
-    return [None if value is None else (value - low) / span for value in values]
+    return [None if number is None else (number - low) / span for number in numbers]
 
 
 def _number(value: float | str | None) -> float | None:

@@ -7,7 +7,7 @@ read is kept as it came. Records are dictionaries here: there may be tens of tho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -186,17 +186,40 @@ async def read(
         row = find(connection, actor, task_id)
         points = _merged(connection, row.id, series, names, after_step)
         known = sorted({name for point in points for name in point.values})
-        chosen = points if max_points is None else downsample(points, known, max(1, max_points))
-        return MetricsView(task_id=row.id, series=series, names=tuple(known), total=len(points), points=tuple(chosen))
+        chosen: Iterable[_Point] = points
+        if max_points is not None and len(points) > max_points:
+            kept = downsample([point.values for point in points], known, max(1, max_points))
+            chosen = (points[index] for index in kept)
+        return MetricsView(
+            task_id=row.id,
+            series=series,
+            names=tuple(known),
+            total=len(points),
+            points=tuple(point.view() for point in chosen),
+        )
 
     return await core.read(operation)
 
 
+@dataclass(slots=True)
+class _Point:
+    step: int
+    at: float
+    epoch: float | None = None
+    window: tuple[int, int] | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def view(self) -> MetricPoint:
+        return MetricPoint.model_construct(
+            step=self.step, epoch=self.epoch, at=moment(self.at), window=self.window, values=self.values
+        )
+
+
 def _merged(
     connection: Connection, task_id: str, series: str, names: Sequence[str] | None, after_step: int | None
-) -> list[MetricPoint]:
+) -> list[_Point]:
     wanted = None if names is None else set(names)
-    merged: dict[int, dict[str, Any]] = {}
+    merged: dict[int, _Point] = {}
     for step, epoch, at, first, last, text in journal.visible_points(
         connection, task_id, series=series, after_step=after_step
     ):
@@ -206,9 +229,11 @@ def _merged(
         if not values:
             continue
         # At the step of a resume both launches may have logged: by name, the newer one counts.
-        point = merged.setdefault(step, {"step": step, "values": {}, "epoch": None, "window": None, "at": moment(at)})
-        point["values"].update(values)
-        point["epoch"] = epoch if epoch is not None else point["epoch"]
-        if first is not None and last is not None and point["window"] is None:
-            point["window"] = (first, last)
-    return [MetricPoint.model_construct(**point) for point in merged.values()]
+        point = merged.get(step)
+        if point is None:
+            point = merged[step] = _Point(step, at)
+        point.values.update(values)
+        point.epoch = epoch if epoch is not None else point.epoch
+        if first is not None and last is not None and point.window is None:
+            point.window = (first, last)
+    return list(merged.values())
