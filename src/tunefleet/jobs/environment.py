@@ -22,6 +22,8 @@ SERVER_ENV = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    # pyarrow's allocator would start a thread when it is loaded; it is not even the one that pyarrow uses.
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
     # Asks the driver through NVML whether there are GPUs, which opens no CUDA context.
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
 }

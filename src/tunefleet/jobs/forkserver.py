@@ -47,6 +47,8 @@ PRELOAD = (
     "trl.trainer.sft_trainer",
     PROGRAM,
     "tunefleet.programs.train",
+    # Nearly all that bitsandbytes takes seconds for when a trainer executes it.
+    "torch._inductor.compile_fx",
 )
 LAZY = frozenset({"bitsandbytes", "deepspeed", "wandb", "liger_kernel"})
 """Packages that touch a device or start threads when they are imported; they stay unexecuted until first used."""
