@@ -4,7 +4,8 @@ It only imports; it runs no tensor operation, opens no CUDA context and starts n
 what it cannot use. Before each fork that is checked; a server that is no longer fit ends, and jobs start cold. It
 waits for nobody: keepers are of their own.
 
-As a program: `python -m tunefleet.jobs.forkserver SOCKET IDLE_S`, the jobs' environment as JSON on standard input.
+As a program: `python -m tunefleet.jobs.forkserver SOCKET IDLE_S USER_PID`, the jobs' environment as JSON on standard
+input.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import tunefleet
 from tunefleet import settings
@@ -66,12 +67,18 @@ class Fitness:
     """What the process was like when its imports were done; a fork needs it to be so still."""
 
     threads: int
-    packages: tuple[Any, ...]
+    packages: tuple[int, ...]
+    source: int
 
     @classmethod
-    def now(cls) -> Fitness:
-        """Describe the process as it is."""
-        return cls(len(os.listdir("/proc/self/task")), _packages())  # noqa: PTH208 - names only, once a fork
+    def now(cls, source: int | None = None) -> Fitness:
+        """Describe the process as it is.
+
+        Args:
+            source: The state of our own code before its import began, if that is long ago.
+        """
+        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only, once a fork
+        return cls(threads, _packages(), newest_source() if source is None else source)
 
     def fault(self) -> str | None:
         """Return why a fork would be unsafe or stale, or None."""
@@ -85,6 +92,8 @@ class Fitness:
             return f"it has opened {_open_devices()[0]}"
         if now.packages != self.packages:
             return "an installed package has changed"
+        if now.source != self.source:
+            return "Tunefleet itself has changed"
         return None
 
 
@@ -98,7 +107,7 @@ class Need:
     """
 
     idle_s: float
-    orphan_s: float = ORPHAN_S
+    orphan_s: float
     _users: dict[int, float | None] = field(default_factory=dict)
     _asked_at: float = field(default_factory=time.monotonic)
     _seen_at: float = field(default_factory=time.monotonic)
@@ -251,14 +260,14 @@ def _open_devices() -> list[str]:
     return [link for link in links if link.startswith("/dev/nvidia")]
 
 
-def _packages() -> tuple[Any, ...]:
-    """Return what changes when a package is installed, upgraded or removed, or our own code is edited."""
-    folders = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
-    ours = Path(tunefleet.__path__[0]).rglob("*.py")
-    return (
-        tuple(folder.stat().st_mtime_ns for folder in folders),
-        max((file.stat().st_mtime_ns for file in ours), default=0),
-    )
+def newest_source() -> int:
+    """Return what changes when our own code is edited."""
+    return max((file.stat().st_mtime_ns for file in Path(tunefleet.__path__[0]).rglob("*.py")), default=0)
+
+
+def _packages() -> tuple[int, ...]:
+    """Return what changes when a package is installed, upgraded or removed."""
+    return tuple(Path(entry).stat().st_mtime_ns for entry in sys.path if entry and Path(entry).is_dir())
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
@@ -273,7 +282,7 @@ def main(arguments: list[str]) -> int:
     """Serve one socket; returns in the server at its end, and in each trainer at the trainer's.
 
     Args:
-        arguments: The socket's path and the idle time in seconds.
+        arguments: The socket's path, the idle time in seconds, and the process that it is started for.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     path, idle_s = Path(arguments[0]), float(arguments[1])
@@ -291,10 +300,10 @@ def main(arguments: list[str]) -> int:
             listener.bind(str(path))
             # Before the imports: whoever asks now is served when they are done.
             listener.listen(64)
-            need = Need(idle_s)
-            need.met(os.getppid())
+            need, source = Need(idle_s, ORPHAN_S), newest_source()
+            need.met(int(arguments[2]))
             preload()
-            held = serve(listener, lock_fd, Fitness.now(), need)
+            held = serve(listener, lock_fd, Fitness.now(source), need)
     finally:
         if os.getpid() == server:
             # The log stays if the end was not a proper one: it says why.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import signal
@@ -17,6 +16,7 @@ from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, Unrea
 from tunefleet.jobs import locks
 from tunefleet.jobs.classify import JobEnd, classify, read_process, read_status
 from tunefleet.jobs.control import ControlClient, find_endpoint, withdraw_endpoint
+from tunefleet.jobs.leftovers import end_leftovers
 from tunefleet.wire.control import CommandState, ControlCommand, ControlReply
 from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
 
@@ -146,29 +146,10 @@ class JobHandle:
     def _has_ended(self) -> bool:
         if self._exit_written():
             return True
-        if self.alive and not self._end_leftovers():
+        if self.alive and not end_leftovers(self.folder):
             return False
         # Free, or freed just now; without an exit record the keeper was killed, or wrote it between the two looks.
         return not self.alive
-
-    def _end_leftovers(self) -> bool:
-        """Kill what still holds the lock when trainer and keeper are gone; tell whether that was so.
-
-        A keeper ends what its trainer leaves behind. If both were killed, a process that the trainer started may live
-        on, and nothing of the job would ever say that it has ended.
-        """
-        process = read_process(self.folder)
-        if process is None or process.launch != self.job.launch or not process.keeper_pid:
-            return False
-        known = ((process.pid, process.process_started_at), (process.keeper_pid, process.keeper_started_at))
-        same_boot = process.boot_id == identity.boot_id()
-        if same_boot and any(identity.process_started_at(pid) == at for pid, at in known if at is not None):
-            return False
-        for pid in locks.holders(self.folder.lock):
-            logger.warning("job(%s): process %d has outlived its trainer and is killed", self.job.job_id, pid)
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        return True
 
     def _exit_written(self) -> bool:
         return (read_json(self.folder.exit_json) or {}).get("launch") == self.job.launch

@@ -25,6 +25,7 @@ from tunefleet.errors import ConflictError, InputError, MachineError
 from tunefleet.jobs import locks
 from tunefleet.jobs.environment import job_environment, needs_cold_start
 from tunefleet.jobs.handle import JobHandle
+from tunefleet.jobs.leftovers import end_leftovers
 from tunefleet.jobs.reply import read_reply
 from tunefleet.jobs.warm import WarmStarter
 from tunefleet.wire.jobfolder import Job, JobFolder
@@ -154,7 +155,7 @@ class Supervisor:
             return None
         handle = JobHandle(job, folder, Path(job.endpoint_dir or self.endpoints_dir))
         read = (read_json(folder.end_json) or {}).get("launch") == job.launch
-        return handle if handle.alive or (handle.started and not read) else None
+        return handle if not read and (handle.alive or handle.started) else None
 
 
 def _warm_starter(base_env: Mapping[str, str], idle_s: float) -> WarmStarter | None:
@@ -170,10 +171,12 @@ def _warm_starter(base_env: Mapping[str, str], idle_s: float) -> WarmStarter | N
 
 
 def _is_free(folder: JobFolder) -> bool:
-    """Tell whether nothing of the job lives; a launch that has just ended gets the time to let go."""
+    """Tell whether nothing of the job lives; what has just ended gets the time to let go, what outlived it is ended."""
     deadline = time.monotonic() + _RELEASE_S
     while locks.is_held(folder.lock):
-        if not folder.exit_json.exists() or time.monotonic() > deadline:
+        if not end_leftovers(folder) and not folder.exit_json.exists():
+            return False
+        if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True

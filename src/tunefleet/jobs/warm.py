@@ -107,7 +107,8 @@ class WarmStarter:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-P", "-m", "tunefleet.jobs.forkserver", str(self.socket_path), str(self._idle_s)]
+        arguments = [str(self.socket_path), str(self._idle_s), str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "tunefleet.jobs.forkserver", *arguments]
         with self.socket_path.with_suffix(".log").open("wb") as log:
             server = subprocess.Popen(
                 command,

@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def need(clock: list[float], **options: float) -> Need:
     # The defaults are taken from the clock when the object is made.
-    return Need(**{"idle_s": 100.0, "_asked_at": clock[0], "_seen_at": clock[0], **options})  # type: ignore[arg-type]
+    return Need(**{"idle_s": 100.0, "orphan_s": 1000.0, "_asked_at": clock[0], "_seen_at": clock[0], **options})  # type: ignore[arg-type]
 
 
 def test_it_ends_when_nobody_has_asked_for_long(clock: list[float]) -> None:
@@ -101,7 +101,8 @@ def test_an_installed_package_or_a_change_of_ours_makes_it_stale(
     fitness = Fitness.now()
     assert fitness.fault() is None
     os.utime(ours / "module.py")
-    assert fitness.fault() == "an installed package has changed"
+    assert fitness.fault() == "Tunefleet itself has changed"
+    assert Fitness.now(source=1_000_000_000).fault() == "Tunefleet itself has changed"
     fitness = Fitness.now()
     os.utime(site, (1, 1))
     assert fitness.fault() == "an installed package has changed"

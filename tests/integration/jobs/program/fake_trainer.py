@@ -1,0 +1,122 @@
+"""A fake trainer program: what a job does for its supervisor, without any training library.
+
+It reports with a real session of `attach` and opens a real control port. `spec["do"]` of its job names what it does.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tunefleet import attach, errors
+from tunefleet.attach.board import CommandBoard
+from tunefleet.attach.control import ControlServer
+
+
+def main(folder: Path) -> None:
+    """Do what the spec says."""
+    session = attach.open_session(folder)
+    options = dict(session.job["spec"])
+    ACTIONS[options.pop("do")](session, **options)
+
+
+def finish(session: attach.JobSession, steps: int = 3, say: str = "") -> None:
+    """Log some steps and end properly."""
+    if say:
+        print(say)
+    for step in range(1, steps + 1):
+        session.journal.metric(step, {"loss": 1.0 / step}, window=(step, step))
+    session.status.write(state="running", phase="training", step=steps)
+
+
+def train(session: attach.JobSession, steps: int = 500, step_s: float = 0.02, stubborn: bool = False) -> None:
+    """Take steps and obey commands at their ends; a stubborn one ends no step and hears no SIGTERM."""
+    board = CommandBoard(session.folder)
+    server = ControlServer(
+        session.job["job_id"], board, session.status, Path(session.job["endpoint_dir"]), job_folder=session.folder
+    )
+    if stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    server.start()
+    session.status.write(state="running", phase="training", max_steps=steps)
+    if stubborn:
+        time.sleep(60)
+    for step in range(1, steps + 1):
+        time.sleep(step_s)
+        session.journal.metric(step, {"loss": 1.0}, window=(step, step))
+        session.status.update(step=step)
+        for command in board.take():
+            board.applied(command.command_id, step)
+            if command.command == "abort":
+                session.status.write(state="aborted", intent="abort", step=step)
+                sys.exit(0)
+            session.status.write(intent="stop")
+            return
+
+
+def fail(session: attach.JobSession, error: str) -> None:
+    """Raise."""
+    raise {
+        "input": errors.DataError("The dataset has no rows."),
+        "memory": MemoryError("no memory for a tensor"),
+        "disk": OSError(28, "No space left on device"),
+        "network": errors.UnreachableError("The hub does not answer."),
+        "bug": ZeroDivisionError("division by zero"),
+    }[error]
+
+
+def die(session: attach.JobSession, number: int) -> None:
+    """End by a signal, without a word."""
+    os.kill(os.getpid(), number)
+    time.sleep(10)
+
+
+def leave(session: attach.JobSession, code: int, say: str = "") -> None:
+    """End at once, past everything that would report."""
+    sys.stderr.write(say)
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def beget(session: attach.JobSession, new_session: bool = False) -> None:
+    """Start a process that would live on, and take steps."""
+    child = subprocess.Popen(
+        [sys.executable, "-S", "-c", "import time; time.sleep(60)"], start_new_session=new_session, close_fds=False
+    )
+    (session.folder / "child.pid").write_text(str(child.pid))
+    train(session)
+
+
+def look(session: attach.JobSession) -> None:
+    """Write down what the process was given."""
+    facts = {
+        "environ": dict(os.environ),
+        "cwd": str(Path.cwd()),
+        "argv": sys.argv,
+        "pgid": os.getpgid(0),
+        "sid": os.getsid(0),
+        "pid": os.getpid(),
+        "ppid": os.getppid(),
+        "stdin": str(Path("/proc/self/fd/0").readlink()),
+        "stdout": str(Path("/proc/self/fd/1").readlink()),
+        "signals": {name: repr(signal.getsignal(getattr(signal, name))) for name in ("SIGTERM", "SIGCHLD", "SIGINT")},
+        "threads": threading.active_count(),
+    }
+    (session.folder / "facts.json").write_text(json.dumps(facts))
+    logging.getLogger("fake").info("told")
+    print("printed, and seen before the end")
+    time.sleep(0.5)
+
+
+ACTIONS: dict[str, Callable[..., Any]] = {
+    "finish": finish, "train": train, "fail": fail, "die": die, "leave": leave, "beget": beget, "look": look,
+}  # fmt: skip
