@@ -197,8 +197,8 @@ class LocalFleet:
         deadline = time.monotonic() + _READY_S
         while time.monotonic() < deadline:
             if not server.running:
-                words = server.last_words()
-                raise MachineError(words or f"The server ended with code {server.returncode}; see {server.log}.")
+                words = server.last_words() or f"The server ended with code {server.returncode}."
+                raise MachineError(words, detail=str(server.log))
             if self._answers():
                 return
             time.sleep(0.05)

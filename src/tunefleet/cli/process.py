@@ -88,15 +88,16 @@ class Child:
             self.start()
 
     def last_words(self) -> str | None:
-        """Return the error sentence that its last run printed, if there is one."""
+        """Return the error sentence that its last run printed; failing that its last line, if it printed anything."""
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)
-                lines = file.read().decode(errors="replace").splitlines()
+                lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         except OSError:
             return None
         errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        return errors[-1] if errors else None
+        found = errors or lines
+        return found[-1] if found else None
 
     def signal(self, number: signals.Signals) -> None:
         """Send it a signal, if it runs."""
