@@ -296,3 +296,25 @@ def test_the_callbacks_cost_microseconds_a_step(run: Run) -> None:
         best = min(best, (time.perf_counter() - began) / 100)
     session.close()
     assert best < 20e-6
+
+
+def test_a_second_trainer_has_its_own_series_and_the_same_port(run: Run) -> None:
+    def inner() -> None:
+        callbacks = attach.callbacks_for_job(run.folder)
+        servers.append(next(item for item in callbacks if isinstance(item, ControlCallback))._server)
+        args = TrainingArguments(
+            output_dir=str(run.folder / "checkpoints"), max_steps=2, logging_steps=1, report_to=[], use_cpu=True
+        )
+        config = LlamaConfig(
+            vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
+        )
+        model = LlamaForCausalLM(config)
+        Trainer(model=model, args=args, train_dataset=ROWS, callbacks=callbacks).train()  # type: ignore[arg-type]
+
+    servers: list[Any] = []
+    run.start(do=At(3, inner), max_steps=3, logging_steps=1, save_strategy="no")
+    outer = [callback for callback in attach.callbacks_for_job(run.folder) if isinstance(callback, ControlCallback)]
+    assert servers == [outer[0]._server] != [None]
+    metrics = [record for record in run.records() if isinstance(record, MetricRecord) and record.window]
+    windows = {name: [item.window for item in metrics if item.series == name] for name in ("train", "train-2")}
+    assert windows == {"train": [(1, 1), (2, 2), (3, 3)], "train-2": [(1, 1), (2, 2)]}

@@ -220,7 +220,8 @@ def test_another_user_is_refused(warm: Supervisor, as_root: None, tmp_path: Path
         refused = subprocess.run(command, capture_output=True, text=True, check=False)
     finally:
         folder.chmod(mode)
-    assert refused.stdout == "b''\n" or "ConnectionResetError" in refused.stderr
+    # It may even have hung up before the request was sent.
+    assert refused.stdout in ("", "b''\n")
     assert "65534 is refused" in path.with_suffix(".log").read_text()
 
 

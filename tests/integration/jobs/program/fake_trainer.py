@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from typing import Any
 from tunefleet import attach, errors
 from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.control import ControlServer
+from tunefleet.jobs.lazy import executed
 
 
 def main(folder: Path) -> None:
@@ -117,6 +119,26 @@ def look(session: attach.JobSession) -> None:
     time.sleep(0.5)
 
 
+def compute(session: attach.JobSession) -> None:
+    """Use the training libraries that a fork server has imported, and write down how they were found."""
+    import numpy
+    import torch
+
+    lazy = sys.modules["bitsandbytes"]
+    facts = {
+        "executed": executed(lazy),
+        "cuda": torch.cuda.is_initialized(),
+        "threads": torch.get_num_threads(),
+        "product": float((torch.ones(600, 600) @ torch.ones(600, 600)).sum()),
+        "random": [random.random(), float(numpy.random.rand()), float(torch.rand(1))],
+        "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "function": lazy.functional.quantize_4bit.__name__,
+        "executed_after": executed(lazy),
+    }
+    (session.folder / "facts.json").write_text(json.dumps(facts))
+
+
 ACTIONS: dict[str, Callable[..., Any]] = {
     "finish": finish, "train": train, "fail": fail, "die": die, "leave": leave, "beget": beget, "look": look,
+    "compute": compute,
 }  # fmt: skip
