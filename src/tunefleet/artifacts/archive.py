@@ -32,6 +32,8 @@ from tunefleet.errors import ArtifactError, MachineError, NotFoundError, TooLarg
 
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 _ZIP_SUFFIX: Final = ".zip"
+_UNPACK: Final = "Unpack it yourself and name the folder."
+_REPACK: Final = "Pack it again with plain files and folders only, or unpack it yourself and name the folder."
 _MAX_HEADER_BYTES: Final = 4 << 20
 _BROKEN: Final = (
     tarfile.TarError,
@@ -151,7 +153,9 @@ def _explained(archive: Path) -> Iterator[None]:
             raise MachineError(
                 f"The disk is full; {archive.name} was not unpacked.", hint="Free some space."
             ) from error
-        raise ArtifactError(f"{archive.name} is not a whole archive: {error}.", detail=repr(error)) from error
+        raise ArtifactError(
+            f"{archive.name} is not a whole archive: {error}.", hint="Copy or pack it again.", detail=repr(error)
+        ) from error
 
 
 def _unpack_into(archive: Path, work: Path, budget: _Budget) -> None:
@@ -163,18 +167,18 @@ def _unpack_into(archive: Path, work: Path, budget: _Budget) -> None:
         path = target_path(work, name)
         folder = path if stream is None else path.parent
         if name in files or any(str(above) in files for above in PurePosixPath(name).parents):
-            raise ArtifactError(f"{archive.name} has {name!r} twice, or a file in the place of a folder.")
+            raise ArtifactError(f"{archive.name} has {name!r} twice, or a file in the place of a folder.", hint=_REPACK)
         folder.mkdir(parents=True, exist_ok=True)
         if stream is None:
             continue
         if path.exists():
-            raise ArtifactError(f"{archive.name} has {name!r} as a folder and as a file.")
+            raise ArtifactError(f"{archive.name} has {name!r} as a folder and as a file.", hint=_REPACK)
         files.add(name)
         # Made anew, never followed: nothing in a fresh folder of ours can be a link.
         with path.open("xb") as file:
             _copy(stream, file, budget)
     if not files:
-        raise ArtifactError(f"{archive.name} has no files.")
+        raise ArtifactError(f"{archive.name} has no files.", hint="Check what was packed.")
 
 
 def _copy(stream: IO[bytes], file: IO[bytes], budget: _Budget) -> None:
@@ -194,9 +198,9 @@ def _zip_members(archive: Path, budget: _Budget) -> Iterator[Member]:
             name = _member_name(archive, info.orig_filename)
             kind = stat.S_IFMT(info.external_attr >> 16)
             if kind not in {0, stat.S_IFREG, stat.S_IFDIR}:
-                raise ArtifactError(f"{archive.name}: {name!r} is a link or a device.")
+                raise ArtifactError(f"{archive.name}: {name!r} is a link or a device.", hint=_REPACK)
             if info.flag_bits & 1:
-                raise ArtifactError(f"{archive.name}: {name!r} is encrypted.")
+                raise ArtifactError(f"{archive.name}: {name!r} is encrypted.", hint=_UNPACK)
             if info.is_dir():
                 yield name, None
                 continue
@@ -219,7 +223,7 @@ def _tar_members(archive: Path, budget: _Budget) -> Iterator[Member]:
                     continue
                 stream = opened.extractfile(info) if info.isreg() else None
                 if stream is None:
-                    raise ArtifactError(f"{archive.name}: {name!r} is a link or a device.")
+                    raise ArtifactError(f"{archive.name}: {name!r} is a link or a device.", hint=_REPACK)
                 yield name, stream
 
 
@@ -228,7 +232,7 @@ def _member_name(archive: Path, name: str) -> str:
     try:
         return check_path(plain)
     except ArtifactError as error:
-        raise ArtifactError(f"{archive.name} is unsafe. {error.message}") from None
+        raise ArtifactError(f"{archive.name} is unsafe. {error.message}", hint=_REPACK) from None
 
 
 @contextmanager

@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 import tunefleet
 from tunefleet.server import openapi, problems
 from tunefleet.server.asgi import AccessLog, BodyLimit, SecurityHeaders
 from tunefleet.server.lifetime import Lifetime
+from tunefleet.server.params import refuse_unknown
 from tunefleet.server.routers import (
     artifacts,
     blobs,
@@ -75,7 +76,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.core = core
     app.state.lifetime = lifetime
     for module in (workflows, tasks, reports, events, artifacts, blobs, workers, link, keys, info):
-        app.include_router(module.router, prefix=API_PREFIX)
+        app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     app.include_router(pages.router)
     app.mount(pages.ASSETS_PATH, pages.assets())
     problems.install(app)

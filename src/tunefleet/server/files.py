@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, TypeVar
 
 from fastapi import Request, Response
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from tunefleet.server import problems
 
 T = TypeVar("T")
 _UPLOAD_BATCH_BYTES: Final = 2 << 20
@@ -81,6 +86,29 @@ class BlobResponse(FileResponse):
     """A stored file, whole or in ranges, in pieces that keep a fast network busy."""
 
     chunk_size = _DOWNLOAD_PIECE_BYTES
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; a range that Starlette refuses in plain text becomes a problem, as all errors are."""
+        refused: Message | None = None
+
+        async def pass_on(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
+                refused = message
+            if refused is None:
+                await send(message)
+
+        await super().__call__(scope, receive, pass_on)
+        if refused is not None:
+            wanted = Headers(scope=scope).get("range", "")
+            answer = problems.problem(
+                "range_invalid",
+                f"The range {wanted[:100]!r} is not in this file.",
+                status=refused["status"],
+                hint="Ask for `bytes=FIRST-LAST` with FIRST below the file's size.",
+                headers={k: v for k, v in Headers(raw=refused["headers"]).items() if k == "content-range"},
+            )
+            await answer(scope, receive, send)
 
 
 def send(request: Request, path: Path, digest: str, *, filename: str | None = None) -> Response:

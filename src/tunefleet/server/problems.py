@@ -38,6 +38,7 @@ STATUSES: Final[dict[str, int]] = {
     "offset_conflict": 409,
     "too_large": 413,
     "unsupported_media_type": 415,
+    "range_invalid": 416,
     "error": 500,
     "internal": 500,
     "store_unusable": 503,

@@ -80,7 +80,10 @@ def test_range_and_etag(admin: httpx.Client) -> None:
     assert rest.headers["content-range"] == f"bytes {MIB}-{2 * MIB - 1}/{2 * MIB}"
     assert admin.get(url, headers={"Range": "bytes=0-9", "If-Range": etag}).content == data[:10]
     assert admin.get(url, headers={"Range": "bytes=0-9", "If-Range": '"other"'}).status_code == 200
-    assert admin.get(url, headers={"Range": f"bytes={3 * MIB}-"}).status_code == 416
+    beyond = admin.get(url, headers={"Range": f"bytes={3 * MIB}-"})
+    assert is_problem(beyond, 416, "range_invalid")["hint"]
+    assert beyond.headers["content-range"] == f"bytes */{2 * MIB}"
+    assert is_problem(admin.get(url, headers={"Range": "lines=1-2"}), 400, "range_invalid")
     unchanged = admin.get(url, headers={"If-None-Match": etag})
     assert unchanged.status_code == 304
     assert unchanged.content == b""

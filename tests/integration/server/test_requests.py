@@ -213,6 +213,69 @@ def test_short_lists_are_paged_too(admin: httpx.Client) -> None:
     is_problem(admin.get("/keys?cursor=nonsense"), 422, "input_invalid")
 
 
+def _pages(client: httpx.Client, path: str, **filters: Any) -> list[str]:
+    """Walk a list one item a page; returns the ids."""
+    found: list[str] = []
+    cursor = None
+    while True:
+        page = client.get(path, params={"limit": 1, **filters, **({"cursor": cursor} if cursor else {})}).json()
+        assert len(page["items"]) <= 1
+        found += [item["id"] for item in page["items"]]
+        cursor = page["next_cursor"]
+        if cursor is None:
+            return found
+
+
+def test_workflows_and_tasks_have_their_filters(admin: httpx.Client) -> None:
+    mine = admin.get(f"/tasks/{submit(admin)}").json()
+    other = admin.post("/workflows", json={"document": ECHO.replace("hello}", "named}")}).json()
+    assert _pages(admin, "/workflows", name="named") == [other["id"]]
+    assert mine["workflow_id"] in _pages(admin, "/workflows", status="running,failed", owner="admin")
+    assert _pages(admin, "/workflows", owner="nobody") == []
+    assert mine["id"] in _pages(admin, "/tasks", status="queued,dispatched", kind="echo", owner="admin")
+    assert _pages(admin, "/tasks", workflow_id=mine["workflow_id"]) == [mine["id"]]
+    assert _pages(admin, "/tasks", worker_id="nobody") == []
+    assert _pages(admin, "/tasks", status="paused") == []
+
+
+def test_keys_have_their_filters(admin: httpx.Client, as_role: Callable[[str], httpx.Client]) -> None:
+    as_role("viewer")
+    viewers = [key["id"] for key in admin.get("/keys").json()["items"] if key["role"] == "viewer"]
+    assert viewers
+    assert _pages(admin, "/keys", role="viewer") == viewers
+    assert admin.delete(f"/keys/{viewers[-1]}").status_code == 204
+    assert viewers[-1] in _pages(admin, "/keys", revoked=True)
+    assert viewers[-1] not in _pages(admin, "/keys", revoked=False)
+    assert len(_pages(admin, "/keys", owner="worker")) == 1
+    assert _pages(admin, "/keys", owner="nobody") == []
+
+
+def test_events_are_paged_and_filtered(admin: httpx.Client) -> None:
+    task = admin.get(f"/tasks/{submit(admin)}").json()
+    workflow = {"workflow_id": task["workflow_id"]}
+    every = admin.get("/events", params=workflow).json()
+    assert [event["kind"] for event in every][:2] == ["workflow.submitted", "task.queued"]
+    one = admin.get("/events", params={**workflow, "limit": 1}).json()
+    rest = admin.get("/events", params={**workflow, "after": one[0]["id"]}).json()
+    assert one + rest == every
+    queued = admin.get("/events", params={"task_id": task["id"], "kinds": "task.queued,task.failed"}).json()
+    assert [(event["kind"], event["task_id"]) for event in queued] == [("task.queued", task["id"])]
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/workflows", "/workers", "/artifacts", "/keys", "/events", "/info"])
+def test_a_misspelt_parameter_is_refused(admin: httpx.Client, path: str) -> None:
+    body = is_problem(admin.get(path, params={"statsu": "failed"}), 422, "input_invalid")
+    assert body["detail"] == f"/api/v1{path} has no parameter 'statsu'."
+    assert ("status" in body["hint"]) is (path in {"/tasks", "/workflows", "/workers"})
+
+
+@pytest.mark.parametrize(
+    "path", ["/tasks?status=done", "/workflows?status=queued", "/workers?status=x", "/keys?role=x"]
+)
+def test_a_filter_for_what_cannot_be_is_refused(admin: httpx.Client, path: str) -> None:
+    assert "is not one of" in is_problem(admin.get(path), 422, "request_invalid")["detail"]
+
+
 def test_task_is_retried_cloned_and_removed(admin: httpx.Client) -> None:
     task_id = submit(admin)
     assert admin.get(f"/tasks/{task_id}/why").json()["task_id"] == task_id

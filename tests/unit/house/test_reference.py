@@ -17,6 +17,7 @@ from scripts import check_docs
 from tunefleet.client.resources import Run
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, TRANSITIONS, RetryBudget, TaskStatus
 from tunefleet.server import problems, routers
+from tunefleet.server.params import query_names
 from tunefleet.spec import parse_workflow
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.journal import (
@@ -87,6 +88,18 @@ def test_http_api_lists_every_route() -> None:
                 path = re.sub(r"\{(\w+):\w+\}", r"{\1}", route.path)
                 there |= {f"{method} {path}" for method in route.methods or ()}
     assert written == there
+
+
+def test_http_api_names_every_filter_of_every_list() -> None:
+    paging = {"limit", "cursor", "after"}
+    there = {}
+    for module in pkgutil.iter_modules(routers.__path__):
+        for route in importlib.import_module(f"{routers.__name__}.{module.name}").router.routes:
+            if isinstance(route, APIRoute) and "limit" in (known := query_names(route)):
+                there[f"GET {route.path}"] = set(known) - paging
+    written = {_words(row[0])[0]: row[1].partition("filter")[2] for row in _rows("http-api.md", 2)}
+    assert len(there) == 7
+    assert {path: set(_words(written[path])) for path in there} == there
 
 
 def test_http_api_lists_every_error() -> None:

@@ -48,10 +48,16 @@ async def list_artifacts(
 
 @router.get("/tasks/{task_id}/artifacts")
 async def list_task_artifacts(
-    core: CoreDep, who: Reader, task_id: str, limit: Limit = 50, cursor: Cursor = None
+    core: CoreDep,
+    who: Reader,
+    task_id: str,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+    kind: str | None = None,
+    name: str | None = None,
 ) -> Page[ArtifactView]:
-    """List what a task produced."""
-    return await artifacts.list_(core, who, task_id=task_id, limit=limit, cursor=cursor)
+    """List what a task produced; a filter takes several values separated by commas."""
+    return await artifacts.list_(core, who, task_id=task_id, limit=limit, cursor=cursor, kind=kind, name=name)
 
 
 @router.get("/artifacts/{artifact_id}")

@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated, Final, get_args
+
+from fastapi import APIRouter, Query, Request
 
 from tunefleet.server.auth import Admin, CoreDep, Reader
-from tunefleet.server.params import Cursor, Limit, page
+from tunefleet.server.params import Cursor, Limit, names, one_of, page
 from tunefleet.services import keys
-from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page
+from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role
 
 router = APIRouter(tags=["keys"])
 
+_ROLES: Final = get_args(Role)
+Roles = Annotated[str | None, one_of(_ROLES), Query(description=f"Of {', '.join(_ROLES)}; several with commas.")]
+Owners = Annotated[str | None, Query(description="Several are separated by commas.", examples=["ada"])]
+Revoked = Annotated[bool | None, Query(description="Only those that are, or are not, revoked.")]
+
 
 @router.get("/keys")
-async def list_keys(core: CoreDep, who: Admin, limit: Limit = 100, cursor: Cursor = None) -> Page[KeyView]:
+async def list_keys(
+    core: CoreDep,
+    who: Admin,
+    limit: Limit = 100,
+    cursor: Cursor = None,
+    role: Roles = None,
+    owner: Owners = None,
+    revoked: Revoked = None,
+) -> Page[KeyView]:
     """List keys, without their secrets."""
-    return page(Page[KeyView], await keys.list_(core, who), limit, cursor)
+    roles, owners = names(role), names(owner)
+    found = [
+        key
+        for key in await keys.list_(core, who)
+        if (roles is None or key.role in roles)
+        and (owners is None or key.owner in owners)
+        and (revoked is None or (key.revoked_at is not None) is revoked)
+    ]
+    return page(Page[KeyView], found, limit, cursor)
 
 
 @router.post("/keys", status_code=201)

@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
+from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.server.auth import CoreDep, Member, Reader
-from tunefleet.server.params import Cursor, Limit
+from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.services import tasks
 from tunefleet.wire.api import CloneRequest, Page, TaskDetail, TaskView, WhyView
 
@@ -20,7 +21,7 @@ class TaskFilter(BaseModel):
 
     limit: Limit = 50
     cursor: Cursor = None
-    status: Annotated[str | None, Field(examples=["running"])] = None
+    status: Annotated[str | None, one_of(TaskStatus), Field(examples=["running"])] = None
     kind: Annotated[str | None, Field(examples=["lora_sft"])] = None
     owner: str | None = None
     workflow_id: str | None = None

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from typing import Annotated, Final, get_args
+
+from fastapi import APIRouter, Query
 
 from tunefleet.server.auth import Admin, CoreDep, Reader
-from tunefleet.server.params import Cursor, Limit
+from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.services import workers
 from tunefleet.wire.api import Page, WorkerView
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
+_STATUSES: Final = get_args(WorkerView.model_fields["status"].annotation)
+Status = Annotated[
+    str | None, one_of(_STATUSES), Query(description=f"Of {', '.join(_STATUSES)}; several separated by commas.")
+]
+
 
 @router.get("")
 async def list_workers(
-    core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None, status: str | None = None
+    core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None, status: Status = None
 ) -> Page[WorkerView]:
     """List workers with what they have and what they run."""
     return await workers.list_(core, who, limit=limit, cursor=cursor, status=status)

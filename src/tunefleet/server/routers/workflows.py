@@ -9,12 +9,13 @@ from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, R
 
 from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, Member, Reader, require_reader
-from tunefleet.server.params import Cursor, Limit
+from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.services import workflows
 from tunefleet.wire.api import Page, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
 
 router = APIRouter(prefix="/workflows", tags=["workflows"])
 
+_STATUSES: Final = ("running", "completed", "failed", "cancelled")
 _BODY = bodies.documented(bodies.json_of(SubmitRequest), ("application/yaml", {"type": "string"}))
 _YAML_TYPES: Final = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/plain"})
 
@@ -56,7 +57,7 @@ async def list_workflows(
     who: Reader,
     limit: Limit = 50,
     cursor: Cursor = None,
-    status: Annotated[str | None, Query(examples=["running"])] = None,
+    status: Annotated[str | None, one_of(_STATUSES), Query(examples=["running"])] = None,
     owner: str | None = None,
     name: str | None = None,
 ) -> Page[WorkflowView]:
