@@ -164,6 +164,21 @@ def test_a_killed_training_goes_on_bit_for_bit(train: Any, kill_at: Any) -> None
     assert [record["step"] for record in resumed.records("prediction")] == [8]
 
 
+def test_a_training_killed_after_its_last_checkpoint_trains_no_further(train: Any) -> None:
+    spec = {"training": {"max_steps": 5, "save_strategy": "steps", "save_steps": 5, "lr_scheduler_type": "constant"}}
+    straight = train(spec)
+    weights, result = straight.weights(), straight.result
+    straight.folder.responses_json.unlink()
+    resumed = train(spec, again=straight)
+    assert resumed.records("launch")[0]["from_step"] == 5
+    assert resumed.series("loss") == []
+    assert resumed.result["steps"] == result["steps"] == 5
+    assert resumed.result["held_out"]["loss_after"] == result["held_out"]["loss_after"]
+    for name, value in resumed.weights().items():
+        assert torch.equal(value, weights[name]), name
+    assert [path.name for path in straight.folder.checkpoints_dir.glob("checkpoint-*")] == ["checkpoint-5"]
+
+
 def test_a_training_that_has_its_result_is_not_run_again(train: Any) -> None:
     ended = train()
     before = ended.folder.responses_json.read_bytes()

@@ -1,8 +1,8 @@
 """TRL's SFT trainer with an exact held-out loss.
 
-Three departures from TRL: the evaluation loss is the mean over tokens, not over batches of unequal size; an evaluation
-leaves the random state as it found it, so that a run with evaluations equals one without; nothing is reported to the
-hub and no model card is written into checkpoints.
+Four departures from TRL: the evaluation loss is the mean over tokens, not over batches of unequal size; an evaluation
+leaves the random state as it found it, so that a run with evaluations equals one without; a run that is resumed from
+its last step trains no further; nothing is reported to the hub and no model card is written into checkpoints.
 """
 
 from __future__ import annotations
@@ -74,6 +74,13 @@ class Trainer(SFTTrainer):
         self._loss_tokens += int(tokens.item())
         return loss / tokens.clamp(min=1), None, None
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Run an epoch, unless the checkpoint was the last one: Transformers looks at the end only after a step."""
+        if self.control.should_training_stop or self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
     def count_tokens_from(self, tokens: int) -> None:
         """Go on counting where the checkpoint was; TRL starts from zero with each process."""
         self._total_train_tokens = tokens
@@ -96,6 +103,8 @@ class StopWhenWorse(EarlyStoppingCallback):
         saved = (state.stateful_callbacks or {}).get(type(self).__name__)
         if isinstance(saved, dict):
             self.early_stopping_patience_counter = saved["attributes"]["early_stopping_patience_counter"]
+            # It had stopped already, and was killed before it delivered.
+            control.should_training_stop = self.early_stopping_patience_counter >= self.early_stopping_patience
 
 
 class ContinueTokenCount(TrainerCallback):
