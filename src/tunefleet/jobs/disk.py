@@ -47,21 +47,26 @@ class Forecast:
         return kept * self.checkpoint_bytes + self.weights_bytes
 
 
-def require_space(folder: Path, forecast: Forecast) -> None:
+class DiskTooSmallError(MachineError):
+    """A training would fill the disk."""
+
+
+def require_space(folder: Path, forecast: Forecast, *, present_bytes: int = 0) -> None:
     """Refuse a training that would fill the disk.
 
     Args:
         folder: Where it will write; it or a parent of it exists.
         forecast: How much.
+        present_bytes: How much of that lies there already.
 
     Raises:
-        MachineError: If the free space does not suffice; the message says how much is needed and free.
+        DiskTooSmallError: If the free space does not suffice; the message says how much is needed and free.
     """
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free, needed = shutil.disk_usage(existing).free, forecast.peak_bytes + _RESERVE_BYTES
+    free, needed = shutil.disk_usage(existing).free, max(forecast.peak_bytes - present_bytes, 0) + _RESERVE_BYTES
     if needed > free:
         kept = "all" if forecast.checkpoints is None else str(forecast.checkpoints)
-        raise MachineError(
+        raise DiskTooSmallError(
             f"The training needs {needed / _GIB:.2f} GiB under {folder} ({forecast.checkpoint_bytes / _GIB:.2f} GiB a "
             f"checkpoint, {kept} kept), {free / _GIB:.2f} GiB are free.",
             hint="Free some space, lower training.save_total_limit, or save less often.",

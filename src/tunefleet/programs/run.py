@@ -18,6 +18,7 @@ from typing import Literal
 
 from tunefleet import attach
 from tunefleet.errors import TunefleetError, UnreachableError
+from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.wire.jobfolder import Job
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ def main(folder: Path) -> int:
         session.finish()
     except Exception as error:
         kind = kind_of(error, folder)
-        message = sentence_of(error) if kind != "disk" else _disk_sentence(folder)
+        foreseen = isinstance(error, DiskTooSmallError)
+        message = sentence_of(error) if kind != "disk" or foreseen else _disk_sentence(folder)
         # A traceback tells the user nothing about a mistake of theirs; it is in the status for a maintainer.
         logger.log(logging.ERROR, "The job failed: %s", message, exc_info=kind == "bug")
         if kind == "disk":
@@ -72,7 +74,7 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         error: What the program raised.
         folder: The job folder; libraries hide a full disk behind errors of their own.
     """
-    if _is_about_disk(error):
+    if isinstance(error, DiskTooSmallError) or _is_about_disk(error):
         return "disk"
     if isinstance(error, UnreachableError | ConnectionError | TimeoutError):
         return "network"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -154,8 +155,10 @@ def test_a_task_that_trains_nothing(train: Any) -> None:
 
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("options", [{"save_strategy": "steps", "save_steps": 2}, {"save_strategy": "no"}])
-def test_a_full_disk(options: dict[str, Any], train: Any, tmp_path: Path) -> None:
+def test_a_full_disk(options: dict[str, Any], train: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a file system of a third of a megabyte neither a checkpoint nor the model fits; the report of it must."""
+    # As if somebody else had filled it after the forecast.
+    monkeypatch.setattr("tunefleet.programs.train.recipe.require_disk", lambda *_, **__: None)
     folder = tmp_path / "job-1"
     folder.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=384k", "tmpfs", str(folder)], check=True)
@@ -166,3 +169,12 @@ def test_a_full_disk(options: dict[str, Any], train: Any, tmp_path: Path) -> Non
         assert not list(folder.glob(".*"))
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_will_not_suffice_is_told_before_the_training(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunefleet.jobs.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=64 << 20))
+    ended = train({"training": {"save_strategy": "steps", "save_steps": 1}})
+    refused(ended, "The training needs", "2 kept", "0.06 GiB are free", "save_total_limit", kind="disk")
+    assert not list(ended.folder.checkpoints_dir.glob("checkpoint-*"))
+    metrics = (ended.folder.journal_dir / f"{ended.launch}.jsonl").read_text()
+    assert '"type":"metric"' not in metrics

@@ -24,6 +24,7 @@ from tunefleet.programs.data import sources
 from tunefleet.programs.data.tokens import Encoder, Tokenized, tokenize
 from tunefleet.programs.train import assemble, hardware, outputs, packing, result, samples
 from tunefleet.programs.train.arguments import training_arguments
+from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.result import Clock, Material, Measured
 from tunefleet.programs.train.trackers import tensorboard
 from tunefleet.programs.train.trainer import ContinueTokenCount, StopWhenWorse, Trainer
@@ -98,6 +99,7 @@ def _train(launch: Launch) -> None:
         material = _prepare(launch, portions, encoder, base_model.context_length(base.source))
     with clock.part("model"):
         trainer = _build_trainer(launch, base, tokenizer, material, machine, kernels)
+    require_disk(launch.folder, trainer, adapter=isinstance(spec, LoraSftSpec))
     questions = _questions(launch, portions, encoder, trainer)
     with clock.part("evaluation_before"):
         before = _baseline(launch, trainer, tokenizer, questions)

@@ -1,0 +1,59 @@
+"""What a training will write to the disk, told from its model and its arguments before anything is trained."""
+
+from __future__ import annotations
+
+import math
+
+from transformers import TrainingArguments
+
+from tunefleet.attach.checkpoints import list_whole
+from tunefleet.jobs.disk import Forecast, require_space
+from tunefleet.programs.train.trainer import Trainer
+from tunefleet.wire.jobfolder import JobFolder
+
+
+def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool) -> None:
+    """Refuse a training whose checkpoints and final model the disk cannot take.
+
+    Args:
+        folder: Where it writes; checkpoints that a resumed training finds there count as written.
+        trainer: Has the model and the arguments.
+        adapter: Whether only the trainable weights are saved.
+
+    Raises:
+        MachineError: If the free space does not suffice; the message says how much is needed and free.
+    """
+    present = sum(checkpoint.size_bytes for checkpoint in list_whole(folder.checkpoints_dir))
+    require_space(folder.root, forecast(trainer, adapter=adapter), present_bytes=present)
+
+
+def forecast(trainer: Trainer, *, adapter: bool) -> Forecast:
+    """Return what a training will write; see `require_disk` for the arguments."""
+    parameters = list(trainer.model.parameters())
+    saved = [parameter for parameter in parameters if parameter.requires_grad or not adapter]
+    return Forecast(
+        weights_bytes=sum(parameter.numel() * parameter.element_size() for parameter in saved),
+        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        checkpoints=trainer.args.save_total_limit,
+        saves=_saves(trainer.args, len(trainer.train_dataset)),
+    )
+
+
+def _saves(args: TrainingArguments, rows: int) -> int:
+    """Return how many checkpoints a training makes, the one at its end included."""
+    per_epoch = math.ceil(rows / (args.train_batch_size * args.gradient_accumulation_steps))
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
+    match args.save_strategy:
+        case "no":
+            return 0
+        case "epoch":
+            return math.ceil(steps / max(per_epoch, 1))
+        case "best":
+            # At most one an evaluation; an interval below one is a share of the run.
+            return _times(steps, args.eval_steps or steps)
+        case _:
+            return _times(steps, args.save_steps)
+
+
+def _times(steps: int, interval: float) -> int:
+    return math.ceil(1 / interval) if interval < 1 else math.ceil(steps / interval)
