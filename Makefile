@@ -18,7 +18,8 @@ BENCH_READY := $(VENV)/.ready-bench-$(KEY)
 ROUNDS ?= 20
 ARGS ?=
 
-export OMP_NUM_THREADS ?= 1
+# Tests run several processes at once.
+test unit chaos: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help
 help: ## list the targets
