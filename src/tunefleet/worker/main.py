@@ -71,6 +71,7 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
     finally:
         state.close()
 
+
 _JOB_DEFAULTS: Final = {
     # Threads that spin while they wait take the core from the one they wait for, wherever something else runs too:
     # on two busy cores a training step then takes ten times as long.
