@@ -10,7 +10,6 @@ input.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import io
@@ -23,18 +22,15 @@ import signal
 import socket
 import struct
 import sys
-import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-import tunefleet
 from tunefleet import settings
-from tunefleet.attach import identity
 from tunefleet.jobs import locks
 from tunefleet.jobs.environment import job_environment, thread_count
+from tunefleet.jobs.fitness import ORPHAN_S, Fitness, Need, newest_source
 from tunefleet.jobs.keeper import PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
 from tunefleet.jobs.lazy import LazyFinder
 
@@ -54,85 +50,8 @@ PRELOAD = (
 LAZY = frozenset({"bitsandbytes", "deepspeed", "wandb", "liger_kernel"})
 """Packages that touch a device or start threads when they are imported; they stay unexecuted until first used."""
 
-ORPHAN_S = 30.0
-"""How long the server outlives the last process that has used it: a worker that was killed comes back sooner."""
-
 _MAX_REQUEST_BYTES = 4096
 _REQUEST_S = 5.0
-_LOOK_S = 5.0
-
-
-@dataclass(frozen=True)
-class Fitness:
-    """What the process was like when its imports were done; a fork needs it to be so still."""
-
-    threads: int
-    packages: tuple[int, ...]
-    source: int
-
-    @classmethod
-    def now(cls, source: int | None = None) -> Fitness:
-        """Describe the process as it is.
-
-        Args:
-            source: The state of our own code before its import began, if that is long ago.
-        """
-        threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208 - names only, once a fork
-        return cls(threads, _packages(), newest_source() if source is None else source)
-
-    def fault(self) -> str | None:
-        """Return why a fork would be unsafe or stale, or None."""
-        now = Fitness.now()
-        torch = sys.modules.get("torch")
-        if now.threads != self.threads:
-            return f"it has {now.threads} threads instead of {self.threads}"
-        if torch is not None and torch.cuda.is_initialized():
-            return "CUDA has been initialised in it"
-        if _open_devices():
-            return f"it has opened {_open_devices()[0]}"
-        if now.packages != self.packages:
-            return "an installed package has changed"
-        if now.source != self.source:
-            return "Tunefleet itself has changed"
-        return None
-
-
-@dataclass
-class Need:
-    """Whether anybody still needs the server.
-
-    Args:
-        idle_s: How long it waits for a job.
-        orphan_s: How long it waits when all who have ever connected are gone.
-    """
-
-    idle_s: float
-    orphan_s: float
-    _users: dict[int, float | None] = field(default_factory=dict)
-    _asked_at: float = field(default_factory=time.monotonic)
-    _seen_at: float = field(default_factory=time.monotonic)
-
-    def met(self, pid: int, *, asked: bool = False) -> None:
-        """Note that a process has connected, and whether it asked for a job."""
-        now = time.monotonic()
-        self._users[pid], self._seen_at = identity.process_started_at(pid), now
-        if asked:
-            self._asked_at = now
-
-    def over(self) -> str | None:
-        """Return why the server may end, or None while it may be needed."""
-        now = time.monotonic()
-        if now - self._asked_at >= self.idle_s:
-            return f"nobody has asked for a job in {self.idle_s:.0f} s"
-        self._users = {pid: at for pid, at in self._users.items() if at and identity.process_started_at(pid) == at}
-        if self._users:
-            self._seen_at = now
-        return "all who have used it are gone" if now - self._seen_at >= self.orphan_s else None
-
-    @property
-    def look_s(self) -> float:
-        """How long to sleep between two looks."""
-        return min(_LOOK_S, self.idle_s, self.orphan_s)
 
 
 def preload() -> None:
@@ -250,24 +169,6 @@ def _request(connection: socket.socket, need: Need) -> Path | None:
         return None
     need.met(pid, asked=True)
     return folder
-
-
-def _open_devices() -> list[str]:
-    links = []
-    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - names only, once a fork
-        with contextlib.suppress(OSError):
-            links.append(str(Path(f"/proc/self/fd/{name}").readlink()))
-    return [link for link in links if link.startswith("/dev/nvidia")]
-
-
-def newest_source() -> int:
-    """Return what changes when our own code is edited."""
-    return max((file.stat().st_mtime_ns for file in Path(tunefleet.__path__[0]).rglob("*.py")), default=0)
-
-
-def _packages() -> tuple[int, ...]:
-    """Return what changes when a package is installed, upgraded or removed."""
-    return tuple(Path(entry).stat().st_mtime_ns for entry in sys.path if entry and Path(entry).is_dir())
 
 
 def _end(_number: int, _frame: object) -> NoReturn:

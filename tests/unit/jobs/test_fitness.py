@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.jobs import forkserver
-from tunefleet.jobs.forkserver import Fitness, Need
+from tunefleet.jobs import fitness as module
+from tunefleet.jobs.fitness import Fitness, Need
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(forkserver.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -82,8 +82,8 @@ def test_an_initialised_device_makes_a_fork_unsafe(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_open_device_makes_a_fork_unsafe(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert forkserver._open_devices() == []
-    monkeypatch.setattr(forkserver, "_open_devices", lambda: ["/dev/nvidia0"])
+    assert module._open_devices() == []
+    monkeypatch.setattr(module, "_open_devices", lambda: ["/dev/nvidia0"])
     assert Fitness.now().fault() == "it has opened /dev/nvidia0"
 
 
@@ -96,7 +96,7 @@ def test_an_installed_package_or_a_change_of_ours_makes_it_stale(
     ours.mkdir()
     (ours / "module.py").write_text("")
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(forkserver.tunefleet, "__path__", [str(ours)])
+    monkeypatch.setattr(module.tunefleet, "__path__", [str(ours)])
     os.utime(ours / "module.py", (1, 1))
     fitness = Fitness.now()
     assert fitness.fault() is None
