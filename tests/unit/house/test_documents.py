@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -58,6 +59,9 @@ def test_every_folder_of_the_package_stands_in_the_readme(repository: Path) -> N
     readme = (repository / "README.md").read_text(encoding="utf-8")
     folders = {path.parent.name for path in (repository / "src/tunefleet").glob("*/__init__.py")}
     assert [name for name in sorted(folders) if f"{name}/" not in readme] == []
+    named = readme.partition("src/tunefleet/\n")[2].partition("examples/")[0]
+    listed = re.findall(r"^  (\w+)/ ", named, re.MULTILINE)
+    assert sorted(listed) == sorted(folders)
 
 
 def test_every_page_can_be_reached_from_the_readme(repository: Path) -> None:
