@@ -133,7 +133,7 @@ class WorkerSettings(ProcessSettings):
     warm_idle_s: float = Field(default=1800.0, gt=0, validation_alias=_variable("TUNEFLEET_WARM_IDLE_S"))
     """How long an unused warm process is kept."""
     torch_threads: int | None = Field(default=None, ge=1, validation_alias=_variable("TUNEFLEET_TORCH_THREADS"))
-    """CPU threads of a training; default: what the machine has."""
+    """CPU threads of a training; default: the cores of the machine, shared among its slots."""
     visible_gpus: str | None = Field(default=None, validation_alias=_variable("CUDA_VISIBLE_DEVICES"))
     """The GPUs that the worker may use, by index or UUID; default: all."""
     allow_code: bool = Field(default=False, validation_alias=_variable("TUNEFLEET_ALLOW_CODE"))

@@ -21,6 +21,7 @@ from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs import JournalShipper, Supervisor
 from tunefleet.jobs import gpus as ledger
+from tunefleet.jobs.environment import core_count
 from tunefleet.links.http import HttpLink
 from tunefleet.settings import WorkerSettings, inherited_environment
 from tunefleet.worker import gpus, probe
@@ -99,7 +100,7 @@ def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *,
         inputs=InputStore(results_dir / ".inputs"),
         shipper=JournalShipper,
         delivery=lambda token: AttemptClient(settings.server_url, token),
-        env={"OMP_NUM_THREADS": str(settings.torch_threads)} if settings.torch_threads else {},
+        env=_threads(settings),
         gpus=partial(_choose_gpus, settings),
         allow_code=settings.allow_code,
     )
@@ -112,6 +113,15 @@ def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *,
         slots={"job": settings.job_slots, "light": settings.light_slots},
         drain=drain,
     )
+
+
+def _threads(settings: WorkerSettings) -> dict[str, str]:
+    """Share the cores among the jobs that may run at once, unless somebody has said how many threads each gets."""
+    if settings.torch_threads:
+        return {"OMP_NUM_THREADS": str(settings.torch_threads)}
+    if settings.job_slots > 1:
+        return {"OMP_NUM_THREADS": str(max(1, core_count() // settings.job_slots))}
+    return {}
 
 
 def _choose_gpus(settings: WorkerSettings, spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from tunefleet.errors import MachineError
 from tunefleet.settings import WorkerSettings
 from tunefleet.wire.link import ExecutorOffer, Gpu
 from tunefleet.worker import gpus, probe
+from tunefleet.worker import main as worker_main
 
 
 def _gpu(index: int, name: str = "NVIDIA A100", *, memory: int = 80, free: int = 80) -> Gpu:
@@ -84,3 +85,14 @@ def test_a_gpu_that_somebody_has_claimed_is_left_alone() -> None:
 def test_no_gpu_is_needed_where_there_is_none_or_none_is_wanted() -> None:
     assert gpus.choose(_spec(count=1), (), holder=_nobody) == ()
     assert gpus.choose(_spec(count=0), MACHINE, holder=_nobody) == ()
+
+
+@pytest.mark.parametrize(
+    ("slots", "named", "expected"), [(1, None, None), (2, None, "4"), (3, None, "2"), (16, None, "1"), (2, 7, "7")]
+)
+def test_jobs_share_the_cores(
+    slots: int, named: int | None, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_main, "core_count", lambda: 8)
+    settings = WorkerSettings(job_slots=slots, torch_threads=named)
+    assert worker_main._threads(settings).get("OMP_NUM_THREADS") == expected
