@@ -170,6 +170,8 @@ def _short(text: str) -> str:
 def _show_adapter(adapter: Path) -> None:
     size = sum(file.stat().st_size for file in adapter.rglob("*") if file.is_file())
     base = assets.locate("builtin:gsm8k-llama-2m", "model")
+    if base.is_relative_to(Path.cwd()):
+        base = base.relative_to(Path.cwd())
     say(Text.assemble("The adapter lies in ", (str(adapter), "head"), f" ({words.size(size)}). Load it with PEFT:"))
     lines = (
         "from peft import PeftModel",
