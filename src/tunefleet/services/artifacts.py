@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.artifacts import manifest_digest
+from tunefleet.artifacts import check_files, manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
 from tunefleet.services import garbage
 from tunefleet.services.core import Core
@@ -84,12 +84,15 @@ async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | 
     An attempt publishes for its task, where a newer artifact takes the place of an older one of its name.
 
     Raises:
-        ArtifactError: If a file is not stored, or the digest is not that of the files.
+        ArtifactError: If a file is not stored or has another size, a path is unsafe, or the digest is not that of the
+            files.
         ForbiddenError: If the publisher may not write there.
         NotFoundError: If there is no such task.
         ConflictError: If the attempt has ended.
     """
     _may_upload(who)
+    if body.files:
+        check_files(body.files)
     if manifest_digest(body.files) != body.digest:
         raise ArtifactError(f"The digest of the artifact {body.name!r} is not that of its files.")
     now = core.clock.wall()
@@ -105,10 +108,12 @@ def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id:
         return same
     if isinstance(who, AttemptActor):
         refuse_ended(connection, who)
-    known = artifacts.known(connection, who.project, [entry.digest for entry in body.files])
-    lacking = next((entry for entry in body.files if entry.digest not in known), None)
-    if lacking is not None:
-        raise ArtifactError(f"The file {lacking.path} of {body.name!r} was not uploaded.", hint="Upload it first.")
+    sizes = artifacts.sizes(connection, who.project, [entry.digest for entry in body.files])
+    for entry in body.files:
+        if entry.digest not in sizes:
+            raise ArtifactError(f"The file {entry.path} of {body.name!r} was not uploaded.", hint="Upload it first.")
+        if entry.size_bytes != sizes[entry.digest]:
+            raise ArtifactError(f"The file {entry.path} of {body.name!r} has {sizes[entry.digest]:,} bytes.")
     if task_id is not None:
         artifacts.delete_rows(connection, [row.id for row in older])
     id_ = new_id("art")

@@ -10,17 +10,24 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, select, up
 from tunefleet.store.rows import ArtifactRow
 from tunefleet.store.tables import artifact_files, artifacts, blob_pins, blobs
 
-_KNOWN = select(blobs.c.digest).where(
+_KNOWN = select(blobs.c.digest, blobs.c.size_bytes).where(
     blobs.c.project == bindparam("project"), blobs.c.digest.in_(bindparam("digests", expanding=True))
 )
 
 
 def known(connection: Connection, project: str, digests: Sequence[str]) -> set[str]:
     """Return which of these files a project has."""
-    found: set[str] = set()
+    return set(sizes(connection, project, digests))
+
+
+def sizes(connection: Connection, project: str, digests: Sequence[str]) -> dict[str, int]:
+    """Return the lengths in bytes of those of these files that a project has."""
+    found: dict[str, int] = {}
     for start in range(0, len(digests), 500):
         part = list(digests[start : start + 500])
-        found.update(connection.execute(_KNOWN, {"project": project, "digests": part}).scalars())
+        found.update(
+            (digest, size) for digest, size in connection.execute(_KNOWN, {"project": project, "digests": part})
+        )
     return found
 
 

@@ -187,3 +187,14 @@ async def test_lists_and_rights(lab: Lab) -> None:
     await artifacts.remove(lab.core, alice, "mine")
     with pytest.raises(NotFoundError):
         await artifacts.remove(lab.core, alice, "mine")
+
+
+@pytest.mark.parametrize(
+    "change", [{"path": "../file"}, {"path": "/etc/file"}, {"size_bytes": 3}, {"size_bytes": 2**70}, {"size_bytes": -1}]
+)
+async def test_a_list_of_files_that_is_not_true_or_not_safe_is_refused(lab: Lab, change: dict[str, object]) -> None:
+    uploaded = await lab.upload(lab.admin, b"content")
+    files = (uploaded.model_copy(update=change),)
+    body = ArtifactCreate(name="x", files=files, digest=manifest_digest(files))
+    with pytest.raises(ArtifactError):
+        await artifacts.publish(lab.core, lab.admin, body)
