@@ -41,6 +41,11 @@ class KeyCache:
     actors: dict[str, Actor] = field(default_factory=dict)
     used_at: dict[str, float] = field(default_factory=dict)
 
+    def forget(self) -> None:
+        """Look every key up anew; a look-up that is on its way is kept by nobody."""
+        # Another dictionary, not an emptied one: who looked before the change puts what it found into the old one.
+        self.actors = {}
+
 
 @dataclass(slots=True)
 class SweepMark:

@@ -29,12 +29,11 @@ async def authenticate(core: Core, secret: str) -> Actor:
     Raises:
         AuthError: If it is wrong or revoked.
     """
-    digest = hashed(secret)
-    actor = core.keys.actors.get(digest)
+    digest, known = hashed(secret), core.keys.actors
+    actor = known.get(digest)
     if actor is None:
         row = await core.read(lambda connection: keys.by_hash(connection, digest))
-        actor = _actor(row)
-        core.keys.actors[digest] = actor
+        actor = known[digest] = _actor(row)
     core.keys.used_at[actor.key_id] = core.clock.wall()
     return actor
 
@@ -99,7 +98,7 @@ async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
         if keys.by_id(connection, key_id) is None:
             raise NotFoundError(f"There is no key {key_id}.", hint="`tunefleet keys ls` lists them.")
         keys.revoke(connection, key_id, core.clock.wall())
-        after_commit(connection, core.keys.actors.clear)
+        after_commit(connection, core.keys.forget)
         row = keys.by_id(connection, key_id)
         assert row is not None
         return row

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import stat
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.services.lab import Lab
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.services import ids, keys
-from tunefleet.services.core import open_core
+from tunefleet.services.core import Core, open_core
 from tunefleet.services.signals import MAX_TOPICS, Signals
 from tunefleet.settings import ServerSettings
+from tunefleet.store import Connection
 from tunefleet.wire.api import KeyCreate
 
 
@@ -26,6 +29,24 @@ async def test_the_first_start_makes_keys_that_only_this_user_can_read(lab: Lab)
     await keys.ensure_first(lab.core)
     assert {path.name: path.read_text() for path in folder.iterdir()} == before
     assert (lab.admin.role, lab.worker_key.role) == ("admin", "worker")
+
+
+async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_remembered(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await keys.create(lab.core, lab.admin, KeyCreate(name="alice", role="member"))
+    read = type(lab.core).read
+
+    async def slow(self: Core, operation: Callable[[Connection], Any]) -> Any:
+        found = await read(self, operation)
+        monkeypatch.undo()
+        await keys.revoke(lab.core, lab.admin, made.id)
+        return found
+
+    monkeypatch.setattr(Core, "read", slow)
+    assert (await keys.authenticate(lab.core, made.secret)).owner == "alice"
+    with pytest.raises(AuthError, match="revoked"):
+        await keys.authenticate(lab.core, made.secret)
 
 
 async def test_a_revoked_key_is_worthless_at_once(lab: Lab) -> None:
