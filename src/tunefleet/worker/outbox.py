@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, field
+from typing import Final
 
+from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.link import CommandOutcome, ExchangeReply, ExchangeRequest, Finish, Reached, SlotClass
+
+logger = logging.getLogger(__name__)
+
+MAX_SAID_BYTES: Final = 4 << 20
+"""How much the finishes of one exchange may be: half of what a server takes in one body unless it is told otherwise."""
+_MAX_WORDS: Final = 64 << 10
 
 
 @dataclass(slots=True)
@@ -14,6 +23,7 @@ class _Said:
 
     outcomes: tuple[CommandOutcome, ...] = ()
     reached: tuple[Reached, ...] = ()
+    whole: bool = True
 
 
 @dataclass(slots=True)
@@ -40,6 +50,7 @@ class Outbox:
         self._changed = threading.Condition(self._lock)
         self._accepts: dict[str, None] = {}
         self._finishes: dict[str, Finish] = {}
+        self._sizes: dict[str, int] = {}
         self._outcomes: list[CommandOutcome] = []
         self._reached: dict[str, Reached] = {}
         self._version = 0
@@ -62,10 +73,12 @@ class Outbox:
                 self._touch()
 
     def finish(self, finish: Finish) -> None:
-        """Say that an attempt has ended; implies its accept."""
+        """Say that an attempt has ended; implies its accept. What no exchange can carry is said in short."""
+        finish, size = _sayable(finish)
         with self._changed:
             self._accepts.pop(finish.token, None)
             self._finishes[finish.token] = finish
+            self._sizes[finish.token] = size
             self._touch()
 
     def hold_back(self, token: str) -> None:
@@ -98,15 +111,16 @@ class Outbox:
             self._reached.pop(token, None)
 
     def draft(self, *, holding: tuple[str, ...], want: dict[SlotClass, int], wait_s: float) -> Draft:
-        """Write down all there is to say. Call it under the lock of `changed`."""
-        said = _Said(tuple(self._outcomes), tuple(self._reached.values()))
+        """Write down what there is to say, as much as one exchange carries. Call it under the lock of `changed`."""
+        finishes = self._first_finishes()
+        said = _Said(tuple(self._outcomes), tuple(self._reached.values()), len(finishes) == len(self._finishes))
         request = ExchangeRequest(
             worker_id=self._worker_id,
             session=self._session,
             wait_s=wait_s,
             holding=holding,
             accepts=tuple(self._accepts),
-            finishes=tuple(self._finishes.values()),
+            finishes=finishes,
             outcomes=said.outcomes,
             reached=said.reached,
             want=want,
@@ -126,7 +140,43 @@ class Outbox:
             for reached in draft.said.reached:
                 if self._reached.get(reached.token) == reached:
                     del self._reached[reached.token]
+            self._sizes = {token: size for token, size in self._sizes.items() if token in self._finishes}
+            if not draft.said.whole:
+                self._touch()
+
+    def _first_finishes(self) -> tuple[Finish, ...]:
+        chosen: list[Finish] = []
+        left = MAX_SAID_BYTES
+        for token, finish in self._finishes.items():
+            left -= self._sizes[token]
+            if left < 0:
+                break
+            chosen.append(finish)
+        return tuple(chosen)
 
     def _touch(self) -> None:
         self._version += 1
         self._changed.notify_all()
+
+
+def _sayable(finish: Finish) -> tuple[Finish, int]:
+    """Return a finish that an exchange can carry, and its size in bytes."""
+    size = _size(finish)
+    if size <= MAX_SAID_BYTES:
+        return finish, size
+    changes: dict[str, object] = {
+        "error": finish.error and finish.error[:_MAX_WORDS],
+        "detail": finish.detail and finish.detail[-_MAX_WORDS:],
+    }
+    if _size(finish.model_copy(update=changes)) > MAX_SAID_BYTES:
+        error = (
+            f"The result has {size:,} bytes; a result may have {MAX_SAID_BYTES:,}. Publish large data as an artifact."
+        )
+        logger.warning("An attempt fails: %s", error)
+        changes |= {"outcome": "failed", "reason": TaskReason.BAD_INPUT.value, "error": error, "result": {}}
+    short = finish.model_copy(update=changes)
+    return short, _size(short)
+
+
+def _size(finish: Finish) -> int:
+    return len(finish.model_dump_json())

@@ -12,7 +12,7 @@ from tunefleet.errors import AuthError, ConflictError, NotFoundError, Unreachabl
 from tunefleet.links.base import WorkerLink
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, RegisterReply, RegisterRequest
 from tunefleet.worker.exchange import Exchanger
-from tunefleet.worker.outbox import Draft, Outbox
+from tunefleet.worker.outbox import MAX_SAID_BYTES, Draft, Outbox
 
 REGISTERED = RegisterReply(keep=(), drop=(), hold_s=3.0, lost_after_s=9.0)
 
@@ -221,3 +221,35 @@ def test_what_no_repetition_mends_is_reported_once(stages: list[Stage], error: E
     time.sleep(0.05)
     assert stage.fatal == [error]
     assert len(stage.link.requests) == 1
+
+
+def test_results_go_out_in_exchanges_that_a_server_takes(stages: list[Stage]) -> None:
+    def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
+        if request.finishes:
+            return ExchangeReply(finished=tuple(f.token for f in request.finishes))
+        stage.gate.wait(5)
+        return ExchangeReply()
+
+    stage = Stage(answer)
+    stages.append(stage)
+    tokens = [f"t{number}" for number in range(6)]
+    for token in tokens:
+        result = {"items": ["x" * 1_500_000]}
+        stage.outbox.finish(Finish(token=token, outcome="completed", reason="finished", result=result))
+    stage.exchanger.start(3.0)
+    stage.until(lambda: {t for reply in stage.mind.handled for t in reply.finished} == set(tokens))
+    assert all(len(request.model_dump_json()) < 5 << 20 for request in stage.link.requests)
+    assert stage.link.requests[0].finishes[0].outcome == "completed"
+
+
+def test_a_result_that_no_exchange_carries_fails_its_task_alone() -> None:
+    outbox = Outbox("w", "s")
+    huge = {"items": ["x" * (MAX_SAID_BYTES + 1)]}
+    outbox.finish(Finish(token="huge", outcome="completed", reason="finished", result=huge, cursors={"l": 3}))
+    outbox.finish(Finish(token="loud", outcome="failed", reason="bug", error="e", detail="y" * (MAX_SAID_BYTES + 1)))
+    with outbox.changed:
+        said = {finish.token: finish for finish in outbox.draft(holding=(), want={}, wait_s=0.0).request.finishes}
+    assert (said["huge"].outcome, said["huge"].reason, said["huge"].result) == ("failed", "bad_input", {})
+    assert "bytes" in (said["huge"].error or "")
+    assert said["huge"].cursors == {"l": 3}
+    assert (said["loud"].error, said["loud"].reason) == ("e", "bug")
