@@ -35,8 +35,15 @@ class Shell:
 
     def refused(self, *arguments: str, key: str | None = None) -> str:
         """Run a command that must fail in one sentence; returns what it wrote."""
+        run = self.run(*arguments, key=key)
+        assert run.returncode not in {0, 70, -9}, run.stdout
+        assert "Traceback" not in run.stdout
+        return run.stdout
+
+    def run(self, *arguments: str, key: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command; both of its outputs are in `stdout`."""
         variables = {"TUNEFLEET_URL": self.url, "TUNEFLEET_KEY": key or self.key, **self.environment}
-        run = subprocess.run(
+        return subprocess.run(
             [sys.executable, "-c", "from tunefleet.cli.main import main; main()", *arguments],
             cwd=self.folder,
             env={**os.environ, **OFFLINE, "COLUMNS": "400", **variables},
@@ -46,9 +53,6 @@ class Shell:
             timeout=120,
             check=False,
         )
-        assert run.returncode not in {0, 70, -9}, run.stdout
-        assert "Traceback" not in run.stdout
-        return run.stdout
 
     def submit(self, data: str, model: str = MODEL, extra: str = "") -> str:
         """Submit a training that must fail, and wait for its end; returns what was written."""
@@ -147,6 +151,12 @@ def test_what_only_the_worker_can_see(fleet: LocalFleet, shell: Shell) -> None:
     assert "has no config.json" in shell.submit(f"path: rows.jsonl, {PAIR}", "./no_model")
     assert "org/no-such-model" in shell.submit(f"path: rows.jsonl, {PAIR}", "org/no-such-model")
     with Client(fleet.url, fleet.key) as client:
-        assert {task.status for task in client.tasks.list().items} == {"failed"}
+        failed = client.tasks.list().items
+        assert {task.status for task in failed} == {"failed"}
+        # What `--json` has besides is for those who mend Tunefleet.
+        assert "Traceback" in (client.tasks.get(failed[0].id).detail or "")
+        shown = shell.run("show", failed[0].id)
+        assert "org/no-such-model" in shown.stdout
+        assert "Traceback" not in shown.stdout
         assert {artifact.kind for artifact in client.artifacts.list().items} <= {"dataset", "model"}
     assert not list(fleet.results_dir().rglob("evil.jsonl"))

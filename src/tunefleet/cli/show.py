@@ -15,10 +15,14 @@ from tunefleet.cli.options import TaskId
 from tunefleet.cli.session import connect
 from tunefleet.cli.tasks import progress_text, run_time_s
 from tunefleet.cli.watch import PLAIN_REASONS
-from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.wire.api import ArtifactView, TaskDetail
 
 _TRACEBACK_LINES = 12
+_TRACEBACK_FOR = frozenset(
+    {TaskReason.BUG, TaskReason.CRASHED, TaskReason.KILLED, TaskReason.OUT_OF_MEMORY, TaskReason.TIMEOUT}
+)
+"""Where code matters; what a user can mend by himself is told by the error's own sentence."""
 _RESULT_LINES = 24
 
 
@@ -42,7 +46,7 @@ def screen(task: TaskDetail, artifacts: tuple[ArtifactView, ...] = ()) -> Render
     ]
     if task.error:
         parts += [Text(), Text(task.error, style="bad")]
-    if task.detail:
+    if task.detail and task.reason in _TRACEBACK_FOR:
         tail = task.detail.rstrip().splitlines()[-_TRACEBACK_LINES:]
         parts.append(Padding(Text("\n".join(tail), style="dim"), (0, 0, 0, 2)))
     if task.attempts > 1:
