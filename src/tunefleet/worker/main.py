@@ -48,7 +48,7 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
     if settings.key is None:
         raise AuthError(
             "The worker has no key.",
-            hint="Set TUNEFLEET_WORKER_KEY or --key to a key with the role worker (`tunefleet keys create`).",
+            hint="Set TUNEFLEET_WORKER_KEY to one; an admin makes it with `tunefleet keys create NAME --role worker`.",
         )
     results_dir = settings.results_dir.expanduser().absolute()
     state = StateFolder(results_dir)
@@ -65,7 +65,7 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
     except AuthError as error:
         raise AuthError(
             f"{settings.server_url} does not take this worker's key: {error.message}",
-            hint="Set TUNEFLEET_WORKER_KEY or --key to a key with the role worker.",
+            hint="Set TUNEFLEET_WORKER_KEY to a key with the role worker; `tunefleet keys create NAME --role worker` makes one.",
         ) from error
     except OSError as error:
         raise MachineError(f"The worker cannot go on: {error}.", detail=repr(error)) from error

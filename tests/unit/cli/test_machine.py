@@ -201,4 +201,7 @@ def test_a_worker_without_a_key_says_how_to_get_one(
     # The handler would outlive this test.
     monkeypatch.setattr("tunefleet.cli.worker.log_to_stderr", lambda level: None)
     assert run(["worker", "--server", "http://127.0.0.1:9", "--results-dir", str(tmp_path / "results")]) == 6
-    assert "tunefleet keys create" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "tunefleet keys create" in told
+    assert "TUNEFLEET_WORKER_KEY" in told
+    assert "--key" not in told
