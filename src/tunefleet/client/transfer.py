@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final, Literal
 from tunefleet.artifacts import LocalFile, hash_file, manifest_digest, replace_file, scan, scan_size, target_path
 from tunefleet.client import routes
 from tunefleet.client.call import Flow, Pause, ask, work
-from tunefleet.errors import ArtifactError, OffsetConflict, UnreachableError
+from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
 
 Phase = Literal["hashing", "uploading", "downloading"]
@@ -114,7 +114,8 @@ def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
             yield from ask(routes.put_blob(file.entry, offset, _reader(file, offset, meter)))
         except OffsetConflict as conflict:
             reached = conflict.cursor
-        except UnreachableError:
+        except (UnreachableError, ConflictError):
+            # A conflict: somebody else is sending the same file, or the server has not let go of a broken upload yet.
             if tries == FRUITLESS_TRIES:
                 raise
             left = yield from _missing([file])

@@ -13,6 +13,8 @@ from pydantic import ValidationError
 
 from tunefleet.errors import (
     ArtifactError,
+    AuthError,
+    ForbiddenError,
     InputError,
     MachineError,
     NotFoundError,
@@ -32,6 +34,8 @@ from tunefleet.worker.site import Site
 logger = logging.getLogger(__name__)
 
 _FLUSH_S: Final = 5.0
+_LASTING: Final = (AuthError, ForbiddenError, ArtifactError, InputError, NotFoundError, TooLargeError)
+"""What repeating an upload does not mend, and what says that the attempt is void perhaps."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -117,7 +121,14 @@ class Deliverer:
         return finish.model_copy(update={"result": result})
 
     def _push(self, output: Output) -> None:
-        self._delivery.push_artifact(self._offer.task_id, output.name, output.kind, output.path)
+        try:
+            self._delivery.push_artifact(self._offer.task_id, output.name, output.kind, output.path)
+        except _LASTING:
+            raise
+        except TunefleetError as error:
+            # A full disk of the server, a fault of it: a training that is done must not fail for that.
+            logger.warning("%s of task %s is delivered later: %s", output.name, self._offer.task_id, error)
+            raise UnreachableError(f"The server does not take {output.name} now: {error}") from error
 
     def _flush(self) -> dict[str, int]:
         shipper = self._shipper

@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.unit.client.fake import URL, FakeServer
+from tests.unit.client.fake import URL, FakeServer, problem
 from tunefleet.client import transfer
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.client.call import Flow
@@ -179,3 +179,16 @@ def test_an_attempt_delivers_with_its_token(tmp_path: Path, monkeypatch: pytest.
         assert server.requests[-1].url.params["task_id"] == "task-1"
         assert client.fetch_artifact(made.digest, tmp_path / "in") == tmp_path / "in"
         assert (tmp_path / "in" / "w").read_bytes() == b"w"
+
+
+def test_who_uploads_the_same_file_at_once_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    (tmp_path / "f").write_bytes(b"0123456789")
+    server = FakeServer()
+    digest = "84d89877f0d4041efb6bf91a16f0248f2fd573e6af05c19f96bedb9f882f7882"
+    busy = problem(409, "conflict", "The file is being uploaded by somebody else.")
+    missing = httpx.Response(200, json={"missing": [{"digest": digest, "offset": 0}]})
+    server.answers = [missing, busy, httpx.Response(200, json={"missing": [{"digest": digest, "offset": 6}]}), busy]
+    server.blobs[digest] = b"0123456789"  # by then the other one is done
+    assert server.sync().run(transfer.push(tmp_path / "f")).size_bytes == 10
+    assert len([request for request in server.seen if request.startswith("PUT")]) == 2

@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.worker.fake_server import seen
 from tests.unit.worker.fakes import FakeEnd, Running, World
-from tunefleet.errors import ArtifactError, AuthError, InputError
+from tunefleet.errors import ArtifactError, AuthError, ConflictError, InputError, MachineError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import JobFolder, Shipped
 from tunefleet.wire.link import InputRef
@@ -225,6 +225,19 @@ def test_outputs_that_can_never_be_taken_fail_the_task(world: World) -> None:
         world.job().end()
         finish = world.server.finished(token)
     assert (finish.outcome, finish.error) == ("failed", "A link leads out of the folder.")
+
+
+@pytest.mark.parametrize("error", [MachineError("The disk of the server is full."), ConflictError("In a moment.")])
+def test_a_server_that_cannot_take_an_output_now_gets_it_later(world: World, error: Exception) -> None:
+    world.files.push_error = error
+    token = world.server.offer()
+    with Running(world):
+        world.job().end()
+        time.sleep(0.1)
+        assert world.server.rows[token].finish is None
+        world.files.push_error = None
+        assert world.server.finished(token).outcome == "completed"
+    assert world.files.pushed == [("task-1", "final_lora", "adapter")]
 
 
 def test_a_job_without_a_result_fails(world: World) -> None:
