@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 
 _DROP_GRACE_S: Final = 5.0
 _FAILED_GRACE_S: Final = 30.0
+_FULL_PAUSE_S: Final = 5.0
+"""Pause before a full disk is tried again."""
 
 
 class JobAttempt:
@@ -148,8 +150,16 @@ class JobAttempt:
         self._site.outbox.finish(finish)
         while not self.mailbox.await_verdict():
             self.mailbox.take_behind()
-            finish = self._deliverer.ship_anew(finish)
+            finish = self._ship_anew(finish)
             self._site.outbox.finish(finish)
+
+    def _ship_anew(self, finish: Finish) -> Finish:
+        while True:
+            try:
+                return self._deliverer.ship_anew(finish)
+            except OSError as error:
+                logger.warning("The journal of task %s cannot be sent again yet: %s", self.task_id, error)
+                self.mailbox.pause_whole(_FULL_PAUSE_S)
 
     def _over(self) -> None:
         if not self._job_over:
@@ -187,10 +197,19 @@ class JobAttempt:
 
     def _forget(self) -> None:
         self._site.outbox.forget(self.token)
-        if self._run.handle is not None and self._run.handle.poll() is not None:
-            self._run.handle.acknowledge()
+        self._acknowledge()
         self._site.state.forget(self._run.record.attempt_id)
         if self._spooled() is not None:
             self._folder.finish_json.unlink(missing_ok=True)
         self._delivery.close()
         self._on_gone(self)
+
+    def _acknowledge(self) -> None:
+        handle = self._run.handle
+        if handle is None or handle.poll() is None:
+            return
+        try:
+            handle.acknowledge()
+        except OSError as error:
+            # The next worker on the folder finds an end that belongs to no attempt, and leaves it alone.
+            logger.warning("That the end of task %s was read cannot be written down: %s", self.task_id, error)

@@ -85,9 +85,11 @@ class LightTasks:
         with self._lock:
             wanted = offer.token in self._running
             self._running.discard(offer.token)
-            self._accepted.discard(offer.token)
         if wanted:
             self._outbox.finish(finish)
+        # Held until its end is in the outbox: a registration in between must not give it up.
+        with self._lock:
+            self._accepted.discard(offer.token)
 
 
 def run_light(executor: LightExecutor, offer: Offer) -> Finish:

@@ -61,6 +61,12 @@ class Outbox:
         return self._changed
 
     @property
+    def finishing(self) -> tuple[str, ...]:
+        """Tokens of the attempts whose end the server has not taken yet."""
+        with self._lock:
+            return tuple(self._finishes)
+
+    @property
     def version(self) -> int:
         """How many changes there were; read under the lock of `changed`."""
         return self._version

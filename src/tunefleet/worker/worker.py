@@ -122,13 +122,17 @@ class Worker:
 
     def register(self) -> RegisterReply:
         """Register, and act on what the server keeps and drops."""
-        held = {attempt.token: attempt for attempt in self._held()}
+        held = {attempt.token: None for attempt in self._held()}
+        # A light task that has ended is held by the outbox alone; what was running before is asked first, so that one
+        # that ends between the two questions is named by one of them.
+        running = self._light.holding
+        held |= dict.fromkeys((*running, *self._site.outbox.finishing))
         request = RegisterRequest(
             worker_id=self._worker_id,
             session=self._session,
             state_id=self._site.state.state_id(),
             capabilities=self._probe(),
-            holding=tuple(held) + self._light.holding,
+            holding=tuple(held),
         )
         reply = self._link.register(request)
         for token in reply.drop:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ import pytest
 from tests.unit.worker.fake_server import seen
 from tests.unit.worker.fakes import FakeEnd, Running, World
 from tunefleet.errors import ArtifactError, AuthError, ConflictError, InputError, MachineError
+from tunefleet.executors.echo import EchoExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import JobFolder, Shipped
 from tunefleet.wire.link import InputRef
+from tunefleet.worker import deliver
 
 
 @pytest.fixture
@@ -146,6 +149,22 @@ def test_a_server_that_is_away_stops_nothing(world: World) -> None:
     assert world.server.registrations[-1].holding == (token,)
 
 
+def test_a_light_task_that_ends_while_the_server_is_away_is_not_given_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = threading.Event()
+    monkeypatch.setattr(EchoExecutor, "run", lambda *_: {"waited": goes_on.wait(5)})
+    token = world.server.offer(kind="echo", spec={"data": {"type": "list", "items": ["a"]}})
+    with Running(world):
+        world.server.wait_for(lambda: world.server.rows[token].state == "accepted")
+        world.server.go_away()
+        goes_on.set()
+        time.sleep(0.3)
+        world.server.away = False
+        assert world.server.finished(token).outcome == "completed"
+    assert world.server.registrations[-1].holding == (token,)
+
+
 def test_a_finish_that_never_arrived_is_delivered_from_disk_by_the_next_worker(world: World) -> None:
     world.server.loses_finishes = True
     token = world.server.offer()
@@ -172,6 +191,38 @@ def test_records_that_the_server_lacks_are_shipped_again(world: World) -> None:
         world.server.finished(token)
     left = Shipped.model_validate_json(job.folder.shipped_json.read_bytes())
     assert (left.cursors, left.offsets, left.log_offset) == ({}, {}, 5)
+
+
+def test_a_full_disk_at_the_very_end_keeps_no_attempt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    token = world.server.offer()
+    with Running(world):
+        job = world.job()
+        monkeypatch.setattr(job, "acknowledge", full)
+        job.end()
+        world.server.finished(token)
+        world.server.wait_for(lambda: not world.records())
+        world.server.wait_for(lambda: world.server.exchanges[-1].holding == ())
+
+
+def test_a_full_disk_delays_the_journal_that_the_server_lacks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    fulls = iter([OSError(errno.ENOSPC, "No space left on device")])
+    write = deliver.write_synced
+
+    def sometimes(*args: Any) -> None:
+        for error in fulls:
+            raise error
+        write(*args)
+
+    monkeypatch.setattr(deliver, "write_synced", sometimes)
+    monkeypatch.setattr("tunefleet.worker.attempt._FULL_PAUSE_S", 0.01)
+    token = world.server.offer()
+    world.server.behind_once = {token}
+    with Running(world):
+        world.job().end()
+        assert world.server.finished(token).outcome == "completed"
 
 
 def test_more_offers_than_slots_are_left_to_others(world: World) -> None:
