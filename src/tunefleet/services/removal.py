@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefleet.store import Connection, artifacts, attempts, events, journal, logs, queue, tasks, workflows
+from tunefleet.store import Connection, artifacts, attempts, discards, events, journal, logs, queue, tasks, workflows
 from tunefleet.store.rows import TaskRow
 
 
@@ -17,8 +17,9 @@ def remove_workflows(connection: Connection, seqs: Sequence[int]) -> None:
 
 
 def remove_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Remove tasks: attempts, journals, logs, events and artifacts."""
+    """Remove tasks: attempts, journals, logs, events and artifacts; their workers are told to delete their folders."""
     ids = [row.id for row in rows]
+    discards.note(connection, rows)
     artifacts.delete_rows(connection, artifacts.of_tasks(connection, ids))
     journal.delete_of_tasks(connection, ids)
     logs.delete_of_tasks(connection, ids)

@@ -15,7 +15,7 @@ from tunefleet.services.ids import attempt_of, attempt_token
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of, settle
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, artifacts, attempts, events, journal, queue, tasks, wake, workers
+from tunefleet.store import Connection, artifacts, attempts, discards, events, journal, queue, tasks, wake, workers
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, TaskRow
@@ -48,6 +48,7 @@ class Said:
         finishes: Attempt → how it ended; the finishes with a token that the server never made are left out.
         unknown: Tokens of those.
         reached: Attempt → generation of the desired state.
+        discarded: Removed tasks whose folder it has deleted.
     """
 
     holding: Mapping[str, str | None]
@@ -55,11 +56,12 @@ class Said:
     finishes: Mapping[str, Finish]
     unknown: tuple[str, ...]
     reached: Mapping[str, int]
+    discarded: tuple[str, ...] = ()
 
     @property
     def anything(self) -> bool:
         """Whether there is something to store."""
-        return bool(self.accepts or self.finishes or self.unknown or self.reached)
+        return bool(self.accepts or self.finishes or self.unknown or self.reached or self.discarded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ def read(secret: bytes, request: ExchangeRequest) -> Said:
         finishes={id_: f for f in request.finishes if (id_ := finishes[f.token]) is not None},
         unknown=tuple(token for token, id_ in finishes.items() if id_ is None),
         reached={id_: r.generation for r in request.reached if (id_ := attempt_of(secret, r.token)) is not None},
+        discarded=request.discarded,
     )
 
 
@@ -132,6 +135,7 @@ def apply(connection: Connection, *, worker_id: str, said: Said, secret: bytes, 
     _accept(connection, [mine[id_] for id_ in mine if id_ in accepts or id_ in ended], mine, rows, now)
     reached = ((mine[id_].task_id, generation) for id_, generation in said.reached.items() if id_ in mine)
     tasks.set_reached(connection, reached)
+    discards.done(connection, worker_id, said.discarded)
     _finish(connection, ended, mine, rows, now)
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
     taken |= _finished_before(connection, accepts - taken, worker_id)
@@ -260,11 +264,13 @@ def answer(
         behind=acks.behind,
         drop=drop,
         desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
+        discard=tuple(discards.of_worker(connection, worker_id)),
     )
     keys = {
         *(f"offer:{offer.token}" for offer in reply.offers),
         *(f"drop:{token}" for token in drop),
         *(f"desired:{wish.token}:{wish.generation}" for wish in reply.desired),
+        *(f"discard:{task_id}" for task_id in reply.discard),
     }
     urgent = bool(acks.accepted or acks.finished or acks.behind)
     mentioned = set(held.values())

@@ -215,6 +215,15 @@ cordons = Table(
     sqlite_with_rowid=False,
 )
 
+discards = Table(
+    "discards",
+    metadata,
+    Column("worker_id", String, primary_key=True),
+    Column("task_id", String, primary_key=True),
+    sqlite_with_rowid=False,
+)
+"""Removed tasks whose job folder a worker still has."""
+
 workers = Table(
     "workers",
     metadata,

@@ -133,6 +133,8 @@ class ExchangeRequest(Message):
     """Everything that a worker has to say, and how long it will wait for an answer.
 
     A newer exchange of the same session makes the server answer the older one at once, empty.
+
+    `discarded` names removed tasks whose job folder the worker has deleted.
     """
 
     worker_id: str
@@ -143,6 +145,7 @@ class ExchangeRequest(Message):
     finishes: tuple[Finish, ...] = ()
     outcomes: tuple[CommandOutcome, ...] = ()
     reached: tuple[Reached, ...] = ()
+    discarded: tuple[str, ...] = ()
     want: dict[SlotClass, int] = Field(default_factory=dict)
 
 
@@ -216,6 +219,7 @@ class ExchangeReply(Message):
         finished: Tokens whose finish is stored or no longer matters: the worker may forget them.
         behind: Finishes to be sent again after shipping the journal from the cursor.
         drop: Tokens that are void: end the job, deliver nothing.
+        discard: Tasks that were removed: their job folders are to be deleted. Repeated until that is reported.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -225,6 +229,7 @@ class ExchangeReply(Message):
     drop: tuple[str, ...] = ()
     desired: tuple[Desired, ...] = ()
     commands: tuple[Command, ...] = ()
+    discard: tuple[str, ...] = ()
 
 
 class JournalBatch(Message):

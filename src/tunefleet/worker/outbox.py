@@ -23,6 +23,7 @@ class _Said:
 
     outcomes: tuple[CommandOutcome, ...] = ()
     reached: tuple[Reached, ...] = ()
+    discarded: tuple[str, ...] = ()
     whole: bool = True
 
 
@@ -53,6 +54,7 @@ class Outbox:
         self._sizes: dict[str, int] = {}
         self._outcomes: list[CommandOutcome] = []
         self._reached: dict[str, Reached] = {}
+        self._discarded: set[str] = set()
         self._version = 0
 
     @property
@@ -104,6 +106,12 @@ class Outbox:
             self._reached[reached.token] = reached
             self._touch()
 
+    def discarded(self, task_id: str) -> None:
+        """Say that the folder of a removed task is gone."""
+        with self._changed:
+            self._discarded.add(task_id)
+            self._touch()
+
     def poke(self) -> None:
         """Something else changed, such as a free slot."""
         with self._changed:
@@ -119,7 +127,12 @@ class Outbox:
     def draft(self, *, holding: tuple[str, ...], want: dict[SlotClass, int], wait_s: float) -> Draft:
         """Write down what there is to say, as much as one exchange carries. Call it under the lock of `changed`."""
         finishes = self._first_finishes()
-        said = _Said(tuple(self._outcomes), tuple(self._reached.values()), len(finishes) == len(self._finishes))
+        said = _Said(
+            tuple(self._outcomes),
+            tuple(self._reached.values()),
+            tuple(sorted(self._discarded)),
+            whole=len(finishes) == len(self._finishes),
+        )
         request = ExchangeRequest(
             worker_id=self._worker_id,
             session=self._session,
@@ -129,6 +142,7 @@ class Outbox:
             finishes=finishes,
             outcomes=said.outcomes,
             reached=said.reached,
+            discarded=said.discarded,
             want=want,
         )
         return Draft(request, self._version, said)
@@ -146,6 +160,7 @@ class Outbox:
             for reached in draft.said.reached:
                 if self._reached.get(reached.token) == reached:
                     del self._reached[reached.token]
+            self._discarded.difference_update(draft.said.discarded)
             self._sizes = {token: size for token, size in self._sizes.items() if token in self._finishes}
             if not draft.said.whole:
                 self._touch()

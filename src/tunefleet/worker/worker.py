@@ -25,6 +25,7 @@ from tunefleet.wire.link import (
     SlotClass,
 )
 from tunefleet.worker.attempt import JobAttempt
+from tunefleet.worker.discard import Discarder
 from tunefleet.worker.exchange import Exchanger, register_patiently
 from tunefleet.worker.light import LightTasks
 from tunefleet.worker.outbox import Draft
@@ -68,6 +69,7 @@ class Worker:
         self._slots = slots
         self._drain = drain
         self._light = LightTasks(site.outbox, slots.get("light", 0))
+        self._discarder = Discarder(site.results_dir, site.outbox, self._holds)
         self._attempts: dict[str, JobAttempt] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -110,6 +112,7 @@ class Worker:
             attempt.mailbox.tell_stop(suspend=False)
             attempt.join(_JOIN_S)
         self._light.close()
+        self._discarder.close()
         self._site.jobs.close()
         self._link.close()
 
@@ -144,6 +147,7 @@ class Worker:
         for token in reply.drop:
             self._drop(token)
         self._pass_on(reply)
+        self._discarder.discard(reply.discard)
         self._take(reply.offers)
 
     def _pass_on(self, reply: ExchangeReply) -> None:
@@ -253,6 +257,9 @@ class Worker:
             last = not self._attempts
         if self._drain and last:
             self._over.set()
+
+    def _holds(self, task_id: str) -> bool:
+        return any(attempt.task_id == task_id for attempt in self._held())
 
     def _held(self) -> list[JobAttempt]:
         with self._lock:

@@ -224,6 +224,11 @@ async def test_a_removed_task_leaves_nothing(lab: Lab) -> None:
         await lab.task(task_id)
     with pytest.raises(NotFoundError):
         await artifacts.get(lab.core, lab.admin, made.id)
+    # The worker is told to delete the job folder, until it says that it has.
+    assert (await worker.exchange()).discard == (task_id,)
+    assert (await worker.exchange()).discard == (task_id,)
+    assert (await worker.exchange(discarded=(task_id,))).discard == ()
+    assert (await worker.exchange()).discard == ()
     assert await events.after(lab.core, lab.admin, 0, task_id=task_id) == []
     assert (await workflows.list_(lab.core, lab.admin)).items == ()
 

@@ -45,6 +45,7 @@ class FakeServer(WorkerLink):
         self.registrations: list[RegisterRequest] = []
         self.outcomes: list[Any] = []
         self.reached: list[Any] = []
+        self.discards: set[str] = set()
         self.away = False
         self.error: Exception | None = None
         self.behind_once: set[str] = set()
@@ -81,6 +82,12 @@ class FakeServer(WorkerLink):
     def want(self, token: str, action: str, generation: int = 1) -> None:
         """Want an attempt in another state."""
         self._set(token, desired=Desired(token=token, action=action, generation=generation))  # type: ignore[arg-type]
+
+    def discard(self, task_id: str) -> None:
+        """Remove a task; its folder is to go."""
+        with self._news:
+            self.discards.add(task_id)
+            self._news.notify_all()
 
     def command(self, token: str, name: str) -> None:
         """Send a command."""
@@ -156,6 +163,7 @@ class FakeServer(WorkerLink):
 
     def _reach(self, request: ExchangeRequest) -> None:
         self.reached += request.reached
+        self.discards.difference_update(request.discarded)
         for reached in request.reached:
             row = self.rows.get(reached.token)
             if row is not None and row.desired is not None and row.desired.generation <= reached.generation:
@@ -201,6 +209,7 @@ class FakeServer(WorkerLink):
                 "drop": tuple(void | set(said.drop)),
                 "desired": desired,
                 "commands": tuple(commands),
+                "discard": tuple(sorted(self.discards)),
             }
         )
 

@@ -366,6 +366,16 @@ def _void_offers() -> None:
     )
 
 
+def _discards() -> None:
+    op.create_table(
+        "discards",
+        sa.Column("worker_id", sa.String(), nullable=False),
+        sa.Column("task_id", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("worker_id", "task_id", name="pk_discards"),
+        sqlite_with_rowid=False,
+    )
+
+
 def _workers() -> None:
     op.create_table(
         "workers",
@@ -438,6 +448,7 @@ def upgrade() -> None:
     _task_inputs()
     _tasks()
     _void_offers()
+    _discards()
     _workers()
     _workflow_documents()
     _workflows()
