@@ -159,7 +159,7 @@ class LocalFleet:
 
     def _take_folder(self) -> None:
         try:
-            self.data.mkdir(parents=True, exist_ok=True)
+            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise MachineError(

@@ -27,6 +27,7 @@ APPLICATION_ID: Final = 0x74666C74
 READERS: Final = 4
 _CHECKED_BYTES: Final = 64 << 20
 """A file up to this size is checked page by page when it is opened."""
+_PRIVATE: Final = 0o600
 _PREFIX: Final = "sqlite:///"
 
 
@@ -60,6 +61,7 @@ class Database:
         _refuse_foreign(path)
         engines = _engine(path, synchronous, writing=True), _engine(path, synchronous, writing=False)
         try:
+            _keep_private(path)
             _prepare(engines[0], path)
         except (DBAPIError, sqlite3.DatabaseError, OSError) as error:
             for engine in engines:
@@ -153,6 +155,13 @@ def _engine(path: Path, synchronous: str, *, writing: bool) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")
 
     return engine
+
+
+def _keep_private(path: Path) -> None:
+    """Make the file readable by this user alone: it holds what tokens are made of. SQLite's other files follow it."""
+    path.touch(mode=_PRIVATE)
+    if path.stat().st_mode & 0o077:
+        path.chmod(_PRIVATE)
 
 
 def _prepare(engine: Engine, path: Path) -> None:

@@ -25,7 +25,8 @@ class FolderLock:
             StoreError: If another process holds the lock (the message names it), or the folder cannot be written to.
         """
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            # Others have no business there; a folder that is there already stays as its owner made it.
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = FileLock(folder / "lock")
             lock.acquire(timeout=0)
             # Beside the lock, not in it: whoever tries to take the lock empties that file.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 import subprocess
 import sys
 import threading
@@ -263,6 +264,17 @@ def test_other_databases_are_refused_by_name(tmp_path: Path) -> None:
     assert (tmp_path / "url.db").exists()
     with pytest.raises(StoreError):
         Database.open(tmp_path)
+
+
+def test_only_this_user_can_read_the_database(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "test.db"
+    FolderLock.take(path.parent).release()
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    for _ in range(2):  # a new one, and one that an older version made
+        opened = Database.open(path)
+        assert {stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("test.db*")} == {0o600}
+        opened.close()
+        path.chmod(0o644)
 
 
 def test_one_process_a_data_folder(tmp_path: Path) -> None:
