@@ -28,6 +28,7 @@ from tunefleet.wire.link import Cursor, JournalBatch
 
 _MANY_LINES: Final = 200
 """A longer batch is parsed in a thread."""
+_TOO_GREAT: Final = 1 << 63
 _TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 
@@ -61,7 +62,7 @@ def _parse(lines: Sequence[str], from_seq: int) -> _Parsed:
         try:
             record = orjson.loads(line)
             _sort(parsed, seq, line, record)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, IndexError):
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, IndexError, OverflowError):
             parsed.records.append((seq, "unreadable", line))
     return parsed
 
@@ -74,11 +75,11 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
             (
                 seq,
                 str(record.get("series", "train")),
-                int(record["step"]),
+                _integer(record["step"]),
                 None if record.get("epoch") is None else float(record["epoch"]),
                 float(record["at"]),
-                window[0],
-                window[1],
+                None if window[0] is None else _integer(window[0]),
+                None if window[1] is None else _integer(window[1]),
                 orjson.dumps(dict(record["values"])).decode(),
             )
         )
@@ -86,10 +87,23 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
         parsed.progress = (seq, line)
     else:
         if kind == "launch" and seq == 0:
-            parsed.launch = {"from_step": int(record.get("from_step", 0)), "checkpoint": record.get("checkpoint")}
+            checkpoint = record.get("checkpoint")
+            parsed.launch = {
+                "from_step": _integer(record.get("from_step", 0)),
+                "checkpoint": None if checkpoint is None else str(checkpoint),
+            }
         if kind in _TOLD:
-            parsed.told.append((seq, kind, record.get("at"), record))
+            at = record.get("at")
+            parsed.told.append((seq, kind, float(at) if isinstance(at, int | float) else None, record))
         parsed.records.append((seq, str(kind), line))
+
+
+def _integer(value: Any) -> int:
+    """Return an integer that the store can hold; refuse any other with `ValueError`."""
+    number = int(value)
+    if abs(number) >= _TOO_GREAT:
+        raise ValueError(number)
+    return number
 
 
 def _store(connection: Connection, *, attempt: AttemptActor, batch: JournalBatch, parsed: _Parsed, now: float) -> int:
@@ -131,10 +145,7 @@ def _tell(connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored
     task = tasks.by_ids(connection, [attempt.task_id])[attempt.task_id]
     events.append(
         connection,
-        [
-            events.of_task(task, _TOLD[kind], at if isinstance(at, int | float) else now, _data(record))
-            for kind, at, record in new
-        ],
+        [events.of_task(task, _TOLD[kind], now if at is None else at, _data(record)) for kind, at, record in new],
     )
 
 

@@ -296,3 +296,22 @@ def test_down_sampling_keeps_spikes_and_what_is_seldom() -> None:
 def test_down_sampling_survives_what_is_no_number() -> None:
     every: list[dict[str, float | str]] = [{"loss": "NaN" if n % 2 else float("inf")} for n in range(100)]
     assert len(downsample(every, ["loss"], 10)) == 10
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"type": "metric", "step": 2**63, "values": {"loss": 1.0}},
+        {"type": "metric", "step": 1e300, "values": {"loss": 1.0}},
+        {"type": "metric", "step": 1, "window": [{}, {}], "values": {"loss": 1.0}},
+        {"type": "event", "at": 2**64 - 1, "name": "x"},
+        {"type": "launch", "from_step": 2**63},
+        {"type": "launch", "checkpoint": {"a": 1}},
+    ],
+)
+async def test_no_record_is_so_odd_that_it_holds_up_the_others(
+    lab: Lab, running: tuple[FakeWorker, Offer], record: dict[str, Any]
+) -> None:
+    _, offer = running
+    assert await lab.journal(offer.token, "l1", [record, metric(1)]) == 2
+    assert 1 in await steps(lab, offer.task_id)
