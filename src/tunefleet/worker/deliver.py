@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -148,11 +150,24 @@ class _AttemptSink:
     def journal(self, launch: str, from_seq: int, lines: Sequence[str]) -> int:
         """Deliver records; returns the server's cursor."""
         batch = JournalBatch(launch=launch, from_seq=from_seq, lines=tuple(lines))
-        return self._delivery.journal(self._task_id, batch)
+        try:
+            return self._delivery.journal(self._task_id, batch)
+        except TooLargeError as error:
+            if len(lines) > 1:
+                return self.journal(launch, from_seq, lines[: len(lines) // 2])
+            # A missing record would hold up all that follow, and with them the task's end.
+            logger.warning("Record %d of %s is left out: %s", from_seq, launch, error)
+            return self.journal(launch, from_seq, [_stand_in(from_seq, len(lines[0]))])
 
     def log(self, offset: int, data: bytes) -> int:
         """Deliver a piece of the log; returns the server's cursor."""
         return self._delivery.log(self._task_id, offset, data)
+
+
+def _stand_in(seq: int, size: int) -> str:
+    message = f"A record of {size:,} characters was left out: the server takes no body of that size."
+    fields = {"name": "journal.too_large", "message": message, "level": "warning", "data": {}}
+    return json.dumps({"seq": seq, "at": time.time(), "type": "event", **fields})
 
 
 def reason_of(error: TunefleetError | OSError) -> TaskReason:
