@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,9 +19,11 @@ from rich.text import Text
 from tunefleet.cli import words
 from tunefleet.cli.console import Json, facts, out, print_json, say
 from tunefleet.cli.lazy import examples
+from tunefleet.cli.session import connect
+from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client.flows import read_document
-from tunefleet.errors import InputError, MachineError
-from tunefleet.spec import parse_workflow
+from tunefleet.errors import AuthError, InputError, MachineError, UnreachableError
+from tunefleet.spec import BaseTaskSpec, TrainingTaskSpec, parse_workflow
 
 _BAR_COLUMNS = 40
 _STYLES = {"trained": "bold green", "cut": "strike red"}
@@ -36,11 +40,13 @@ def preview(
     """Show what the model would be trained on, before it is.
 
     Tokens that the loss counts are green, tokens beyond max_seq_length are struck out; then come the lengths of all
-    rows. Where there is no colour they stand in ⟦ ⟧ and ⟨ ⟩. It needs the training libraries, but no server.
+    rows. Where there is no colour they stand in ⟦ ⟧ and ⟨ ⟩. It needs the training libraries; a server only for
+    `data: {artifact: NAME}`, which is fetched from it.
     """
     text, _ = read_document(Path(file))
-    parse_workflow(text, filename=file)
-    found = _ask(file, rows)
+    spec = parse_workflow(text, filename=file).tasks[0].spec
+    with _fetched(spec) as inputs:
+        found = _ask(file, rows, inputs)
     if as_json:
         print_json(found)
         return
@@ -55,9 +61,30 @@ def preview(
         say(bar)
 
 
-def _ask(file: str, rows: int) -> dict[str, Any]:
+@contextmanager
+def _fetched(spec: BaseTaskSpec) -> Iterator[list[str]]:
+    """Fetch what a spec names on the server, for as long as the preview takes; yields the arguments for it."""
+    if not isinstance(spec, TrainingTaskSpec) or spec.data.source.kind != "artifact":
+        yield []
+        return
+    name = spec.data.source.value
+    with tempfile.TemporaryDirectory(prefix="tunefleet-preview-") as folder:
+        try:
+            with connect() as client, transfer_bar() as on_progress:
+                # A document means what was pushed, though a task may have made something of the same name since.
+                pushed = (made.id for made in client.data.iterate(name=name) if made.task_id is None)
+                path = client.data.fetch(next(pushed, name), Path(folder), on_progress=on_progress)
+        except (AuthError, UnreachableError) as error:
+            raise type(error)(
+                f"The data {name!r} is on the server, and a preview has to fetch it. {error.message}",
+                hint=f"{error.hint or ''} Or name its file on this machine as data.path for the preview.".strip(),
+            ) from error
+        yield ["--input", f"{spec.data.source.pointer}={path}"]
+
+
+def _ask(file: str, rows: int, inputs: list[str]) -> dict[str, Any]:
     """Run the preview where the training libraries are: in a process of its own."""
-    command = [sys.executable, "-m", "tunefleet.programs.preview", file, "--rows", str(rows), "--json"]
+    command = [sys.executable, "-m", "tunefleet.programs.preview", file, "--rows", str(rows), "--json", *inputs]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -1,6 +1,6 @@
 """What a training would see, before anything is trained: rendered rows, the tokens that count, the lengths.
 
-    python -m tunefleet.programs.preview FILE --json
+    python -m tunefleet.programs.preview FILE --json [--input data.artifact=PATH]
 
 Reads the same rows and makes the same tokens as the training, loads no weights, and prints one JSON object; the
 command line draws it. A document, dataset or model that cannot be used is printed as `{"error": …, "hint": …}`, with
@@ -14,6 +14,7 @@ import itertools
 import json
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,16 @@ _MEASURED_ROWS = 10_000
 _INPUT_FAILED = 2
 
 
-def preview(spec: TrainingTaskSpec, root: Path, *, rows: int = _ROWS) -> dict[str, Any]:
+def preview(
+    spec: TrainingTaskSpec, root: Path, *, rows: int = _ROWS, given: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Describe what a training of a spec would see.
 
     Args:
         spec: Names the data and the model.
         root: The folder that relative paths start from.
         rows: How many rows to show.
+        given: For pointers into the spec, the local path that stands for them; needed for data of the server.
 
     Returns:
         `rows` (each with `pieces` of text and whether they are learnt), `lengths` of all rows with a `histogram`, the
@@ -49,19 +53,26 @@ def preview(spec: TrainingTaskSpec, root: Path, *, rows: int = _ROWS) -> dict[st
     Raises:
         InputError: If data or model cannot be used.
     """
+    source = spec.data.source
     inputs = {p.pointer: str(root / Path(p.value).expanduser()) for p in local_paths(spec) if (root / p.value).exists()}
+    inputs |= given or {}
+    if source.kind == "artifact" and source.pointer not in inputs:
+        raise InputError(
+            f"The data {source.value!r} is on the server; a preview needs it on this machine.",
+            hint=f"`tunefleet artifacts get {source.value}` fetches it; name it with --input {source.pointer}=PATH.",
+        )
     with tempfile.TemporaryDirectory(prefix="tunefleet-preview-") as workspace:
         portions = open_portions(spec.data, inputs, Path(workspace), seed=spec.training.seed)
         identifier = spec.model.source.identifier
-        source = base_model.locate(
+        model = base_model.locate(
             identifier,
             inputs.get("model.source.identifier"),
             revision=spec.model.source.revision,
             trust_remote_code=spec.model.trust_remote_code,
         )
-        tokenizer = base_model.load_tokenizer(source)
+        tokenizer = base_model.load_tokenizer(model)
         encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
-        limit = min(spec.training.max_seq_length, base_model.context_length(source) or spec.training.max_seq_length)
+        limit = min(spec.training.max_seq_length, base_model.context_length(model) or spec.training.max_seq_length)
         encoded = _encode(portions.train, encoder)
     return {
         "model": identifier,
@@ -80,6 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("--rows", type=int, default=_ROWS, help="rows to show")
+    parser.add_argument("--input", action="append", default=[], type=_pair, help="POINTER=PATH: what stands for data")
     parser.add_argument("--json", action="store_true", help="print JSON (the only form)")
     options = parser.parse_args(arguments)
     datasets.disable_progress_bars()
@@ -89,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         spec = workflow.tasks[0].spec
         if not isinstance(spec, TrainingTaskSpec):
             raise InputError(f"A task of kind {spec.task_type!r} trains nothing, so there is nothing to preview.")
-        shown = preview(spec, options.file.resolve().parent, rows=options.rows)
+        shown = preview(spec, options.file.resolve().parent, rows=options.rows, given=dict(options.input))
     except OSError as error:
         shown = {"error": f"{options.file} cannot be read: {error.strerror or error}.", "hint": None}
     except TunefleetError as error:
@@ -97,6 +109,13 @@ def main(arguments: list[str] | None = None) -> int:
         shown = {"error": error.message, "hint": error.hint, "faults": faults}
     print(json.dumps(shown))
     return _INPUT_FAILED if "error" in shown else 0
+
+
+def _pair(text: str) -> tuple[str, str]:
+    pointer, equals, path = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not POINTER=PATH")
+    return pointer, path
 
 
 def _encode(portion: Portion, encoder: Encoder) -> list[Tokens]:

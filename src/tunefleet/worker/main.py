@@ -65,7 +65,7 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
     except AuthError as error:
         raise AuthError(
             f"{settings.server_url} does not take this worker's key: {error.message}",
-            hint="Set TUNEFLEET_WORKER_KEY to a key with the role worker; `tunefleet keys create NAME --role worker` makes one.",
+            hint="Set TUNEFLEET_WORKER_KEY to a good one; `tunefleet keys create NAME --role worker` makes it.",
         ) from error
     except OSError as error:
         raise MachineError(f"The worker cannot go on: {error}.", detail=repr(error)) from error

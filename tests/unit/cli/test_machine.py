@@ -195,6 +195,18 @@ def test_a_preview_that_fails_says_why(
     assert words in capsys.readouterr().err
 
 
+def test_a_preview_of_data_on_the_server_needs_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.yaml").write_text(DOCUMENT.replace("path: builtin:gsm8k", "artifact: rows"))
+    monkeypatch.setattr(preview.subprocess, "run", lambda *args, **kwargs: pytest.fail("there is nothing to preview"))
+    assert run(["preview", "x.yaml"]) == 7
+    told = capsys.readouterr().err
+    assert "The data 'rows' is on the server, and a preview has to fetch it. No Tunefleet server is known." in told
+    assert "tunefleet up" in told
+    assert "data.path" in told
+
+
 def test_a_worker_without_a_key_says_how_to_get_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,18 @@ def test_what_cannot_be_used_is_one_sentence(show: Show, text: str, message: str
     assert message in shown["error"]
 
 
+def test_data_of_the_server_must_be_on_this_machine(show: Show, tmp_path: Path) -> None:
+    text = document("{artifact: rows, prompt_column: q, response_column: a}")
+    code, shown = show(text)
+    assert code == 2
+    assert "a preview needs it on this machine" in shown["error"]
+    assert "tunefleet artifacts get rows" in shown["hint"]
+    (tmp_path / "fetched.jsonl").write_text('{"q": "1+1=", "a": "2"}\n')
+    code, shown = show(text, "--input", f"data.artifact={tmp_path / 'fetched.jsonl'}")
+    assert code == 0
+    assert shown["total_rows"] == 1
+
+
 def test_a_document_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main([str(tmp_path / "absent.yaml")]) == 2
     assert "absent.yaml cannot be read" in json.loads(capsys.readouterr().out)["error"]
