@@ -59,7 +59,7 @@ def ls(
     elif found:
         say(artifact_table(found))
     else:
-        say("Nothing was pushed yet. Push something with `tunefleet data push PATH`.")
+        say(f"Nothing was pushed as {kind}." if kind else "Nothing was pushed yet. `tunefleet data push PATH` does it.")
 
 
 @examples("tunefleet data show train.jsonl")

@@ -49,7 +49,8 @@ def ls(
         print_json(tasks)
         return
     if not tasks:
-        say("No tasks yet. Submit one with `tunefleet submit FILE`." if status is None else "No such tasks.")
+        filtered = any(given is not None for given in (status, kind, owner, workflow, worker))
+        say("No task matches." if filtered else "No tasks yet. Submit one with `tunefleet submit FILE`.")
         return
     listing = table("task", "name", "kind", "status", "progress", "time", "note", right=("time",), wide="note")
     for task in tasks:

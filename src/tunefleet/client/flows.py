@@ -141,7 +141,7 @@ def local_file(named: LocalPath, folder: Path) -> Path | None:
     if named.required or named.looks_local:
         kind = ModelError if named.role == "model" else DataError
         raise kind(
-            f"spec.{named.pointer} names {named.value}, but there is no {file}.",
+            f"spec.{named.pointer} names {named.value}, but there is no {file.absolute()}.",
             hint="Paths are taken from the folder of the document.",
         )
     return None

@@ -35,6 +35,7 @@ from tunefleet.wire.api import (
 )
 
 PIN_S: Final = 24 * 3600.0
+_WHERE: Final = "`tunefleet data ls` lists what was pushed, `tunefleet artifacts ls` what tasks made."
 
 
 async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
@@ -197,7 +198,7 @@ async def get(core: Core, who: Who, reference: str) -> ArtifactDetail:
         else:
             may_read(who)
         if not found:
-            raise NotFoundError(f"There is no artifact {reference}.", hint="`tunefleet artifacts ls` lists them.")
+            raise NotFoundError(f"There is no artifact {reference}.", hint=_WHERE)
         return artifact_detail(found[0], artifacts.files(connection, found[0].id))
 
     return await core.read(operation)
@@ -215,7 +216,7 @@ async def remove(core: Core, actor: Actor, reference: str) -> None:
     def operation(connection: Connection) -> None:
         found = _find(connection, actor.project, reference)
         if not found:
-            raise NotFoundError(f"There is no artifact {reference}.", hint="`tunefleet data ls` lists them.")
+            raise NotFoundError(f"There is no artifact {reference}.", hint=_WHERE)
         row = found[0]
         may_change(actor, row.owner, row.id)
         readers = tasks.in_use(connection, row.id)

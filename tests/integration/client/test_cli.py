@@ -35,7 +35,8 @@ def test_submit_ls_show_cancel(cli: Cli, hand: HandWorker, echo: Path) -> None:
     assert said.code == 0
     task_id = next(word for word in said.out.split() if word.startswith("task-")).rstrip(".")
     assert "hello" in cli("ls").out
-    assert cli("ls", "--status", "completed", "--kind", "none").out == "No such tasks.\n"
+    assert cli("ls", "--status", "completed", "--kind", "none").out == "No task matches.\n"
+    assert cli("ls", "--kind", "bogus").out == "No task matches.\n"
     listed = [TaskView.model_validate(task) for task in cli("ls", "--json", "--all").json]
     assert task_id in {task.id for task in listed}
     assert TaskDetail.model_validate(cli("show", task_id[:12], "--json").json).id == task_id
@@ -74,7 +75,8 @@ def test_follow_of_a_failure_shows_why_and_the_end_of_the_log(
     assert shown.code == 1
     assert "There is no column question." in shown.out
     assert "  done" in shown.out
-    assert "Traceback: here" in cli("show", played.task_id).out
+    assert "Traceback: here" not in cli("show", played.task_id).out
+    assert "Traceback: here" in cli("show", played.task_id, "--json").json["detail"]
     again = cli("retry", played.task_id, "--json")
     assert again.json[0]["parent_task_id"] == played.task_id
     cancelled = cli("cancel", again.json[0]["id"], "--wait")
@@ -139,15 +141,34 @@ def test_data(cli: Cli, tmp_path: Path) -> None:
     assert "data: {artifact: rows}" in cli("data", "push", tmp_path / "rows.jsonl", "--name", "rows").out
     assert ArtifactView.model_validate(cli("data", "push", tmp_path, "--kind", "files", "--json").json).file_count == 1
     assert "rows" in cli("data", "ls").out
-    assert cli("data", "ls", "--kind", "model").out.startswith("Nothing was pushed")
+    assert cli("data", "ls", "--kind", "model").out == "Nothing was pushed as model.\n"
     assert "rows.jsonl" in cli("data", "show", "rows").out
     assert cli("data", "show", "rows", "--json").json["files"][0]["path"] == "rows.jsonl"
     asked = cli("data", "rm", "rows")
     assert (asked.code, "--yes" in asked.err) == (3, True)
     assert cli("data", "rm", "rows", "--yes").out == "Removed rows.\n"
     assert cli("data", "show", "rows").code == 4
+    assert "tunefleet data ls" in cli("data", "rm", "rows", "--yes").err
     gone = cli("data", "push", tmp_path / "none")
     assert (gone.code, "no file or folder" in gone.err) == (4, True)
+
+
+@pytest.mark.torch
+def test_a_preview_fetches_the_data_that_was_pushed(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "asked.jsonl").write_text('{"q": "1+1=", "a": "2"}\n')
+    assert cli("data", "push", tmp_path / "asked.jsonl").code == 0
+    document = tmp_path / "x.yaml"
+    document.write_text(
+        "apiVersion: tunefleet/v1\nkind: Training\nmetadata: {name: x}\nspec:\n  taskType: sft\n"
+        "  model: {source: {identifier: builtin:gsm8k-llama-2m}}\n"
+        "  data: {artifact: asked.jsonl, prompt_column: q, response_column: a}\n"
+    )
+    assert cli("preview", document, "--json").json["total_rows"] == 1
+    document.write_text(document.read_text().replace("asked.jsonl", "nothing"))
+    absent = cli("preview", document)
+    assert (absent.code, "There is no artifact nothing" in absent.err) == (4, True)
+    assert "tunefleet data ls" in absent.err
 
 
 def test_clone_rm_prune(cli: Cli, client: Client, hand: HandWorker) -> None:
