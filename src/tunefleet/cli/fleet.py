@@ -24,8 +24,9 @@ import psutil
 from filelock import FileLock, Timeout
 
 from tunefleet.cli.process import Child
+from tunefleet.cli.saved import SavedServer
 from tunefleet.client import Client
-from tunefleet.client.connection import Connection, write_client_file
+from tunefleet.client.connection import Connection
 from tunefleet.errors import MachineError, TunefleetError, UnreachableError
 from tunefleet.settings import ClientSettings, ServerSettings, inherited_environment, load
 from tunefleet.worker.state import StateFolder
@@ -49,7 +50,7 @@ class LocalFleet:
         port: Port to listen on; default: the server's.
         workers: How many workers.
         environment: Variables for the children, on top of this process's.
-        save_client: Write `client.json`, so that CLI and SDK of this user find the server.
+        save_client: Write `client.json`, so that CLI and SDK of this user find the server while it runs.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class LocalFleet:
         self._workers = workers
         self._extra = dict(environment or {})
         self._save_client = save_client
+        self._saved: SavedServer | None = None
         self._lock = FileLock(self.data / "up.lock")
         self._note = self.data / "up.json"
         self._children: list[Child] = []
@@ -114,7 +116,7 @@ class LocalFleet:
             raise
         self._keeper.start()
         if self._save_client:
-            write_client_file(load(ClientSettings).client_file, Connection(self.url, self.key))
+            self._saved = SavedServer(load(ClientSettings).client_file, Connection(self.url, self.key))
         return self
 
     def stop(self, *, keep_jobs: bool = False) -> None:
@@ -136,6 +138,8 @@ class LocalFleet:
             child.stop(number, patience_s=_WORKER_STOP_S)
         for child in self._children:
             child.stop(signal.SIGTERM, patience_s=_SERVER_STOP_S)
+        if self._saved is not None:
+            self._saved.put_back()
         self._lock.release()
 
     def kill(self) -> None:
@@ -143,6 +147,8 @@ class LocalFleet:
         self._stopping.set()
         for child in self._children:
             child.signal(signal.SIGKILL)
+        if self._saved is not None:
+            self._saved.put_back()
 
     def login_link(self) -> str:
         """Return a link that logs a browser in, once."""
@@ -159,8 +165,12 @@ class LocalFleet:
 
     def _take_folder(self) -> None:
         try:
-            self.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.data.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
+        except FileExistsError:
+            raise MachineError(
+                f"{self.data} is a file, not a folder.", hint="Choose a folder, new or old, with --data."
+            ) from None
         except Timeout:
             raise MachineError(
                 f"`tunefleet up` already runs on {self.data}{self._owner_text()}.",
