@@ -29,6 +29,7 @@ _CHECKED_BYTES: Final = 64 << 20
 """A file up to this size is checked page by page when it is opened."""
 _PRIVATE: Final = 0o600
 _PREFIX: Final = "sqlite:///"
+_RESTORE: Final = "Restore it from a backup, or use another folder (--data)."
 
 
 class Database:
@@ -63,9 +64,11 @@ class Database:
         try:
             _keep_private(path)
             _prepare(engines[0], path)
-        except (DBAPIError, sqlite3.DatabaseError, OSError) as error:
+        except (DBAPIError, sqlite3.DatabaseError, OSError, StoreError) as error:
             for engine in engines:
                 engine.dispose()
+            if isinstance(error, StoreError):
+                raise
             raise _unusable(path, error) from error
         return cls(engines, on_wake)
 
@@ -120,12 +123,14 @@ def _refuse_foreign(path: Path) -> None:
     if not header:
         return
     if not header.startswith(b"SQLite format 3\0") or len(header) < 100:
-        raise StoreError(f"{path} is damaged, or no database.", hint="Restore it from a backup, or use another folder.")
+        raise StoreError(f"{path} is damaged, or no database.", hint=_RESTORE)
     if int.from_bytes(header[68:72], "big") not in {0, APPLICATION_ID}:
         raise StoreError(f"{path} is the database of another program.", hint="Use another data folder.")
 
 
 def _unusable(path: Path, error: BaseException) -> StoreError:
+    if "malformed" in str(error) or "not a database" in str(error):
+        return StoreError(f"{path} is damaged, or no database.", hint=_RESTORE, detail=repr(error))
     told = translate(error)
     reason = told.message if isinstance(told, StoreError) else f"It cannot be opened: {error}."
     return StoreError(
@@ -172,6 +177,8 @@ def _prepare(engine: Engine, path: Path) -> None:
         if path.stat().st_size <= _CHECKED_BYTES:
             (verdict,) = driver.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
-                raise sqlite3.DatabaseError(f"malformed: {verdict}")
+                raise StoreError(
+                    f"{path} is damaged: some of its pages are broken.", hint=_RESTORE, detail=f"quick_check: {verdict}"
+                )
         driver.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     migrate.to_head(engine, str(path))

@@ -17,7 +17,7 @@ def translate(error: BaseException) -> BaseException:
     elif "malformed" in text or "not a database" in text:
         fault = StoreError(
             f"The database is damaged ({text}).",
-            hint="Restore the data folder from a backup, or start with another one.",
+            hint="Restore the data folder from a backup, or start with another folder (--data).",
         )
     elif "readonly" in text:
         fault = StoreError("The database cannot be written to.", hint="Check who owns the data folder.")

@@ -36,6 +36,10 @@ class FolderLock:
                 f"The data folder {folder} is in use by {_holder(folder)}.",
                 hint="Stop that process, or use another folder with --data.",
             ) from None
+        except FileExistsError:
+            raise StoreError(
+                f"{folder} is a file, not a folder.", hint="Choose a folder, new or old, with --data."
+            ) from None
         except OSError as error:
             raise StoreError(
                 f"The data folder {folder} cannot be used: {error.strerror}.",

@@ -227,8 +227,22 @@ def test_a_database_with_a_broken_page_is_refused(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(4096)
         file.write(b"\xaa" * (size - 4096))
-    with pytest.raises(StoreError, match=r"damaged|cannot be used"):
+    with pytest.raises(StoreError, match=r"test\.db is damaged") as caught:
         Database.open(path)
+    assert "***" not in caught.value.message
+    assert "backup" in (caught.value.hint or "")
+
+
+def test_one_broken_page_among_whole_ones_is_told_in_our_words(tmp_path: Path) -> None:
+    path = tmp_path / "test.db"
+    Database.open(path).close()
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size - 4096)
+        file.write(b"\xaa" * 4096)
+    with pytest.raises(StoreError, match=r"test\.db is damaged") as caught:
+        Database.open(path)
+    assert "***" not in caught.value.message
+    assert "backup" in (caught.value.hint or "")
 
 
 def test_the_database_of_another_program_is_refused(tmp_path: Path) -> None:
@@ -296,3 +310,5 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be used"):
         FolderLock.take(tmp_path / "file" / "data")
+    with pytest.raises(StoreError, match="is a file, not a folder"):
+        FolderLock.take(tmp_path / "file")
