@@ -68,7 +68,8 @@ def _row(task: TaskView) -> tuple[Text | str, ...]:
         status_text(task.status),
         progress_text(task),
         words.duration(run_time_s(task)) if task.started_at else words.age(task.created_at),
-        cut(task.error or task.why or "", "bad" if task.error else "dim"),
+        # Of a task that waits for another try, when that comes says more than how the last one ended.
+        cut(task.why, "dim") if task.why else cut(task.error or "", "bad"),
     )
 
 

@@ -141,7 +141,8 @@ def reasons(
     cache: dict[tuple[str, frozenset[str]], str | None] = {}
     for row in waiting:
         if row.ready_at > here.now:
-            told[row.id] = f"backing off: it is tried again in {row.ready_at - here.now:.0f} s."
+            pause_s = row.ready_at - here.now
+            told[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
             continue
         key = (row.requirement_key, avoid.get(row.id, frozenset()))
         if key not in cache:

@@ -95,7 +95,7 @@ async def test_a_failed_attempt_is_placed_again_after_its_pause(lab: Lab) -> Non
     task = await lab.task(task_id)
     assert (task.status, task.reason, task.error, task.detail) == ("queued", "crashed", "It broke.", "Traceback …")
     assert task.why is not None
-    assert "backing off" in task.why
+    assert task.why == "backing off: attempt 2 of 3, again in 10 s."
     assert await placing.run_once(lab.core) == 0
     seen = lab.core.signals.version("placement")
     await lab.sweep(11, alive=(worker,))
