@@ -52,7 +52,7 @@ def get(
     as_json: Json = False,
 ) -> None:
     """Download an artifact; what is there already is checked and kept."""
-    with connect(patience_s=10.0) as client, transfer_bar() as on_progress:
+    with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         if task:
             folder = dest or Path(artifact)
             where = client.tasks.fetch_output(task, artifact, folder, on_progress=on_progress)

@@ -32,7 +32,7 @@ def push(
 
     Files that the server has already are not sent again; a broken upload goes on where it stopped.
     """
-    with connect(patience_s=10.0) as client, transfer_bar() as on_progress:
+    with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         pushed = client.data.push(path, name=name, kind=kind, on_progress=on_progress)
     if as_json:
         print_json(pushed)

@@ -32,7 +32,7 @@ def logs(
 
     With --json each piece is one line: {"text": …}. Ctrl-C ends --follow and leaves the task running.
     """
-    with connect(patience_s=30.0 if follow else 2.0) as client:
+    with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:
         offset = 0
         for text, next_offset in _present(client, task, lines):
             _write(text, as_json=as_json)

@@ -33,14 +33,22 @@ class Client(ServerVerbs, Blocking):
         url: The server; by default `TUNEFLEET_URL`, then the one that `tunefleet up` or `tunefleet login` saved.
         key: An API key; by default `TUNEFLEET_KEY`, then the saved one of that server.
         patience_s: How long a call that may be repeated is tried again while the server does not answer.
+        refused_s: How long, at most, if it is on this machine and nobody listens there.
 
     Raises:
         UnreachableError: If no server is known.
         AuthError: If no key is known.
     """
 
-    def __init__(self, url: str | None = None, key: str | None = None, *, patience_s: float = 10.0) -> None:
-        super().__init__(Transport(resolve(url, key), Policy(patience_s=patience_s)))
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        patience_s: float = 10.0,
+        refused_s: float | None = None,
+    ) -> None:
+        super().__init__(Transport(resolve(url, key), Policy(patience_s=patience_s, refused_s=refused_s)))
         self.workflows = resources.Workflows(self.transport)
         self.tasks = resources.Tasks(self.transport)
         self.events = resources.Events(self.transport)
@@ -105,8 +113,15 @@ class AsyncClient(ServerVerbs, Awaited):
             print(point.step, point.values)
     """
 
-    def __init__(self, url: str | None = None, key: str | None = None, *, patience_s: float = 10.0) -> None:
-        super().__init__(AsyncTransport(resolve(url, key), Policy(patience_s=patience_s)))
+    def __init__(
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        patience_s: float = 10.0,
+        refused_s: float | None = None,
+    ) -> None:
+        super().__init__(AsyncTransport(resolve(url, key), Policy(patience_s=patience_s, refused_s=refused_s)))
         self.workflows = resources.AsyncWorkflows(self.transport)
         self.tasks = resources.AsyncTasks(self.transport)
         self.events = resources.AsyncEvents(self.transport)

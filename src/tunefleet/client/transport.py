@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import httpx
 import orjson
 from pydantic import ValidationError
-from tenacity import AsyncRetrying, Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from tunefleet.client.call import Call, Course, Emit, Flow, NextLine, OpenLines, Pause, Step, Stream, Work
 from tunefleet.client.connection import Connection
@@ -35,11 +35,13 @@ class Policy:
 
     Args:
         patience_s: How long a call that may be repeated is tried again while the server does not answer.
+        refused_s: How long, at most, if it is on this machine and nobody listens there.
         connect_s: Limit for opening a connection.
         read_s: Silence after which an answer is given up.
     """
 
     patience_s: float = 10.0
+    refused_s: float | None = None
     connect_s: float = 5.0
     read_s: float = 60.0
 
@@ -105,10 +107,24 @@ def _may_repeat(call: Call[Any]) -> Callable[[BaseException], bool]:
     return decide
 
 
-def _retries(call: Call[Any], policy: Policy) -> dict[str, Any]:
+def _patience_over(policy: Policy, url: str) -> Callable[[RetryCallState], bool]:
+    on_this_machine = httpx.URL(url).host in _LOOPBACK
+
+    def decide(state: RetryCallState) -> bool:
+        spent_s = state.seconds_since_start or 0.0
+        error = state.outcome.exception() if state.outcome else None
+        # Here the network cannot be at fault: a server that is not about to come back is not there.
+        if policy.refused_s is not None and on_this_machine and isinstance(error, httpx.ConnectError):
+            return spent_s + state.upcoming_sleep >= min(policy.refused_s, policy.patience_s)
+        return spent_s >= policy.patience_s
+
+    return decide
+
+
+def _retries(call: Call[Any], policy: Policy, url: str) -> dict[str, Any]:
     return {
         "retry": retry_if_exception(_may_repeat(call)),
-        "stop": stop_after_delay(policy.patience_s),
+        "stop": _patience_over(policy, url),
         "wait": wait_random_exponential(multiplier=0.2, max=2.0),
         "reraise": True,
     }
@@ -222,7 +238,7 @@ class Transport:
 
     def _send(self, call: Call[T]) -> T:
         with _in_our_words(self.connection.url):
-            for attempt in Retrying(**_retries(call, self.policy)):
+            for attempt in Retrying(**_retries(call, self.policy, self.connection.url)):
                 with attempt:
                     return self._once(call)
         raise AssertionError("tenacity either returns or raises")
@@ -244,7 +260,7 @@ class Transport:
 
     def _lines(self, call: Call[None], stack: ExitStack) -> Iterator[str]:
         with _in_our_words(self.connection.url):
-            for attempt in Retrying(**_retries(call, self.policy)):
+            for attempt in Retrying(**_retries(call, self.policy, self.connection.url)):
                 with attempt:
                     response = self._http.send(_request(self._http, call, None), stream=True)
                     stack.callback(response.close)
@@ -319,7 +335,7 @@ class AsyncTransport:
 
     async def _send(self, call: Call[T]) -> T:
         with _in_our_words(self.connection.url):
-            async for attempt in AsyncRetrying(**_retries(call, self.policy)):
+            async for attempt in AsyncRetrying(**_retries(call, self.policy, self.connection.url)):
                 with attempt:
                     return await self._once(call)
         raise AssertionError("tenacity either returns or raises")
@@ -341,7 +357,7 @@ class AsyncTransport:
 
     async def _lines(self, call: Call[None], stack: AsyncExitStack) -> AsyncIterator[str]:
         with _in_our_words(self.connection.url):
-            async for attempt in AsyncRetrying(**_retries(call, self.policy)):
+            async for attempt in AsyncRetrying(**_retries(call, self.policy, self.connection.url)):
                 with attempt:
                     response = await self._http.send(_request(self._http, call, None), stream=True)
                     stack.push_async_callback(response.aclose)
