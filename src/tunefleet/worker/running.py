@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.1
 _SETTLED: Final = frozenset({"durable", "failed"})
 _SUSPEND_GRACE_S: Final = 5.0
+_CANCEL_PAUSE_S: Final = 2.0
+"""Pause before a cancel is tried again that a full disk did not let through."""
 _ENDING_S: Final = 120.0
 """How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time."""
 
@@ -60,6 +62,7 @@ class JobRun:
         self.record = record
         self.handle = found
         self._cancelled_at: float | None = None
+        self._cancel_from = 0.0
         self._timed_out = False
 
     @property
@@ -112,13 +115,14 @@ class JobRun:
 
     def end(self, handle: Handle, *, grace_s: float) -> None:
         """End the job and wait until it is gone; whatever it leaves is not read."""
-        handle.cancel(grace_s)
+        asked = self._cancel(handle, grace_s)
         deadline = time.monotonic() + grace_s + _ENDING_S
         while handle.poll() is None:
             if time.monotonic() > deadline:
                 logger.error("The job of task %s does not end.", self.record.offer.task_id)
                 return
             time.sleep(_POLL_S)
+            asked = asked or self._cancel(handle, grace_s)
 
     def _adoptable(self) -> Handle | None:
         handle = self.handle
@@ -171,14 +175,12 @@ class JobRun:
 
     def _obey(self, handle: Handle) -> None:
         self._heed_cancel()
-        if self.cancelled and self._cancelled_at is None:
+        if self.cancelled and self._cancelled_at is None and self._cancel(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
-            handle.cancel(self.record.offer.grace_s)
         limit_s = (self.record.offer.spec.get("limits") or {}).get("max_runtime_s")
         if limit_s and not self._timed_out and time.time() - (self.record.started_at or time.time()) > limit_s:
-            self._timed_out = True
-            handle.cancel(self.record.offer.grace_s)
+            self._timed_out = self._cancel(handle, self.record.offer.grace_s)
         for command in self._mailbox.take_commands():
             self._site.outbox.outcome(self._carry_out(handle, command))
 
@@ -186,8 +188,25 @@ class JobRun:
         desired = self._mailbox.desired
         if desired is None or desired.action != "cancel" or self.cancelled:
             return
-        self._note(cancel_generation=desired.generation)
+        try:
+            self._note(cancel_generation=desired.generation)
+        except MachineError as error:
+            # After a crash the server says it again; a full disk is no reason to go on with what nobody wants.
+            logger.warning("%s", error)
+            self.record = self.record.model_copy(update={"cancel_generation": desired.generation})
         self._site.outbox.reach(Reached(token=self.record.offer.token, generation=desired.generation))
+
+    def _cancel(self, handle: Handle, grace_s: float) -> bool:
+        """Ask the job to end; `False` if that could not be noted in its folder, and is to be tried again."""
+        if time.monotonic() < self._cancel_from:
+            return False
+        try:
+            handle.cancel(grace_s)
+        except OSError as error:
+            logger.warning("Task %s cannot be cancelled yet, trying again: %s", self.record.offer.task_id, error)
+            self._cancel_from = time.monotonic() + _CANCEL_PAUSE_S
+            return False
+        return True
 
     def _carry_out(self, handle: Handle, command: Command) -> CommandOutcome:
         try:

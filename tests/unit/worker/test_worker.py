@@ -193,6 +193,29 @@ def test_records_that_the_server_lacks_are_shipped_again(world: World) -> None:
     assert (left.cursors, left.offsets, left.log_offset) == ({}, {}, 5)
 
 
+def test_a_cancel_gets_through_once_a_full_disk_has_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tunefleet.worker.running._CANCEL_PAUSE_S", 0.01)
+    token = world.server.offer()
+    with Running(world) as running:
+        job = world.job()
+        cancel, tries = job.cancel, []
+
+        def sometimes(grace_s: float) -> None:
+            tries.append(grace_s)
+            if len(tries) < 3:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            cancel(grace_s)
+
+        def full(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(job, "cancel", sometimes)
+        monkeypatch.setattr(running.state, "keep", full)
+        world.server.want(token, "cancel")
+        assert world.server.finished(token).outcome == "cancelled"
+    assert len(tries) == 3
+
+
 def test_a_full_disk_at_the_very_end_keeps_no_attempt(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
