@@ -154,7 +154,8 @@ def command_line_page() -> str:
         "# Command line\n",
         "<!-- Written by `make docs` from src/tunefleet/cli; edit the docstrings there. -->\n",
         "Every command takes `--help`. Where an id is wanted, its first characters are enough. How a command ended is",
-        "in its [exit code](exit-codes.md).\n",
+        "in its [exit code](exit-codes.md). Every command takes `--json` but two: `worker` prints nothing but its log,",
+        "and `completion` prints a script.\n",
     ]
     panel = ""
     for entry in Root.table:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from tunefleet.cli.console import err, say
+from tunefleet.cli.console import err, print_json, say
 from tunefleet.cli.fleet import LocalFleet
 
 
@@ -21,6 +23,9 @@ def up(
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 lets others in, with a key.")] = None,
     keep_jobs: Annotated[bool, typer.Option("--keep-jobs", help="At the end, leave running trainings alive.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Once it is up, print where as one JSON object, and nothing else.")
+    ] = False,
 ) -> None:
     """Start a server and a worker on this machine, and keep them running until Ctrl-C.
 
@@ -30,11 +35,28 @@ def up(
     fleet = LocalFleet(data, host=host, port=port)
     with _ending(fleet) as asked:
         fleet.start()
-        _greet(fleet)
+        if as_json:
+            print_json(_described(fleet))
+        else:
+            _greet(fleet)
+        # Whoever started this reads it in a pipe, now.
+        sys.stdout.flush()
         asked.wait()
-        say("Stopping; Ctrl-C again ends at once.", style="dim")
+        if not as_json:
+            say("Stopping; Ctrl-C again ends at once.", style="dim")
         fleet.stop(keep_jobs=keep_jobs)
-    say("Stopped.")
+    if not as_json:
+        say("Stopped.")
+
+
+def _described(fleet: LocalFleet) -> dict[str, Any]:
+    return {
+        "url": fleet.url,
+        "login_url": fleet.login_link(),
+        "data": str(fleet.data),
+        "logs": str(fleet.logs),
+        "pid": os.getpid(),
+    }
 
 
 def _greet(fleet: LocalFleet) -> None:

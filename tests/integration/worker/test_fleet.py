@@ -159,6 +159,24 @@ def test_a_database_that_is_none_is_said_in_the_servers_words(tmp_path: Path, fr
         LocalFleet(tmp_path, port=free_port(), environment=QUIET, save_client=False).start()
 
 
+def test_a_second_fleet_tells_where_it_is_in_json_and_gives_the_saved_server_back(
+    tmp_path: Path, up: Callable[..., Up], free_port: Callable[[], int]
+) -> None:
+    home, port = tmp_path / "home", free_port()
+    home.mkdir()
+    before = {"url": "http://127.0.0.1:1", "key": "tf_first"}
+    (home / "client.json").write_text(json.dumps(before))
+    fleet = up(tmp_path / "data", port, "--json")
+    told = json.loads(fleet.until("}\n"))
+    assert (told["url"], told["pid"]) == (f"http://127.0.0.1:{port}", fleet.process.pid)
+    assert (told["data"], told["logs"]) == (str(tmp_path / "data"), str(tmp_path / "data" / "logs"))
+    assert "/login?code=" in told["login_url"]
+    assert json.loads((home / "client.json").read_text())["url"] == told["url"]
+    assert fleet.end() == 0
+    assert json.loads(fleet.said) == told
+    assert json.loads((home / "client.json").read_text()) == before
+
+
 def test_killed_children_are_started_again_and_work_goes_on(tmp_path: Path, free_port: Callable[[], int]) -> None:
     fleet = LocalFleet(tmp_path / "data", port=free_port(), environment=QUIET, save_client=False)
     with fleet, Client(fleet.url, fleet.key, patience_s=20) as client:
