@@ -92,6 +92,9 @@ def test_a_wrong_command_line_is_told_apart(capsys: pytest.CaptureFixture[str]) 
     assert "Did you mean 'submit'" in capsys.readouterr().err
     assert main.run(["ls", "--statos", "x"]) == ExitCode.USAGE
     assert main.run(["submit"]) == ExitCode.USAGE
+    capsys.readouterr()
+    assert main.run(["ls", "--status", "bogus"]) == ExitCode.USAGE
+    assert "'queued', 'dispatched', 'running'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
