@@ -117,12 +117,19 @@ class JobHandle:
         with self._lock:
             if self._cancelling is not None or self.poll() is not None:
                 return
-            # On disk first: whoever adopts the job after us must not take its end for a crash.
-            write_json(self.folder.cancel_json, {"launch": self.job.launch, "at": time.time()}, sync=True)
+            self._note_cancel()
             self._cancelling = threading.Thread(
                 target=self._end_it, args=(grace_s,), name=f"cancel-{self.job.job_id}", daemon=True
             )
             self._cancelling.start()
+
+    def _note_cancel(self) -> None:
+        """Write it down first: whoever adopts the job after us must not take its end for a crash."""
+        try:
+            write_json(self.folder.cancel_json, {"launch": self.job.launch, "at": time.time()}, sync=True)
+        except OSError as error:
+            # A full disk is a reason to cancel, not one to go on.
+            logger.warning("job(%s) is cancelled, and that could not be noted: %s", self.job.job_id, error)
 
     def acknowledge(self) -> None:
         """Note on disk that the end was read; `Supervisor.adopt` does not return the job any more."""

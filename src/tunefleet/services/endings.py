@@ -17,7 +17,7 @@ FIRST_BACKOFF_S: Final = 5.0
 MAX_BACKOFF_S: Final = 300.0
 CORDON_S: Final = 600.0
 STRIKES: Final = 3
-"""Offers of one kind in vain, one after the other, after which a worker gets none for a while."""
+"""Times, one after the other, that offers of one kind were made in vain, after which a worker gets none for a while."""
 
 Ending = tuple[AttemptRow, TaskReason, str | None]
 
@@ -53,17 +53,22 @@ def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: flo
     """Void offers that were not accepted; it costs the task nothing, and the worker a pause."""
     end(connection, [(offer, TaskReason.NOT_ACCEPTED, None) for offer in offers], now)
     counts = {(void.task_id, void.worker_id): void.count for void in queue.void_offers_of(connection, _tasks(offers))}
-    strikes = {(c.worker_id, c.kind): c.strikes for c in queue.all_cordons(connection)}
     for offer in offers:
         count = counts.get((offer.task_id, offer.worker_id), 0) + 1
         pause_s = min(FIRST_BACKOFF_S * 2.0 ** (count - 1), MAX_BACKOFF_S)
         queue.put_void_offer(connection, VoidOffer(offer.task_id, offer.worker_id, count, now + pause_s))
-        key = (offer.worker_id, offer.kind)
-        strikes[key] = strikes.get(key, 0) + 1
-        queue.put_cordon(connection, Cordon(*key, strikes[key], now + CORDON_S))
-        if strikes[key] == STRIKES:
-            data = {"kind": offer.kind, "for_s": CORDON_S}
-            events.append(connection, [Event("worker.cordoned", now, worker_id=offer.worker_id, data=data)])
+    # Once for all offers that ran out together: a worker that stood still for a moment is not three times to blame.
+    for worker_id, kind in sorted({(offer.worker_id, offer.kind) for offer in offers}):
+        _strike(connection, worker_id, kind, now)
+
+
+def _strike(connection: Connection, worker_id: str, kind: str, now: float) -> None:
+    before = {(c.worker_id, c.kind): c.strikes for c in queue.all_cordons(connection)}
+    strikes = before.get((worker_id, kind), 0) + 1
+    queue.put_cordon(connection, Cordon(worker_id, kind, strikes, now + CORDON_S))
+    if strikes == STRIKES:
+        data = {"kind": kind, "for_s": CORDON_S}
+        events.append(connection, [Event("worker.cordoned", now, worker_id=worker_id, data=data)])
 
 
 def _tasks(offers: Sequence[AttemptRow]) -> list[str]:

@@ -154,8 +154,8 @@ async def test_after_three_void_offers_a_worker_is_cordoned_for_the_kind(lab: La
     worker = await lab.online(want={"light": 8, "job": 1})
     for _ in range(3):
         await lab.submit()
-    assert len(await worker.offers()) == 3
-    await lab.sweep(lab.core.settings.accept_within_s + 2, alive=(worker,))
+        assert await worker.offers()
+        await lab.sweep(lab.core.settings.accept_within_s + 2, alive=(worker,))
     kinds = [e.kind for e in await events.after(lab.core, lab.admin, 0)]
     assert kinds.count("worker.cordoned") == 1
     fresh = await lab.submit()
@@ -166,6 +166,16 @@ async def test_after_three_void_offers_a_worker_is_cordoned_for_the_kind(lab: La
     assert [offer.task_id for offer in await worker.offers()] == [training]
     worker.session = "s2"
     await worker.register()
+    assert fresh in {offer.task_id for offer in await worker.offers()}
+
+
+async def test_offers_that_run_out_together_count_once(lab: Lab) -> None:
+    worker = await lab.online()
+    for _ in range(5):
+        await lab.submit()
+    assert len(await worker.offers()) == 5
+    await lab.sweep(lab.core.settings.accept_within_s + 2, alive=(worker,))
+    fresh = await lab.submit()
     assert fresh in {offer.task_id for offer in await worker.offers()}
 
 
