@@ -21,7 +21,7 @@ from typing import IO, Final, NoReturn
 
 from filelock import FileLock, Timeout
 
-from tunefleet.artifacts.files import CHUNK_BYTES, disk_free, fsync_dir, hash_file
+from tunefleet.artifacts.files import CHUNK_BYTES, disk_free, fsync_dir
 from tunefleet.artifacts.manifest import is_digest
 from tunefleet.errors import ArtifactError, ConflictError, MachineError, NotFoundError, OffsetConflict, TooLargeError
 
@@ -127,31 +127,6 @@ class BlobStore:
                 hint="Free some space or remove old artifacts.",
             )
         return Upload(digest=digest, part=part, target=self._path(digest), lock=lock, total=total)
-
-    def put_file(self, source: Path) -> tuple[str, int]:
-        """Copy a local file into the store.
-
-        Args:
-            source: The file.
-
-        Returns:
-            Digest and length in bytes.
-
-        Raises:
-            ArtifactError: If the file changed meanwhile.
-            ConflictError: If somebody else is writing the same file.
-            MachineError: If the disk is full.
-        """
-        digest, size_bytes = hash_file(source)
-        if self.has(digest):
-            return digest, size_bytes
-        with self.append(digest, self.partial_size(digest), size_bytes) as upload, source.open("rb") as file:
-            file.seek(upload.offset)
-            while chunk := file.read(CHUNK_BYTES):
-                upload.write(chunk)
-            if not upload.finish():
-                raise ArtifactError(f"{str(source)!r} changed while it was read.")
-        return digest, size_bytes
 
     def delete(self, digest: str) -> bool:
         """Remove a file and what an upload of it left.
