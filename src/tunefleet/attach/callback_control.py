@@ -10,6 +10,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from .board import SAVING, Command, CommandBoard
 from .callback_checkpoint import CheckpointCallback
 from .control import ControlServer
+from .ranks import Decider, Solo, decider_for
 from .session import JobSession
 
 logger = logging.getLogger(__name__)
@@ -34,12 +35,14 @@ class ControlCallback(TrainerCallback):
         self._board = board
         self._server = server
         self._checkpoints = checkpoints
+        self._decider: Decider = Solo(board)
         self._stopping = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Open the control port."""
+        self._decider = decider_for(self._board)
         if not state.is_world_process_zero:
             return
         self._board.open()
@@ -54,9 +57,8 @@ class ControlCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Carry out what was asked for during the step."""
-        if self._board.armed:
-            for command in self._board.take():
-                self._act(command, state, control)
+        for command in self._decider.due(state.global_step):
+            self._act(command, state, control)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -69,6 +69,8 @@ class TaskReason(StrEnum):
     KILLED = "killed"
     CRASHED = "crashed"
     TIMEOUT = "timeout"
+    STALLED = "stalled"
+    DIVERGED = "diverged"
     WORKER_LOST = "worker_lost"
 
 
@@ -109,6 +111,8 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     TaskReason.KILLED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.CRASHED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.TIMEOUT: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.STALLED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.DIVERGED: Outcome(_S.FAILED),
     TaskReason.WORKER_LOST: Outcome(_S.FAILED, RetryBudget.LOST),
 }
 

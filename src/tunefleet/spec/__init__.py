@@ -12,7 +12,15 @@ from tunefleet.spec.echo import EchoData
 from tunefleet.spec.edit import deep_set, override_document, parse_value
 from tunefleet.spec.model import ModelSource, ModelSpec, TransformersSpec
 from tunefleet.spec.paths import BUILTIN_PREFIX, LocalPath, local_paths
-from tunefleet.spec.policy import CheckpointSpec, EvaluateSpec, LimitsSpec, OutputSpec, RetrySpec
+from tunefleet.spec.policy import (
+    CheckpointLoadSpec,
+    CheckpointSpec,
+    EvaluateSpec,
+    LimitsSpec,
+    OutputSpec,
+    PredictionsSpec,
+    RetrySpec,
+)
 from tunefleet.spec.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
 from tunefleet.spec.schema import json_schema
 from tunefleet.spec.tasks import (
@@ -33,6 +41,7 @@ __all__ = [
     "BUILTIN_PREFIX",
     "TASK_KINDS",
     "BaseTaskSpec",
+    "CheckpointLoadSpec",
     "CheckpointSpec",
     "DataSource",
     "EarlyStoppingSpec",
@@ -51,6 +60,7 @@ __all__ = [
     "ModelSource",
     "ModelSpec",
     "OutputSpec",
+    "PredictionsSpec",
     "QuantizationSpec",
     "ResourcesSpec",
     "RetrySpec",

@@ -149,6 +149,10 @@ class TrainingData(Block):
     """Between prompt and response."""
     max_samples: PositiveInt | None = None
     """Use at most this many rows."""
+    streaming: bool = False
+    """Read rows as the training goes, without loading them all; needs `training.max_steps`."""
+    shuffle_buffer: PositiveInt = 10_000
+    """With `streaming`: rows among which the next one is drawn."""
     eval: EvalSpec | None = None
     """Rows that are held out."""
 

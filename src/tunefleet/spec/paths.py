@@ -50,6 +50,6 @@ def local_paths(spec: BaseTaskSpec) -> list[LocalPath]:
         found.append(LocalPath(source.pointer, source.value, "dataset", required=source.kind == "file"))
     if spec.data.eval is not None and spec.data.eval.path is not None:
         found.append(LocalPath("data.eval.path", spec.data.eval.path, "dataset", required=True))
-    if spec.checkpoint is not None:
+    if spec.checkpoint.load is not None:
         found.append(LocalPath("checkpoint.load.path", spec.checkpoint.load.path, "model", required=True))
     return [path for path in found if not path.value.startswith(BUILTIN_PREFIX)]

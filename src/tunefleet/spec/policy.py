@@ -21,7 +21,7 @@ from tunefleet.spec.data import LocalName
 
 Folder = Annotated[RelativePath, AfterValidator(lambda name: name.rstrip("/"))]
 """A file or a folder, with or without a slash at its end."""
-RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "timeout"]
+RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "timeout", "stalled"]
 """The reasons of `lifecycle.task` that are charged to `retry.max_attempts`."""
 
 
@@ -71,10 +71,17 @@ class CheckpointLoadSpec(Block):
 
 
 class CheckpointSpec(Block):
-    """`spec.checkpoint`: where the weights start from."""
+    """`spec.checkpoint`: where the weights start from, and how checkpoints are kept."""
 
-    load: CheckpointLoadSpec
+    load: CheckpointLoadSpec | None = None
     """Weights to start from; optimizer and step count start anew."""
+    compress: Literal["none", "zstd"] = "none"
+    """Compress the checkpoints that are kept; in the background, after the save."""
+    asynchronous: bool = False
+    """Write checkpoints in the background from a copy in memory, so that a save stops the training for less."""
+    upload: bool = True
+    """Send the newest whole and the best checkpoint to the server in the background, so that another worker can go on
+    from them."""
 
 
 class RetrySpec(Block):
@@ -91,6 +98,7 @@ class RetrySpec(Block):
         "killed",
         "crashed",
         "timeout",
+        "stalled",
     )
     """Reasons that are worth another try."""
 
@@ -102,6 +110,8 @@ class LimitsSpec(Block):
     """Seconds that one attempt may run."""
     max_queue_s: PositiveFloat | None = None
     """Seconds that the task may wait for a worker."""
+    stall_after_s: PositiveFloat = 600.0
+    """Seconds without a journal record after which a running job counts as stalled; see `on_stall`."""
 
 
 class EvaluateSpec(Block):
@@ -109,5 +119,18 @@ class EvaluateSpec(Block):
 
     answers: NaturalInt = 0
     """How many held-out prompts are answered."""
+    max_new_tokens: PositiveInt = 128
+    """Longest answer, in tokens."""
+
+
+class PredictionsSpec(Block):
+    """`spec.predictions`: sample answers to held-out prompts at the evaluations during the training."""
+
+    enabled: bool = True
+    """Whether they are made; the block being there turns them on."""
+    sample_count: PositiveInt = 5
+    """How many held-out prompts are answered."""
+    sample_frequency: PositiveInt | Literal["eval", "epoch"] = "eval"
+    """At every evaluation (`eval`), at the ends of epochs (`epoch`), or at every N-th evaluation."""
     max_new_tokens: PositiveInt = 128
     """Longest answer, in tokens."""

@@ -99,14 +99,9 @@ REFUSED: Final[dict[str, Refusal]] = {
     "task": _only_for("agent"),
     "agent": _only_for("agent"),
     # ours, of later versions
-    "on_oom": _later("use a smaller training.batch_size with more training.gradient_accumulation_steps"),
-    "on_stall": _later("use limits.max_runtime_s"),
-    "on_nan": _later(),
     "federation": _later(),
     "trainer": _later(),
-    "predictions": _later("use evaluate.answers"),
     "engine": _later(),
-    "resources.processes": _later(),
     "resources.nodes": _later(),
     # model
     "model.vllm": _INFERENCE,
@@ -170,7 +165,6 @@ REFUSED: Final[dict[str, Refusal]] = {
     "output.destination.retries": _RESULTS,
     "output.destination.retryBackoffSec": _RESULTS,
     # checkpoint
-    "checkpoint.compress": _later(),
     "checkpoint.load.uri": Refusal("is written elsewhere", "use checkpoint.load.path"),
     "checkpoint.load.taskId": _LOAD,
     "checkpoint.load.task_id": _LOAD,

@@ -111,6 +111,8 @@ class ResourcesSpec(Block):
         int, only(1, "a task cannot be split into replicas in this version", "leave it out, or write 1")
     ] = 1
     """Always 1: a task runs once, on one worker."""
+    processes: PositiveInt = 1
+    """Ranks of the training on one worker, started by torchrun; with GPUs, as many as `hardware.gpu.count`."""
     estimated_load: NaturalInt = Field(default=0, alias="estimatedLoad")
     """A note for people; it is stored and shown, and nothing is decided by it."""
     hardware: HardwareSpec = HardwareSpec()

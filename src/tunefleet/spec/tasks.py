@@ -11,7 +11,7 @@ from tunefleet.spec.base import Block, NotBool, many_wrong
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.echo import EchoData
 from tunefleet.spec.model import AttentionName, ModelSpec
-from tunefleet.spec.policy import CheckpointSpec, EvaluateSpec, LimitsSpec, OutputSpec, RetrySpec
+from tunefleet.spec.policy import CheckpointSpec, EvaluateSpec, LimitsSpec, OutputSpec, PredictionsSpec, RetrySpec
 from tunefleet.spec.resources import ResourcesSpec
 from tunefleet.spec.training import LoraTrainingSpec, TrainingSpec
 
@@ -69,10 +69,21 @@ class TrainingTaskSpec(BaseTaskSpec):
     """What it is trained on."""
     training: TrainingSpec = TrainingSpec()
     """How it is trained."""
-    checkpoint: CheckpointSpec | None = None
-    """Weights to start from."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+    """Weights to start from, and how checkpoints are kept."""
     evaluate: EvaluateSpec = EvaluateSpec()
     """Sample answers before and after."""
+    predictions: PredictionsSpec | None = None
+    """Sample answers at the evaluations during the training."""
+    on_oom: Literal["fail", "halve_batch"] = "halve_batch"
+    """When the memory does not suffice: fail, or go on from the last checkpoint with half the batch and twice the
+    accumulation, so that the effective batch stays."""
+    on_nan: Literal["stop", "rollback", "ignore"] = "stop"
+    """When the loss is not a number or diverges: stop with an error, go back to the last good checkpoint with half the
+    learning rate, or go on."""
+    on_stall: Literal["keep", "restart", "fail"] = "keep"
+    """When the job writes no journal record for `limits.stall_after_s`: only show it, restart it from its newest
+    checkpoint, or fail."""
 
     @property
     def requires_code(self) -> bool:

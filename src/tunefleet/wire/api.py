@@ -124,6 +124,10 @@ class TaskView(Message):
     queued_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    desired: Literal["run", "pause", "cancel"] = "run"
+    """What was asked of it; a running task that is wanted paused ends its step and saves first."""
+    stalled_since: datetime | None = None
+    """Since when a running task has written no journal record, if that is longer than `limits.stall_after_s`."""
     progress: ProgressView | None = None
 
 
@@ -349,6 +353,77 @@ class LoginCode(Message):
 
     code: str
     url: str
+
+
+class CommandRequest(Body):
+    """Body of `POST /tasks/{id}/commands`: ask a running task for something.
+
+    Args:
+        command: A `wire.control.ControlCommand` value.
+        data: What it needs; only `set` needs something (`wire.control.SetData`).
+        command_id: Makes a repetition harmless; by default a new one.
+    """
+
+    command: str
+    data: dict[str, Any] = Field(default_factory=dict)
+    command_id: str | None = Field(default=None, min_length=1, max_length=100)
+
+
+class CommandView(Message):
+    """A command and what became of it.
+
+    Args:
+        state: `pending` (on its way), `acknowledged` (the job has it), `applied` at `step`, `durable` (its checkpoint
+            is whole), `failed`.
+    """
+
+    id: str
+    task_id: str
+    command: str
+    data: dict[str, Any] = Field(default_factory=dict)
+    state: Literal["pending", "acknowledged", "applied", "durable", "failed"]
+    step: int | None = None
+    checkpoint: str | None = None
+    message: str | None = None
+    owner: str
+    created_at: datetime
+    updated_at: datetime
+
+
+class ResumeRequest(Body):
+    """Body of `POST /tasks/{id}/resume`; a final task gets a new one linked to it.
+
+    Args:
+        from_step: The step of a checkpoint, `best`, or None for the newest.
+    """
+
+    from_step: int | Literal["best"] | None = None
+
+
+class CheckpointView(Message):
+    """A whole checkpoint of a task.
+
+    Args:
+        step: Its step.
+        name: `checkpoint-<step>`.
+        size_bytes: Of its files together.
+        stall_s: How long the training stood still for it.
+        best: Whether it had the lowest held-out loss when it was saved.
+        eval_loss: The held-out loss at its step, if one was measured.
+        artifact: Name of the artifact that holds it; null while only its worker has it.
+        resumable: Whether a resume from it can work now.
+    """
+
+    step: int
+    name: str
+    digest: str
+    size_bytes: int
+    stall_s: float = 0.0
+    best: bool = False
+    eval_loss: float | None = None
+    artifact: str | None = None
+    resumable: bool = True
+    at: datetime
 
 
 class PruneRequest(Body):

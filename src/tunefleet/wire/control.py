@@ -17,6 +17,27 @@ class ControlCommand(StrEnum):
     SAVE_CHECKPOINT = "save_checkpoint"
     SAVE_AND_STOP = "save_and_stop"
     ABORT = "abort"
+    PAUSE = "pause"
+    EVALUATE = "evaluate"
+    SET = "set"
+
+
+class SetData(Message):
+    """`data` of a `set`: at least one of these; each survives a resume (`overrides.json`).
+
+    Args:
+        learning_rate: New peak rate: the scheduler's base rates are scaled, its shape stays.
+        logging_steps: Steps between two points of the series.
+        save_steps: Steps between two checkpoints.
+        eval_steps: Steps between two evaluations.
+        max_steps: Where the training ends; raising it counts from the next resume on, lowering it at once.
+    """
+
+    learning_rate: float | None = Field(default=None, gt=0)
+    logging_steps: int | None = Field(default=None, ge=1)
+    save_steps: int | None = Field(default=None, ge=1)
+    eval_steps: int | None = Field(default=None, ge=1)
+    max_steps: int | None = Field(default=None, ge=1)
 
 
 class ControlRequest(Message):

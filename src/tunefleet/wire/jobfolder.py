@@ -6,6 +6,8 @@ shipped.json            how far it was delivered         exit.json     how the p
 lock                    held by every process of the job
 checkpoints/checkpoint-<step>/ + manifest.json           superseded/   checkpoints beyond a resume
 final_lora/ | final_model/                               responses.json   the executor's result
+overrides.json          what `set` has changed           keep.json       checkpoints that retention must leave
+control/                commands as files, where there is no port
 """
 
 from __future__ import annotations
@@ -81,6 +83,16 @@ class JobFolder:
         return self.root / "commands.json"
 
     @property
+    def overrides_json(self) -> Path:
+        """What `set` has changed so far; a resume applies it."""
+        return self.root / "overrides.json"
+
+    @property
+    def keep_json(self) -> Path:
+        """Checkpoints that retention must leave (`Keep`); written by who supervises, read by the trainer."""
+        return self.root / "keep.json"
+
+    @property
     def end_json(self) -> Path:
         """How the newest launch ended, written once its supervisor's owner has taken note."""
         return self.root / "end.json"
@@ -106,6 +118,8 @@ class Job(Message):
         endpoint_dir: Where the control callback writes its endpoint folder.
         env: Variables that the process gets on top of the scrubbed environment.
         gpus: UUIDs of the GPUs that the process may see.
+        processes: Ranks; more than one are started by torchrun.
+        from_step: Resume from the checkpoint of this step, not from the newest; what lies beyond is superseded.
         log_base: Where the attempt's log begins in `train.log`; filled in at the launch.
     """
 
@@ -122,6 +136,7 @@ class Job(Message):
     env: dict[str, str] = Field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     processes: int = 1
+    from_step: int | None = None
     log_base: int = 0
 
 
@@ -140,9 +155,21 @@ class JobStatus(Message):
     pid: int
     intent: Literal["stop", "pause", "abort"] | None = None
     error: str | None = None
-    error_kind: Literal["input", "oom", "disk", "network", "bug"] | None = None
+    error_kind: Literal["input", "oom", "disk", "network", "diverged", "bug"] | None = None
     traceback: str | None = None
     values: dict[str, float | str] = Field(default_factory=dict)
+
+
+class Keep(Message):
+    """`keep.json`: names of checkpoints that must not be deleted now.
+
+    Args:
+        uploading: They are being read.
+        pinned: Somebody wants to keep them.
+    """
+
+    uploading: tuple[str, ...] = ()
+    pinned: tuple[str, ...] = ()
 
 
 class JobProcess(Message):

@@ -161,6 +161,20 @@ class InputRef(Message):
     name: str
 
 
+class ResumeFrom(Message):
+    """Where an attempt is to go on.
+
+    Args:
+        step: The checkpoint's step; None means the newest valid one that the worker has or can fetch.
+        exact: Go back to `step` even where the worker has a newer one.
+        checkpoint: The uploaded checkpoint, for a worker that does not have it; None if there is none.
+    """
+
+    step: int | None = None
+    exact: bool = False
+    checkpoint: InputRef | None = None
+
+
 class Offer(Message):
     """One attempt of a task, offered to one worker.
 
@@ -171,6 +185,7 @@ class Offer(Message):
         spec: The task's validated spec, JSON.
         inputs: For each pointer into the spec (such as `data.path`) the artifact to put in its place.
         grace_s: How long a cancelled job has to end before SIGTERM.
+        resume: Where it goes on, if the task has run before.
     """
 
     token: str
@@ -183,6 +198,7 @@ class Offer(Message):
     inputs: dict[str, InputRef] = Field(default_factory=dict)
     slot_class: SlotClass = "job"
     grace_s: float = 30.0
+    resume: ResumeFrom | None = None
 
 
 class Desired(Message):

@@ -14,7 +14,7 @@ from tunefleet.programs import base_model
 from tunefleet.programs.archives import opened
 from tunefleet.programs.train import adapter, model
 from tunefleet.programs.train.hardware import Kernels
-from tunefleet.spec import CheckpointSpec, LoraSftSpec, QuantizationSpec, TrainingTaskSpec
+from tunefleet.spec import CheckpointLoadSpec, LoraSftSpec, QuantizationSpec, TrainingTaskSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ def locate_base(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Pa
         revision=named.revision,
         trust_remote_code=spec.model.trust_remote_code,
     )
-    if spec.checkpoint is None:
+    if spec.checkpoint.load is None:
         return Base(source)
-    folder = _checkpoint_folder(spec.checkpoint, inputs, workspace)
+    folder = _checkpoint_folder(spec.checkpoint.load, inputs, workspace)
     if isinstance(spec, LoraSftSpec):
         return Base(source, str(folder))
     return Base(replace(source, path=str(folder), revision=None))
@@ -95,8 +95,7 @@ def _quantization(wanted: QuantizationSpec | None) -> model.Quantization | None:
     )
 
 
-def _checkpoint_folder(checkpoint: CheckpointSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
-    load = checkpoint.load
+def _checkpoint_folder(load: CheckpointLoadSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
     path = Path(inputs.get("checkpoint.load.path", load.path)).expanduser()
     folder = path if load.archive_format == "none" else opened(path, workspace)
     if load.subdir is not None:
