@@ -16,6 +16,8 @@ DEV_READY := $(VENV)/.ready-dev-$(KEY)
 BENCH_READY := $(VENV)/.ready-bench-$(KEY)
 
 ROUNDS ?= 20
+# Most tests wait for processes, so two at a time take about half as long. TESTERS=0 runs them in one process.
+TESTERS ?= 2
 ARGS ?=
 
 # Tests run several processes at once.
@@ -32,13 +34,13 @@ demo: $(RUN_READY) ## set everything up, then fine-tune a model with LoRA on thi
 .PHONY: test
 test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage must be 85 % or more
 	@rm -f .coverage .coverage.*
-	@$(BIN)/coverage run -m pytest $(ARGS)
+	@$(BIN)/coverage run -m pytest -n $(TESTERS) --dist loadfile $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
 .PHONY: unit
 unit: $(DEV_READY) ## run the quick tests only, without coverage
-	@$(BIN)/python -m pytest tests/unit -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile tests/unit -m "not slow" $(ARGS)
 
 .PHONY: check
 check: $(DEV_READY) ## run all static checks; a failing one does not hide the next
