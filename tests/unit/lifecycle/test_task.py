@@ -54,7 +54,7 @@ def test_a_retry_leads_to_the_queue_only_where_there_is_a_budget(reason: TaskRea
         assert move(status, reason, retry=True) is OUTCOMES[reason].status
 
 
-@pytest.mark.parametrize("status", FINAL)
+@pytest.mark.parametrize("status", sorted(FINAL))
 def test_an_illegal_change_names_both_ends(status: TaskStatus) -> None:
     with pytest.raises(IllegalTransition, match=f"{status.value} cannot become queued"):
         move(status, TaskReason.READY)
