@@ -80,6 +80,7 @@ class TaskRow(NamedTuple):
     started_at: float | None
     finished_at: float | None
     version: int
+    stalled_since: float | None = None
 
 
 class DocumentRow(NamedTuple):
@@ -114,6 +115,39 @@ class AttemptRow(NamedTuple):
     def open(self) -> bool:
         """Whether its token is still good for a finish."""
         return self.state in {"offered", "accepted"}
+
+
+class CommandRow(NamedTuple):
+    """What a running attempt was asked for, or a worker itself; `data` is JSON."""
+
+    id: str
+    task_id: str | None
+    attempt_id: str | None
+    worker_id: str
+    command: str
+    data: str
+    state: str
+    step: int | None
+    checkpoint: str | None
+    message: str | None
+    owner: str
+    created_at: float
+    updated_at: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more will become of it."""
+        return self.state in {"durable", "failed"}
+
+
+class ResumeRow(NamedTuple):
+    """Where the next attempt of a task begins."""
+
+    task_id: str
+    step: int | None
+    from_task_id: str | None
+    worker_id: str | None
+    bound: int
 
 
 class WorkerRow(NamedTuple):

@@ -41,6 +41,7 @@ _QUEUED: Final = text("status = 'queued'")
 _DELAYED: Final = text("status = 'queued' AND ready_at > 0")
 _EXPIRING: Final = text("status = 'queued' AND queue_deadline IS NOT NULL")
 _OPEN: Final = text("state IN ('offered', 'accepted')")
+_UNDER_WAY: Final = text("state IN ('pending', 'acknowledged', 'applied')")
 
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
@@ -138,6 +139,7 @@ tasks = Table(
     Column("started_at", Double),
     Column("finished_at", Double),
     Column("version", Integer, nullable=False),
+    Column("stalled_since", Double),
     Index("ix_tasks_queue", "requirement_key", "rank", sqlite_where=_QUEUED, postgresql_where=_QUEUED),
     Index("ix_tasks_delayed", "ready_at", sqlite_where=_DELAYED, postgresql_where=_DELAYED),
     Index("ix_tasks_expiring", "queue_deadline", sqlite_where=_EXPIRING, postgresql_where=_EXPIRING),
@@ -194,6 +196,42 @@ attempts = Table(
     Index("ix_attempts_open", "worker_id", sqlite_where=_OPEN, postgresql_where=_OPEN),
     sqlite_with_rowid=False,
 )
+
+commands = Table(
+    "commands",
+    metadata,
+    Column("id", String, primary_key=True),
+    Column("task_id", String, index=True),
+    Column("attempt_id", String),
+    Column("worker_id", String, nullable=False),
+    Column("command", String, nullable=False),
+    Column("data", Text, nullable=False),
+    Column("state", String, nullable=False),
+    Column("step", BigInteger),
+    Column("checkpoint", String),
+    Column("message", Text),
+    Column("owner", String, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Index("ix_commands_open", "worker_id", sqlite_where=_UNDER_WAY, postgresql_where=_UNDER_WAY),
+    sqlite_with_rowid=False,
+)
+"""What a running attempt was asked for, or a worker itself: then there is no task."""
+
+resumes = Table(
+    "resumes",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("step", BigInteger),
+    Column("from_task_id", String),
+    Column("worker_id", String),
+    Column("bound", Integer, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""Where the next attempt of a task begins, if not at the newest checkpoint that can be had.
+
+`from_task_id`: the task whose folder on `worker_id` holds the checkpoint; `bound`: nobody else has it.
+"""
 
 void_offers = Table(
     "void_offers",

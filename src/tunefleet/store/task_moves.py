@@ -27,7 +27,7 @@ _QUEUED: Final = TaskStatus.QUEUED.value
 _FINAL: Final = frozenset(status.value for status in lifecycle.FINAL)
 _COLUMNS: Final = (
     "status", "reason", "error", "attempts", "failures", "losses", "attempt_id", "worker_id", "desired", "generation",
-    "reached", "queue_deadline", "queued_at", "ready_at", "started_at", "finished_at", "version",
+    "reached", "queue_deadline", "queued_at", "ready_at", "started_at", "finished_at", "version", "stalled_since",
 )  # fmt: skip
 _UPDATE = Bulk(
     update(tasks).where(tasks.c.seq == bindparam("b_seq")).values({name: bindparam(f"b_{name}") for name in _COLUMNS}),
@@ -51,7 +51,7 @@ _CLOSE = Bulk(
 )
 _KINDS: Final = {
     TaskReason.READY: "task.queued",
-    TaskReason.RESUMED: "task.queued",
+    TaskReason.RESUMED: "task.resumed",
     TaskReason.OFFERED: "task.offered",
     TaskReason.STARTED: "task.started",
     TaskReason.PAUSED: "task.paused",
@@ -63,6 +63,7 @@ _INSERT_DOCUMENT = insert(task_documents)
 _FRESH: Final[dict[str, Any]] = {
     "error": None, "attempts": 0, "failures": 0, "losses": 0, "attempt_id": None, "worker_id": None, "desired": "run",
     "generation": 0, "reached": 0, "ready_at": 0.0, "started_at": None, "finished_at": None, "version": 0,
+    "stalled_since": None,
 }  # fmt: skip
 
 
@@ -152,7 +153,8 @@ def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[Ta
 
 def _moved(move: Move, now: float) -> TaskRow:
     status, reason = _target(move.task.status, move.reason, move.retry)
-    fixed: dict[str, Any] = {"status": status, "reason": reason, "version": move.task.version + 1}
+    version = move.task.version + 1
+    fixed: dict[str, Any] = {"status": status, "reason": reason, "version": version, "stalled_since": None}
     if status == _QUEUED:
         fixed |= {"attempt_id": None, "worker_id": None, "desired": "run", "started_at": None}
     elif status in _FINAL:

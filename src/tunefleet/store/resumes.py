@@ -1,0 +1,42 @@
+"""Where the next attempt of a task begins, if not at the newest checkpoint that can be had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from tunefleet.store.rows import ResumeRow
+from tunefleet.store.tables import attempts, resumes
+
+
+def put(connection: Connection, row: ResumeRow) -> None:
+    """Store where the next attempt of a task begins."""
+    delete_of_tasks(connection, [row.task_id])
+    connection.execute(insert(resumes).values(row._asdict()))
+
+
+def of_tasks(connection: Connection, task_ids: Sequence[str]) -> dict[str, ResumeRow]:
+    """Return where the next attempts of tasks begin, by task id; most begin nowhere special."""
+    if not task_ids:
+        return {}
+    rows = (ResumeRow(*row) for row in connection.execute(select(resumes).where(resumes.c.task_id.in_(list(task_ids)))))
+    return {row.task_id: row for row in rows}
+
+
+def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
+    """Forget where tasks were to begin."""
+    connection.execute(delete(resumes).where(resumes.c.task_id.in_(list(task_ids))))
+
+
+def last_workers(connection: Connection, task_seqs: Sequence[int]) -> dict[str, str]:
+    """Return which worker has the job folder of the newest attempt that was accepted, by task id."""
+    if not task_seqs:
+        return {}
+    mine = attempts.c.task_seq.in_(list(task_seqs)) & attempts.c.accepted_at.is_not(None)
+    newest = select(attempts.c.task_seq, func.max(attempts.c.number).label("number")).where(mine)
+    last = newest.group_by(attempts.c.task_seq).subquery()
+    query = select(attempts.c.task_id, attempts.c.worker_id).join(
+        last, (last.c.task_seq == attempts.c.task_seq) & (last.c.number == attempts.c.number)
+    )
+    return {task_id: worker_id for task_id, worker_id in connection.execute(query)}
