@@ -411,3 +411,26 @@ artifact_files = Table(
     Index("ix_artifact_files_digest", "digest"),
     sqlite_with_rowid=False,
 )
+
+training_jobs = Table(
+    "training_jobs",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("registered", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("resumed_from", String),
+    Column("checkpoint", String),
+    Column("updates", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What the training-agent protocol says of a task: how it was registered, and which parameters were changed since."""
+
+reported_lines = Table(
+    "reported_lines",
+    metadata,
+    Column("attempt_id", String, primary_key=True),
+    Column("task_id", String, nullable=False, index=True),
+    Column("lines", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""How many log lines an attempt has reported; a repetition is recognised by the number of its first line."""
