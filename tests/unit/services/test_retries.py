@@ -21,7 +21,7 @@ def row(**changes: object) -> TaskRow:
     given = dict.fromkeys(TaskRow._fields)
     given |= {
         "id": "task-1", "status": "running", "max_attempts": 3, "backoff_s": 10.0, "failures": 0, "losses": 0,
-        "retry_on": "bug,out_of_memory,network,killed,crashed,timeout", "desired": "run", "version": 1,
+        "retry_on": "bug,out_of_memory,network,killed,crashed,timeout,stalled", "desired": "run", "version": 1,
     }  # fmt: skip
     return TaskRow(**{**given, **changes})  # type: ignore[arg-type]
 

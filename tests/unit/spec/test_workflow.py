@@ -129,7 +129,7 @@ def test_json_is_a_document_too() -> None:
 def test_a_key_without_a_value_is_not_given() -> None:
     spec = parse_training(training="", output="{destination: }", checkpoint="null")
     assert spec.training.batch_size == 2
-    assert spec.checkpoint is None
+    assert spec.checkpoint.load is None
     assert "training" not in dump_task_spec(spec)
 
 
