@@ -66,6 +66,7 @@ class EndpointFolder:
             "hostname": identity.hostname(),
             "token": token,
             "job_folder": str(self._job_folder) if self._job_folder else None,
+            "ended_at": None,
         }
         write_json(self.path / "endpoint.json", endpoint, mode=0o600)
         return endpoint

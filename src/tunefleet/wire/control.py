@@ -1,4 +1,19 @@
-"""The control protocol of rank 0, and the files that make a job findable."""
+"""The control protocol of rank 0, and the files that make a job findable.
+
+Where there is no port (`enable_http=False`, or none could be bound) `endpoint.json` says `"port": 0`, and commands are
+files in the endpoint folder:
+
+1. The asker writes `control/<command>_<unix_ms>.json` (`CommandFile`), whole: under a name with a leading dot first,
+   then renamed. The file belongs to the user of the training, or to root.
+2. The trainer looks four times a second. What it takes gets `control/<same name without .json>.outcome.json`
+   (`CommandOutcomeFile`), first with `pending` (taken), then replaced as the command goes on, as on the port. A file
+   that is no command, or comes when the training has ended, gets an outcome `failed` with the reason.
+3. Both files stay: an outcome can be read after the end, until the folder is cleaned up. A command whose file waited
+   before the training's process started has failed.
+
+After the end `status.json` and `commands.json` (`{"commands": [CommandState…]}`) of the endpoint folder, or of the job
+folder where there is one, hold the last status and every outcome.
+"""
 
 from __future__ import annotations
 
@@ -69,11 +84,42 @@ class CommandState(Message):
     message: str | None = None
 
 
+class CommandFile(Message):
+    """`control/<command>_<unix_ms>.json`: a command where there is no port.
+
+    Args:
+        timestamp: Seconds since the epoch.
+        command_id: Without one, the file's name without `.json` is the id.
+    """
+
+    command: str
+    timestamp: float | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+    command_id: str | None = None
+
+
+class CommandOutcomeFile(CommandState):
+    """`control/<name>.outcome.json`: what became of the command file `control/<name>.json`.
+
+    Args:
+        at: When this was written; seconds since the epoch.
+    """
+
+    command_id: str = ""
+    command: str = ""
+    at: float
+
+
 class Endpoint(Message):
     """`~/.tunefleet/jobs/<job_id>/endpoint.json`, mode 0600.
 
     `host`, `port`, `pid`, `started_at` and `job_id` are the document's; the others let a client check that the process
     it would send its token to is really the one that wrote the file.
+
+    Args:
+        port: 0 where commands are files.
+        ended_at: When the process ended properly, if the file was left on purpose (`cleanup_on_exit=False`); seconds
+            since the epoch.
     """
 
     job_id: str
@@ -86,3 +132,4 @@ class Endpoint(Message):
     hostname: str | None = None
     token: str | None = None
     job_folder: str | None = None
+    ended_at: float | None = None
