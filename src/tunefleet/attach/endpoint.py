@@ -85,9 +85,23 @@ class EndpointFolder:
 
 
 def list_endpoints(endpoints_dir: Path) -> list[dict[str, Any]]:
-    """Return every `endpoint.json` of this machine, without the tokens, newest first."""
+    """Return every `endpoint.json` of this machine, without the tokens, newest first.
+
+    Whether a process is `alive` only its own machine can tell; null where the file is another machine's.
+    """
     files = sorted(endpoints_dir.glob("*/endpoint.json"))
     found = [endpoint for file in files if (endpoint := read_json(file)) is not None]
     for endpoint in found:
         endpoint.pop("token", None)
+        endpoint["alive"] = _is_alive(endpoint)
     return sorted(found, key=lambda endpoint: float(endpoint.get("started_at", 0)), reverse=True)
+
+
+def _is_alive(endpoint: dict[str, Any]) -> bool | None:
+    if endpoint.get("hostname") != identity.hostname():
+        return None
+    if endpoint.get("ended_at") is not None or endpoint.get("boot_id") != identity.boot_id():
+        return False
+    pid = endpoint.get("pid")
+    started_at = identity.process_started_at(pid) if isinstance(pid, int) else None
+    return started_at is not None and started_at == endpoint.get("process_started_at")
