@@ -108,9 +108,13 @@ class Candidate:
         requirement: What it needs.
         rank: Its place in the queue; lower goes first.
         avoid: Workers that did not take it lately.
+        prefers: The worker that has its job folder, and its checkpoints with it.
+        only: Nobody but that worker can go on with it.
     """
 
     task_id: str
     requirement: Requirement
     rank: float
     avoid: frozenset[str] = field(default=frozenset())
+    prefers: str | None = None
+    only: bool = False

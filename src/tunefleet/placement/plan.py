@@ -100,12 +100,16 @@ class _Board:
     def take(self, candidate: Candidate) -> str | None:
         """Give a candidate to the worker that fits best, and return it; null if none fits."""
         need = candidate.requirement
+        if candidate.prefers is not None:
+            chosen = self._take_preferred(candidate, candidate.prefers)
+            if chosen is not None or candidate.only:
+                return chosen
         heap = self._heaps.get(need)
         if heap is None:
             heap = self._heaps[need] = [entry for worker in self._state.values() for entry in _entries(need, worker)]
             heapify(heap)
         avoided: list[_Entry] = []
-        chosen: str | None = None
+        chosen = None
         while heap and chosen is None:
             entry = heappop(heap)
             if entry not in _entries(need, self._state[entry[1]]):
@@ -119,6 +123,13 @@ class _Board:
         if chosen is not None:
             self._give(chosen, need)
         return chosen
+
+    def _take_preferred(self, candidate: Candidate, worker_id: str) -> str | None:
+        worker = self._state.get(worker_id)
+        if worker is None or worker_id in candidate.avoid or not _entries(candidate.requirement, worker):
+            return None
+        self._give(worker_id, candidate.requirement)
+        return worker_id
 
     def _give(self, worker_id: str, need: Requirement) -> None:
         worker = self._state[worker_id] = _with_task(self._state[worker_id], need)

@@ -23,6 +23,7 @@ from tunefleet.server.routers import (
     link,
     pages,
     reports,
+    steering,
     tasks,
     workers,
     workflows,
@@ -75,7 +76,7 @@ def create_app(core: Core) -> FastAPI:
     )
     app.state.core = core
     app.state.lifetime = lifetime
-    for module in (workflows, tasks, reports, events, artifacts, blobs, workers, link, keys, info):
+    for module in (workflows, tasks, steering, reports, events, artifacts, blobs, workers, link, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     app.include_router(pages.router)
     app.mount(pages.ASSETS_PATH, pages.assets())

@@ -22,6 +22,9 @@ _FILE: Final = {"path": "train.jsonl", "digest": _DIGEST, "size_bytes": 5}
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "SubmitRequest": {"document": DOCUMENT, "filename": "hello.yaml"},
     "CloneRequest": {"overrides": {"training.learning_rate": 1e-4}},
+    "CommandRequest": {"command": "set", "data": {"learning_rate": 1e-4}},
+    "ResumeRequest": {"from_step": "best"},
+    "StopRequest": {"save": True},
     "KeyCreate": {"name": "laptop", "role": "member"},
     "PruneRequest": {"older_than_s": 2_592_000, "dry_run": True},
     "BlobQuery": {"blobs": [_FILE]},

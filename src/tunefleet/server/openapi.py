@@ -19,6 +19,7 @@ from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 TAGS: Final = [
     {"name": "workflows", "description": "What a user submits."},
     {"name": "tasks", "description": "What a worker runs."},
+    {"name": "steering", "description": "Pause, resume and stop a running task; commands and checkpoints."},
     {"name": "reports", "description": "Journal, metrics and log of a task."},
     {"name": "events", "description": "What happened, as a list and as a resumable stream."},
     {"name": "artifacts", "description": "What tasks produced and users pushed."},
@@ -49,6 +50,7 @@ _EXAMPLE_PARAMETERS: Final = {
     "task_id": "task-0123456789ab",
     "workflow_id": "wf-0123456789ab",
     "artifact_id": "art-0123456789ab",
+    "command_id": "cmd-0123456789ab",
     "worker_id": "lab-3",
     "key_id": "key-0123456789ab",
     "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",

@@ -6,14 +6,13 @@ is not collected before it is published.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Final
 
 import orjson
 
 from tunefleet.artifacts import check_files, manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
-from tunefleet.services import garbage
+from tunefleet.services import checkpoints, garbage
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
 from tunefleet.services.identity import Actor, AttemptActor, Who, may_change, may_read, may_submit
@@ -97,8 +96,14 @@ async def publish(core: Core, who: Who, body: ArtifactCreate, *, task_id: str | 
     if manifest_digest(body.files) != body.digest:
         raise ArtifactError(f"The digest of the artifact {body.name!r} is not that of its files.")
     now = core.clock.wall()
-    row = await core.write(partial(_publish, who=who, body=body, task_id=task_id, now=now))
-    return artifact_view(row)
+
+    def operation(connection: Connection) -> ArtifactRow:
+        made = _publish(connection, who=who, body=body, task_id=task_id, now=now)
+        if made.kind == checkpoints.KIND and made.task_id is not None:
+            checkpoints.retire(connection, core.blobs, made.task_id, now)
+        return made
+
+    return artifact_view(await core.write(operation))
 
 
 def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id: str | None, now: float) -> ArtifactRow:

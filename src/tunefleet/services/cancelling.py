@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services import orders
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, attempts, events, tasks, wake
 from tunefleet.store.rows import TaskRow
@@ -34,5 +35,6 @@ def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
         connection,
         [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open],
     )
+    orders.close(connection, held.values(), "the task was cancelled.", now)
     switch(connection, [Move(row, reason, changes={"error": None}) for row in rows], now)
     wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))

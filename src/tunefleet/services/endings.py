@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services import orders
 from tunefleet.services.verdicts import settle
 from tunefleet.store import Connection, attempts, events, queue, tasks, wake
 from tunefleet.store.events import Event
@@ -40,6 +41,7 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
             for attempt, reason, error in endings
         ],
     )
+    orders.close(connection, [attempt for attempt, _, _ in endings], "its worker was given up.", now)
     switch(
         connection,
         [settle(rows[attempt.task_id], reason, now, error=error) for attempt, reason, error in endings],

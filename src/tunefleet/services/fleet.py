@@ -26,6 +26,7 @@ class Presence:
         limits: Slot class → how many attempts it takes in all.
         said: What it was told, and when on the monotonic clock.
         lost: It was given up; its next exchange makes it online again.
+        stalled: The attempts that it said write nothing; null before its first word about it.
     """
 
     session: str
@@ -34,6 +35,7 @@ class Presence:
     limits: dict[str, int] = field(default_factory=dict)
     said: dict[str, float] = field(default_factory=dict)
     lost: bool = False
+    stalled: frozenset[str] | None = None
 
     def worth_saying(self, keys: set[str], now: float) -> bool:
         """Whether one of these things was not said lately."""

@@ -86,13 +86,14 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
 
 
 async def _first_answer(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
-    if said.anything or presence.lost:
+    stalled = frozenset(said.stalled)
+    if said.anything or presence.lost or stalled != presence.stalled:
         operation = partial(
             uplink.apply, worker_id=request.worker_id, said=said, secret=core.secret, now=core.clock.wall(),
-            returns=presence.lost,
+            returns=presence.lost, blobs=core.blobs,
         )  # fmt: skip
         answer = await core.write(operation)
-        presence.lost = False
+        presence.lost, presence.stalled = False, stalled
     else:
         answer = await core.read(partial(uplink.answer, worker_id=request.worker_id, said=said, secret=core.secret))
     # What the worker takes in all: what it knows of, and what it wants on top. An offer that is still on its way to

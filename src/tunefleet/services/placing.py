@@ -12,7 +12,7 @@ from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
 from tunefleet.services.roster import Presences
-from tunefleet.store import Connection, attempts, queue, wake
+from tunefleet.store import Connection, attempts, queue, resumes, wake
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.task_moves import Move, switch
 
@@ -58,7 +58,7 @@ def _pass(connection: Connection, here: Presences) -> int:
     if not rows:
         return 0
     avoid = roster.avoided(connection, list(rows), here.now)
-    candidates = [_candidate(row, needs[row.requirement_key], avoid) for row in rows.values()]
+    candidates = _candidates(connection, rows, needs, avoid)
     decisions = plan(candidates, fleet)
     _offer(connection, decisions.assignments, rows, here.now)
     if len(rows) >= MAX_CANDIDATES:
@@ -66,8 +66,23 @@ def _pass(connection: Connection, here: Presences) -> int:
     return len(decisions.assignments)
 
 
-def _candidate(row: TaskRow, need: Requirement, avoid: dict[str, frozenset[str]]) -> Candidate:
-    return Candidate(row.id, need, row.rank, avoid.get(row.id, frozenset()))
+def _candidates(
+    connection: Connection,
+    rows: dict[str, TaskRow],
+    needs: dict[str, Requirement],
+    avoid: dict[str, frozenset[str]],
+) -> list[Candidate]:
+    jobs = [row for row in rows.values() if row.slot_class == "job"]
+    folders = resumes.last_workers(connection, [row.seq for row in jobs if row.attempts])
+    wanted = resumes.of_tasks(connection, [row.id for row in jobs])
+    found = []
+    for row in rows.values():
+        resume = wanted.get(row.id)
+        holder = (resume.worker_id if resume is not None else None) or folders.get(row.id)
+        need, away = needs[row.requirement_key], avoid.get(row.id, frozenset())
+        only = resume is not None and bool(resume.bound)
+        found.append(Candidate(row.id, need, row.rank, away, prefers=holder, only=only))
+    return found
 
 
 def _room(need: Requirement, fleet: list[WorkerState]) -> int:

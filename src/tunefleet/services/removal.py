@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefleet.store import Connection, artifacts, attempts, discards, events, journal, logs, queue, tasks, workflows
+from tunefleet.store import (
+    Connection,
+    artifacts,
+    attempts,
+    commands,
+    discards,
+    events,
+    journal,
+    logs,
+    queue,
+    resumes,
+    tasks,
+    workflows,
+)
 from tunefleet.store.rows import TaskRow
 
 
@@ -24,6 +37,8 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     journal.delete_of_tasks(connection, ids)
     logs.delete_of_tasks(connection, ids)
     queue.delete_of_tasks(connection, ids)
+    commands.delete_of_tasks(connection, ids)
+    resumes.delete_of_tasks(connection, ids)
     attempts.delete_of_tasks(connection, rows)
     events.delete_of_tasks(connection, rows)
     tasks.delete_rows(connection, rows)

@@ -11,7 +11,7 @@ from typing import Final
 from tunefleet.placement import Device, Requirement, WorkerState, explain
 from tunefleet.services.core import Core
 from tunefleet.services.endings import STRIKES
-from tunefleet.store import Connection, attempts, queue, tasks, workers
+from tunefleet.store import Connection, attempts, queue, resumes, tasks, workers
 from tunefleet.store.attempts import TakenRow
 from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.link import Capabilities
@@ -131,7 +131,7 @@ def reasons(
         rows: The tasks.
         fleet: What `states` returned, if the caller has it.
     """
-    told = {row.id: "cancelling: it ends at the end of the running step." for row in rows if _cancelling(row)}
+    told = {row.id: why for row in rows if (why := _ending(row)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
         return told
@@ -139,10 +139,15 @@ def reasons(
     avoid = avoided(connection, [row.id for row in waiting], here.now)
     fleet = states(connection, here) if fleet is None else fleet
     cache: dict[tuple[str, frozenset[str]], str | None] = {}
+    bound = _bound(connection, waiting)
     for row in waiting:
         if row.ready_at > here.now:
             pause_s = row.ready_at - here.now
             told[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
+            continue
+        if row.id in bound:
+            verdict = explain(known[row.requirement_key], [each for each in fleet if each.id == bound[row.id]])
+            told[row.id] = f"waiting: {bound[row.id]} alone has its checkpoint ({verdict or 'its turn comes'})."
             continue
         key = (row.requirement_key, avoid.get(row.id, frozenset()))
         if key not in cache:
@@ -151,5 +156,14 @@ def reasons(
     return told
 
 
-def _cancelling(row: TaskRow) -> bool:
-    return row.status == "running" and row.desired == "cancel"
+def _bound(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
+    found = resumes.of_tasks(connection, [row.id for row in rows if row.slot_class == "job"])
+    return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
+
+
+def _ending(row: TaskRow) -> str | None:
+    if row.status != "running":
+        return None
+    if row.desired == "cancel":
+        return "cancelling: it ends at the end of the running step."
+    return "pausing: it saves at the end of the running step, and ends." if row.desired == "pause" else None

@@ -97,7 +97,11 @@ async def retry(core: Core, actor: Actor, task_id: str) -> WorkflowDetail:
         ConflictError: If it has not ended.
         ForbiddenError: If the actor may not submit.
     """
-    return await _repeat(core, actor, task_id, {}, final_only=True)
+    may_submit(actor)
+    row = await core.read(lambda connection: find(connection, actor, task_id))
+    if not TaskStatus(row.status).final:
+        raise ConflictError(f"The task {row.id} is {row.status}.", hint="Cancel it first, or use `tunefleet clone`.")
+    return await workflows.store(core, await repetition(core, actor, row.id))
 
 
 async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any]) -> WorkflowDetail:
@@ -114,7 +118,8 @@ async def clone(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, 
         SpecError: If the changed document is wrong.
         ForbiddenError: If the actor may not submit.
     """
-    return await _repeat(core, actor, task_id, overrides, final_only=False)
+    may_submit(actor)
+    return await workflows.store(core, await repetition(core, actor, task_id, overrides))
 
 
 async def remove(core: Core, actor: Actor, task_id: str) -> None:
@@ -191,10 +196,9 @@ def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail
     )
 
 
-async def _repeat(
-    core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any], *, final_only: bool
-) -> WorkflowDetail:
-    may_submit(actor)
+async def repetition(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any] | None = None) -> Submission:
+    """Return what submits a task again, as a workflow of its own, with some fields changed."""
+    changes = overrides or {}
 
     def operation(connection: Connection) -> tuple[TaskRow, str, dict[str, dict[str, str]]]:
         row = find(connection, actor, task_id)
@@ -202,13 +206,10 @@ async def _repeat(
         return row, document, orjson.loads(tasks.document(connection, row).inputs)
 
     row, document, inputs = await core.read(operation)
-    if final_only and not TaskStatus(row.status).final:
-        raise ConflictError(f"The task {row.id} is {row.status}.", hint="Cancel it first, or use `tunefleet clone`.")
-    text = await asyncio.to_thread(override_document, document, overrides)
+    text = await asyncio.to_thread(override_document, document, changes)
     workflow = await asyncio.to_thread(parse_workflow, text)
-    kept = {p: ref["digest"] for p, ref in inputs.items() if p != NAMED_POINTER and not _replaced(p, overrides)}
-    wanted = Submission(actor, workflow, text, {row.name: kept}, parent_task_id=row.id)
-    return await workflows.store(core, wanted)
+    kept = {p: ref["digest"] for p, ref in inputs.items() if p != NAMED_POINTER and not _replaced(p, changes)}
+    return Submission(actor, workflow, text, {row.name: kept}, parent_task_id=row.id)
 
 
 def _replaced(pointer: str, overrides: Mapping[str, Any]) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from tunefleet.artifacts import BlobStore
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services import checkpoints, orders, resuming
 from tunefleet.services.ids import attempt_of, attempt_token
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of, settle
@@ -22,6 +23,7 @@ from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.task_moves import Move, switch
 from tunefleet.wire.link import (
     Behind,
+    CommandOutcome,
     Desired,
     ExchangeReply,
     ExchangeRequest,
@@ -29,8 +31,6 @@ from tunefleet.wire.link import (
     InputRef,
     Offer,
 )
-
-log = logging.getLogger(__name__)
 
 
 def topic(worker_id: str) -> str:
@@ -49,6 +49,8 @@ class Said:
         unknown: Tokens of those.
         reached: Attempt → generation of the desired state.
         discarded: Removed tasks whose folder it has deleted.
+        outcomes: What became of commands.
+        stalled: Attempt → for how many seconds its job has written nothing.
     """
 
     holding: Mapping[str, str | None]
@@ -57,11 +59,14 @@ class Said:
     unknown: tuple[str, ...]
     reached: Mapping[str, int]
     discarded: tuple[str, ...] = ()
+    outcomes: tuple[CommandOutcome, ...] = ()
+    stalled: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def anything(self) -> bool:
         """Whether there is something to store."""
-        return bool(self.accepts or self.finishes or self.unknown or self.reached or self.discarded)
+        said = self.accepts or self.finishes or self.unknown or self.reached or self.discarded or self.outcomes
+        return bool(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +101,6 @@ def attempt_ids(secret: bytes, tokens: Iterable[str]) -> dict[str, str]:
 
 def read(secret: bytes, request: ExchangeRequest) -> Said:
     """Resolve the tokens of an exchange."""
-    for outcome in request.outcomes:
-        log.debug("Worker %s reports the command %s: %s.", request.worker_id, outcome.command_id, outcome.state)
     finishes = {finish.token: attempt_of(secret, finish.token) for finish in request.finishes}
     return Said(
         holding={token: attempt_of(secret, token) for token in request.holding},
@@ -106,10 +109,21 @@ def read(secret: bytes, request: ExchangeRequest) -> Said:
         unknown=tuple(token for token, id_ in finishes.items() if id_ is None),
         reached={id_: r.generation for r in request.reached if (id_ := attempt_of(secret, r.token)) is not None},
         discarded=request.discarded,
+        outcomes=request.outcomes,
+        stalled={id_: s for token, s in request.stalled.items() if (id_ := attempt_of(secret, token)) is not None},
     )
 
 
-def apply(connection: Connection, *, worker_id: str, said: Said, secret: bytes, now: float, returns: bool) -> Answer:
+def apply(
+    connection: Connection,
+    *,
+    worker_id: str,
+    said: Said,
+    secret: bytes,
+    now: float,
+    returns: bool,
+    blobs: BlobStore,
+) -> Answer:
     """Store what a worker says, and return what it is answered.
 
     Accepts and finishes are idempotent by token, and a finish of an offer implies its accept. An attempt that is void
@@ -122,6 +136,7 @@ def apply(connection: Connection, *, worker_id: str, said: Said, secret: bytes, 
         secret: The server's, to name attempts.
         now: Unix time.
         returns: Whether it was given up and is back.
+        blobs: Where the files of uploads lie that are not needed any more.
     """
     if returns:
         workers.set_status(connection, worker_id, "online")
@@ -136,7 +151,10 @@ def apply(connection: Connection, *, worker_id: str, said: Said, secret: bytes, 
     reached = ((mine[id_].task_id, generation) for id_, generation in said.reached.items() if id_ in mine)
     tasks.set_reached(connection, reached)
     discards.done(connection, worker_id, said.discarded)
-    _finish(connection, ended, mine, rows, now)
+    # Before the ends: a command that was carried out must not be failed by the end that it brought about.
+    orders.take_outcomes(connection, said.outcomes, worker_id, mine, rows, now)
+    orders.note_stalls(connection, said.stalled, mine, rows, now)
+    _finish(connection, ended, mine, rows, now, blobs)
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
     taken |= _finished_before(connection, accepts - taken, worker_id)
     acks = _Acks(
@@ -184,6 +202,7 @@ def _accept(
         Move(rows[row.task_id], TaskReason.STARTED, changes=changes, data={"attempt": row.number}) for row in taken
     ]
     rows.update((row.id, row) for row in switch(connection, moves, now))
+    resuming.taken(connection, [row for row in taken if row.slot_class == "job"])
     if queue.any_trouble(connection):
         queue.delete_of_tasks(connection, [row.task_id for row in taken])
         queue.clear_cordons(connection, taken[0].worker_id, kinds=sorted({row.kind for row in taken}))
@@ -195,6 +214,7 @@ def _finish(
     mine: dict[str, AttemptRow],
     rows: dict[str, TaskRow],
     now: float,
+    blobs: BlobStore,
 ) -> None:
     if not finishes:
         return
@@ -205,15 +225,20 @@ def _finish(
         error = None if finish.error is None else scrub(finish.error)
         reason = reason_of(finish.outcome, finish.reason)
         move = settle(task, reason, now, error=error)
-        ended.append(attempt._replace(state="finished", reason=move.reason.value, error=error, finished_at=now))
+        told = str(move.data.get("after", move.reason.value))
+        ended.append(attempt._replace(state="finished", reason=told, error=error, finished_at=now))
         move.data["attempt"] = attempt.number
         moves.append(move)
         detail = None if finish.detail is None else scrub(finish.detail)
         delivered = finish.outcome == "completed" and move.reason is reason
         outcomes.append((task.seq, _envelope(task, attempt, finish, now) if delivered else None, detail))
     attempts.store(connection, ended)
+    for row in ended:
+        orders.close(connection, [row], f"the task's run ended ({row.reason}).", now)
     tasks.set_outcomes(connection, outcomes)
     switch(connection, moves, now)
+    done = [move.task.id for move in moves if move.reason is TaskReason.FINISHED and move.task.slot_class == "job"]
+    checkpoints.drop_of_completed(connection, blobs, done, now)
     # A pin has become a reference, or is of no use any more.
     artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
     wake(connection, "placement")
@@ -258,18 +283,20 @@ def answer(
     held = {**said.holding, **said.accepts}
     drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)
     reply = ExchangeReply(
-        offers=tuple(_offers(attempts.offers(connection, worker_id), secret)) if offered else (),
+        offers=tuple(_offers(connection, attempts.offers(connection, worker_id), secret)) if offered else (),
         accepted=acks.accepted,
         finished=acks.finished,
         behind=acks.behind,
         drop=drop,
         desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
+        commands=tuple(orders.sendable(connection, worker_id, mine, secret)),
         discard=tuple(discards.of_worker(connection, worker_id)),
     )
     keys = {
         *(f"offer:{offer.token}" for offer in reply.offers),
         *(f"drop:{token}" for token in drop),
         *(f"desired:{wish.token}:{wish.generation}" for wish in reply.desired),
+        *(f"command:{command.command_id}" for command in reply.commands),
         *(f"discard:{task_id}" for task_id in reply.discard),
     }
     urgent = bool(acks.accepted or acks.finished or acks.behind)
@@ -278,7 +305,8 @@ def answer(
     return Answer(reply, keys, urgent, known)
 
 
-def _offers(rows: Iterable[OfferRow], secret: bytes) -> Iterable[Offer]:
+def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> Iterable[Offer]:
+    resumes = resuming.for_offers(connection, rows)
     for row in rows:
         inputs: dict[str, dict[str, str]] = orjson.loads(row.inputs)
         yield Offer.model_construct(
@@ -291,6 +319,7 @@ def _offers(rows: Iterable[OfferRow], secret: bytes) -> Iterable[Offer]:
             spec=orjson.loads(row.spec),
             inputs={pointer: InputRef(**ref) for pointer, ref in inputs.items()},
             slot_class="light" if row.slot_class == "light" else "job",
+            resume=resumes.get(row.task_id),
         )
 
 

@@ -5,6 +5,7 @@ Pure: knows rows and the lifecycle, neither store nor clock.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
@@ -19,7 +20,8 @@ MAX_BACKOFF_S: Final = 3600.0
 def settle(task: TaskRow, reason: TaskReason, now: float, *, error: str | None = None) -> Move:
     """Decide whether a task is tried again, and with which delay.
 
-    A cancel that was stored before the end was reported wins, whatever the end was.
+    A cancel that was stored before the end was reported wins, whatever the end was. Where a pause was asked for, a task
+    that would be tried again is paused instead: a resume then goes on from what was saved.
 
     Args:
         task: The task as it is.
@@ -29,6 +31,13 @@ def settle(task: TaskRow, reason: TaskReason, now: float, *, error: str | None =
     """
     if task.desired == "cancel":
         reason, error = TaskReason.CANCELLED_BY_USER, None
+    move = _settled(task, reason, now, error)
+    if move.retry and task.desired == "pause":
+        return replace(move, reason=TaskReason.PAUSED, retry=False, data={"after": reason.value})
+    return move
+
+
+def _settled(task: TaskRow, reason: TaskReason, now: float, error: str | None) -> Move:
     outcome = OUTCOMES[reason]
     changes: dict[str, Any] = {"error": error}
     if outcome.budget is RetryBudget.FREE:

@@ -8,9 +8,11 @@ from typing import Any
 
 import orjson
 
+from tunefleet.services.checkpoints import Known
 from tunefleet.store.rows import (
     ArtifactRow,
     AttemptRow,
+    CommandRow,
     DocumentRow,
     EventRow,
     KeyRow,
@@ -22,6 +24,8 @@ from tunefleet.wire.api import (
     ArtifactDetail,
     ArtifactView,
     AttemptView,
+    CheckpointView,
+    CommandView,
     EventView,
     FileEntry,
     KeyView,
@@ -88,6 +92,8 @@ def _task_fields(row: TaskRow, why: str | None, launches: Sequence[LaunchRow]) -
         "queued_at": maybe_moment(row.queued_at),
         "started_at": maybe_moment(row.started_at),
         "finished_at": maybe_moment(row.finished_at),
+        "desired": row.desired,
+        "stalled_since": maybe_moment(row.stalled_since),
         "progress": progress_view(launches),
     }
 
@@ -130,6 +136,39 @@ def attempt_view(row: AttemptRow) -> AttemptView:
             "accepted_at": maybe_moment(row.accepted_at),
             "finished_at": maybe_moment(row.finished_at),
         }
+    )
+
+
+def command_view(row: CommandRow) -> CommandView:
+    """Show a command."""
+    return CommandView.model_validate(
+        {
+            **{
+                name: getattr(row, name)
+                for name in ("id", "command", "state", "step", "checkpoint", "message", "owner")
+            },
+            "task_id": row.task_id or "",
+            "data": orjson.loads(row.data),
+            "created_at": moment(row.created_at),
+            "updated_at": moment(row.updated_at),
+        }
+    )
+
+
+def checkpoint_view(known: Known) -> CheckpointView:
+    """Show a checkpoint."""
+    record = known.record
+    return CheckpointView(
+        step=known.step,
+        name=str(record["name"]),
+        digest=str(record.get("digest", "")),
+        size_bytes=int(record.get("size_bytes", 0)),
+        stall_s=float(record.get("stall_s", 0.0)),
+        best=known.best,
+        eval_loss=known.eval_loss,
+        artifact=known.artifact.name if known.artifact else None,
+        resumable=known.resumable,
+        at=moment(float(record["at"])),
     )
 
 

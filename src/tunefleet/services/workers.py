@@ -11,7 +11,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer, may_read
 from tunefleet.services.paging import bounded
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, attempts, workers
+from tunefleet.store import Connection, attempts, commands, workers
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.api import Page, WorkerView
 
@@ -62,6 +62,7 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
         ]
         endings.end(connection, ended, here.now)
         workers.remove(connection, worker_id)
+        commands.delete_of_worker(connection, worker_id)
 
     await core.write(operation)
     core.fleet.forget(worker_id)

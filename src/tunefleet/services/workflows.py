@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tunefleet.errors import ConflictError, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
@@ -16,7 +16,7 @@ from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_view, workflow_detail, workflow_view
 from tunefleet.spec import parse_workflow
 from tunefleet.store import Connection, journal, tasks, workflows
-from tunefleet.store.rows import WorkflowRow
+from tunefleet.store.rows import TaskRow, WorkflowRow
 from tunefleet.wire.api import (
     FaultView,
     Page,
@@ -52,14 +52,25 @@ async def submit(
     return await store(core, wanted)
 
 
-async def store(core: Core, wanted: Submission) -> WorkflowDetail:
-    """Store a parsed document and return it."""
+async def store(
+    core: Core, wanted: Submission, *, then: Callable[[Connection, list[TaskRow], float], None] | None = None
+) -> WorkflowDetail:
+    """Store a parsed document and return it.
+
+    Args:
+        core: The server.
+        wanted: The document, and what goes with it.
+        then: Done with the new tasks in the same operation, with the time.
+    """
     here = roster.presences(core)
 
     def operation(connection: Connection) -> WorkflowDetail:
         fleet = roster.states(connection, here)
         workflow_id = submission.store(connection, wanted, here.now, fleet)
-        return _detail(connection, workflows.by_ids(connection, [workflow_id])[workflow_id], here, fleet)
+        row = workflows.by_ids(connection, [workflow_id])[workflow_id]
+        if then is not None:
+            then(connection, tasks.of_workflows(connection, [row.seq])[row.seq], here.now)
+        return _detail(connection, row, here, fleet)
 
     return await core.write(operation)
 

@@ -155,6 +155,38 @@ def of_tasks(connection: Connection, task_ids: Sequence[str]) -> list[str]:
     return list(connection.execute(select(artifacts.c.id).where(artifacts.c.task_id.in_(list(task_ids)))).scalars())
 
 
+def of_kind(connection: Connection, task_ids: Sequence[str], kind: str) -> list[ArtifactRow]:
+    """Return the artifacts of one kind that tasks made, newest first."""
+    if not task_ids:
+        return []
+    query = (
+        select(artifacts)
+        .where(artifacts.c.task_id.in_(list(task_ids)), artifacts.c.kind == kind)
+        .order_by(artifacts.c.seq.desc())
+    )
+    return [ArtifactRow(*row) for row in connection.execute(query)]
+
+
+def unpin_files(connection: Connection, digests: Sequence[str], holders: Sequence[str]) -> None:
+    """Let go of some of what somebody held."""
+    for start in range(0, len(digests), 500):
+        part = list(digests[start : start + 500])
+        connection.execute(delete(blob_pins).where(blob_pins.c.holder.in_(list(holders)), blob_pins.c.digest.in_(part)))
+
+
+def unreferenced(connection: Connection, digests: Sequence[str], *, now: float) -> list[str]:
+    """Return those of these files that no artifact refers to and nobody holds."""
+    found: list[str] = []
+    for start in range(0, len(digests), 500):
+        query = select(blobs.c.digest).where(
+            blobs.c.digest.in_(list(digests[start : start + 500])),
+            ~exists().where(artifact_files.c.digest == blobs.c.digest),
+            ~exists().where(blob_pins.c.digest == blobs.c.digest, blob_pins.c.until > now),
+        )
+        found += connection.execute(query).scalars()
+    return found
+
+
 def garbage(connection: Connection, *, now: float, verified_before: float) -> list[tuple[str, int]]:
     """Return digest and size of files that nothing refers to and nobody holds."""
     query = select(blobs.c.digest, blobs.c.size_bytes).where(

@@ -83,6 +83,16 @@ def add_records(connection: Connection, points: Sequence[Sequence[Any]], records
     _RECORD.run(connection, records)
 
 
+def records_of(connection: Connection, task_id: str, kind: str) -> list[tuple[int, str]]:
+    """Return launch number and JSON of a task's records of one type, oldest first."""
+    query = (
+        select(journal_records.c.launch_number, journal_records.c.body)
+        .where(journal_records.c.task_id == task_id, journal_records.c.type == kind)
+        .order_by(journal_records.c.launch_number, journal_records.c.seq)
+    )
+    return [(number, body) for number, body in connection.execute(query)]
+
+
 def visible_points(connection: Connection, task_id: str, *, series: str, after_step: int | None) -> list[PointRow]:
     """Return the points that no later launch superseded.
 

@@ -33,6 +33,8 @@ _REACHED = (
     .values(reached=bindparam("b_generation"))
 )
 
+_STALLED = update(tasks).where(tasks.c.id == bindparam("b_id")).values(stalled_since=bindparam("b_since"))
+
 
 def use_artifacts(connection: Connection, pairs: Iterable[tuple[str, str]]) -> None:
     """Record which task reads which artifact."""
@@ -139,6 +141,11 @@ def set_reached(connection: Connection, reports: Iterable[tuple[str, int]]) -> N
     rows = [{"b_id": task_id, "b_generation": generation} for task_id, generation in reports]
     if rows:
         connection.execute(_REACHED, rows)
+
+
+def set_stalled(connection: Connection, task_id: str, since: float | None) -> None:
+    """Store since when a running task has written nothing; null if it writes."""
+    connection.execute(_STALLED, [{"b_id": task_id, "b_since": since}])
 
 
 def in_use(connection: Connection, artifact_id: str) -> list[str]:

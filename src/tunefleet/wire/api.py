@@ -400,6 +400,16 @@ class ResumeRequest(Body):
     from_step: int | Literal["best"] | None = None
 
 
+class StopRequest(Body):
+    """Body of `POST /tasks/{id}/stop`.
+
+    Args:
+        save: Save a checkpoint first.
+    """
+
+    save: bool = True
+
+
 class CheckpointView(Message):
     """A whole checkpoint of a task.
 

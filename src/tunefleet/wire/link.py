@@ -134,7 +134,8 @@ class ExchangeRequest(Message):
 
     A newer exchange of the same session makes the server answer the older one at once, empty.
 
-    `discarded` names removed tasks whose job folder the worker has deleted.
+    `discarded` names removed tasks whose job folder the worker has deleted. `stalled` names, by token, the jobs that
+    live and write nothing, and for how many seconds; a job that is not named there is not stalled.
     """
 
     worker_id: str
@@ -146,6 +147,7 @@ class ExchangeRequest(Message):
     outcomes: tuple[CommandOutcome, ...] = ()
     reached: tuple[Reached, ...] = ()
     discarded: tuple[str, ...] = ()
+    stalled: dict[str, float] = Field(default_factory=dict)
     want: dict[SlotClass, int] = Field(default_factory=dict)
 
 
@@ -166,13 +168,17 @@ class ResumeFrom(Message):
 
     Args:
         step: The checkpoint's step; None means the newest valid one that the worker has or can fetch.
-        exact: Go back to `step` even where the worker has a newer one.
+        exact: Go back to `step` even where the worker has a newer one. Of the first launch only: later ones go on.
         checkpoint: The uploaded checkpoint, for a worker that does not have it; None if there is none.
+        best: The uploaded checkpoint with the lowest held-out loss, if it is another one.
+        from_task: The task whose job folder on this worker holds the checkpoint too.
     """
 
     step: int | None = None
     exact: bool = False
     checkpoint: InputRef | None = None
+    best: InputRef | None = None
+    from_task: str | None = None
 
 
 class Offer(Message):
@@ -210,12 +216,20 @@ class Desired(Message):
 
 
 class Command(Message):
-    """A command for a running job; delivered at least once, deduplicated by its id."""
+    """A command for a running job, or with an empty token for the worker itself.
+
+    Delivered at least once, deduplicated by its id.
+    """
 
     token: str
     command_id: str
     command: str
     data: dict[str, Any] = Field(default_factory=dict)
+
+
+def pause_id(task_id: str, attempt: int, generation: int) -> str:
+    """Return the id of the control command that carries out a desired pause; both ends name it alike."""
+    return f"pause-{task_id}-{attempt}-{generation}"
 
 
 class Behind(Message):

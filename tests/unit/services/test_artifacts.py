@@ -65,9 +65,9 @@ async def test_an_attempt_publishes_for_its_task(lab: Lab) -> None:
     task_id = await lab.submit(TRAIN + "  retry: {max_attempts: 2, backoff_s: 0}\n")
     offer = await worker.start()
     attempt = await lab.attempt(offer.token)
-    old = await lab.publish(attempt, "checkpoint", b"step 5", kind="checkpoint")
+    old = await lab.publish(attempt, "checkpoint", b"step 5", kind="adapter")
     assert (old.task_id, old.owner) == (task_id, "admin")
-    new = await lab.publish(attempt, "checkpoint", b"step 9", kind="checkpoint")
+    new = await lab.publish(attempt, "checkpoint", b"step 9", kind="adapter")
     mine = await artifacts.list_(lab.core, lab.admin, task_id=task_id)
     assert [artifact.id for artifact in mine.items] == [new.id]
     told = await events.after(lab.core, lab.admin, 0, kinds=["artifact.published"], task_id=task_id)
@@ -81,9 +81,9 @@ async def test_an_attempt_publishes_for_its_task(lab: Lab) -> None:
         )
     await worker.finish(offer.token)
     # Said again, it is the same; new things are too late.
-    assert (await lab.publish(attempt, "checkpoint", b"step 9", kind="checkpoint")).id == new.id
+    assert (await lab.publish(attempt, "checkpoint", b"step 9", kind="adapter")).id == new.id
     with pytest.raises(ConflictError):
-        await lab.publish(attempt, "checkpoint", b"step 12", kind="checkpoint")
+        await lab.publish(attempt, "checkpoint", b"step 12", kind="adapter")
 
 
 async def test_who_may_read_a_file(lab: Lab) -> None:

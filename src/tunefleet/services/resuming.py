@@ -1,0 +1,139 @@
+"""Where a task goes on: what an offer says of it, and a resume that a user asks for. Functions on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import orjson
+
+from tunefleet.errors import ConflictError
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.services import checkpoints
+from tunefleet.services.checkpoints import Known
+from tunefleet.services.ids import new_id
+from tunefleet.store import Connection, artifacts, resumes, workers
+from tunefleet.store.attempts import OfferRow
+from tunefleet.store.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
+from tunefleet.store.task_moves import Move, switch
+from tunefleet.wire.link import InputRef, ResumeFrom
+
+FromStep = int | Literal["best"] | None
+
+
+def for_offers(connection: Connection, rows: Sequence[OfferRow]) -> dict[str, ResumeFrom]:
+    """Return where offered tasks go on, by task id; those that begin anew are left out."""
+    jobs = [row for row in rows if row.slot_class == "job"]
+    if not jobs:
+        return {}
+    ids = [row.task_id for row in jobs]
+    wanted, uploads = resumes.of_tasks(connection, ids), checkpoints.uploaded(connection, ids)
+    found = {row.task_id: _for(row, wanted.get(row.task_id), uploads.get(row.task_id, [])) for row in jobs}
+    return {task_id: resume for task_id, resume in found.items() if resume is not None}
+
+
+def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRow]) -> ResumeFrom | None:
+    newest, best = checkpoints.newest_and_best(uploads)
+    # What was wanted of a task that goes on from another one's checkpoint holds for its first attempt only.
+    exact = wanted is not None and wanted.step is not None and (wanted.from_task_id is None or offer.number == 1)
+    if wanted is not None and exact:
+        chosen = next((upload for upload in uploads if upload.name == f"checkpoint-{wanted.step}"), None)
+        return ResumeFrom(step=wanted.step, exact=True, checkpoint=_ref(chosen), from_task=wanted.from_task_id)
+    if newest is not None:
+        source = wanted.from_task_id if wanted is not None else None
+        return ResumeFrom(step=_step(newest), checkpoint=_ref(newest), best=_ref(best), from_task=source)
+    return None if wanted is None else ResumeFrom(step=wanted.step, from_task=wanted.from_task_id)
+
+
+def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
+    """Forget where tasks were to begin whose attempt was accepted; later attempts go on from the newest."""
+    found = resumes.of_tasks(connection, [row.task_id for row in attempts])
+    done = [task_id for task_id, row in found.items() if row.from_task_id is None]
+    if done:
+        resumes.delete_of_tasks(connection, done)
+
+
+def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: float) -> None:
+    """Put a paused task back at its place in the queue.
+
+    Raises:
+        ConflictError: If there is no such checkpoint, or nobody has it any more.
+    """
+    known = checkpoints.known(connection, row)
+    if known or from_step is not None:
+        chosen = choose(connection, row, known, from_step)
+        local = chosen.artifact is None
+        if local or from_step is not None:
+            step = None if from_step is None else chosen.step
+            resumes.put(connection, ResumeRow(row.id, step, None, chosen.worker_id if local else None, int(local)))
+    switch(connection, [Move(row, TaskReason.RESUMED, changes={"ready_at": 0.0, "error": None})], now)
+
+
+def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_step: FromStep) -> Known:
+    """Return the checkpoint that a resume begins at.
+
+    Raises:
+        ConflictError: If there is none such, or nobody has it any more.
+    """
+    steps = ", ".join(str(each.step) for each in known) or "none"
+    hint = f"There are: {steps}. `tunefleet retry {row.id}` starts from the beginning."
+    if from_step is None:
+        wanted = [each for each in known if each.resumable] or list(known)
+    elif from_step == "best":
+        wanted = [each for each in known if each.best]
+    else:
+        wanted = [each for each in known if each.step == from_step]
+    if not wanted:
+        what = "checkpoint" if from_step is None else f"checkpoint {from_step}"
+        raise ConflictError(f"The task {row.id} has no {what} to go on from.", hint=hint)
+    chosen = wanted[-1]
+    if chosen.artifact is None and not (chosen.local and _registered(connection, chosen.worker_id)):
+        raise ConflictError(
+            f"Nobody has the checkpoint {chosen.step} of {row.id} any more: it was not uploaded, and the worker that "
+            "wrote it has deleted it or is gone.",
+            hint=hint,
+        )
+    return chosen
+
+
+def hand_on(connection: Connection, parent: TaskRow, child: TaskRow, chosen: Known, now: float) -> None:
+    """Let a new task begin at a checkpoint of the one that it goes on from; an upload becomes its own."""
+    upload = chosen.artifact
+    if upload is not None:
+        about = {**orjson.loads(upload.metadata), "best": False}
+        copy = upload._asdict() | {
+            "id": new_id("art"), "task_id": child.id, "attempt_id": None, "owner": child.owner, "created_at": now,
+            "metadata": orjson.dumps(about).decode(),
+        }  # fmt: skip
+        del copy["seq"]
+        artifacts.insert_one(connection, copy, artifacts.files(connection, upload.id))
+    worker_id = chosen.worker_id
+    if worker_id is None:
+        worker_id = resumes.last_workers(connection, [parent.seq]).get(parent.id)
+    resumes.put(connection, ResumeRow(child.id, chosen.step, parent.id, worker_id, int(upload is None)))
+
+
+def refuse_running(row: TaskRow) -> None:
+    """Refuse to resume a task that is neither paused nor final.
+
+    Raises:
+        ConflictError: If it is.
+    """
+    status = TaskStatus(row.status)
+    if status is TaskStatus.PAUSED or status.final:
+        return
+    if row.desired == "pause":
+        raise ConflictError(f"The task {row.id} is still being paused.", hint="Resume it when it is paused.")
+    raise ConflictError(f"The task {row.id} is {row.status}: there is nothing to resume.")
+
+
+def _registered(connection: Connection, worker_id: str | None) -> bool:
+    return worker_id is not None and workers.get(connection, worker_id) is not None
+
+
+def _ref(upload: ArtifactRow | None) -> InputRef | None:
+    return None if upload is None else InputRef(digest=upload.digest, name=upload.name)
+
+
+def _step(upload: ArtifactRow) -> int:
+    return int(upload.name.rpartition("-")[2])

@@ -1,0 +1,254 @@
+"""Steer a task: pause, resume, stop, and commands with their outcome."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from tunefleet.errors import ConflictError, InputError, NotFoundError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.services import checkpoints, orders, resuming, tasks, workflows
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, may_change, may_read, may_submit
+from tunefleet.services.ids import new_id
+from tunefleet.services.resuming import FromStep
+from tunefleet.services.tasks import find
+from tunefleet.services.views import checkpoint_view, command_view
+from tunefleet.store import Connection, commands, events, wake
+from tunefleet.store import tasks as task_rows
+from tunefleet.store.rows import CommandRow, TaskRow
+from tunefleet.wire.api import CheckpointView, CommandRequest, CommandView, TaskDetail
+from tunefleet.wire.control import ControlCommand, SetData
+from tunefleet.wire.link import pause_id
+
+MAX_WAIT_S: Final = 30.0
+"""How long a question for a command's outcome is held open at most."""
+
+
+async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
+    """Ask for a pause: the training saves at the end of its step and ends; asking again changes nothing.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it does not run, or is being cancelled.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> str:
+        row = _mine(connection, actor, task_id)
+        if row.status == TaskStatus.PAUSED:
+            return row.id
+        _refuse_idle(row, "paused")
+        if row.desired != "pause":
+            task_rows.desire(connection, row.id, "pause")
+            command_id = pause_id(row.id, row.attempts, row.generation + 1)
+            commands.insert_one(connection, _row(row, command_id, ControlCommand.PAUSE, {}, actor, now))
+            events.append(connection, [events.of_task(row, "task.pausing", now, {"command_id": command_id})])
+            wake(connection, f"worker:{row.worker_id}", f"task:{row.id}")
+        return row.id
+
+    return await tasks.get(core, actor, await core.write(operation))
+
+
+async def resume(core: Core, actor: Actor, task_id: str, from_step: FromStep = None) -> TaskDetail:
+    """Let a task go on: a paused one at its place in the queue, a final one as a new task linked to it.
+
+    Args:
+        core: The server.
+        actor: Who asks.
+        task_id: The task.
+        from_step: The step of a checkpoint, `best`, or null for the newest.
+
+    Returns:
+        The paused task, or the new one.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        ConflictError: If it runs or waits, or there is no such checkpoint.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    may_submit(actor)
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> TaskRow:
+        row = _mine(connection, actor, task_id)
+        resuming.refuse_running(row)
+        if row.status == TaskStatus.PAUSED:
+            resuming.requeue(connection, row, from_step, now)
+        return row
+
+    row = await core.write(operation)
+    if row.status == TaskStatus.PAUSED:
+        return await tasks.get(core, actor, row.id)
+    return await _resume_final(core, actor, row, from_step)
+
+
+async def _resume_final(core: Core, actor: Actor, row: TaskRow, from_step: FromStep) -> TaskDetail:
+    def hand_on(connection: Connection, made: list[TaskRow], now: float) -> None:
+        known = checkpoints.known(connection, row)
+        chosen = resuming.choose(connection, row, known, from_step)
+        resuming.hand_on(connection, row, made[0], chosen, now)
+
+    def look(connection: Connection) -> None:
+        resuming.choose(connection, row, checkpoints.known(connection, row), from_step)
+
+    if row.slot_class != "job":
+        raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
+    await core.read(look)
+    wanted = await tasks.repetition(core, actor, row.id)
+    made = await workflows.store(core, wanted, then=hand_on)
+    return await tasks.get(core, actor, made.tasks[0].id)
+
+
+async def stop(core: Core, actor: Actor, task_id: str, *, save: bool = True) -> CommandView:
+    """End a training early, as completed: what it has learned is delivered.
+
+    Args:
+        core: The server.
+        actor: Who asks.
+        task_id: The task.
+        save: Save a checkpoint first.
+    """
+    name = ControlCommand.SAVE_AND_STOP if save else ControlCommand.GRACEFUL_STOP
+    return await command(core, actor, task_id, CommandRequest(command=name))
+
+
+async def command(core: Core, actor: Actor, task_id: str, request: CommandRequest) -> CommandView:
+    """Give a running task a command; one with an id that is known already is returned as it is.
+
+    Raises:
+        NotFoundError: If there is no such task.
+        InputError: If there is no such command, or its data is wrong.
+        ConflictError: If the task does not run, or the id belongs to another command.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    name, data = _checked(request)
+    if name is ControlCommand.PAUSE:
+        task = await pause(core, actor, task_id)
+        return (await list_(core, actor, task.id))[-1]
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> CommandRow:
+        row = _mine(connection, actor, task_id)
+        known = None if request.command_id is None else commands.get(connection, request.command_id)
+        if known is not None:
+            if (known.task_id, known.command, orjson.loads(known.data)) != (row.id, name.value, data):
+                raise ConflictError(f"The command id {known.id} was used for something else.", hint="Use a new one.")
+            return known
+        _refuse_idle(row, f"given the command {name.value}")
+        made = _row(row, request.command_id or new_id("cmd"), name, data, actor, now)
+        commands.insert_one(connection, made)
+        told = {"command_id": made.id, "command": made.command}
+        events.append(connection, [events.of_task(row, "command.asked", now, told)])
+        return made
+
+    return command_view(await core.write(operation))
+
+
+async def list_(core: Core, actor: Actor, task_id: str) -> list[CommandView]:
+    """Return the commands of a task, oldest first."""
+    may_read(actor)
+    rows = await core.read(lambda connection: commands.of_task(connection, find(connection, actor, task_id).id))
+    return [command_view(row) for row in rows]
+
+
+async def get(core: Core, actor: Actor, task_id: str, command_id: str, *, wait_s: float = 0.0) -> CommandView:
+    """Return a command, as soon as nothing more will become of it.
+
+    Args:
+        core: The server.
+        actor: Who asks.
+        task_id: Its task.
+        command_id: The command.
+        wait_s: How long to wait for that, at most.
+
+    Raises:
+        NotFoundError: If the task has no such command.
+    """
+    may_read(actor)
+    ends_at = core.clock.monotonic() + min(max(wait_s, 0.0), MAX_WAIT_S)
+    topic = commands.topic(command_id)
+    while True:
+        seen = core.signals.version(topic)
+        row = await core.read(partial(_one, actor=actor, task_id=task_id, command_id=command_id))
+        left_s = ends_at - core.clock.monotonic()
+        if orders.done(row) or left_s <= 0 or core.signals.closed:
+            return command_view(row)
+        await core.signals.wait(topic, left_s, seen)
+        await asyncio.sleep(0)
+
+
+async def list_checkpoints(core: Core, actor: Actor, task_id: str) -> list[CheckpointView]:
+    """Return the checkpoints of a task in step order; what a resume superseded is left out."""
+    may_read(actor)
+    known = await core.read(lambda connection: checkpoints.known(connection, find(connection, actor, task_id)))
+    return [checkpoint_view(each) for each in known]
+
+
+def _one(connection: Connection, *, actor: Actor, task_id: str, command_id: str) -> CommandRow:
+    task = find(connection, actor, task_id)
+    row = commands.get(connection, command_id)
+    if row is None or row.task_id != task.id:
+        raise NotFoundError(f"The task {task.id} has no command {command_id}.")
+    return row
+
+
+def _mine(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
+    row = find(connection, actor, task_id)
+    may_change(actor, row.owner, row.id)
+    return row
+
+
+def _refuse_idle(row: TaskRow, what: str) -> None:
+    if row.status != TaskStatus.RUNNING:
+        ways = {
+            "paused": f"`tunefleet resume {row.id}` lets it go on.",
+            "pending": f"It has not begun; `tunefleet cancel {row.id}` ends it.",
+            "queued": f"It has not begun; `tunefleet cancel {row.id}` ends it.",
+            "dispatched": f"It is about to begin: try again in a moment, or `tunefleet cancel {row.id}`.",
+        }
+        raise ConflictError(
+            f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=ways.get(row.status)
+        )
+    if row.slot_class != "job":
+        raise ConflictError(
+            f"A task of kind {row.kind} cannot be {what}: it has no training.", hint=f"Use `tunefleet cancel {row.id}`."
+        )
+    if row.desired == "cancel":
+        raise ConflictError(f"The task {row.id} is being cancelled.")
+
+
+def _checked(request: CommandRequest) -> tuple[ControlCommand, dict[str, Any]]:
+    names = ", ".join(sorted(ControlCommand))
+    try:
+        name = ControlCommand(request.command)
+    except ValueError:
+        raise InputError(f"There is no command {request.command!r}.", hint=f"There are: {names}.") from None
+    if name is not ControlCommand.SET:
+        return name, request.data
+    try:
+        data = SetData.model_validate(request.data, strict=False).model_dump(exclude_none=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"The data of set is wrong: {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+    unknown = sorted(set(request.data) - set(SetData.model_fields))
+    if unknown or not data:
+        known = ", ".join(SetData.model_fields)
+        wrong = f"set has no field {unknown[0]!r}." if unknown else "set needs at least one field."
+        raise InputError(wrong, hint=f"It has: {known}.")
+    return name, data
+
+
+def _row(
+    task: TaskRow, command_id: str, name: ControlCommand, data: dict[str, Any], actor: Actor, now: float
+) -> CommandRow:
+    assert task.worker_id is not None, "it runs"
+    return CommandRow(
+        command_id, task.id, task.attempt_id, task.worker_id, name.value, orjson.dumps(data).decode(), "pending",
+        None, None, None, actor.owner, now, now,
+    )  # fmt: skip
