@@ -50,14 +50,15 @@ async def append(core: Core, attempt: AttemptActor, offset: int, data: bytes) ->
         if not new:
             return received
         refuse_ended(connection, attempt)
-        _append(connection, stream or _open(connection, attempt), new)
+        extend(connection, stream or open_stream(connection, attempt), new)
         wake(connection, topic(attempt.task_id))
         return received + len(new)
 
     return Cursor(cursor=await core.write(operation))
 
 
-def _open(connection: Connection, attempt: AttemptActor) -> StreamRow:
+def open_stream(connection: Connection, attempt: AttemptActor) -> StreamRow:
+    """Start the stream of an attempt, behind a line that says so if others came before it."""
     base = logs.size(connection, attempt.task_id)
     if base:
         row = attempts.by_ids(connection, [attempt.attempt_id])[attempt.attempt_id]
@@ -67,7 +68,8 @@ def _open(connection: Connection, attempt: AttemptActor) -> StreamRow:
     return logs.open_stream(connection, attempt_id=attempt.attempt_id, task_id=attempt.task_id, base=base)
 
 
-def _append(connection: Connection, stream: StreamRow, data: bytes) -> None:
+def extend(connection: Connection, stream: StreamRow, data: bytes) -> None:
+    """Append bytes to the stream of an attempt."""
     end = stream.base + stream.received
     for start in range(0, len(data), CHUNK_BYTES):
         piece = data[start : start + CHUNK_BYTES]
