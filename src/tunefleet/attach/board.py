@@ -11,16 +11,18 @@ import logging
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from .files import read_json, write_json
+from .overrides import check_changes
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tunefleet.control")
 
-COMMANDS = ("graceful_stop", "save_checkpoint", "save_and_stop", "abort")
-SAVING = ("save_checkpoint", "save_and_stop")
+COMMANDS = ("graceful_stop", "save_checkpoint", "save_and_stop", "abort", "pause", "evaluate", "set")
+SAVING = ("save_checkpoint", "save_and_stop", "pause")
 """Those that are done when their checkpoint is durable; the others are done when they are applied."""
 
 
@@ -65,6 +67,7 @@ class CommandBoard:
         self._waiting: list[Command] = []
         self._known: dict[str, Command] = {}
         self._saving: list[str] = []
+        self._listeners: list[Callable[[Command], None]] = []
         if self._file is not None:
             self._load(self._file)
 
@@ -73,10 +76,13 @@ class CommandBoard:
 
         Raises:
             UnknownCommandError: If there is no such command.
+            ValueError: If the data of a `set` is none that can be carried out.
             ClosedError: If the training has ended; the text says why.
         """
         if command not in COMMANDS:
             raise UnknownCommandError(command)
+        if command == "set":
+            check_changes(data or {})
         with self._lock:
             known = self._known.get(command_id) if command_id else None
             if known is not None:
@@ -86,9 +92,14 @@ class CommandBoard:
             item = Command(command_id or f"cmd-{uuid.uuid4().hex[:12]}", command, dict(data or {}), at=time.time())
             self._known[item.command_id] = item
             self._waiting.append(item)
-            self._store()
+            self._tell(item)
             self.armed = True
         return item
+
+    def listen(self, listener: Callable[[Command], None]) -> None:
+        """Call `listener` with each command that is taken or changes, in the thread that changes it."""
+        with self._lock:
+            self._listeners.append(listener)
 
     def take(self) -> list[Command]:
         """Return the waiting commands, oldest first, and forget that they wait."""
@@ -97,17 +108,27 @@ class CommandBoard:
             self.armed = False
         return waiting
 
+    def adopt(self, item: Command) -> Command:
+        """Know a command that another rank took, and return what is known of it here."""
+        with self._lock:
+            return self._known.setdefault(item.command_id, item)
+
+    def adopt(self, item: Command) -> Command:
+        """Return this rank's own record of a command that was decided on another one; it does not wait here."""
+        with self._lock:
+            return self._known.setdefault(item.command_id, item)
+
     def wants(self, command: str) -> bool:
         """Tell whether such a command is waiting, without taking it."""
         with self._lock:
             return any(item.command == command for item in self._waiting)
 
-    def applied(self, command_id: str, step: int, *, saving: bool = False) -> None:
+    def applied(self, command_id: str, step: int, *, saving: bool = False, message: str | None = None) -> None:
         """Record that a command acted at a step; with `saving` it becomes durable with that step's checkpoint."""
         with self._lock:
             if saving:
                 self._saving.append(command_id)
-            self._change(command_id, state="applied", step=step)
+            self._change(command_id, state="applied", step=step, message=message)
 
     def take_saving(self) -> list[str]:
         """Return the commands that the checkpoint which was just written answers."""
@@ -143,11 +164,16 @@ class CommandBoard:
         with self._lock:
             return self._known.get(command_id)
 
-    def _change(self, command_id: str, **fields: Any) -> None:
+    def _change(self, command_id: str, **changes: Any) -> None:
         item = self._known[command_id]
-        for name, value in fields.items():
+        for name, value in changes.items():
             setattr(item, name, value)
+        self._tell(item)
+
+    def _tell(self, item: Command) -> None:
         self._store()
+        for listener in self._listeners:
+            listener(item)
 
     def _store(self) -> None:
         if self._file is None:
@@ -159,8 +185,9 @@ class CommandBoard:
             logger.warning("The outcome of a command could not be written down: %s", error)
 
     def _load(self, file: Path) -> None:
-        for fields in (read_json(file) or {}).get("commands", []):
-            item = Command(**fields)
+        names = {field.name for field in fields(Command)}
+        for stored in (read_json(file) or {}).get("commands", []):
+            item = Command(**{name: value for name, value in stored.items() if name in names})
             unfinished = item.state == "pending" or (item.state == "applied" and item.command in SAVING)
             if unfinished:
                 item.state, item.message = "failed", "the process ended before it was done"

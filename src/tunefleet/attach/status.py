@@ -26,12 +26,12 @@ class StatusFile:
     """The status of one launch.
 
     Args:
-        folder: The job folder.
+        folder: The job folder; None writes nothing, for ranks that do not report.
         mirrors: Further files that get the same content, such as the copy in the endpoint folder.
     """
 
-    def __init__(self, folder: str | Path, mirrors: Sequence[Path] = ()) -> None:
-        self._paths = [Path(folder) / "status.json", *mirrors]
+    def __init__(self, folder: str | Path | None, mirrors: Sequence[Path] = ()) -> None:
+        self._paths = [Path(folder) / "status.json", *mirrors] if folder is not None else []
         self._lock = threading.RLock()
         self._written_at = 0.0
         self._dirty = False
@@ -41,6 +41,7 @@ class StatusFile:
             "phase": "loading",
             "step": 0,
             "max_steps": 0,
+            "eta_s": None,
             "at": 0.0,
             "pid": self._pid,
             "intent": None,
@@ -101,6 +102,13 @@ class StatusFile:
         """Record the proper end: `stopped` if somebody asked for an early one, else `completed`."""
         self.write(state="stopped" if self._fields["intent"] == "stop" else "completed", phase="finishing")
 
+    def begin_again(self) -> None:
+        """Take back the end of a training because the same process begins another."""
+        with self._lock:
+            if self.final:
+                none = dict.fromkeys(("intent", "error", "error_kind", "traceback"))
+                self._fields.update(none, state="starting", phase="loading")
+
     def fail(self, error: str, kind: str, traceback: str | None = None) -> None:
         """Record a failure.
 
@@ -128,7 +136,11 @@ class StatusFile:
             return
         self._written_at = time.monotonic()
         self._fields["at"] = time.time()
+        self._dirty = False
+        if not self._paths:
+            return
         first, *mirrors = self._paths
+        self._dirty = True
         write_json(first, self._fields, sync=self.final)
         self._dirty = False
         for mirror in mirrors:

@@ -151,6 +151,7 @@ class JobStatus(Message):
     phase: str = "loading"
     step: int = 0
     max_steps: int = 0
+    eta_s: float | None = None
     at: float
     pid: int
     intent: Literal["stop", "pause", "abort"] | None = None
