@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from .checkpoints import Checkpoint, finish_checkpoint, newest_valid
 from .journal import JournalWriter
+from .resume import ResumeError
 from .session import JobSession, open_session
 from .status import StatusFile
 
@@ -29,6 +30,7 @@ __all__ = [
     "Checkpoint",
     "JobSession",
     "JournalWriter",
+    "ResumeError",
     "StatusFile",
     "callbacks_for_job",
     "finish_checkpoint",

@@ -109,11 +109,6 @@ class CommandBoard:
         return waiting
 
     def adopt(self, item: Command) -> Command:
-        """Know a command that another rank took, and return what is known of it here."""
-        with self._lock:
-            return self._known.setdefault(item.command_id, item)
-
-    def adopt(self, item: Command) -> Command:
         """Return this rank's own record of a command that was decided on another one; it does not wait here."""
         with self._lock:
             return self._known.setdefault(item.command_id, item)

@@ -9,9 +9,14 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from . import world
+from .agree import open_line
 from .board import CommandBoard
-from .checkpoints import Checkpoint, retain
+from .checkpoints import Checkpoint
+from .exchange import Exchange
 from .finisher import CheckpointFinisher, Saved
+from .meeting import Meeting
+from .retention import kept_by_others, retain
 from .session import JobSession
 
 logger = logging.getLogger(__name__)
@@ -26,11 +31,14 @@ class CheckpointCallback(TrainerCallback):
     Args:
         session: What the job reports with.
         board: Where commands that asked for a save learn that it is durable.
+        retention: Whether to take over what is deleted; without it the Trainer's own rotation is left as it is.
     """
 
-    def __init__(self, session: JobSession, board: CommandBoard) -> None:
+    def __init__(self, session: JobSession, board: CommandBoard, *, retention: bool = True) -> None:
         self._session = session
         self._board = board
+        self._retention = retention
+        self._meeting: Meeting | None = None
         self._limit: int | None = None
         self._saved_step = -1
         self._save_began = 0.0
@@ -39,11 +47,17 @@ class CheckpointCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Take the limit from the Trainer."""
-        if args.save_total_limit is not None:
+        """Take the limit from the Trainer, find the best checkpoint again, and meet the other ranks."""
+        if self._retention and args.save_total_limit is not None:
             self._limit = args.save_total_limit
             args.save_total_limit = None
         self._saved_step = -1
+        _find_best(args, state)
+        self._meeting = None
+        if world.size() > 1 and world.distributed() is not None:
+            line = open_line("checkpoints")
+            self._finisher.join_ranks(Exchange(line) if line is not None else None)
+            self._meeting = Meeting() if line is None else None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Note when a save may begin."""
@@ -64,9 +78,11 @@ class CheckpointCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Hand the folder to the background thread."""
-        if not state.is_world_process_zero or args.output_dir is None:
-            return
         self._saved_step = state.global_step
+        if self._meeting is not None:
+            self._meeting.wait()  # without a store it is enough, and all there is, to know that everybody has written
+        if args.output_dir is None or (self._finisher.alone and world.rank() > 0):
+            return
         best = (Path(state.best_model_checkpoint).name,) if state.best_model_checkpoint else ()
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         stall_s = time.monotonic() - self._save_began
@@ -78,9 +94,22 @@ class CheckpointCallback(TrainerCallback):
         """Wait until every checkpoint is durable: the process may end after this."""
         self._finisher.drain()
 
-    def drain(self, timeout_s: float) -> bool:
+    def drain(self, timeout_s: float | None = None) -> bool:
         """Wait for the checkpoints that are being finished; False if the time was over before."""
         return self._finisher.drain(timeout_s)
+
+    def settle(self, step: int) -> bool:
+        """Wait until it is known whether the checkpoint of a step is whole; all ranks call it, and learn the same.
+
+        Args:
+            step: One whose `on_save` has been here.
+
+        Returns:
+            True if it has its manifest and can be resumed from; False if it could not be finished.
+        """
+        self._finisher.drain()
+        whole = self._finisher.is_whole(step)
+        return whole if self._meeting is None else self._meeting.tell(whole=whole)
 
     def _durable(self, saved: Saved, checkpoint: Checkpoint) -> None:
         name = checkpoint.path.name
@@ -89,7 +118,10 @@ class CheckpointCallback(TrainerCallback):
         )
         for command_id in saved.commands:
             self._board.durable(command_id, name)
-        deleted = retain(checkpoint.path.parent, limit=self._limit, keep=saved.keep)
+        deleted: list[str] = []
+        if self._retention:
+            keep = (*saved.keep, *kept_by_others(self._session.folder))
+            deleted = retain(checkpoint.path.parent, limit=self._limit, keep=keep)
         if deleted:
             logger.info("Deleted after %s: %s", name, ", ".join(deleted))
 
@@ -99,3 +131,22 @@ class CheckpointCallback(TrainerCallback):
         self._session.journal.event("checkpoint.failed", message, "error")
         for command_id in saved.commands:
             self._board.failed(command_id, message)
+
+
+def _find_best(args: TrainingArguments, state: TrainerState) -> None:
+    """Point a resumed training at its best checkpoint where it lies now: the path in the checkpoint is an absolute one.
+
+    One that did not come along can neither be delivered nor beaten: then the best of what follows is the best.
+    """
+    if state.best_metric is None or args.output_dir is None:
+        return
+    step = getattr(state, "best_global_step", None)
+    name = Path(state.best_model_checkpoint).name if state.best_model_checkpoint else f"checkpoint-{step}"
+    here = Path(args.output_dir) / name
+    if here.is_dir():
+        state.best_model_checkpoint = str(here)
+    elif state.best_model_checkpoint is None or not Path(state.best_model_checkpoint).is_dir():
+        logger.warning("The best checkpoint so far, %s, is not here; the best of those that follow counts", name)
+        state.best_model_checkpoint = state.best_metric = None
+        if step is not None:
+            state.best_global_step = None

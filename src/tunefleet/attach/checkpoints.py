@@ -1,7 +1,7 @@
-"""Checkpoints that are known to be whole: manifests, the newest valid one, retention.
+"""Checkpoints that are known to be whole: manifests, and the newest valid one.
 
 Hugging Face writes `checkpoint-<step>` in place. Here its files are hashed and synced, then `manifest.json` is renamed
-into it: no manifest, no checkpoint. Nothing is deleted that a resume may still need.
+into it: no manifest, no checkpoint.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import json
 import logging
 import os
 import re
-import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,8 @@ logger = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 SUPERSEDED = "superseded"
 _NAME = re.compile(r"checkpoint-(\d+)")
+# As Transformers, torch's distributed checkpoints and DeepSpeed name the files of one rank.
+_RANKED = re.compile(r"rng_state_(\d+)\.pth|__(\d+)_\d+\.distcp|.*_rank_?(\d+)(?!\d).*")
 _CHUNK_BYTES = 1 << 20
 
 
@@ -38,11 +39,30 @@ class Checkpoint:
     size_bytes: int
 
 
-def finish_checkpoint(path: str | Path) -> Checkpoint:
+Hashed = tuple[str, int, int]
+"""Digest, size in bytes and time of the last change (ns) of a file when it was hashed."""
+
+
+def hash_own_files(folder: Path, rank: int) -> dict[str, Hashed]:
+    """Hash and sync those files of a checkpoint that one rank has written; all but the named ones are rank 0's.
+
+    Args:
+        folder: The checkpoint; other ranks may still write to it.
+        rank: Which.
+
+    Raises:
+        OSError: If a file cannot be read or synced.
+    """
+    own = [file for file in _files(folder) if _rank_of(file) == rank]
+    return {file.relative_to(folder).as_posix(): _hashed(file) for file in own}
+
+
+def finish_checkpoint(path: str | Path, hashed: Mapping[str, Hashed] | None = None) -> Checkpoint:
     """Hash and sync the files of a checkpoint and give it its manifest; then it can be relied on.
 
     Args:
         path: A `checkpoint-<step>` folder that nobody writes to any more.
+        hashed: What the ranks have hashed already; a file that has changed since is hashed again.
 
     Raises:
         OSError: If a file cannot be read or synced; the checkpoint then has no manifest.
@@ -51,8 +71,11 @@ def finish_checkpoint(path: str | Path) -> Checkpoint:
     (folder / MANIFEST).unlink(missing_ok=True)
     files: list[dict[str, Any]] = []
     for file in _files(folder):
-        digest = _hash(file, sync=True)
-        files.append({"path": file.relative_to(folder).as_posix(), "digest": digest, "size_bytes": file.stat().st_size})
+        name, facts = file.relative_to(folder).as_posix(), file.stat()
+        known = (hashed or {}).get(name)
+        if known is None or tuple(known[1:]) != (facts.st_size, facts.st_mtime_ns):
+            known = _hashed(file)
+        files.append({"path": name, "digest": known[0], "size_bytes": known[1]})
     for inner in {file.parent for file in _files(folder)} | {folder}:
         sync_folder(inner)
     manifest = {
@@ -74,28 +97,41 @@ def newest_valid(checkpoints_dir: str | Path, *, set_aside: bool = True) -> Path
     return found.path if found else None
 
 
-def find_newest(checkpoints_dir: Path, *, set_aside: bool = True) -> Checkpoint | None:
+def find_newest(
+    checkpoints_dir: Path, *, set_aside: bool = True, on_fault: Callable[[str], object] | None = None
+) -> Checkpoint | None:
     """Find the newest checkpoint whose files match its manifest.
 
     Args:
         checkpoints_dir: The folder that holds the `checkpoint-<step>` folders.
         set_aside: Move newer ones that are broken or unfinished to `superseded/`; only for the process that holds the
             job's lock, since a trainer may just be writing one.
+        on_fault: Told of each one that is set aside, and why.
     """
-    for folder in reversed(_folders(checkpoints_dir)):
+    for folder in reversed(list_folders(checkpoints_dir)):
         fault = fault_of(folder)
         if fault is None:
             manifest = _manifest(folder)
             return _described(folder, manifest) if manifest else None
         if set_aside:
             logger.warning("%s is set aside: %s; the checkpoint before it is used", folder.name, fault)
+            if on_fault is not None:
+                on_fault(f"{folder.name} is set aside: {fault}")
             _supersede(folder)
     return None
 
 
+def find_step(checkpoints_dir: Path, step: int) -> tuple[Checkpoint | None, str | None]:
+    """Return the checkpoint of a step if its files match its manifest; else None and why not."""
+    folder = checkpoints_dir / f"checkpoint-{step}"
+    fault = fault_of(folder) if folder.is_dir() else "there is no such checkpoint"
+    manifest = _manifest(folder) if fault is None else None
+    return (_described(folder, manifest), None) if manifest is not None else (None, fault)
+
+
 def list_whole(checkpoints_dir: Path) -> list[Checkpoint]:
     """Return the checkpoints that have a manifest, oldest first; their files are not read."""
-    manifests = ((folder, _manifest(folder)) for folder in _folders(checkpoints_dir))
+    manifests = ((folder, _manifest(folder)) for folder in list_folders(checkpoints_dir))
     return [_described(folder, manifest) for folder, manifest in manifests if manifest is not None]
 
 
@@ -119,39 +155,8 @@ def fault_of(folder: Path) -> str | None:
 
 def supersede_beyond(checkpoints_dir: Path, step: int) -> list[Path]:
     """Move checkpoints beyond a step to `superseded/`: a run that resumes at `step` will write them anew."""
-    beyond = [folder for folder in _folders(checkpoints_dir) if step_of(folder) > step]
+    beyond = [folder for folder in list_folders(checkpoints_dir) if step_of(folder) > step]
     return [_supersede(folder) for folder in beyond]
-
-
-def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()) -> list[str]:
-    """Delete what a newer manifest made superfluous.
-
-    The newest whole checkpoint and those named in `keep` stay, whatever the limit; a folder without a manifest is
-    left alone, since it may be about to get one. What lies in `superseded/` goes once the run has passed it.
-
-    Args:
-        checkpoints_dir: The folder that holds the checkpoints.
-        limit: How many to keep; None keeps all.
-        keep: Names of checkpoints that must stay: the best, those being uploaded.
-
-    Returns:
-        Names of the deleted folders.
-    """
-    whole = list_whole(checkpoints_dir)
-    if not whole:
-        return []
-    newest = whole[-1]
-    doomed = [old for old in _folders(checkpoints_dir / SUPERSEDED) if step_of(old) <= newest.step]
-    if limit is not None and limit > 0:
-        protected = {newest.path.name, *keep}
-        surplus = len(whole) - max(limit, sum(item.path.name in protected for item in whole))
-        free = [item.path for item in whole if item.path.name not in protected]
-        doomed += free[: max(surplus, 0)]
-    for folder in doomed:
-        # The manifest goes first: a half deleted checkpoint must not look whole.
-        (folder / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-    return [folder.name for folder in doomed]
 
 
 def step_of(folder: Path) -> int:
@@ -160,7 +165,8 @@ def step_of(folder: Path) -> int:
     return int(match.group(1)) if match else -1
 
 
-def _folders(parent: Path) -> list[Path]:
+def list_folders(parent: Path) -> list[Path]:
+    """Return the `checkpoint-<step>` folders of a folder, oldest first, whole or not."""
     if not parent.is_dir():
         return []
     return sorted((path for path in parent.iterdir() if step_of(path) >= 0 and path.is_dir()), key=step_of)
@@ -177,6 +183,16 @@ def _files(folder: Path) -> Iterator[Path]:
     # A leading dot is a part file of a manifest that was never renamed.
     ours = (folder / MANIFEST, *folder.glob(f".{MANIFEST}.*"))
     return iter(sorted(path for path in folder.rglob("*") if path.is_file() and path not in ours))
+
+
+def _rank_of(file: Path) -> int:
+    match = _RANKED.fullmatch(file.name)
+    return int(next(number for number in match.groups() if number)) if match else 0
+
+
+def _hashed(file: Path) -> Hashed:
+    facts = file.stat()
+    return _hash(file, sync=True), facts.st_size, facts.st_mtime_ns
 
 
 def _hash(file: Path, *, sync: bool = False) -> str:

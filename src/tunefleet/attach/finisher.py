@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checkpoints import Checkpoint, finish_checkpoint
+from .checkpoints import Checkpoint, finish_checkpoint, hash_own_files, step_of
+from .exchange import Exchange
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class CheckpointFinisher:
 
     Args:
         before_manifest: Makes durable what must not be younger than the checkpoint: the journal.
-        on_durable: Called in the thread when a checkpoint has its manifest.
+        on_durable: Called in the thread when a checkpoint has its manifest; on rank 0 only, as the next.
         on_failed: Called in the thread when one could not be finished.
     """
 
@@ -52,9 +53,22 @@ class CheckpointFinisher:
         self._on_failed = on_failed
         self._queue: queue.Queue[Saved] = queue.Queue()
         self._thread: threading.Thread | None = None
+        self._whole: dict[int, bool] = {}
+        self._exchange: Exchange | None = None
+
+    def join_ranks(self, exchange: Exchange | None) -> None:
+        """Finish checkpoints together with other ranks from now on; None finishes them alone."""
+        self.drain()
+        self._exchange = exchange
+
+    @property
+    def alone(self) -> bool:
+        """Whether this process finishes checkpoints by itself."""
+        return self._exchange is None
 
     def submit(self, saved: Saved) -> None:
-        """Take a checkpoint that nobody writes to any more."""
+        """Take a checkpoint that this rank writes to no more."""
+        self._whole.pop(step_of(saved.path), None)
         self._queue.put(saved)
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="tunefleet-checkpoints", daemon=True)
@@ -71,6 +85,10 @@ class CheckpointFinisher:
                 self._queue.all_tasks_done.wait(left)
         return True
 
+    def is_whole(self, step: int) -> bool:
+        """Tell whether this step's checkpoint was finished and has its manifest; every rank gives the same answer."""
+        return self._whole.get(step, False)
+
     def _run(self) -> None:
         while True:
             saved = self._queue.get()
@@ -83,10 +101,36 @@ class CheckpointFinisher:
                 self._queue.task_done()
 
     def _finish(self, saved: Saved) -> None:
+        exchange = self._exchange
+        if exchange is not None:
+            exchange.begin()
+        if exchange is not None and exchange.rank > 0:
+            self._contribute(saved, exchange)
+            return
+        checkpoint: Checkpoint | None = None
         try:
-            self._before_manifest()
-            checkpoint = finish_checkpoint(saved.path)
+            checkpoint = self._complete(saved, exchange)
         except OSError as error:
             self._on_failed(saved, error)
-            return
-        self._on_durable(saved, checkpoint)
+        finally:
+            if exchange is not None:
+                exchange.announce(whole=checkpoint is not None)
+        if checkpoint is not None:
+            self._whole[checkpoint.step] = True
+            self._on_durable(saved, checkpoint)
+
+    def _complete(self, saved: Saved, exchange: Exchange | None) -> Checkpoint:
+        hashed = None
+        if exchange is not None:
+            # Other ranks may still write their files: what is there of them is not looked at before they say so.
+            hashed = hash_own_files(saved.path, 0)
+            hashed |= exchange.collect()
+        self._before_manifest()
+        return finish_checkpoint(saved.path, hashed)
+
+    def _contribute(self, saved: Saved, exchange: Exchange) -> None:
+        try:
+            exchange.post(hash_own_files(saved.path, exchange.rank))
+        except OSError as error:
+            exchange.post(None, str(error))
+        self._whole[step_of(saved.path)] = exchange.verdict()

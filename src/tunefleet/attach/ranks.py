@@ -1,15 +1,34 @@
 """Which commands act at the end of which step, so that all ranks of a training do the same.
 
-One process decides for itself. Several agree one horizon ahead (see `agree`): what is decided for a step is carried out
-at that step by every rank, or by none.
+One process decides for itself. Several agree one horizon ahead: rank 0 publishes up to which step everything is
+decided and what acts where; a rank passes the end of a step only if that step is decided. Ranks whose processors run
+ahead of their devices therefore still act together, and nobody waits for a rank that is behind. A command is decided
+for the first step that is still open, so it is at most a horizon late.
 """
 
 from __future__ import annotations
 
+import atexit
+import json
+import logging
+import os
+import signal
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from .board import Command, CommandBoard
+from . import world
+from .agree import Line, Patience, open_line
+from .board import ClosedError, Command, CommandBoard
+
+logger = logging.getLogger(__name__)
+
+MAX_HORIZON = 8
+_RING = 64
+_HORIZON_S = 0.05
+_HEAR_EVERY_S = 0.25
+_SMOOTHING = 0.2
+_NOTHING: tuple[Command, ...] = ()
 
 
 class Decider(Protocol):
@@ -37,9 +56,221 @@ class Solo:
 
     def due(self, step: int) -> Sequence[Command]:
         """Return what waits; without anything it costs one attribute read."""
-        return self._board.take() if self._board.armed else ()
+        return self._board.take() if self._board.armed else _NOTHING
+
+
+class Leader:
+    """Rank 0 of several: decides, and publishes what it has decided before anybody can need it.
+
+    A step that is asked about a second time is one whose evaluation still runs: then only an abort is due, and that
+    ends the others too, since they cannot be asked in the midst of an evaluation.
+
+    Args:
+        board: Where commands wait.
+        line: To the other ranks.
+    """
+
+    leader = True
+
+    def __init__(self, board: CommandBoard, line: Line) -> None:
+        self._board = board
+        self._line = line
+        self._step = self._until = -1
+        self._planned: dict[int, list[Command]] = {}
+        self._held: list[Command] = []
+        self._published = self._read_by_all = 0
+        self._heard = 0
+        self._hear_at = self._asked_at = time.monotonic()
+        self._step_s = 1.0
+        for slot in range(_RING):
+            line.set(f"ring/{slot}", b"-1 -1 []")
+        line.set("open", b"1")
+
+    def due(self, step: int) -> Sequence[Command]:
+        """Publish if the others need it, and return what was decided for this step."""
+        if step == self._step:
+            return self._urgent()
+        now = time.monotonic()
+        horizon = self._horizon(now)
+        if self._step < 0:
+            self._until = step  # the first step is decided by convention: nothing acts
+        self._step = step
+        if now >= self._hear_at:
+            self._hear(now)
+        if self._board.armed or self._held:
+            self._decide(step, horizon)
+        elif self._until < step + max(horizon // 2, 1):
+            self._publish(step + horizon, _NOTHING)
+        return self._planned.pop(step, _NOTHING) if self._planned else _NOTHING
+
+    def _horizon(self, now: float) -> int:
+        taken, self._asked_at = now - self._asked_at, now
+        self._step_s += _SMOOTHING * (taken - self._step_s)
+        return max(1, min(MAX_HORIZON, int(_HORIZON_S / max(self._step_s, 1e-6))))
+
+    def _decide(self, step: int, horizon: int) -> None:
+        commands, self._held = [*self._held, *self._board.take()], []
+        at = self._until + 1
+        self._planned[at] = commands
+        self._publish(max(at, step + horizon), commands, at)
+
+    def _publish(self, until: int, commands: Sequence[Command], at: int = -1) -> None:
+        number = self._published
+        if number - self._read_by_all >= _RING:
+            self._make_room(number)
+        plain = [[item.command_id, item.command, item.data] for item in commands]
+        text = f"{number} {until} {json.dumps([at, plain]) if plain else '[]'}"
+        self._line.set(f"ring/{number % _RING}", text.encode())
+        self._published, self._until = number + 1, until
+
+    def _make_room(self, number: int) -> None:
+        """Wait until every rank has read what would be overwritten: what is known of it, unless that is old."""
+        for rank in range(1, self._line.size):
+            patience = Patience(self._line, (rank,), "that it has read what was decided")
+            while number - self._read_up_to(rank) >= _RING:
+                patience.spend()
+        self._read_by_all = min(self._read_up_to(rank) for rank in range(1, self._line.size))
+
+    def _read_up_to(self, rank: int) -> int:
+        key = f"read/{rank}"
+        return int(self._line.read(key)) if self._line.has(key) else 0
+
+    def _hear(self, now: float) -> None:
+        """Take what other ranks were asked for, such as by a signal."""
+        self._hear_at = now + _HEAR_EVERY_S
+        said = self._line.count("said")
+        while self._heard < said:
+            self._heard += 1
+            key = f"said/{self._heard}"
+            command_id, command, data = json.loads(self._line.wait_for(key, (), "what it was asked for"))
+            self._line.drop(key)
+            try:
+                self._board.submit(command, data, command_id)
+            except ClosedError as closed:
+                logger.warning("%s from another rank is not carried out: %s", command, closed)
+
+    def _urgent(self) -> Sequence[Command]:
+        if not self._board.armed:
+            return _NOTHING
+        waiting = self._board.take()
+        self._held += [item for item in waiting if item.command != "abort"]
+        aborts = [item for item in waiting if item.command == "abort"]
+        if aborts:
+            # When this process has written down its end, and not before: a launcher ends all ranks when one is gone.
+            atexit.register(_end, self._line)
+        return aborts
+
+
+class Follower:
+    """Any other rank: does what rank 0 has decided, when it comes there.
+
+    Args:
+        board: Takes what this rank alone is asked for, such as by a signal; it is passed on to rank 0.
+        line: To the other ranks.
+    """
+
+    leader = False
+
+    def __init__(self, board: CommandBoard, line: Line) -> None:
+        self._board = board
+        self._line = line
+        self._step = self._until = -1
+        self._planned: dict[int, list[Command]] = {}
+        self._next = 0
+
+    def due(self, step: int) -> Sequence[Command]:
+        """Wait until this step is decided, and return what acts at its end."""
+        if step == self._step:
+            return _NOTHING
+        if self._step < 0:
+            self._until = step
+        self._step = step
+        if self._board.armed:
+            self._pass_on()
+        while step > self._until:
+            self._read(step)
+        return self._planned.pop(step, _NOTHING) if self._planned else _NOTHING
+
+    def _pass_on(self) -> None:
+        for item in self._board.take():
+            number = self._line.count("said", 1)
+            self._line.set(f"said/{number}", json.dumps([item.command_id, item.command, item.data]).encode())
+
+    def _read(self, step: int) -> None:
+        if self._next == 0:
+            self._line.wait_for("open", (0,), "that it has begun")
+        key = f"ring/{self._next % _RING}"
+        patience = Patience(self._line, (0,), f"what is decided for step {step}")
+        while (text := self._line.read(key).split(b" ", 2))[0] != b"%d" % self._next:
+            patience.spend()
+        self._next += 1
+        if self._next % (_RING // 4) == 0:
+            self._line.set(f"read/{self._line.rank}", b"%d" % self._next)
+        self._until = int(text[1])
+        if text[2] != b"[]":
+            at, plain = json.loads(text[2])
+            self._planned[at] = [self._board.adopt(Command(*fields)) for fields in plain]
+
+
+class Collective:
+    """Ranks without a common store: now and then all of them say what they were asked for, in one collective.
+
+    Args:
+        board: Where this rank's commands wait.
+        group: A process group on the CPU.
+    """
+
+    def __init__(self, board: CommandBoard, group: object) -> None:
+        self._board = board
+        self._group = group
+        self.leader = world.rank() == 0
+        self._step = self._at = -1
+        self._asked_at = time.monotonic()
+
+    def due(self, step: int) -> Sequence[Command]:
+        """Ask all ranks if this is a step for it; every rank asks at the same ones."""
+        if step == self._step or step < self._at:
+            return _NOTHING
+        steps = max(step - self._step, 1) if self._step >= 0 else 1
+        now = time.monotonic()
+        step_s, self._asked_at, self._step = (now - self._asked_at) / steps, now, step
+        torch, group = world.modules()
+        every = max(1, min(MAX_HORIZON, int(_HORIZON_S / max(step_s, 1e-6)))) if self.leader else 0
+        facts = torch.tensor([int(self._board.armed), every], dtype=torch.int64)
+        group.all_reduce(facts, op=group.ReduceOp.MAX, group=self._group)
+        self._at = step + int(facts[1])
+        return self._gather(group) if int(facts[0]) else _NOTHING
+
+    def _gather(self, group: object) -> list[Command]:
+        mine = [(item.command_id, item.command, item.data) for item in self._board.take()]
+        everybody: list[list[tuple[str, str, dict[str, object]]]] = [[] for _ in range(world.size())]
+        group.all_gather_object(everybody, mine, group=self._group)  # type: ignore[attr-defined]
+        return [self._board.adopt(Command(*fields)) for each in everybody for fields in each]
 
 
 def decider_for(board: CommandBoard) -> Decider:
     """Return the decider that fits this process; called when a training begins, when process groups exist."""
-    return Solo(board)
+    if world.size() < 2 or world.distributed() is None:
+        return Solo(board)
+    line = open_line("control")
+    if line is not None:
+        return Leader(board, line) if line.rank == 0 else Follower(board, line)
+    return Collective(board, cpu_group())
+
+
+def cpu_group() -> object:
+    """Return a process group whose collectives wait for no device; every rank makes it at the same time."""
+    _, group = world.modules()
+    try:
+        return group.new_group(backend="gloo")
+    except (RuntimeError, ValueError) as error:
+        logger.info("There is no gloo group (%s); the default one is used", error)
+        return group.group.WORLD
+
+
+def _end(line: Line) -> None:
+    for pid in line.local_peers():
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            logger.debug("Process %d is gone already", pid)

@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .checkpoints import Checkpoint, find_newest, supersede_beyond
+from . import world
+from .checkpoints import Checkpoint
+from .failures import record_failure
 from .files import read_json
 from .journal import JournalWriter
+from .quiet import Journal, QuietJournal
+from .resume import Decision, ResumeError, await_decision, decide
 from .status import StatusFile
 
 logger = logging.getLogger(__name__)
@@ -37,14 +41,22 @@ class JobSession:
         status: The status file.
         resume: The checkpoint that the launch resumes from; None starts from nothing.
         trainings: Numbers the trainings of the process; each has a series of its own.
+        rank: Number of the process among those of the training. Only rank 0 reports; the sessions of the others take
+            everything and write nothing.
     """
 
     folder: Path
     job: dict[str, Any]
-    journal: JournalWriter
+    journal: Journal
     status: StatusFile
     resume: Checkpoint | None
     trainings: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    rank: int = 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process reports, takes commands and delivers; exactly one of a training does."""
+        return self.rank == 0
 
     @property
     def checkpoints_dir(self) -> Path:
@@ -62,6 +74,8 @@ class JobSession:
             self.journal.sync()
         except OSError as fault:
             logger.warning("The journal could not be synced: %s", fault)
+        if world.size() > 1:
+            record_failure(self.folder, self.rank, error, kind, traceback)
         self.status.fail(error, kind, traceback)
 
     def close(self) -> None:
@@ -77,13 +91,14 @@ def open_session(folder: str | Path) -> JobSession:
     """Return this process's session for a job folder; the first call opens it.
 
     Opening finds the newest valid checkpoint (broken ones are set aside, ones beyond it superseded), starts the
-    journal of the launch with it, and writes the first status.
+    journal of the launch with it, and writes the first status. Of several ranks only the first does all that.
 
     Args:
         folder: The job folder, with its `job.json`; this process holds the folder's lock.
 
     Raises:
         FileNotFoundError: If there is no readable `job.json`.
+        ResumeError: If the step that it is to resume from has no valid checkpoint; the status says so.
     """
     path = Path(folder).resolve()
     with _lock:
@@ -98,10 +113,22 @@ def _open(folder: Path) -> JobSession:
     job = read_json(folder / "job.json")
     if job is None:
         raise FileNotFoundError(f"{folder} has no readable job.json.")
+    rank = world.rank()
+    if rank > 0:
+        decision, status = await_decision(folder, job), StatusFile(None)
+        return JobSession(folder, job, QuietJournal(log_events=False), status, decision.checkpoint, rank=rank)
+    return _lead(folder, job)
+
+
+def _lead(folder: Path, job: dict[str, Any]) -> JobSession:
     status = StatusFile(folder)
     status.write(state="starting", phase="loading")
-    resume = find_newest(folder / "checkpoints")
-    moved = supersede_beyond(folder / "checkpoints", resume.step) if resume else []
+    try:
+        decision = decide(folder, job)
+    except ResumeError as error:
+        status.fail(str(error), "input")
+        raise
+    resume = decision.checkpoint
     journal = JournalWriter(
         folder,
         job["launch"],
@@ -110,9 +137,15 @@ def _open(folder: Path) -> JobSession:
         resume.digest if resume else None,
         on_tick=status.flush_if_due,
     )
-    for path in moved:
-        journal.event("checkpoint.superseded", f"{path.name} lies beyond the checkpoint that is resumed.")
+    _report(journal, decision)
     if resume:
-        journal.event("training.resumed", f"Resumed from {resume.path.name}.", data={"step": resume.step})
         status.update(step=resume.step)
     return JobSession(folder, job, journal, status, resume)
+
+
+def _report(journal: JournalWriter, decision: Decision) -> None:
+    for name, message, level in decision.notes:
+        journal.event(name, message, level)
+    resume = decision.checkpoint
+    if resume:
+        journal.event("training.resumed", f"Resumed from {resume.path.name}.", data={"step": resume.step})

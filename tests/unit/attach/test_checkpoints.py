@@ -19,10 +19,10 @@ from tunefleet.attach.checkpoints import (
     finish_checkpoint,
     list_whole,
     newest_valid,
-    retain,
     supersede_beyond,
 )
 from tunefleet.attach.finisher import CheckpointFinisher, Saved
+from tunefleet.attach.retention import retain
 from tunefleet.wire.api import FileEntry
 
 
@@ -164,9 +164,9 @@ class Watched:
 def test_the_journal_is_durable_before_the_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched()
 
-    def finish(path: Path) -> Checkpoint:
+    def finish(path: Path, hashed: None) -> Checkpoint:
         watched.calls.append("manifest")
-        return finish_checkpoint(path)
+        return finish_checkpoint(path, hashed)
 
     monkeypatch.setattr(finisher_module, "finish_checkpoint", finish)
     finisher = watched.finisher()

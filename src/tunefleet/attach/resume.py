@@ -1,0 +1,88 @@
+"""Which checkpoint a launch resumes from: decided once by rank 0, before any library is loaded, and told to the others.
+
+Looking for the newest valid one sets broken ones aside, so only one process may look; the decision lies in the job
+folder because the ranks have not met yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .checkpoints import Checkpoint, find_newest, find_step, supersede_beyond
+from .files import read_json, write_json
+
+logger = logging.getLogger(__name__)
+
+FILE = "resume.json"
+_LOOK_S = 0.02
+_PATIENCE_S = 3600.0
+
+
+class ResumeError(Exception):
+    """The checkpoint that was asked for cannot be resumed from."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Where a launch begins.
+
+    Args:
+        checkpoint: What it resumes from; None starts from nothing.
+        notes: What a person wants to know of it: name of the event, sentence, level.
+    """
+
+    checkpoint: Checkpoint | None
+    notes: tuple[tuple[str, str, str], ...] = ()
+
+
+def decide(folder: Path, job: dict[str, Any]) -> Decision:
+    """Choose the checkpoint and move what lies beyond it aside; for the one process that reports.
+
+    Args:
+        folder: The job folder, whose lock this process holds.
+        job: Its `job.json`. A `from_step` counts once an attempt: what is launched again goes on from where it was.
+
+    Raises:
+        ResumeError: If `from_step` names one that is not there or is broken.
+    """
+    checkpoints = folder / "checkpoints"
+    wanted, attempt = job.get("from_step"), job.get("attempt")
+    before = read_json(folder / FILE) or {}
+    notes: list[tuple[str, str, str]] = []
+    if wanted is None or (before.get("attempt"), before.get("from_step")) == (attempt, wanted):
+        faults: list[str] = []
+        found = find_newest(checkpoints, on_fault=faults.append)
+        notes += [("checkpoint.broken", f"{fault}; the checkpoint before it is used.", "warning") for fault in faults]
+    else:
+        found, fault = find_step(checkpoints, int(wanted))
+        if found is None:
+            raise ResumeError(f"The training cannot be resumed from step {wanted}: {fault}.")
+    for path in supersede_beyond(checkpoints, found.step) if found else ():
+        text = f"{path.name} lies beyond the checkpoint that is resumed."
+        notes.append(("checkpoint.superseded", text, "info"))
+    fields = {"launch": job["launch"], "attempt": attempt, "from_step": wanted}
+    chosen = None if found is None else {"name": found.path.name, "digest": found.digest, "bytes": found.size_bytes}
+    write_json(folder / FILE, {**fields, "step": found.step if found else 0, "checkpoint": chosen}, sync=True)
+    return Decision(found, tuple(notes))
+
+
+def await_decision(folder: Path, job: dict[str, Any]) -> Decision:
+    """Return what rank 0 decides for this launch; verifying large checkpoints may take it minutes.
+
+    Raises:
+        ResumeError: If it decides nothing.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    while (said := read_json(folder / FILE) or {}).get("launch") != job["launch"]:
+        if time.monotonic() > deadline:
+            raise ResumeError("Rank 0 has not said which checkpoint is resumed.")
+        time.sleep(_LOOK_S)
+    chosen = said["checkpoint"]
+    if chosen is None:
+        return Decision(None)
+    path = folder / "checkpoints" / chosen["name"]
+    return Decision(Checkpoint(path, int(said["step"]), chosen["digest"], int(chosen["bytes"])))
