@@ -62,7 +62,11 @@ def preview(
             hint=f"`tunefleet artifacts get {source.value}` fetches it; name it with --input {source.pointer}=PATH.",
         )
     with tempfile.TemporaryDirectory(prefix="tunefleet-preview-") as workspace:
-        portions = open_portions(spec.data, inputs, Path(workspace), seed=spec.training.seed)
+        data = spec.data
+        if data.streaming:
+            few = min(data.max_samples or _MEASURED_ROWS, _MEASURED_ROWS)
+            data = data.model_copy(update={"max_samples": few})
+        portions = open_portions(data, inputs, Path(workspace), seed=spec.training.seed)
         identifier = spec.model.source.identifier
         model = base_model.locate(
             identifier,

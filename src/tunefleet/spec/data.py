@@ -158,7 +158,7 @@ class TrainingData(Block):
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainingData:
-        faults = [*self._source_faults(), *self._shape_faults()]
+        faults = [*self._source_faults(), *self._shape_faults(), *self._streaming_faults()]
         if faults:
             raise many_wrong(faults)
         return self
@@ -177,6 +177,19 @@ class TrainingData(Block):
             )
         if self.prompts is not None and self.eval is not None and self.eval.split is not None:
             faults.append(("eval.split", "inline prompts have no splits", "use eval.fraction or eval.path"))
+        return faults
+
+    def _streaming_faults(self) -> Faults:
+        if not self.streaming:
+            return []
+        faults: Faults = []
+        if self.prompts is not None:
+            faults.append(("streaming", "inline prompts are there at once", "leave it out"))
+        if "[" in self.split:
+            faults.append(("split", "a stream has no slices", "name the whole split; max_samples takes its beginning"))
+        if self.eval is not None and self.eval.fraction is not None:
+            hint = "use eval.path or eval.split"
+            faults.append(("eval.fraction", "cannot be drawn from rows that are not all there (streaming)", hint))
         return faults
 
     def _shape_faults(self) -> Faults:

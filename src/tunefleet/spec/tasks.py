@@ -161,7 +161,7 @@ def across(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:
     """
     faults = _output_faults(kind, blocks)
     if issubclass(kind, TrainingTaskSpec):
-        faults += [*_held_out_faults(blocks), *_loading_faults(kind, blocks)]
+        faults += [*_held_out_faults(blocks), *_streaming_faults(blocks), *_loading_faults(kind, blocks)]
     return faults
 
 
@@ -201,6 +201,23 @@ def _held_out_faults(blocks: dict[str, Any]) -> Faults:
             )
         )
     return faults
+
+
+def _streaming_faults(blocks: dict[str, Any]) -> Faults:
+    training: TrainingSpec | None = blocks.get("training")
+    data: TrainingData | None = blocks.get("data")
+    if training is None or data is None or not data.streaming:
+        return []
+    leave = "leave it out, or leave data.streaming out"
+    # A stream has no length: no epochs, and no share of it.
+    checks = (
+        (training.max_steps is None, "training.max_steps", "is needed with data.streaming", "say how many steps"),
+        (training.save_strategy == "epoch", "training.save_strategy", "a stream has no epochs", "write steps"),
+        (training.eval_strategy == "epoch", "training.eval_strategy", "a stream has no epochs", "write steps"),
+        (training.dataloader_num_workers > 1, "training.dataloader_num_workers", "a stream has one reader", "write 1"),
+        (training.dataset_num_proc is not None, "training.dataset_num_proc", "has no effect with streaming", leave),
+    )
+    return [(at, message, hint) for failed, at, message, hint in checks if failed]
 
 
 def _loading_faults(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:

@@ -39,7 +39,7 @@ def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
     if path.is_dir():
         if (path / "dataset_dict.json").exists() or (path / "state.json").exists():
             return _saved_dataset(path, split)
-        return read_file(_file_of_split(path, split), limit)
+        return read_file(file_of_split(path, split), limit)
     if not path.exists():
         raise DataError(f"The dataset {path} does not exist.", hint="Mend the path in the spec's `data` block.")
     return read_file(path, limit)
@@ -72,21 +72,34 @@ def _read_jsonl(path: Path, limit: int | None) -> Rows:
 
 def _json_lines(path: Path, lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
-        if line.isspace():
-            continue
-        try:
-            row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
-        except orjson.JSONDecodeError as error:
-            raise DataError(
-                f"Line {number} of {path.name} is not valid JSON (column {error.colno}: {error.msg}).",
-                hint="Each line must be one JSON object.",
-            ) from None
-        if not isinstance(row, dict):
-            raise DataError(
-                f"Line {number} of {path.name} holds a JSON {type(row).__name__}, not an object.",
-                hint="Each line must be one JSON object, such as {'prompt': …, 'response': …}.",
-            )
-        yield row
+        if not line.isspace():
+            yield json_line(path, number, line)
+
+
+def json_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    """Read one line of a JSONL file.
+
+    Args:
+        path: The file, for messages.
+        number: Of the line, from 1.
+        line: As it stands there.
+
+    Raises:
+        DataError: If it is not one JSON object.
+    """
+    try:
+        row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+    except orjson.JSONDecodeError as error:
+        raise DataError(
+            f"Line {number} of {path.name} is not valid JSON (column {error.colno}: {error.msg}).",
+            hint="Each line must be one JSON object.",
+        ) from None
+    if not isinstance(row, dict):
+        raise DataError(
+            f"Line {number} of {path.name} holds a JSON {type(row).__name__}, not an object.",
+            hint="Each line must be one JSON object, such as {'prompt': …, 'response': …}.",
+        )
+    return row
 
 
 def _read_json(path: Path, limit: int | None) -> Rows:
@@ -108,22 +121,29 @@ def _read_json(path: Path, limit: int | None) -> Rows:
 
 
 def _read_csv(path: Path, limit: int | None) -> Rows:
+    return list(itertools.islice(csv_rows(path), limit))
+
+
+def csv_rows(path: Path) -> Iterator[dict[str, str]]:
+    """Read a CSV or TSV file row by row.
+
+    Raises:
+        DataError: If a row does not have the fields of the header, or is malformed.
+    """
     csv.field_size_limit(1 << 30)
     with path.open(encoding="utf-8-sig", newline="") as text:
         reader = csv.DictReader(text, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-        rows = []
         try:
-            for row in itertools.islice(reader, limit):
+            for row in reader:
                 if None in row or None in row.values():
                     raise DataError(
                         f"Line {reader.line_num} of {path.name} does not have the {len(reader.fieldnames or ())} fields"
                         " of the header.",
                         hint="Put fields with commas or line breaks into double quotes.",
                     )
-                rows.append(row)
+                yield row
         except csv.Error as error:
             raise DataError(f"Line {reader.reader.line_num} of {path.name} is not valid CSV: {error}.") from None
-        return rows
 
 
 def _read_parquet(path: Path, limit: int | None) -> Rows:
@@ -148,7 +168,12 @@ def _saved_dataset(path: Path, split: str) -> Rows:
     return loaded[split]
 
 
-def _file_of_split(folder: Path, split: str) -> Path:
+def file_of_split(folder: Path, split: str) -> Path:
+    """Return the one file of a folder that holds a split.
+
+    Raises:
+        DataError: If there is none, or more than one.
+    """
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _READERS)
     named = [file for file in files if file.stem == split or file.stem.startswith(f"{split}-")]
     if len(named) == 1:

@@ -18,8 +18,9 @@ from datasets.exceptions import DatasetNotFoundError
 from tunefleet.errors import DataError
 from tunefleet.programs import assets, hub
 from tunefleet.programs.archives import opened
-from tunefleet.programs.data.readers import Rows, read_path
+from tunefleet.programs.data.readers import Rows, file_of_split, read_path
 from tunefleet.programs.data.shapes import Shape, choose
+from tunefleet.programs.data.streams import HubReader, Reader, TableReader, open_file
 from tunefleet.spec import BUILTIN_PREFIX, TextShape, TrainingData
 
 _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\])?$")
@@ -66,14 +67,51 @@ def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path
     if held.fraction is not None:
         train, kept = _hold_out(rows, held.fraction, seed, origin)
         return Portions(Portion(_first(train, data.max_samples), shape), Portion(_first(kept, held.max_samples), shape))
+    return Portions(Portion(rows, shape), _held_out(data, place, inputs, workspace, shape))
+
+
+def _held_out(
+    data: TrainingData, place: _Place, inputs: Mapping[str, str], workspace: Path, shape: Shape
+) -> Portion | None:
+    """Read the rows of another split or file, as the training rows are read: another column would measure another."""
+    held = data.eval
+    if held is None:
+        return None
     if held.split is not None:
-        other, other_origin = place.read(held.split, held.max_samples)
+        other, origin = place.read(held.split, held.max_samples)
     else:
-        name = held.path or ""
-        elsewhere = _Place(False, name, inputs.get("data.eval.path"), data, workspace)
-        other, other_origin = elsewhere.read("train", held.max_samples)
-    # The held-out rows are read as the training rows are: another column would measure something else.
-    return Portions(Portion(rows, shape), Portion(other, _shape(other, shape.wanted, other_origin)))
+        elsewhere = _Place(False, held.path or "", inputs.get("data.eval.path"), data, workspace)
+        other, origin = elsewhere.read("train", held.max_samples)
+    return Portion(other, _shape(other, shape.wanted, origin))
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Rows that are read as the training goes, and what is held out."""
+
+    reader: Reader
+    shape: Shape
+    held_out: Portion | None
+
+
+def open_stream(data: TrainingData, inputs: Mapping[str, str], workspace: Path) -> Stream:
+    """Find the rows of a spec with `data.streaming`, and read the first one.
+
+    Args:
+        data: The spec's `data` block.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+
+    Raises:
+        DataError: If the dataset does not exist, is malformed, empty, lacks a column, or cannot be streamed.
+        UnreachableError: If it is on a hub that does not answer.
+    """
+    source = data.source
+    place = _Place(source.kind == "hub", source.value, inputs.get(source.pointer), data, workspace)
+    reader, origin = place.stream(data.split)
+    first = reader.read(None, 1)
+    shape = _shape([first.row(0)] if first.size else [], data.shape, origin)
+    return Stream(reader, shape, _held_out(data, place, inputs, workspace, shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +141,16 @@ class _Place:
             rows = _slice(rows, split, match["name"])
         return _first(rows, limit), origin
 
+    def stream(self, split: str) -> tuple[Reader, str]:
+        """Open one split as a stream; returns its reader and what to call it."""
+        path = self._path()
+        if path is None:
+            return _stream_from_hub(self.name, split, self.data), f"{self.name} ({split})"
+        if path.is_dir() and ((path / "dataset_dict.json").exists() or (path / "state.json").exists()):
+            return TableReader(read_path(path, split)), f"{self.name} ({split})"
+        file = file_of_split(path, split) if path.is_dir() else path
+        return open_file(file), self.name if path.is_file() else f"{self.name} ({split})"
+
     def _path(self) -> Path | None:
         """Where it lies; `None` if it is on the hub."""
         if self.name.startswith(BUILTIN_PREFIX):
@@ -117,6 +165,20 @@ class _Place:
 def _inline(data: TrainingData, limit: int | None) -> tuple[Rows, str]:
     rows = [{"text": text} for text in data.prompts or ()]
     return _first(rows, limit), "data.prompts"
+
+
+def _stream_from_hub(name: str, split: str, data: TrainingData) -> Reader:
+    try:
+        stream = datasets.load_dataset(
+            hub.resolve(name, "dataset", data.revision),
+            data.config_name,
+            split=split,
+            revision=data.revision,
+            streaming=True,
+        )
+    except (DatasetNotFoundError, ValueError, OSError) as error:
+        raise DataError(f"The dataset {name} cannot be opened: {error}", detail=repr(error)) from error
+    return HubReader(stream)
 
 
 def _from_hub(name: str, split: str, data: TrainingData) -> Rows:

@@ -185,6 +185,24 @@ def encode_all(
             yield from encoded
 
 
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """A row within the limit: its ids, its labels, and how many of them count in the loss."""
+
+    ids: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any]
+    counted: int
+
+
+def clip(row: Tokens, max_length: int) -> Clipped | None:
+    """Cut a row to the limit; `None` if nothing of what is left would be learnt."""
+    ids = np.asarray(row.ids[:max_length], dtype=np.int64)
+    trained = np.asarray(row.trained[:max_length], dtype=bool)
+    # The first token is never predicted.
+    counted = int(trained[1:].sum())
+    return Clipped(ids, np.where(trained, ids, IGNORED), counted) if counted else None
+
+
 def _batches(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[int, list[Mapping[str, Any]]]]:
     """Cut rows into numbered batches (`itertools.batched` comes with Python 3.12)."""
     source = iter(rows)
@@ -207,17 +225,14 @@ def _collect(encoded: Iterable[Tokens], shape: Shape, max_length: int) -> Tokeni
     for row in encoded:
         total += 1
         truncated += len(row.ids) > max_length
-        row_ids = np.asarray(row.ids[:max_length], dtype=np.int64)
-        trained = np.asarray(row.trained[:max_length], dtype=bool)
-        # The first token is never predicted.
-        counted = int(trained[1:].sum())
-        if counted == 0:
+        cut = clip(row, max_length)
+        if cut is None:
             dropped += 1
             continue
-        trained_tokens += counted
-        ids.append(row_ids)
-        labels.append(np.where(trained, row_ids, IGNORED))
-        lengths.append(len(row_ids))
+        trained_tokens += cut.counted
+        ids.append(cut.ids)
+        labels.append(cut.labels)
+        lengths.append(len(cut.ids))
     if not lengths:
         raise _nothing_left(shape, total, max_length)
     offsets = np.concatenate([[0], np.cumsum(lengths)])

@@ -82,6 +82,8 @@ def training_arguments(
         use_cache=True,
         disable_tqdm=True,
         ddp_find_unused_parameters=False,
+        # A stream goes to its place by itself.
+        ignore_data_skip=spec.data.streaming,
     )
 
 

@@ -20,14 +20,16 @@ from transformers import PreTrainedTokenizerBase, set_seed
 from tunefleet import attach
 from tunefleet.errors import InputError
 from tunefleet.programs import base_model
-from tunefleet.programs.data import sources
-from tunefleet.programs.data.tokens import Encoder, Tokenized, tokenize
-from tunefleet.programs.train import assemble, hardware, outputs, packing, result, samples
+from tunefleet.programs.data.sources import Portion
+from tunefleet.programs.data.tokens import Encoder
+from tunefleet.programs.train import assemble, hardware, outputs, result, samples
 from tunefleet.programs.train.arguments import training_arguments
 from tunefleet.programs.train.disk import require_disk
-from tunefleet.programs.train.result import Clock, Material, Measured
+from tunefleet.programs.train.material import Material, find, place_of, prepare
+from tunefleet.programs.train.result import Clock, Measured
+from tunefleet.programs.train.streaming import SampleStream
 from tunefleet.programs.train.trackers import tensorboard
-from tunefleet.programs.train.trainer import ContinueTokenCount, StopWhenWorse, Trainer
+from tunefleet.programs.train.trainer import ContinueTokenCount, StopWhenWorse, StreamEpoch, Trainer
 from tunefleet.spec import LoraSftSpec, TrainingTaskSpec, load_task_spec
 from tunefleet.wire.jobfolder import Job, JobFolder
 
@@ -90,17 +92,17 @@ def _train(launch: Launch) -> None:
         text = "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
         session.journal.event("training.packing", text, "warning")
     with clock.part("data"):
-        portions = sources.open_portions(spec.data, launch.job.inputs, launch.workspace, seed=spec.training.seed)
+        found = find(spec, launch.job.inputs, launch.workspace)
     with clock.part("model"):
         base = assemble.locate_base(spec, launch.job.inputs, launch.workspace)
         tokenizer = base_model.load_tokenizer(base.source)
     with clock.part("tokenizing"):
         encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
-        material = _prepare(launch, portions, encoder, base_model.context_length(base.source))
+        material = prepare(spec, found, encoder, base_model.context_length(base.source), session.journal)
     with clock.part("model"):
         trainer = _build_trainer(launch, base, tokenizer, material, machine, kernels)
     require_disk(launch.folder, trainer, adapter=isinstance(spec, LoraSftSpec))
-    questions = _questions(launch, portions, encoder, trainer)
+    questions = _questions(launch, found.held_out, encoder, trainer)
     with clock.part("evaluation_before"):
         before = _baseline(launch, trainer, tokenizer, questions)
     resume = str(session.resume.path) if session.resume else None
@@ -117,33 +119,6 @@ def _train(launch: Launch) -> None:
     outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
 
 
-def _prepare(launch: Launch, portions: sources.Portions, encoder: Encoder, context: int | None) -> Material:
-    training, journal = launch.spec.training, launch.session.journal
-    max_length = min(training.max_seq_length, context or training.max_seq_length)
-    if max_length < training.max_seq_length:
-        journal.event("data.context", f"Rows are cut at {max_length} tokens, the longest that the model knows.")
-    train = _tokenized(portions.train, encoder, max_length, training.dataset_num_proc)
-    held_out = None
-    if portions.held_out is not None:
-        held_out = _tokenized(portions.held_out, encoder, max_length, training.dataset_num_proc)
-    for count, what in ((train.truncated, "longer than that and cut"), (train.dropped, "left out: nothing to learn")):
-        if count:
-            text = f"{count} of {train.rows + train.dropped} rows are {what} (limit: {max_length} tokens)."
-            journal.event("data.truncated", text, "warning")
-    packed = packing.pack(train.dataset, max_length, train.tokens) if training.packing else None
-    journal.event(
-        "data.ready",
-        f"{train.rows} rows, {train.tokens} tokens, {train.trained_tokens} of them to learn.",
-        data={"rows": train.rows, "tokens": train.tokens, "trained_tokens": train.trained_tokens},
-    )
-    shape = portions.train.shape
-    return Material(train, shape.wanted.kind, shape.origin, held_out, packed, max_length)
-
-
-def _tokenized(portion: sources.Portion, encoder: Encoder, max_length: int, processes: int | None) -> Tokenized:
-    return tokenize(portion.rows, portion.shape, encoder, max_length, processes)
-
-
 def _build_trainer(
     launch: Launch,
     base: assemble.Base,
@@ -156,7 +131,8 @@ def _build_trainer(
     set_seed(spec.training.seed)
     loaded, lora = assemble.load_base(spec, base, kernels)
     count = ContinueTokenCount()
-    callbacks = [count, *attach.callbacks_for_job(launch.folder.root)]
+    first = [StreamEpoch(), count] if material.stream is not None else [count]
+    callbacks = [*first, *attach.callbacks_for_job(launch.folder.root)]
     stopping = spec.training.early_stopping
     if stopping is not None:
         callbacks.append(StopWhenWorse(stopping.patience, stopping.threshold))
@@ -166,7 +142,7 @@ def _build_trainer(
     trainer = Trainer(
         model=loaded,
         args=training_arguments(spec, machine, kernels, launch.session.checkpoints_dir, launch.job.name),
-        train_dataset=material.packed.dataset if material.packed else material.train.dataset,
+        train_dataset=material.dataset,
         # Rows of like length share a batch: the loss is exact either way, and less is spent on padding.
         eval_dataset=None if held_out is None else _by_length(held_out.dataset),
         processing_class=tokenizer,
@@ -174,7 +150,15 @@ def _build_trainer(
         callbacks=callbacks,
     )
     count.trainer = trainer
+    if material.stream is not None:
+        _open_stream(launch, trainer, material.stream)
     return trainer
+
+
+def _open_stream(launch: Launch, trainer: Trainer, stream: SampleStream) -> None:
+    args, resume = trainer.args, launch.session.resume
+    needed = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
+    trainer.train_on_stream(stream, place_of(resume.path if resume else None, stream, needed, launch.session.journal))
 
 
 def _by_length(dataset: datasets.Dataset) -> datasets.Dataset:
@@ -182,15 +166,13 @@ def _by_length(dataset: datasets.Dataset) -> datasets.Dataset:
     return dataset.select(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
 
 
-def _questions(
-    launch: Launch, portions: sources.Portions, encoder: Encoder, trainer: Trainer
-) -> list[samples.Question]:
+def _questions(launch: Launch, held_out: Portion | None, encoder: Encoder, trainer: Trainer) -> list[samples.Question]:
     wanted = launch.spec.evaluate
-    if not wanted.answers or portions.held_out is None:
+    if not wanted.answers or held_out is None:
         return []
     context = getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
     room = (context or launch.spec.training.max_seq_length) - wanted.max_new_tokens
-    return samples.choose_questions(portions.held_out, encoder, wanted.answers, room)
+    return samples.choose_questions(held_out, encoder, wanted.answers, room)
 
 
 def _baseline(

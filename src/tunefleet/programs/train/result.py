@@ -13,9 +13,8 @@ import torch
 import transformers
 import trl
 
-from tunefleet.programs.data.tokens import Tokenized
 from tunefleet.programs.train.hardware import Hardware, Kernels
-from tunefleet.programs.train.packing import Packed
+from tunefleet.programs.train.material import Material
 from tunefleet.programs.train.samples import Answer
 from tunefleet.programs.train.trainer import Trainer
 from tunefleet.spec import TrainingTaskSpec
@@ -50,18 +49,6 @@ class Measured:
 
     loss: float | None
     answers: list[Answer]
-
-
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What was trained on and measured with."""
-
-    train: Tokenized
-    shape: str
-    origin: str
-    held_out: Tokenized | None
-    packed: Packed | None
-    max_length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +88,7 @@ def build(job: Job, spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
         "training_time_seconds": outcome.seconds.get("training_s", 0.0),
         "error_message": None,
         "model_name": spec.model.source.identifier,
-        "dataset_size": material.train.rows,
+        "dataset_size": material.train.rows if material.train else None,
         "output_dir": str(Path(trainer.args.output_dir).parent),
         "checkpoints_dir": str(trainer.args.output_dir),
         "resume_from_path": outcome.resumed_from,
@@ -112,8 +99,8 @@ def build(job: Job, spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
         "held_out": _held_out(outcome),
         "tokens": {
             "seen": int(state.num_input_tokens_seen),
-            "dataset": material.train.tokens,
-            "dataset_trained": material.train.trained_tokens,
+            "dataset": material.train.tokens if material.train else None,
+            "dataset_trained": material.train.trained_tokens if material.train else None,
         },
         "throughput": _throughput(outcome),
         "data": _data(material),
@@ -205,9 +192,10 @@ def _data(material: Material) -> dict[str, Any]:
     return {
         "dataset": material.origin,
         "shape": material.shape,
-        "rows": train.rows,
-        "dropped_rows": train.dropped,
-        "truncated_rows": train.truncated,
+        "rows": train.rows if train else None,
+        "dropped_rows": train.dropped if train else None,
+        "truncated_rows": train.truncated if train else None,
+        "streaming": material.stream is not None,
         "held_out_rows": material.held_out.rows if material.held_out else 0,
         "packed_sequences": packed.sequences if packed else None,
         "packed_filled": round(packed.filled, 4) if packed else None,

@@ -7,9 +7,11 @@ its last step trains no further; nothing is reported to the hub and no model car
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ import torch
 from torch import nn
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import SFTTrainer
+
+from tunefleet.programs.train.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
 
 
 @contextmanager
@@ -37,6 +41,8 @@ class Trainer(SFTTrainer):
 
     _loss_sum = 0.0
     _loss_tokens = 0
+    _stream: SampleStream | None = None
+    _place = Place()
 
     def held_out_loss(self) -> float:
         """Measure the loss on the held-out rows: the exact mean over the tokens that count, in nats.
@@ -73,6 +79,32 @@ class Trainer(SFTTrainer):
         self._loss_sum += loss.item()
         self._loss_tokens += int(tokens.item())
         return loss / tokens.clamp(min=1), None, None
+
+    def train_on_stream(self, stream: SampleStream, place: Place) -> None:
+        """Take the samples from a stream, from a place on; the dataset that the trainer was made with is left aside."""
+        self._stream, self._place = stream, place
+
+    def get_train_dataloader(self) -> Any:
+        """Return the loader of the stream, if there is one."""
+        if self._stream is None:
+            return super().get_train_dataloader()
+        args, batch = self.args, self._train_batch_size
+        share = StreamShare(self._stream, self._place, batch=batch, rank=args.process_index, world=args.world_size)
+        pin = args.dataloader_pin_memory
+        return loader(share, self.data_collator, batch=batch, workers=args.dataloader_num_workers, pin=pin)
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """Note where the stream stands after what the next step trains."""
+        batches, items = super().get_batch_samples(*args, **kwargs)
+        for batch in batches:
+            self._place = batch.pop(PLACE, self._place)
+        return batches, items
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self._stream is not None and self.args.should_save:
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            (folder / PLACE_FILE).write_text(json.dumps(self._place.as_json()), encoding="utf-8")
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Run an epoch, unless the checkpoint was the last one: Transformers looks at the end only after a step."""
@@ -122,3 +154,11 @@ class ContinueTokenCount(TrainerCallback):
         """Hand the count of the checkpoint over."""
         if self.trainer is not None:
             self.trainer.count_tokens_from(int(state.num_input_tokens_seen))
+
+
+class StreamEpoch(TrainerCallback):
+    """Counts the epoch of a stream, which has no length, as the share of the steps: the same after a resume."""
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Set the epoch."""
+        state.epoch = state.global_step / state.max_steps

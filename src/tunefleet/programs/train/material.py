@@ -1,0 +1,184 @@
+"""What a training is made with: tokenised rows or a stream of them, what is held out, and where a stream goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+
+from tunefleet import attach
+from tunefleet.errors import DataError
+from tunefleet.programs.data import sources
+from tunefleet.programs.data.streams import Reader
+from tunefleet.programs.data.tokens import Encoder, Tokenized, tokenize
+from tunefleet.programs.train import packing
+from tunefleet.programs.train.packing import Packed
+from tunefleet.programs.train.streaming import PLACE_FILE, Place, SampleStream
+from tunefleet.spec import TrainingTaskSpec
+
+_PROBED_ROWS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The rows of a spec.
+
+    Args:
+        rows: All of them, if they are not streamed.
+        stream: What they are read from, if they are.
+        held_out: Rows that are held out.
+    """
+
+    rows: sources.Portion | None
+    stream: sources.Stream | None
+    held_out: sources.Portion | None
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What was trained on and measured with.
+
+    Args:
+        train: Tokenised rows; `None` if they are streamed.
+        shape: What a row is.
+        origin: What the user calls the dataset.
+        held_out: Tokenised rows that are held out.
+        packed: The rows, several in a sequence.
+        max_length: Longest sequence, in tokens.
+        stream: Samples without an end, instead of `train`.
+    """
+
+    train: Tokenized | None
+    shape: str
+    origin: str
+    held_out: Tokenized | None
+    packed: Packed | None
+    max_length: int
+    stream: SampleStream | None = None
+
+    @property
+    def dataset(self) -> datasets.Dataset:
+        """What the Trainer is made with; of a stream a single sample, by which it sees the columns."""
+        if self.stream is not None:
+            sample, _ = next(self.stream.samples(Place()))
+            return datasets.Dataset.from_list([sample])
+        assert self.train is not None
+        return self.packed.dataset if self.packed else self.train.dataset
+
+
+def find(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Found:
+    """Find the rows of a spec.
+
+    Raises:
+        InputError: If they cannot be used.
+    """
+    if spec.data.streaming:
+        stream = sources.open_stream(spec.data, inputs, workspace)
+        return Found(None, stream, stream.held_out)
+    portions = sources.open_portions(spec.data, inputs, workspace, seed=spec.training.seed)
+    return Found(portions.train, None, portions.held_out)
+
+
+def prepare(
+    spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int | None, journal: attach.JournalWriter
+) -> Material:
+    """Tokenise the rows, or open the stream of samples.
+
+    Args:
+        spec: What the user wants.
+        found: The rows.
+        encoder: Makes tokens.
+        context: The longest sequence that the model knows.
+        journal: Told what was cut, left out, found.
+
+    Raises:
+        DataError: If no row is left, or one cannot be used.
+    """
+    training = spec.training
+    max_length = min(training.max_seq_length, context or training.max_seq_length)
+    if max_length < training.max_seq_length:
+        journal.event("data.context", f"Rows are cut at {max_length} tokens, the longest that the model knows.")
+    held_out = None
+    if found.held_out is not None:
+        held_out = _tokenized(found.held_out, encoder, max_length, training.dataset_num_proc)
+    if found.rows is None:
+        return _streamed(spec, found, encoder, max_length, held_out)
+    train = _tokenized(found.rows, encoder, max_length, training.dataset_num_proc)
+    for count, what in ((train.truncated, "longer than that and cut"), (train.dropped, "left out: nothing to learn")):
+        if count:
+            text = f"{count} of {train.rows + train.dropped} rows are {what} (limit: {max_length} tokens)."
+            journal.event("data.truncated", text, "warning")
+    packed = packing.pack(train.dataset, max_length, train.tokens) if training.packing else None
+    journal.event(
+        "data.ready",
+        f"{train.rows} rows, {train.tokens} tokens, {train.trained_tokens} of them to learn.",
+        data={"rows": train.rows, "tokens": train.tokens, "trained_tokens": train.trained_tokens},
+    )
+    shape = found.rows.shape
+    return Material(train, shape.wanted.kind, shape.origin, held_out, packed, max_length)
+
+
+def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: attach.JournalWriter) -> Place:
+    """Return where a stream goes on, and say before what that costs if its reader cannot seek.
+
+    Args:
+        checkpoint: What the training resumes from.
+        stream: The samples.
+        rows_needed: Rows that the whole training takes, as far as is known.
+        journal: Told the cost.
+
+    Raises:
+        DataError: If the checkpoint does not say where the stream stood.
+    """
+    place = Place()
+    if checkpoint is not None:
+        try:
+            place = Place(**json.loads((checkpoint / PLACE_FILE).read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{checkpoint.name} does not say where the stream stood ({error}).",
+                hint="It was saved without `data.streaming`; go on without it, or start anew.",
+            ) from error
+    if not stream.reader.seeks:
+        _tell_cost(stream.reader, place.rows, rows_needed, journal)
+    return place
+
+
+def _tell_cost(reader: Reader, before: int, rows_needed: int, journal: attach.JournalWriter) -> None:
+    started = time.monotonic()
+    probed = max(reader.read(None, _PROBED_ROWS).size, 1)
+    row_s = (time.monotonic() - started) / probed
+    rows = before or rows_needed
+    what = "Going on reads" if before else "This source cannot seek: a resume near the end would read"
+    journal.event(
+        "data.seek",
+        f"{what} about {rows:,} rows again, some {rows * row_s:.1f} s. JSONL and Parquet go to their place at once.",
+        "warning",
+        data={"rows": rows, "seconds": round(rows * row_s, 3)},
+    )
+
+
+def _streamed(
+    spec: TrainingTaskSpec, found: Found, encoder: Encoder, max_length: int, held_out: Tokenized | None
+) -> Material:
+    assert found.stream is not None
+    shape = found.stream.shape
+    stream = SampleStream(
+        found.stream.reader,
+        shape,
+        encoder,
+        seed=spec.training.seed,
+        window=spec.data.shuffle_buffer,
+        max_length=max_length,
+        limit=spec.data.max_samples,
+        packed=spec.training.packing,
+    )
+    return Material(None, shape.wanted.kind, shape.origin, held_out, None, max_length, stream)
+
+
+def _tokenized(portion: sources.Portion, encoder: Encoder, max_length: int, processes: int | None) -> Tokenized:
+    return tokenize(portion.rows, portion.shape, encoder, max_length, processes)
