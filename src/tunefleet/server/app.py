@@ -25,6 +25,7 @@ from tunefleet.server.routers import (
     reports,
     steering,
     tasks,
+    training,
     workers,
     workflows,
 )
@@ -78,6 +79,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.lifetime = lifetime
     for module in (workflows, tasks, steering, reports, events, artifacts, blobs, workers, link, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
+    app.include_router(training.router)
     app.include_router(pages.router)
     app.mount(pages.ASSETS_PATH, pages.assets())
     problems.install(app)
@@ -95,7 +97,7 @@ def _add_middleware(app: FastAPI, core: Core) -> None:
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(settings.cors_origins),
-            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=_CORS_HEADERS,
             expose_headers=["Content-Range", "ETag"],
         )

@@ -92,6 +92,13 @@ def _role_or_attempt(*roles: str) -> Callable[[Request], Awaitable[Actor | Attem
     return role_or_attempt
 
 
+async def _any_attempt(request: Request) -> AttemptActor:
+    who = await identify(request)
+    if not isinstance(who, AttemptActor):
+        raise ForbiddenError("Only who holds the job may report for it.", hint="Send the job's token.")
+    return who
+
+
 async def _own_attempt(request: Request, task_id: Annotated[str, Path()]) -> AttemptActor:
     who = await identify(request)
     if not isinstance(who, AttemptActor):
@@ -108,6 +115,10 @@ Member = Annotated[Actor, Depends(_role(*_MEMBERS))]
 Admin = Annotated[Actor, Depends(require_admin)]
 WorkerKey = Annotated[Actor, Depends(_role("admin", "worker"))]
 OwnAttempt = Annotated[AttemptActor, Depends(_own_attempt)]
+AnyAttempt = Annotated[AttemptActor, Depends(_any_attempt)]
+"""The token of an attempt, where the body names the task."""
+AgentKey = Annotated[Actor, Depends(_role(*_MEMBERS, "worker"))]
+"""Who may take part as an agent: a worker's key, or a person's own."""
 ReaderOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_READERS))]
 MemberOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_MEMBERS))]
 
@@ -155,4 +166,4 @@ def _header_secret(request: Request) -> str | None:
     scheme, _, value = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and value.strip():
         return value.strip()
-    return request.headers.get("x-api-key") or None
+    return request.headers.get("x-api-key") or request.headers.get("x-workspace-api-key") or None

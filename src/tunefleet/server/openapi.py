@@ -12,7 +12,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from tunefleet.server import examples, problems
+from tunefleet.server import examples, examples_training, problems
+from tunefleet.wire import training, training_api
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
@@ -26,6 +27,7 @@ TAGS: Final = [
     {"name": "blobs", "description": "Files by digest: resumable upload, ranged download."},
     {"name": "workers", "description": "The machines that run tasks."},
     {"name": "link", "description": "How a worker meets the server."},
+    {"name": "training", "description": "The backend of training agents: jobs, reports, polls."},
     {"name": "keys", "description": "API keys and login links."},
     {"name": "server", "description": "Version, health, housekeeping."},
 ]
@@ -35,7 +37,19 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     RegisterRequest,
     JournalBatch,
     Problem,
+    training.Heartbeat,
+    training.LogLines,
+    training.StatusPatch,
+    training_api.ControlAction,
+    training_api.JobRegistration,
+    training_api.MetricBatch,
+    training_api.MetricPoint,
+    training_api.ParameterUpdate,
+    training_api.PredictionBatch,
+    training_api.ResumeJob,
+    training_api.StartJob,
 )
+_EXAMPLES: Final = examples.BODIES | examples_training.BODIES
 _KEYS: Final = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or the token of an attempt."},
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -89,8 +103,8 @@ def _document(app: FastAPI) -> dict[str, Any]:
 def _finish(operation: dict[str, Any]) -> None:
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():
         name = content["schema"].get("$ref", "").rpartition("/")[2]
-        if name in examples.BODIES:
-            content["example"] = examples.BODIES[name]
+        if name in _EXAMPLES:
+            content["example"] = _EXAMPLES[name]
         elif kind == "application/yaml":
             content["example"] = examples.DOCUMENT
     for parameter in operation.get("parameters", ()):

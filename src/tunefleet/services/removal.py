@@ -16,6 +16,7 @@ from tunefleet.store import (
     queue,
     resumes,
     tasks,
+    training,
     workflows,
 )
 from tunefleet.store.rows import TaskRow
@@ -39,6 +40,7 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     queue.delete_of_tasks(connection, ids)
     commands.delete_of_tasks(connection, ids)
     resumes.delete_of_tasks(connection, ids)
+    training.delete_of_tasks(connection, ids)
     attempts.delete_of_tasks(connection, rows)
     events.delete_of_tasks(connection, rows)
     tasks.delete_rows(connection, rows)

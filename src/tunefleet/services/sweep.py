@@ -11,6 +11,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import cancelling, endings
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
+from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, attempts, events, keys, queue, tasks, workers
 from tunefleet.store.attempts import OpenRow
 from tunefleet.store.events import Event
@@ -86,6 +87,8 @@ def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
     for row in look.open:
         if row.worker_id in gone:
             continue
+        if row.state == "offered" and row.worker_id.startswith(EXTERNAL):
+            continue  # a registered job waits for its first report, however long that takes
         if row.state == "offered":
             if ages[row.attempt_id] >= core.settings.accept_within_s:
                 found.unaccepted.append(row.attempt_id)

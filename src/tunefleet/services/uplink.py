@@ -154,7 +154,7 @@ def apply(
     # Before the ends: a command that was carried out must not be failed by the end that it brought about.
     orders.take_outcomes(connection, said.outcomes, worker_id, mine, rows, now)
     orders.note_stalls(connection, said.stalled, mine, rows, now)
-    _finish(connection, ended, mine, rows, now, blobs)
+    finish(connection, ended, mine, rows, now, blobs)
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
     taken |= _finished_before(connection, accepts - taken, worker_id)
     acks = _Acks(
@@ -208,7 +208,7 @@ def _accept(
         queue.clear_cordons(connection, taken[0].worker_id, kinds=sorted({row.kind for row in taken}))
 
 
-def _finish(
+def finish(
     connection: Connection,
     finishes: Mapping[str, Finish],
     mine: dict[str, AttemptRow],
@@ -216,6 +216,16 @@ def _finish(
     now: float,
     blobs: BlobStore,
 ) -> None:
+    """End accepted attempts as their holders say, and decide what becomes of their tasks.
+
+    Args:
+        connection: Of the operation.
+        finishes: Attempt → how it ended.
+        mine: The attempts by id; those that end are taken out.
+        rows: Their tasks by id.
+        now: Unix time.
+        blobs: Where the files lie.
+    """
     if not finishes:
         return
     ended, moves, outcomes = [], [], []

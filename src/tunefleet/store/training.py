@@ -1,4 +1,4 @@
-"""What the training-agent protocol adds to tasks: registrations, reported log lines, predictions, and who polls for what.
+"""What the training-agent protocol adds to tasks: registrations, log lines, predictions, and who polls for what.
 
 Points and progress lie in the journal's tables, under one launch an attempt.
 """
@@ -6,9 +6,9 @@ Points and progress lie in the journal's tables, under one launch an attempt.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, text, update
+from sqlalchemy import Connection, delete, func, insert, select, text, update
 
 from tunefleet.store.rows import LaunchRow, PointRow, TaskRow
 from tunefleet.store.tables import (
@@ -71,7 +71,7 @@ def set_lines(connection: Connection, *, attempt_id: str, task_id: str, count: i
 def newest_points(connection: Connection, launch: LaunchRow) -> Iterator[PointRow]:
     """Yield what a launch reported, the newest first; stop when you have seen enough."""
     mine = (metric_points.c.task_id == launch.task_id) & (metric_points.c.launch_number == launch.number)
-    query = select(*_point_columns()).where(mine).order_by(metric_points.c.seq.desc())
+    query: Any = select(*_point_columns()).where(mine).order_by(metric_points.c.seq.desc())
     with connection.execution_options(yield_per=64).execute(query) as found:
         for row in found:
             yield PointRow(*row)
@@ -180,9 +180,7 @@ def counts(connection: Connection, worker_id: str) -> tuple[int, int, int]:
     """Return how many tasks an agent has had in all, has completed, and has now."""
     mine = select(attempts.c.task_seq).where(attempts.c.worker_id == worker_id).distinct()
     query = select(tasks.c.status, tasks.c.worker_id, func.count()).where(tasks.c.seq.in_(mine))
-    found: Sequence[Row[tuple[str, str | None, int]]] = connection.execute(
-        query.group_by(tasks.c.status, tasks.c.worker_id)
-    ).all()
+    found: list[Any] = list(connection.execute(query.group_by(tasks.c.status, tasks.c.worker_id)))
     here = [(status, count) for status, at, count in found if at == worker_id]
     completed = sum(count for status, count in here if status == "completed")
     running = sum(count for status, count in here if status not in _ENDED)
@@ -195,12 +193,12 @@ def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
         connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))
 
 
-def _point_columns() -> list[object]:
+def _point_columns() -> list[Any]:
     names = ("step", "epoch", "at", "window_from", "window_to", "values_json")
     return [metric_points.c[name] for name in names]
 
 
-def _visible(query: Select[tuple[object, ...]], task_id: str) -> Select[tuple[object, ...]]:
+def _visible(query: Any, task_id: str) -> Any:
     same = (launches.c.task_id == metric_points.c.task_id) & (launches.c.number == metric_points.c.launch_number)
     kept = launches.c.hidden_after.is_(None) | (metric_points.c.step <= launches.c.hidden_after)
     return query.join(launches, same).where(metric_points.c.task_id == task_id, metric_points.c.series == "train", kept)

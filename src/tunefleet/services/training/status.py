@@ -1,0 +1,134 @@
+"""What a job says of its own state: the one way in which a reporter moves a task."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.errors import ConflictError, InputError
+from tunefleet.lifecycle.task import OUTCOMES, TaskReason, TaskStatus
+from tunefleet.services import uplink
+from tunefleet.services.core import Core
+from tunefleet.services.identity import AttemptActor
+from tunefleet.services.ids import attempt_token
+from tunefleet.services.training import failure
+from tunefleet.services.training import held as holding
+from tunefleet.services.training.held import Held
+from tunefleet.services.training.words import state_of
+from tunefleet.services.views import moment
+from tunefleet.store import Connection, events, journal, wake
+from tunefleet.wire.link import Finish
+from tunefleet.wire.training import StatusPatch
+from tunefleet.wire.training_api import StatusStored
+
+REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")
+_REASONS: Final = {
+    "completed": TaskReason.FINISHED,
+    "cancelled": TaskReason.ABORTED,
+    "paused": TaskReason.PAUSED,
+}
+
+
+async def report(core: Core, who: AttemptActor, patch: StatusPatch) -> StatusStored:
+    """Store the state that a job reports; saying it again changes nothing.
+
+    Raises:
+        InputError: If it is no state that a job may report.
+        ConflictError: If the job cannot come to that state from the one it is in; both are named.
+    """
+    now = core.clock.wall()
+    status = await core.write(partial(_store, who=who, patch=patch, core=core, now=now))
+    return StatusStored(status=state_of(status), updated_at=moment(now))
+
+
+def _store(connection: Connection, *, who: AttemptActor, patch: StatusPatch, core: Core, now: float) -> str:
+    return apply(connection, holding.of_attempt(connection, who), patch, core=core, now=now)
+
+
+def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Core, now: float) -> str:
+    """Bring a held task to the state that its reporter says, and return the state it is in then.
+
+    A failure that its task's policy retries leads back to the queue.
+
+    Args:
+        connection: Of the operation.
+        held: The attempt that speaks.
+        patch: What it says.
+        core: The server.
+        now: Unix time.
+
+    Raises:
+        InputError: If it is no state that a job may report.
+        ConflictError: If there is no such change.
+    """
+    wanted = patch.status
+    if wanted not in REPORTABLE:
+        raise InputError(f"{wanted!r} is not a status of a job.", hint=f"It is one of {', '.join(REPORTABLE)}.")
+    if _said_before(held, wanted):
+        return held.task.status
+    if not held.current:
+        raise ConflictError(
+            f"The job {held.task.id} is {held.task.status} and no longer this attempt's; it cannot become {wanted}."
+        )
+    if wanted == "running":
+        _run(connection, held, now)
+    else:
+        holding.start(connection, held, now)
+        _end(connection, held, patch, core, now)
+    wake(connection, f"task:{held.task.id}", f"worker:{held.attempt.worker_id}")
+    return held.task.status
+
+
+def _said_before(held: Held, wanted: str) -> bool:
+    if held.current and held.task.status == wanted:
+        return True
+    if held.attempt.state != "finished" or held.attempt.reason is None:
+        return False
+    return not held.current and OUTCOMES[TaskReason(held.attempt.reason)].status == wanted
+
+
+def _run(connection: Connection, held: Held, now: float) -> None:
+    if held.task.status == TaskStatus.DISPATCHED:
+        holding.start(connection, held, now)
+    elif held.task.status == TaskStatus.PAUSED:
+        holding.reopen(connection, held, now)
+    else:
+        raise _refusal(held, "running")
+
+
+def _end(connection: Connection, held: Held, patch: StatusPatch, core: Core, now: float) -> None:
+    if held.task.status != TaskStatus.RUNNING:
+        if held.task.status != TaskStatus.PAUSED or patch.status not in {"failed", "cancelled"}:
+            raise _refusal(held, patch.status)
+        holding.reopen(connection, held, now)
+    reason = _REASONS.get(patch.status) or failure.reason_of(patch.error)
+    sentence, detail = failure.told(patch.error)
+    finish = Finish.model_validate(
+        {
+            "token": attempt_token(core.secret, held.attempt.id),
+            "outcome": patch.status,
+            "reason": reason.value,
+            "error": sentence,
+            "detail": detail,
+            "result": _result(connection, held) if patch.status == "completed" else {},
+        }
+    )
+    if patch.checkpoint is not None or patch.step is not None:
+        data = {"name": patch.checkpoint, "step": patch.step, "message": f"The job is {patch.status}."}
+        events.append(connection, [events.of_task(held.task, "task.message", now, data)])
+    rows = {held.task.id: held.task}
+    uplink.finish(connection, {held.attempt.id: finish}, {held.attempt.id: held.attempt}, rows, now, core.blobs)
+    held.task = holding.reread(connection, held.task.id)
+
+
+def _refusal(held: Held, wanted: str) -> ConflictError:
+    return ConflictError(f"The job {held.task.id} is {held.task.status}; it cannot become {wanted}.")
+
+
+def _result(connection: Connection, held: Held) -> dict[str, Any]:
+    """Return what is known of how a job ended well: where it stood last."""
+    launch = journal.launch(connection, held.task.id, f"report-{held.attempt.id}")
+    progress: dict[str, Any] = orjson.loads(launch.progress) if launch is not None and launch.progress else {}
+    return {"step": progress.get("step"), "max_steps": progress.get("max_steps")}
