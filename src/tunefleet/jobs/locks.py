@@ -75,6 +75,14 @@ def holders(path: Path) -> list[int]:
     return [pid for pid in pids if pid != os.getpid() and _holds(pid, wanted)]
 
 
+def holds(pid: int, path: Path) -> bool:
+    """Tell whether a process holds the lock of a file, as far as this user may see that. Only Linux tells."""
+    try:
+        return _holds(pid, path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def _holds(pid: int, wanted: os.stat_result) -> bool:
     try:
         links = list(Path(f"/proc/{pid}/fd").iterdir())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from tunefleet import attach
+from tunefleet.attach import stacks
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.wire.jobfolder import Job
@@ -45,6 +46,7 @@ def main(folder: Path) -> int:
         SystemExit: If the program was aborted by a command; its end is in the status already.
     """
     _log_to_stderr()
+    stacks.listen()
     session = attach.open_session(folder)
     try:
         job = Job.model_validate(session.job)

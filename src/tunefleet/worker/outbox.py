@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -55,6 +56,7 @@ class Outbox:
         self._outcomes: list[CommandOutcome] = []
         self._reached: dict[str, Reached] = {}
         self._discarded: set[str] = set()
+        self._silent_from: dict[str, float] = {}
         self._version = 0
 
     @property
@@ -112,6 +114,15 @@ class Outbox:
             self._discarded.add(task_id)
             self._touch()
 
+    def stalled(self, token: str, for_s: float | None) -> None:
+        """Say that a job has written nothing for so many seconds, or that it is not stalled any more."""
+        with self._changed:
+            if for_s is not None:
+                self._silent_from[token] = time.monotonic() - for_s
+            elif self._silent_from.pop(token, None) is None:
+                return
+            self._touch()
+
     def poke(self) -> None:
         """Something else changed, such as a free slot."""
         with self._changed:
@@ -123,6 +134,7 @@ class Outbox:
             self._accepts.pop(token, None)
             self._finishes.pop(token, None)
             self._reached.pop(token, None)
+            self._silent_from.pop(token, None)
 
     def draft(self, *, holding: tuple[str, ...], want: dict[SlotClass, int], wait_s: float) -> Draft:
         """Write down what there is to say, as much as one exchange carries. Call it under the lock of `changed`."""
@@ -143,6 +155,7 @@ class Outbox:
             outcomes=said.outcomes,
             reached=said.reached,
             discarded=said.discarded,
+            stalled={token: time.monotonic() - since for token, since in self._silent_from.items()},
             want=want,
         )
         return Draft(request, self._version, said)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import CommandState, ControlReply
-from tunefleet.wire.jobfolder import Job, JobFolder
+from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
 from tunefleet.wire.link import FinishOutcome, JournalBatch
 
 
@@ -51,6 +51,12 @@ class Handle(Protocol):
 
     def cancel(self, grace_s: float) -> None:
         """Begin to end it: abort at a step's end, after the grace SIGTERM, then SIGKILL. Does not wait."""
+
+    def kill(self) -> None:
+        """End it at once, without a word. Does not wait."""
+
+    def status(self) -> JobStatus | None:
+        """Return what the trainer last wrote about itself."""
 
     def command(self, name: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
         """Send a control command to the live job."""
@@ -111,7 +117,9 @@ class Delivery(Protocol):
     def log(self, task_id: str, offset: int, data: bytes) -> int:
         """Deliver a piece of the log."""
 
-    def push_artifact(self, task_id: str, name: str, kind: str, path: Path) -> object:
+    def push_artifact(
+        self, task_id: str, name: str, kind: str, path: Path, metadata: Mapping[str, Any] | None = None
+    ) -> object:
         """Upload an output."""
 
     def fetch_artifact(self, digest: str, dest: Path) -> Path:

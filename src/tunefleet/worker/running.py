@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import time
+from pathlib import Path
 from typing import Final
-
-import psutil
 
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import new_launch_id
+from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.link import Command, CommandOutcome, Offer, Reached
+from tunefleet.wire.link import InputRef, Offer, Reached
+from tunefleet.worker.guard import Guard
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.ports import Delivery, End, Handle
+from tunefleet.worker.restoring import Restorer
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
+from tunefleet.worker.steering import Steering
+from tunefleet.worker.watched import Watched
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +30,8 @@ _SETTLED: Final = frozenset({"durable", "failed"})
 _SUSPEND_GRACE_S: Final = 5.0
 _CANCEL_PAUSE_S: Final = 2.0
 """Pause before a cancel is tried again that a full disk did not let through."""
+_BUSY_PAUSE_S: Final = 5.0
+"""Pause before a GPU is tried again that another job of ours holds."""
 _ENDING_S: Final = 120.0
 """How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time."""
 
@@ -64,6 +70,8 @@ class JobRun:
         self._cancelled_at: float | None = None
         self._cancel_from = 0.0
         self._timed_out = False
+        self._steering = Steering(site.outbox, mailbox, lambda: self.record, self._note)
+        self._guard = Guard(site, record.offer.token, record.offer.spec, self)
 
     @property
     def cancelled(self) -> bool:
@@ -98,10 +106,28 @@ class JobRun:
         """
         while True:
             end = handle.poll()
-            if end is not None:
+            if end is None:
+                self._obey(handle)
+                self._guard.look(handle)
+                self._mailbox.pause(_POLL_S)
+                continue
+            self._steering.last_look(handle)
+            verdict = end if self.cancelled or self._timed_out else self._guard.verdict(handle, end)
+            if verdict is not None:
+                return verdict
+            again = self._launch_again(handle)
+            if again is None:
                 return end
-            self._obey(handle)
-            self._mailbox.pause(_POLL_S)
+            self.handle = handle = again
+
+    @property
+    def watched(self) -> Watched:
+        """What the guard has written down."""
+        return self.record.watched
+
+    def note_watched(self, watched: Watched) -> None:
+        """Write down what the guard must not forget."""
+        self._note(watched=watched)
 
     def suspend(self) -> None:
         """End the job, if it lives, so that the next worker launches it again: note it, save if that is quick, end."""
@@ -134,12 +160,28 @@ class JobRun:
             self.end(handle, grace_s=_SUSPEND_GRACE_S)
             return None
         if end is not None and end.outcome != "completed":
-            untold = self.record.suspended or (self._rebooted() and end.reason in _UNTOLD)
+            if not self.record.suspended and self._guard.interrupted(handle) is not None:
+                return handle  # `watch` knows what its end means
+            untold = self.record.suspended or (self._guard.rebooted and end.reason in _UNTOLD)
             return None if untold else handle
         return handle
 
-    def _rebooted(self) -> bool:
-        return self.record.booted_at is not None and abs(self.record.booted_at - psutil.boot_time()) > _ENDING_S
+    def _launch_again(self, handle: Handle) -> Handle | None:
+        """Launch again after the worker has interrupted the job, when there is room; None if nobody wants that."""
+        while True:
+            self._heed_cancel()
+            desired = self._mailbox.desired
+            if self.cancelled or (desired is not None and desired.action == "pause"):
+                return None
+            if self._guard.room(handle):
+                try:
+                    return self._launch()
+                except Cancelled:
+                    return None
+                except GpuBusyError as error:
+                    logger.info("Task %s waits: %s", self.record.offer.task_id, error)
+                    self._mailbox.pause_whole(_BUSY_PAUSE_S)
+            self._mailbox.pause(_POLL_S)
 
     def _launch(self) -> Handle:
         offer = self.record.offer
@@ -148,16 +190,24 @@ class JobRun:
         self._heed_cancel()
         if self.cancelled:
             raise Cancelled
+        from_step = self._restore(offer)
         launch = new_launch_id()
         job = self._executor.job(offer, launch=launch, inputs=inputs)
         job = job.model_copy(update={"env": self._site.env | job.env, "gpus": self._site.gpus(offer.spec)})
-        self._note(
-            launch=launch,
-            suspended=False,
-            booted_at=psutil.boot_time(),
-            started_at=self.record.started_at or time.time(),
-        )
+        job = job.model_copy(update={"from_step": from_step})
+        self._note(launch=launch, suspended=False, watched=self._guard.started())
         return self._site.jobs.launch(job)
+
+    def _restore(self, offer: Offer) -> int | None:
+        """Bring the checkpoint that the attempt goes on from; later launches of it go on from their own."""
+        if offer.resume is None:
+            return None
+        resume = offer.resume if self.record.launch is None else offer.resume.model_copy(update={"exact": False})
+        restorer = Restorer(self._site.folder(offer.task_id), self._site.folder, self._fetch)
+        return restorer.prepare(resume)
+
+    def _fetch(self, ref: InputRef, dest: Path) -> Path:
+        return self._mailbox.patiently(lambda: self._delivery.fetch_artifact(ref.digest, dest))
 
     def _input(self, pointer: str) -> str:
         ref = self.record.offer.inputs[pointer]
@@ -178,11 +228,9 @@ class JobRun:
         if self.cancelled and self._cancelled_at is None and self._cancel(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
-        limit_s = (self.record.offer.spec.get("limits") or {}).get("max_runtime_s")
-        if limit_s and not self._timed_out and time.time() - (self.record.started_at or time.time()) > limit_s:
+        if not self._timed_out and self._guard.overdue:
             self._timed_out = self._cancel(handle, self.record.offer.grace_s)
-        for command in self._mailbox.take_commands():
-            self._site.outbox.outcome(self._carry_out(handle, command))
+        self._steering.obey(handle)
 
     def _heed_cancel(self) -> None:
         desired = self._mailbox.desired
@@ -207,13 +255,6 @@ class JobRun:
             self._cancel_from = time.monotonic() + _CANCEL_PAUSE_S
             return False
         return True
-
-    def _carry_out(self, handle: Handle, command: Command) -> CommandOutcome:
-        try:
-            handle.command(command.command, command.data, command.command_id)
-        except TunefleetError as error:
-            return CommandOutcome(command_id=command.command_id, state="failed", message=str(error))
-        return CommandOutcome(command_id=command.command_id, state="acknowledged")
 
     def _save(self, handle: Handle) -> None:
         command_id = f"suspend-{self.record.launch}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.executors.registry import Registry
+from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
@@ -29,6 +30,8 @@ class Site:
         allow_code: Whether code that a document names may run here.
         gpus: Chooses the GPUs of a task, by UUID, from its spec.
         suspend_save_s: How long a job that ends with the worker may take to save a checkpoint first.
+        sentry: Knows who else uses the GPUs; None if nobody is heeded.
+        makes_way: Whether a running job makes way for others on its GPU.
     """
 
     results_dir: Path
@@ -43,6 +46,8 @@ class Site:
     gpus: Callable[[Mapping[str, Any]], tuple[str, ...]] = _no_gpus
     allow_code: bool = False
     suspend_save_s: float = 10.0
+    sentry: GpuSentry | None = None
+    makes_way: bool = False
 
     def folder(self, task_id: str) -> JobFolder:
         """Return the job folder of a task; all its attempts on this machine share it, and its checkpoints."""

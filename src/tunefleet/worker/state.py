@@ -20,8 +20,9 @@ from pydantic import ValidationError
 
 from tunefleet.errors import MachineError
 from tunefleet.wire.base import Message
-from tunefleet.wire.link import Offer
+from tunefleet.wire.link import Command, Offer
 from tunefleet.worker.files import write_synced
+from tunefleet.worker.watched import Watched
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +38,16 @@ class AttemptRecord(Message):
         suspended: The job was ended on purpose together with the worker: its end says nothing about the task, and the
             next worker on this folder launches it again from its newest checkpoint.
         cancel_generation: Generation of the server's wish to cancel, once the worker has said that it obeys.
-        started_at: When its first launch began, unix seconds; `limits.max_runtime_s` counts from here.
-        booted_at: When the machine was booted that the newest launch began on, unix seconds.
+        watched: How long it ran, and why the worker itself ended the newest launch, if it did.
+        commands: Commands that the job has taken and not brought to their end.
     """
 
     offer: Offer
     launch: str | None = None
     suspended: bool = False
     cancel_generation: int | None = None
-    started_at: float | None = None
-    booted_at: float | None = None
+    watched: Watched = Watched()
+    commands: tuple[Command, ...] = ()
 
     @property
     def attempt_id(self) -> str:

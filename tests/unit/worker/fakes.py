@@ -20,7 +20,7 @@ from tunefleet.executors.echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import CommandState, ControlReply
-from tunefleet.wire.jobfolder import Job, JobFolder
+from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
 from tunefleet.wire.link import (
     Capabilities,
     FinishOutcome,
@@ -70,12 +70,21 @@ class FakeJob:
         if self.ended is None:
             self.ended = FakeEnd("cancelled", TaskReason.ABORTED)
 
+    def kill(self) -> None:
+        self.ended = self.ended or FakeEnd("failed", TaskReason.KILLED)
+
+    def status(self) -> JobStatus | None:
+        return None
+
     def command(self, name: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> ControlReply:
         self.commands.append(name)
         return ControlReply(command=name, command_id=command_id or "", timestamp=0.0, message="")
 
     def command_state(self, command_id: str) -> CommandState:
         return CommandState(command_id=command_id, command=self.commands[-1], state="durable")
+
+    def status(self) -> JobStatus | None:
+        return None
 
     def acknowledge(self) -> None:
         self.read = True
@@ -131,7 +140,9 @@ class FakeFiles:
     def log(self, task_id: str, offset: int, data: bytes) -> int:
         return offset + len(data)
 
-    def push_artifact(self, task_id: str, name: str, kind: str, path: Path) -> object:
+    def push_artifact(
+        self, task_id: str, name: str, kind: str, path: Path, metadata: Mapping[str, Any] | None = None
+    ) -> object:
         if self.push_error is not None:
             raise self.push_error
         assert path.exists()
