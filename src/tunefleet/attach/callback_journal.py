@@ -65,7 +65,11 @@ class JournalCallback(TrainerCallback):
         before = self._step_time_s
         self._step_time_s = taken if before is None else before + _SMOOTHING * (taken - before)
         self._force_log(args, control)
-        if control.should_save:
+        if control.should_training_stop and state.global_step < state.max_steps:
+            self._rest = "stopping"
+        if control.should_evaluate:
+            self._report("evaluating", state)
+        elif control.should_save:
             self._report("saving", state)
         elif now >= self._next_progress:
             self._report("training", state)
@@ -94,7 +98,7 @@ class JournalCallback(TrainerCallback):
         self._tokens.add(_tokens_seen(state, values))
         number = epoch if isinstance(epoch, float) else None
         self._journal.metric(state.global_step, values, series=self._series, epoch=number, window=window)
-        self._status.update(step=state.global_step, values=values)
+        self._status.update(step=state.global_step, values=values if number is None else {**values, "epoch": number})
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -104,8 +108,11 @@ class JournalCallback(TrainerCallback):
             self._report("evaluating", state)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Say that the evaluation is over."""
-        self._resume(state)
+        """Say that the evaluation is over; a save may follow."""
+        if control.should_save:
+            self._report("saving", state)
+        else:
+            self._resume(state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Say that the save is over."""
@@ -133,17 +140,18 @@ class JournalCallback(TrainerCallback):
         self._tokens.add(state.num_input_tokens_seen)
         step_time_s = self._step_time_s
         left = max(state.max_steps - state.global_step, 0)
+        eta_s = None if step_time_s is None else round(left * step_time_s, 3)
         self._journal.progress(
             phase,
             step=state.global_step,
             max_steps=state.max_steps,
             step_time_s=step_time_s,
             tokens_per_s=self._tokens.per_s,
-            eta_s=None if step_time_s is None else left * step_time_s,
+            eta_s=eta_s,
             rss_bytes=resident_bytes(),
             gpu_bytes=_reserved_gpu_bytes(),
         )
-        self._status.update(phase=phase, step=state.global_step, max_steps=state.max_steps)
+        self._status.update(phase=phase, step=state.global_step, max_steps=state.max_steps, eta_s=eta_s)
 
 
 class _Rate:

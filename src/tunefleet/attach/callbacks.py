@@ -1,6 +1,7 @@
-"""The Trainer callbacks of a job: control, checkpoints, journal, in the order that they need.
+"""The Trainer callbacks of a job: control, checkpoints, random state, journal, ending, in the order that they need.
 
-Control first, since it may ask for a save or end the run; the journal last, since it records what the others decided.
+Control first, since it may ask for a save or end the run; the journal records what the others decided; a pause ends
+the process last.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from transformers import TrainerCallback
 from .board import CommandBoard
 from .callback_checkpoint import CheckpointCallback
 from .callback_control import ControlCallback
+from .callback_ending import EndingCallback
 from .callback_journal import JournalCallback
+from .callback_random import RandomStateCallback
 from .control import ControlServer
+from .overrides import Overrides
 from .session import JobSession
 
 
@@ -26,16 +30,38 @@ def callbacks_for_session(session: JobSession) -> list[TrainerCallback]:
         session: What `open_session` gave; without an `endpoint_dir` in its job nobody can steer the training.
     """
     board, server = _steering(session)
-    checkpoints = CheckpointCallback(session, board)
-    return [ControlCallback(session, board, server, checkpoints), checkpoints, JournalCallback(session)]
+    return assemble(session, board, server, Overrides(session.folder))
+
+
+def assemble(
+    session: JobSession,
+    board: CommandBoard,
+    server: ControlServer | None,
+    overrides: Overrides,
+    *,
+    retention: bool = True,
+) -> list[TrainerCallback]:
+    """Return our callbacks in their order.
+
+    Args:
+        session: What the job reports with.
+        board: Where commands wait.
+        server: Started with the training; None if it is started by somebody else.
+        overrides: What `set` has changed.
+        retention: Whether to take over which checkpoints are deleted.
+    """
+    checkpoints = CheckpointCallback(session, board, retention=retention)
+    ending = EndingCallback(session, board, checkpoints)
+    control = ControlCallback(session, board, server, checkpoints, ending, overrides)
+    return [control, checkpoints, RandomStateCallback(), JournalCallback(session), ending]
 
 
 @functools.cache
 def _steering(session: JobSession) -> tuple[CommandBoard, ControlServer | None]:
     """Return what steers a process: one board and one port, however many Trainers it has, one after the other."""
-    board = CommandBoard(session.folder)
+    board = CommandBoard(session.folder if session.leads else None)
     endpoint_dir = session.job.get("endpoint_dir")
-    if not endpoint_dir:
+    if not endpoint_dir or not session.leads:
         return board, None
     server = ControlServer(session.job["job_id"], board, session.status, Path(endpoint_dir), job_folder=session.folder)
     atexit.register(server.stop)

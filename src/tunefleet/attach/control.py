@@ -30,7 +30,7 @@ from .endpoint import EndpointFolder, list_endpoints
 from .peer import peer_uid
 from .status import StatusFile
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tunefleet.control")
 
 MAX_BODY_BYTES = 64 << 10
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -55,6 +55,7 @@ class ControlServer:
         status: Where the job stands.
         endpoints_dir: Where the job is made findable.
         job_folder: Where its job folder lies.
+        folder: The endpoint folder, if it was claimed before.
         host: What `endpoint.json` names; the socket is bound to 127.0.0.1 whatever it says.
         port: 0 lets the system choose.
         token: `auto` makes one; None asks nobody for one.
@@ -68,6 +69,7 @@ class ControlServer:
         endpoints_dir: Path,
         *,
         job_folder: Path | None = None,
+        folder: EndpointFolder | None = None,
         host: str = "localhost",
         port: int = 0,
         token: str | None = "auto",
@@ -79,7 +81,9 @@ class ControlServer:
         self.token = secrets.token_urlsafe(32) if token == "auto" else token
         self._host = host
         self._port = port
-        self._folder = EndpointFolder(endpoints_dir, job_id, job_folder)
+        self._folder = folder or EndpointFolder(endpoints_dir, job_id, job_folder)
+        # A folder that was claimed before holds the status already.
+        self._mirrors = folder is None
         self._server: _Server | None = None
 
     @property
@@ -96,15 +100,18 @@ class ControlServer:
         if self._server is not None:
             return
         self._server = _Server(self, self._port)
-        threading.Thread(target=self._server.serve_forever, name="tunefleet-control", daemon=True).start()
+        threading.Thread(target=self._server.serve, name="tunefleet-control", daemon=True).start()
+        logger.debug("Job %s listens on 127.0.0.1:%d", self.job_id, self.port)
         self._folder.publish(host=self._host, port=self.port, token=self.token)
-        self.status.add_mirror(self._folder.status_copy)
+        if self._mirrors:
+            self.status.add_mirror(self._folder.status_copy)
 
-    def stop(self) -> None:
-        """Stop serving and withdraw the endpoint."""
+    def stop(self, *, withdraw: bool = True) -> None:
+        """Stop serving, and withdraw the endpoint unless somebody else does."""
         if self._server is None:
             return
-        self._folder.withdraw()
+        if withdraw:
+            self._folder.withdraw()
         server, self._server = self._server, None
         server.shutdown()
         server.server_close()
@@ -118,6 +125,13 @@ class _Server(http.server.ThreadingHTTPServer):
     def __init__(self, control: ControlServer, port: int) -> None:
         self.control = control
         super().__init__(("127.0.0.1", port), _Handler)
+
+    def serve(self) -> None:
+        """Serve until shut down; whatever ends it before, the training goes on without a port."""
+        try:
+            self.serve_forever(poll_interval=0.25)
+        except Exception:
+            logger.exception("The control port is gone; the training goes on")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         logger.debug("A control connection from %s broke: %r", client_address, sys.exception())
@@ -203,6 +217,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             "status": fields["state"],
             "timestamp": fields["at"],
             "global_step": fields["step"],
+            "epoch": values.get("epoch"),
             "values": values,
         }
 
@@ -221,6 +236,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             )
         try:
             item = self.server.control.board.submit(command, data, command_id)
+        except ValueError as error:
+            raise RefusedError(400, str(error)) from None
         except UnknownCommandError:
             raise RefusedError(400, f"Unknown command: {command}", valid_commands=list(COMMANDS)) from None
         except ClosedError as closed:
@@ -242,12 +259,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if int(length) > MAX_BODY_BYTES:
             raise RefusedError(413, f"A command has at most {MAX_BODY_BYTES} bytes.")
         try:
-            body = json.loads(self.rfile.read(int(length)))
+            body = json.loads(self.rfile.read(int(length)), parse_constant=_no_number)
         except ValueError:
             raise RefusedError(400, "The body is not JSON.") from None
         if not isinstance(body, dict):
             raise RefusedError(400, "The body must be a JSON object.")
         return body
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _state(item: Command) -> dict[str, Any]:

@@ -16,8 +16,9 @@ import tunefleet.attach
 from tunefleet.attach import JobSession, open_session
 from tunefleet.attach.board import COMMANDS, CommandBoard
 from tunefleet.attach.endpoint import EndpointFolder
+from tunefleet.attach.overrides import SETTABLE
 from tunefleet.attach.status import FINAL_STATES
-from tunefleet.wire.control import CommandState, ControlCommand, Endpoint
+from tunefleet.wire.control import CommandState, ControlCommand, Endpoint, SetData
 from tunefleet.wire.jobfolder import Job, JobStatus
 from tunefleet.wire.journal import (
     ANY_RECORD,
@@ -89,9 +90,13 @@ def test_commands_are_those_of_wire_and_their_stored_states_too(tmp_path: Path) 
     assert set(COMMANDS) == {command.value for command in ControlCommand}
     board = CommandBoard(tmp_path)
     for name in COMMANDS:
-        board.submit(name)
+        board.submit(name, {"learning_rate": 1e-4} if name == "set" else None)
     stored = json.loads((tmp_path / "commands.json").read_text())["commands"]
     assert [CommandState.model_validate(command).state for command in stored] == ["pending"] * len(COMMANDS)
+
+
+def test_what_can_be_set_is_what_wire_says() -> None:
+    assert set(SETTABLE) == set(SetData.model_fields)
 
 
 def test_it_loads_by_file_location_where_there_is_no_tunefleet(tmp_path: Path) -> None:

@@ -185,9 +185,9 @@ def test_the_limit_is_ours_and_the_best_one_stays(run: Run) -> None:
 def test_nothing_is_deleted_before_the_newer_one_is_whole(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
 
-    def finish(path: Path) -> Any:
+    def finish(path: Path, *hashed: Any) -> Any:
         seen.append(run.checkpoints())
-        return attach.finish_checkpoint(path)
+        return attach.finish_checkpoint(path, *hashed)
 
     monkeypatch.setattr("tunefleet.attach.finisher.finish_checkpoint", finish)
     slow = At(5, lambda: time.sleep(0.3))
