@@ -1,0 +1,30 @@
+"""`python -m tunefleet.agent`: settings, logging, and one agent until a signal ends it."""
+
+from __future__ import annotations
+
+import sys
+
+from tunefleet.agent.logs import set_up
+from tunefleet.agent.main import run
+from tunefleet.errors import TunefleetError
+from tunefleet.settings import AgentSettings, load
+
+
+def main() -> int:
+    """Run an agent.
+
+    Returns:
+        0 after a clean stop, 1 if it cannot work; the reason is on standard error in one sentence.
+    """
+    try:
+        settings = load(AgentSettings)
+        set_up(settings)
+        run(settings)
+    except TunefleetError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

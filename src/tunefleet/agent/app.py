@@ -1,0 +1,32 @@
+"""The agent's web app: its routes and who may call them. Made of an open `Agent`; opens nothing itself."""
+
+from __future__ import annotations
+
+from fastapi import Depends, FastAPI
+
+import tunefleet
+from tunefleet.agent import auth, problems, routes_jobs, routes_reports
+from tunefleet.agent.agent import Agent
+
+
+def create_app(agent: Agent) -> FastAPI:
+    """Make the app.
+
+    Args:
+        agent: What the routes work on; the caller closes it.
+    """
+    app = FastAPI(
+        title="Tunefleet agent",
+        version=tunefleet.__version__,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(auth.check)],
+    )
+    key = agent.settings.key
+    app.state.agent = agent
+    app.state.key = key.get_secret_value() if key is not None else None
+    for module in (routes_jobs, routes_reports):
+        app.include_router(module.router)
+    problems.install(app)
+    return app

@@ -1,0 +1,195 @@
+"""All jobs of the agent: the queue, the free places, and what was there before a restart."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from tunefleet.agent import records
+from tunefleet.agent.job import AgentJob
+from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.reporter import Reporter
+from tunefleet.agent.running import JobRun
+from tunefleet.agent.site import Site
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.wire.training import JobState
+
+logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 5.0
+
+
+class JobBook:
+    """The jobs of one `CHECKPOINTS_DIR`. Safe to share between threads.
+
+    Args:
+        site: Collaborators.
+    """
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.version = 0
+        """Grows with each change of any job."""
+        self._jobs: dict[str, AgentJob] = {}
+        self._runs: dict[str, threading.Thread] = {}
+        self._reporters: dict[str, Reporter] = {}
+        self._stopping = threading.Event()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition()
+        self._dispatcher = threading.Thread(target=self._dispatch, name="dispatch", daemon=True)
+
+    def open(self) -> None:
+        """Find the jobs that were there before, go on with those that ran, and start what waits."""
+        for record in records.find(self.site.jobs.results_dir):
+            self._add(record)
+        for handle in self.site.jobs.adopt():
+            job = self._jobs.get(handle.job.job_id)
+            if job is not None and job.record.launch == handle.job.launch:
+                job.handle = handle
+        with self._lock:
+            for job in self._jobs.values():
+                if job.record.state is JobState.RUNNING:
+                    self._start(job)
+        self._dispatcher.start()
+
+    def close(self) -> None:
+        """Let go of the jobs; their processes go on."""
+        self._stopping.set()
+        self._bump()
+        for reporter in self._reporters.values():
+            reporter.stop()
+        for job in self._jobs.values():
+            job.changed.set()
+        deadline = time.monotonic() + 5.0
+        for thread in list(self._runs.values()):
+            thread.join(max(0.0, deadline - time.monotonic()))
+        for reporter in self._reporters.values():
+            reporter.join(max(0.0, deadline - time.monotonic()))
+
+    def submit(self, record: AgentRecord) -> AgentJob:
+        """Take a job; it starts when a place is free.
+
+        Raises:
+            ConflictError: If there is one with that id.
+        """
+        with self._lock:
+            known = self._jobs.get(record.job_id)
+            if known is not None:
+                raise ConflictError(
+                    f"There is a job {record.job_id} already: it is {known.record.state}.",
+                    hint="Send another execution_id.",
+                )
+            job = self._add(record)
+            job.note()
+            logger.info("job(%s) %r is queued.", record.job_id, record.name)
+        return job
+
+    def find(self, job_id: str) -> AgentJob:
+        """Return a job.
+
+        Raises:
+            NotFoundError: If there is none with that id.
+        """
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise NotFoundError(f"Job {job_id} not found")
+        return job
+
+    def jobs(self) -> list[AgentJob]:
+        """Return all jobs, oldest first."""
+        return sorted(self._jobs.values(), key=lambda job: job.record.order)
+
+    def running(self) -> list[AgentJob]:
+        """Return the jobs that hold a place."""
+        return [job for job in self.jobs() if job.job_id in self._runs]
+
+    def queue(self) -> list[AgentJob]:
+        """Return the jobs that wait, in their order."""
+        return [job for job in self.jobs() if job.record.state is JobState.PENDING and job.job_id not in self._runs]
+
+    def free(self) -> int:
+        """Return how many more jobs could start at once."""
+        with self._lock:
+            return max(0, self.site.settings.max_jobs - len(self._runs) - len(self.queue()))
+
+    def wait(self, seen: int, timeout_s: float) -> int:
+        """Wait until something has changed since a version; return the version now."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.version != seen or self._stopping.is_set(), timeout_s)
+            return self.version
+
+    def _add(self, record: AgentRecord) -> AgentJob:
+        folder = self.site.jobs.folder(record.job_id)
+        job = AgentJob(folder, record, self._bump)
+        self._jobs[record.job_id] = job
+        return job
+
+    def _bump(self, _: AgentJob | None = None) -> None:
+        """Say that something has changed; takes no lock that a caller could wait for."""
+        with self._changed:
+            self.version += 1
+            self._changed.notify_all()
+
+    def _dispatch(self) -> None:
+        seen = -1
+        while not self._stopping.is_set():
+            seen = self.wait(seen, _LOOK_S)
+            try:
+                with self._lock:
+                    self._fill()
+                    for job in self._jobs.values():
+                        self._report(job)
+            except Exception:
+                logger.exception("Waiting jobs could not be looked at; this is tried again.")
+                self._stopping.wait(1.0)
+
+    def _fill(self) -> None:
+        for job in self.queue()[: max(0, self.site.settings.max_jobs - len(self._runs))]:
+            self._start(job)
+
+    def _start(self, job: AgentJob) -> None:
+        run = JobRun(self.site, job, self._stopping)
+        thread = threading.Thread(target=partial(self._run, job, run), name=f"job-{job.job_id}", daemon=True)
+        self._runs[job.job_id] = thread
+        thread.start()
+
+    def _run(self, job: AgentJob, run: JobRun) -> None:
+        try:
+            run.run()
+        finally:
+            with self._lock:
+                self._runs.pop(job.job_id, None)
+            self._bump()
+
+    def _report(self, job: AgentJob) -> None:
+        record = job.record
+        reporter = self._reporters.get(job.job_id)
+        if reporter is not None and reporter.alive:
+            return
+        done = record.state.final and record.told is record.state
+        if (
+            record.backend is None
+            or record.token is None
+            or record.muted is not None
+            or done
+            or self._stopping.is_set()
+        ):
+            return
+        client = self.site.backend(record.backend, record.token)
+        reporter = Reporter(job, client, load=self._load_of(job), before_end=self._deliverer(job))
+        self._reporters[job.job_id] = reporter
+        reporter.start()
+
+    def _load_of(self, job: AgentJob) -> Callable[[], float | None]:
+        def load() -> float | None:
+            gpus = job.handle.job.gpus if job.handle is not None else ()
+            return self.site.load(gpus[0]) if gpus else None
+
+        return load
+
+    def _deliverer(self, job: AgentJob) -> Callable[[], None] | None:
+        return None

@@ -1,0 +1,110 @@
+"""From a request to a record: translated, its names resolved, everything that can be known now checked."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from tunefleet.agent import places
+from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.translate import Defaults, translate
+from tunefleet.attach.endpoint import safe_job_id
+from tunefleet.errors import Fault, ForbiddenError, SpecError
+from tunefleet.settings import AgentSettings
+from tunefleet.spec import load_task_spec
+from tunefleet.wire.training import PolledJob, TrainingJobRequest
+
+_CHECKPOINT = re.compile(r"checkpoint-\d+")
+
+
+def from_request(request: TrainingJobRequest, settings: AgentSettings, defaults: Defaults) -> AgentRecord:
+    """Take a job that was posted to the agent.
+
+    Raises:
+        SpecError: If the config cannot be honoured.
+        ForbiddenError: If it names a local path outside of the allowed folders.
+        InputError: If it names what is not there.
+    """
+    config = request.config.model_dump(mode="json", exclude_unset=True)
+    return _record(
+        request.execution_id,
+        request.name,
+        config,
+        request.dataset_path,
+        settings,
+        defaults,
+        user_id=request.user_id,
+        token=request.job_token or None,
+    )
+
+
+def from_poll(job: PolledJob, token: str, settings: AgentSettings, defaults: Defaults) -> AgentRecord:
+    """Take a job that was claimed; its spec counts where the backend sends one. Raises as `from_request` does."""
+    name = job.name or job.model_name
+    if job.spec is None:
+        config = {**job.config, "model": {"name": job.model_name, **(job.config.get("model") or {})}}
+        return _record(job.id, name, config, job.dataset_path, settings, defaults, token=token, polled=True)
+    spec = load_task_spec(job.spec)
+    return AgentRecord(
+        job_id=_checked_id(job.id),
+        name=name,
+        kind=job.kind or spec.task_type,
+        spec=job.spec,
+        digests=job.inputs,
+        attempt=job.attempt or 1,
+        order=time.time(),
+        backend=settings.backend,
+        token=token,
+        polled=True,
+    )
+
+
+def _record(
+    job_id: str,
+    name: str,
+    config: dict[str, Any],
+    dataset_path: str,
+    settings: AgentSettings,
+    defaults: Defaults,
+    **more: Any,
+) -> AgentRecord:
+    rows = places.dataset(dataset_path, settings.datasets_dir)
+    asked = (config.get("model") or {}).get("name")
+    model = places.model(asked, settings.models_dir) if isinstance(asked, str) and asked else None
+    meant = translate(config, rows.source, defaults, model=model, splits=rows.splits)
+    return AgentRecord(
+        job_id=_checked_id(job_id),
+        name=name or job_id,
+        kind=meant.kind,
+        spec=meant.spec,
+        inputs=rows.inputs,
+        addresses=rows.addresses,
+        order=time.time(),
+        warnings=meant.warnings,
+        checkpoint=_checkpoint(meant.checkpoint, settings.checkpoints_dir),
+        backend=settings.backend,
+        **more,
+    )
+
+
+def _checked_id(job_id: str) -> str:
+    try:
+        return safe_job_id(job_id)
+    except ValueError as error:
+        raise SpecError([Fault("execution_id", str(error))], filename="the request") from None
+
+
+def _checkpoint(path: str | None, checkpoints_dir: Path) -> str | None:
+    if path is None:
+        return None
+    field = "config.training.checkpoint_resume"
+    try:
+        found = places.local(path, checkpoints_dir, "CHECKPOINTS_DIR")
+    except ForbiddenError as error:
+        raise SpecError([Fault(field, str(error))], filename="the config") from None
+    if found is None or not _CHECKPOINT.fullmatch(found.name) or not (found / "manifest.json").is_file():
+        hint = "name a checkpoint-<step> folder of a job of this agent"
+        raise SpecError([Fault(field, f"{path} is no whole checkpoint", hint=hint)], filename="the config")
+    return str(found)

@@ -1,0 +1,152 @@
+"""What a job's journal says, read as it grows: points of the series, checkpoints, progress, errors.
+
+One reader per job; a look costs what has been added since the last one. Points that a resume has superseded go.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.training import TrainingMetrics
+
+GIB: Final = 1 << 30
+_NAMES: Final = {
+    "loss": "train_loss",
+    "eval_loss": "eval_loss",
+    "learning_rate": "learning_rate",
+    "grad_norm": "grad_norm",
+    "train_samples_per_second": "samples_per_second",
+}
+
+
+@dataclass(slots=True)
+class JournalState:
+    """What the journal has said so far."""
+
+    points: list[TrainingMetrics] = field(default_factory=list)
+    checkpoints: dict[int, dict[str, Any]] = field(default_factory=dict)
+    progress: dict[str, Any] = field(default_factory=dict)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    def last(self, name: str) -> float | None:
+        """Return the newest value of a field of the points."""
+        return next((value for p in reversed(self.points) if (value := getattr(p, name)) is not None), None)
+
+    def near(self, name: str, step: int) -> float | None:
+        """Return the newest value of a field at or before a step."""
+        found = (getattr(p, name) for p in reversed(self.points) if p.step <= step)
+        return next((value for value in found if value is not None), None)
+
+    def take(self, record: dict[str, Any]) -> TrainingMetrics | None:
+        """Take in a record; return the point if it is one."""
+        match record.get("type"):
+            case "launch":
+                self._rewind(int(record.get("from_step") or 0))
+            case "metric" if record.get("series", "train") == "train":
+                point = point_of(record, self.progress)
+                if point is not None:
+                    self.points.append(point)
+                return point
+            case "progress":
+                self.progress = record
+            case "checkpoint":
+                self.checkpoints[int(record["step"])] = record
+            case "event" if record.get("level") in ("warning", "error"):
+                self.errors.append(record)
+        return None
+
+    def _rewind(self, from_step: int) -> None:
+        self.points = [point for point in self.points if point.step <= from_step]
+        self.checkpoints = {step: found for step, found in self.checkpoints.items() if step <= from_step}
+
+
+def point_of(record: dict[str, Any], progress: dict[str, Any], load: float | None = None) -> TrainingMetrics | None:
+    """Translate a metric record; None if it holds nothing that the protocol has a name for.
+
+    Args:
+        record: Of the journal.
+        progress: The newest progress record before it.
+        load: Utilisation of the job's GPU in percent, if it is known.
+    """
+    values = record.get("values") or {}
+    known = {name: number(values.get(ours)) for ours, name in _NAMES.items()}
+    if all(value is None for value in known.values()):
+        return None
+    reserved, allocated = progress.get("gpu_bytes"), progress.get("gpu_allocated_bytes")
+    return TrainingMetrics(
+        step=int(record["step"]),
+        epoch=float(record.get("epoch") or 0.0),
+        timestamp=_instant(float(record["at"])),
+        tokens_per_second=progress.get("tokens_per_s"),
+        gpu_memory_reserved_gb=round(reserved / GIB, 2) if reserved else None,
+        gpu_memory_allocated_gb=round(allocated / GIB, 2) if allocated else None,
+        gpu_utilization_percent=load if reserved else None,
+        train_perplexity=_perplexity(known["train_loss"]),
+        eval_perplexity=_perplexity(known["eval_loss"]),
+        perplexity=_perplexity(known["eval_loss"]),
+        total_steps=progress.get("max_steps") or None,
+        **{name: value for name, value in known.items() if value is not None},
+    )
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number, or None: what is not one is not reported as one."""
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _perplexity(loss: float | None) -> float | None:
+    return math.exp(loss) if loss is not None and loss < 700 else None
+
+
+def _instant(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat()
+
+
+class JournalReader:
+    """Follows the journal files of one job folder. Safe to share between threads.
+
+    Args:
+        folder: The job folder.
+    """
+
+    def __init__(self, folder: JobFolder) -> None:
+        self._folder = folder
+        self._offsets: dict[Path, int] = {}
+        self._state = JournalState()
+        self._lock = threading.Lock()
+
+    def look(self) -> JournalState:
+        """Read what has been added, and return a copy of what is known."""
+        with self._lock:
+            for file in self._files():
+                self._follow(file)
+            state = self._state
+            return JournalState(list(state.points), dict(state.checkpoints), state.progress, list(state.errors))
+
+    def _files(self) -> list[Path]:
+        found = list(self._folder.journal_dir.glob("*.jsonl"))
+        # A launch that has ended is not written to any more.
+        return sorted(found, key=lambda file: file.stat().st_mtime)
+
+    def _follow(self, file: Path) -> None:
+        offset = self._offsets.get(file, 0)
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            data = stream.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offsets[file] = offset + len(whole)
+        for line in whole.splitlines():
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue  # the shipper hands it on raw, and the job's log has it
+            if isinstance(record, dict):
+                self._state.take(record)

@@ -1,0 +1,134 @@
+"""The agent's own log: standard error, `<LOGS_DIR>/agent.log` that rotates, and a remote sink by URL."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import socket
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tunefleet.errors import MachineError
+from tunefleet.settings import AgentSettings
+
+MAX_BYTES: Final = 100 << 20
+KEEP_DAYS: Final = 30
+_BACKUPS: Final = 20
+_CHATTY: Final = ("httpx", "httpcore", "filelock", "uvicorn")
+
+
+def set_up(settings: AgentSettings) -> None:
+    """Send the log where the settings say.
+
+    Raises:
+        MachineError: If there is no such level or sink, or the file cannot be written.
+    """
+    level = settings.log_level.upper()
+    if level not in logging.getLevelNamesMapping():
+        raise MachineError(f"LOG_LEVEL={settings.log_level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+    root = logging.getLogger()
+    root.setLevel(level)
+    root.addHandler(_to_stderr())
+    root.addHandler(_to_file(settings.logs_dir.expanduser() / "agent.log"))
+    if settings.log_sink:
+        root.addHandler(remote(settings.log_sink))
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
+
+
+class Lines(logging.Formatter):
+    """The document's format: `YYYY-MM-DD HH:mm:ss | LEVEL | module:function - message`."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "%(asctime)s | %(levelname)-8s | %(module)s:%(funcName)s - %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
+        )
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as JSON."""
+        entry = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
+            "level": record.levelname,
+            "logger": record.name,
+            "where": f"{record.module}:{record.funcName}:{record.lineno}",
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            entry["exception"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
+
+
+class RotatingFile(logging.handlers.RotatingFileHandler):
+    """Rotates at a size, and deletes what is older than some days.
+
+    Args:
+        path: The file.
+        max_bytes: Size of one file.
+        keep_days: Age at which a rotated file goes.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, keep_days: float = KEEP_DAYS) -> None:
+        self._keep_s = keep_days * 24 * 3600
+        super().__init__(path, maxBytes=max_bytes, backupCount=_BACKUPS, encoding="utf-8")
+        self._delete_old()
+
+    def doRollover(self) -> None:
+        """Rotate, then delete what is too old."""
+        super().doRollover()
+        self._delete_old()
+
+    def _delete_old(self) -> None:
+        current = Path(self.baseFilename)
+        for file in current.parent.glob(f"{current.name}.*"):
+            if time.time() - file.stat().st_mtime > self._keep_s:
+                file.unlink(missing_ok=True)
+
+
+def remote(url: str) -> logging.Handler:
+    """Return a handler that sends the log to a collector.
+
+    Args:
+        url: `syslog://HOST:514` by UDP, `syslog+tcp://HOST:514` by TCP.
+
+    Raises:
+        MachineError: If it is no such URL, or nobody answers there.
+    """
+    parts = urlsplit(url)
+    kinds = {"syslog": socket.SOCK_DGRAM, "syslog+tcp": socket.SOCK_STREAM}
+    if parts.scheme not in kinds or not parts.hostname:
+        raise MachineError(
+            f"TUNEFLEET_LOG_SINK={url!r} cannot be used.", hint="Write syslog://HOST:514 or syslog+tcp://HOST:514."
+        )
+    try:
+        handler = logging.handlers.SysLogHandler((parts.hostname, parts.port or 514), socktype=kinds[parts.scheme])
+    except OSError as error:
+        raise MachineError(f"TUNEFLEET_LOG_SINK={url!r} does not answer: {error}.") from None
+    handler.ident = "tunefleet-agent: "
+    handler.append_nul = False
+    handler.setFormatter(JsonLines())
+    return handler
+
+
+def _to_stderr() -> logging.Handler:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines())
+    return handler
+
+
+def _to_file(path: Path) -> logging.Handler:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = RotatingFile(path)
+    except OSError as error:
+        raise MachineError(f"LOGS_DIR: {path} cannot be written: {error.strerror}.") from None
+    handler.setFormatter(JsonLines())
+    return handler

@@ -1,0 +1,186 @@
+"""Builds an agent from its settings and serves it until a signal ends it; its jobs go on."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import signal
+import socket
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+import tunefleet
+from tunefleet.agent.agent import Agent
+from tunefleet.agent.app import create_app
+from tunefleet.agent.book import JobBook
+from tunefleet.agent.gpus import Gpus
+from tunefleet.agent.site import Site
+from tunefleet.client.backend import JobClient
+from tunefleet.client.download import Downloader
+from tunefleet.errors import MachineError
+from tunefleet.executors import registry
+from tunefleet.jobs import Supervisor
+from tunefleet.jobs.environment import core_count
+from tunefleet.settings import AgentSettings, inherited_environment
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 512
+_PORTS: Final = (8000, 8001)
+_JOB_DEFAULTS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
+"""Threads that spin while they wait take the core from the one they wait for."""
+
+
+def run(settings: AgentSettings) -> None:
+    """Run an agent until SIGTERM or SIGINT; call it from the main thread.
+
+    Raises:
+        MachineError: If it cannot listen, or its settings would let anybody in.
+    """
+    check(settings)
+    bound = bind(settings)
+    try:
+        agent = build(settings)
+        server = _Server(agent, bound)
+        agent.open()
+        try:
+            server.serve_until_signal()
+        finally:
+            agent.close()
+    finally:
+        bound.close()
+    logger.info("Stopped; %d jobs go on.", len(agent.book.running()))
+
+
+def check(settings: AgentSettings) -> None:
+    """Refuse settings that would let anybody in.
+
+    Raises:
+        MachineError: If it would listen beyond loopback without a key.
+    """
+    if settings.key is None and not _is_loopback(settings.host):
+        raise MachineError(
+            f"HOST={settings.host} lets others reach the agent, and AGENT_KEY is not set.",
+            hint="Set AGENT_KEY to a long random text, or leave HOST out.",
+        )
+
+
+def build(settings: AgentSettings) -> Agent:
+    """Make an agent, and its folders."""
+    for folder in (settings.models_dir, settings.datasets_dir, settings.checkpoints_dir, settings.logs_dir):
+        _make(folder.expanduser())
+    jobs = Supervisor(
+        settings.checkpoints_dir.expanduser(),
+        endpoints_dir=settings.endpoints_dir,
+        warm=settings.warm_start,
+        base_env={**_JOB_DEFAULTS, **inherited_environment("API_KEY")},
+    )
+    gpus = Gpus(settings)
+    downloads = Downloader(settings.datasets_dir.expanduser().absolute(), allowed=settings.url_allow)
+    site = Site(
+        settings=settings,
+        jobs=jobs,
+        registry=registry.installed(),
+        fetch=downloads.fetch,
+        gpus=gpus.choose,
+        backend=JobClient,
+        env=_threads(settings),
+        load=gpus.load,
+    )
+    return Agent(settings, JobBook(site), gpus)
+
+
+def bind(settings: AgentSettings) -> socket.socket:
+    """Listen: on `PORT`, or without one on 8000, and on 8001 when that is taken.
+
+    Raises:
+        MachineError: If no port can be had.
+    """
+    wanted = _PORTS if settings.port is None else (settings.port,)
+    for port in wanted:
+        try:
+            bound = _listen(settings.host, port)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == wanted[-1]:
+                raise MachineError(
+                    f"{settings.host}:{port} cannot be listened on: {error.strerror}.", hint="Set PORT to a free one."
+                ) from None
+            logger.warning("Port %d is taken and PORT is not set: the agent takes %d.", port, _PORTS[1])
+        else:
+            return bound
+    raise AssertionError("the last port either works or raises")
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn that releases streams before it waits for open connections."""
+
+    def __init__(self, agent: Agent, bound: socket.socket) -> None:
+        self._agent = agent
+        self._bound = bound
+        super().__init__(
+            uvicorn.Config(
+                create_app(agent),
+                loop="uvloop",
+                http="httptools",
+                ws="none",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,  # who connects decides, not what a header says
+                timeout_graceful_shutdown=3,
+            )
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Release the streams, then end as uvicorn does."""
+        self._agent.stopping.set()
+        await super().shutdown(sockets)
+
+    def serve_until_signal(self) -> None:
+        """Serve; uvicorn raises the signal again when it is done, which would end us before we could close."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: logger.debug("Signal %d was acted on.", number))
+        host, port = self._bound.getsockname()[:2]
+        logger.info("Tunefleet agent %s at http://%s:%d", tunefleet.__version__, host, port)
+        self.run(sockets=[self._bound])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror as error:
+        raise MachineError(f"HOST={host!r} has no address: {error.strerror}.") from None
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(address)
+        bound.listen(_BACKLOG)
+    except OSError:
+        bound.close()
+        raise
+    bound.setblocking(False)
+    return bound
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MachineError(f"The folder {folder} cannot be made: {error.strerror}.") from error
+
+
+def _threads(settings: AgentSettings) -> dict[str, str]:
+    """Share the cores among the jobs that may run at once."""
+    return {"OMP_NUM_THREADS": str(max(1, core_count() // settings.max_jobs))} if settings.max_jobs > 1 else {}

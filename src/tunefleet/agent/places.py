@@ -1,0 +1,164 @@
+"""What a request's names mean on this machine: bare names, allowed folders, addresses, splits of a dataset."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from tunefleet.errors import ForbiddenError, InputError
+from tunefleet.spec import BUILTIN_PREFIX
+
+_DATA_SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet"})
+_SPLITS: Final = ("train", "validation", "test", "valid", "val", "eval", "dev")
+_FETCHED: Final = frozenset({"http", "https"})
+_REMOTE: Final[dict[str, tuple[str, str]]] = {
+    "s3": ("s3fs", "Copy the file to DATASETS_DIR, or give an https address that is signed."),
+    "gs": ("gcsfs", "Copy the file to DATASETS_DIR, or give an https address that is signed."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Where a job's rows come from.
+
+    Args:
+        source: The keys of `spec.data` that name it.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        addresses: For each pointer, the address that is to be fetched first.
+        splits: The splits that it is known to have; none for a single set.
+    """
+
+    source: dict[str, str]
+    inputs: dict[str, str]
+    addresses: dict[str, str]
+    splits: tuple[str, ...] = ()
+
+
+def dataset(path: str, datasets_dir: Path) -> Dataset:
+    """Find a dataset.
+
+    Args:
+        path: The request's `dataset_path`.
+        datasets_dir: `DATASETS_DIR`.
+
+    Raises:
+        ForbiddenError: If it lies outside of the folder.
+        InputError: If it does not exist, or its address is of a kind that cannot be fetched.
+    """
+    scheme = urlsplit(path).scheme.lower() if "://" in path else ""
+    if path.startswith(BUILTIN_PREFIX):
+        return Dataset({"path": path}, {}, {}, ("train", "test"))
+    if scheme in _FETCHED:
+        name = _name_of(path)
+        return Dataset({"path": name}, {}, {"data.path": path})
+    if scheme == "hf":
+        return _of_hub(path)
+    if scheme:
+        package, hint = _REMOTE.get(scheme, ("", "Give a path, or an http, https or hf address."))
+        needs = f" (it would need the package {package})" if package else ""
+        raise InputError(f"dataset_path: {scheme}:// addresses cannot be fetched by this agent{needs}.", hint=hint)
+    found = local(path, datasets_dir, "DATASETS_DIR")
+    if found is None:
+        if _is_hub_id(path):
+            return Dataset({"dataset_name": path}, {}, {})
+        raise InputError(f"dataset_path: there is no {path}.", hint=f"Put it into DATASETS_DIR ({datasets_dir}).")
+    return Dataset({"path": found.name}, {"data.path": str(found)}, {}, splits_of(found))
+
+
+def model(name: str, models_dir: Path) -> str:
+    """Return what to load: a folder of `MODELS_DIR`, or the name itself, which is then a hub id.
+
+    Raises:
+        ForbiddenError: If it is a folder elsewhere.
+        InputError: If it is a path to nothing.
+    """
+    if name.startswith(BUILTIN_PREFIX):
+        return name
+    found = local(name, models_dir, "MODELS_DIR")
+    if found is not None:
+        return str(found)
+    if not _is_hub_id(name):
+        raise InputError(f"config.model.name: there is no {name}.", hint=f"Put it into MODELS_DIR ({models_dir}).")
+    return name
+
+
+def local(name: str, folder: Path, setting: str) -> Path | None:
+    """Find a file or folder by its name in a folder, or by a path that leads into it.
+
+    Args:
+        name: Bare name or path.
+        folder: Where it must lie.
+        setting: The setting that names the folder, for messages.
+
+    Returns:
+        The path without links; `None` if there is nothing.
+
+    Raises:
+        ForbiddenError: If it lies outside, also by `..` or a link.
+    """
+    root = folder.expanduser().resolve()
+    given = Path(name).expanduser()
+    outside = ForbiddenError(
+        f"{name} lies outside of {setting}, the only folder that this agent reads from.",
+        hint=f"Move it there, or start the agent with another {setting}.",
+    )
+    # A relative path may be meant from the agent's working directory, as the document's were.
+    candidates = [given] if given.is_absolute() else [root / given, Path.cwd() / given]
+    for candidate in candidates:
+        try:
+            path = candidate.resolve(strict=True)
+        except OSError:
+            continue
+        if path.is_relative_to(root) and path != root:
+            return path
+        if given.is_absolute() or ".." in given.parts or candidate.is_relative_to(root):
+            raise outside
+    if given.is_absolute() and not given.resolve().is_relative_to(root):
+        # Whether something is there is nobody's business.
+        raise outside
+    return None
+
+
+def splits_of(path: Path) -> tuple[str, ...]:
+    """Return the splits of a folder, as `datasets` saves it or with a file for each; none for a single set."""
+    if not path.is_dir():
+        return ()
+    saved = path / "dataset_dict.json"
+    if saved.is_file():
+        return tuple(json.loads(saved.read_text(encoding="utf-8")).get("splits", ()))
+    stems = {file.stem for file in path.iterdir() if file.suffix.lower() in _DATA_SUFFIXES}
+    return tuple(name for name in _SPLITS if any(stem == name or stem.startswith(f"{name}-") for stem in stems))
+
+
+def _of_hub(address: str) -> Dataset:
+    """`hf://datasets/OWNER/NAME` and `hf://OWNER/NAME`, with `@revision`; loaded by the `datasets` library."""
+    path = address.removeprefix("hf://").removeprefix("datasets/").strip("/")
+    name, _, revision = path.partition("@")
+    if len(name.split("/")) > 2:
+        raise InputError(
+            f"dataset_path: {address} names a file inside a dataset.",
+            hint="Name the dataset: hf://datasets/OWNER/NAME.",
+        )
+    source = {"dataset_name": name}
+    return Dataset({**source, "revision": revision} if revision else source, {}, {})
+
+
+def _name_of(address: str) -> str:
+    name = Path(urlsplit(address).path).name
+    if Path(name).suffix.lower() not in _DATA_SUFFIXES:
+        known = ", ".join(sorted(_DATA_SUFFIXES))
+        raise InputError(f"dataset_path: {address} does not end like a data file.", hint=f"Known: {known}.")
+    return name
+
+
+def _is_hub_id(name: str) -> bool:
+    parts = name.split("/")
+    return (
+        len(parts) <= 2
+        and all(parts)
+        and not name.startswith((".", "~", "/"))
+        and Path(name).suffix not in _DATA_SUFFIXES
+    )

@@ -1,0 +1,112 @@
+"""Routes that start, stop, pause and list jobs.
+
+Handlers are plain functions: they run in threads, never on the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Query, Request
+
+from tunefleet.agent import intake, views
+from tunefleet.agent.agent import Agent
+from tunefleet.agent.job import AgentJob
+from tunefleet.agent.problems import NotNow
+from tunefleet.errors import InputError, NotFoundError
+from tunefleet.wire.training import TrainingJobRequest
+
+router = APIRouter()
+
+
+def agent_of(request: Request) -> Agent:
+    """Return what the routes work on."""
+    agent: Agent = request.app.state.agent
+    return agent
+
+
+@router.get("/health")
+def health(request: Request) -> dict[str, Any]:
+    """Say that the agent works, and what it has."""
+    agent = agent_of(request)
+    info = agent.gpus.info()
+    return {
+        "status": "ok",
+        "gpu_available": info["device_count"] > 0,
+        "gpu_info": info,
+        "active_jobs": len(agent.book.running()),
+    }
+
+
+@router.post("/api/training/execute")
+def execute(request: Request, body: TrainingJobRequest) -> dict[str, Any]:
+    """Take a job; it starts at once, or when a place is free."""
+    agent = agent_of(request)
+    record = intake.from_request(body, agent.settings, agent.defaults())
+    agent.admit(record)
+    agent.book.submit(record)
+    return {"job_id": record.job_id, "success": True}
+
+
+@router.get("/api/training/status/{job_id}")
+def status(request: Request, job_id: str) -> views.JobStatusView:
+    """Say how a job stands."""
+    return agent_of(request).status(job_id)
+
+
+@router.post("/api/training/pause/{job_id}")
+def pause(request: Request, job_id: str) -> dict[str, Any]:
+    """Save a whole checkpoint, end the process, free the GPU."""
+    _ask(request, job_id, AgentJob.ask_pause)
+    return {"success": True, "message": "Training pause requested"}
+
+
+@router.post("/api/training/resume/{job_id}")
+def resume(
+    request: Request,
+    job_id: str,
+    body: Annotated[dict[str, Any] | None, Body()] = None,
+    checkpoint_path: Annotated[str | None, Query()] = None,
+) -> dict[str, Any]:
+    """Go on from the newest whole checkpoint, or from the one that is named."""
+    chosen = (body or {}).get("checkpoint_path") or checkpoint_path
+    if chosen is not None and not isinstance(chosen, str):
+        raise NotNow("checkpoint_path must be a text.")
+    _ask(request, job_id, lambda job: job.ask_resume(chosen))
+    return {"success": True, "message": "Training resumed"}
+
+
+@router.post("/api/training/cancel/{job_id}")
+def cancel(request: Request, job_id: str) -> dict[str, Any]:
+    """End a job; what it has saved stays."""
+    _ask(request, job_id, AgentJob.ask_cancel)
+    return {"success": True, "message": "Training cancellation requested"}
+
+
+@router.get("/api/training/jobs")
+def jobs(request: Request) -> dict[str, Any]:
+    """List all jobs, oldest first."""
+    return {"jobs": [views.row(job) for job in agent_of(request).book.jobs()]}
+
+
+@router.get("/api/training/queue")
+def queue(request: Request) -> dict[str, Any]:
+    """Say what runs and what waits."""
+    book = agent_of(request).book
+    running = [job.job_id for job in book.running()]
+    waiting = [job.job_id for job in book.queue()]
+    return {
+        "running_count": len(running),
+        "queued_count": len(waiting),
+        "running_jobs": running,
+        "queued_jobs": waiting,
+        "queue_active": True,
+    }
+
+
+def _ask(request: Request, job_id: str, verb: Any) -> None:
+    """Ask a job for something; the document answers 400 whatever is wrong with it."""
+    try:
+        verb(agent_of(request).book.find(job_id))
+    except (NotFoundError, InputError) as error:
+        raise NotNow(str(error)) from None

@@ -1,0 +1,271 @@
+"""From the head of the queue to the end of the process: prepare, launch or adopt, obey, note the end.
+
+Every step is on disk before its effect, so the agent may be killed anywhere and the next one goes on from the record.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from tunefleet.agent.job import AgentJob
+from tunefleet.agent.site import Site
+from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError
+from tunefleet.executors.base import JobExecutor
+from tunefleet.jobs import JobHandle, new_launch_id
+from tunefleet.jobs.classify import JobEnd
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.control import ControlCommand
+from tunefleet.wire.jobfolder import Job
+from tunefleet.wire.link import Offer
+from tunefleet.wire.training import JobState
+
+logger = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.1
+_GRACE_S: Final = 30.0
+_BOOT_SLACK_S: Final = 120.0
+_STATES: Final = {
+    "completed": JobState.COMPLETED,
+    "paused": JobState.PAUSED,
+    "cancelled": JobState.CANCELLED,
+    "failed": JobState.FAILED,
+}
+_UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
+"""Ends that say nothing of the job if the machine was restarted meanwhile."""
+
+
+class Left(Exception):
+    """The agent goes; the job stays as it is."""
+
+
+class Cancelled(Exception):
+    """The job is not wanted any more, before its process was started."""
+
+
+class JobRun:
+    """Runs one job; `run` is the body of its thread.
+
+    Args:
+        site: Collaborators.
+        job: The job.
+        stopping: Set when the agent goes.
+    """
+
+    def __init__(self, site: Site, job: AgentJob, stopping: threading.Event) -> None:
+        self._site = site
+        self._job = job
+        self._stopping = stopping
+        self._asked: str | None = None
+        self._looked = 0.0
+
+    def run(self) -> None:
+        """Run the job to its end, or until the agent goes."""
+        job = self._job
+        try:
+            end = self._watch(self._handle())
+            self._note_end(end)
+        except Left:
+            return
+        except Cancelled:
+            job.note(state=JobState.CANCELLED, completed_at=time.time(), wish=None)
+        except (TunefleetError, OSError) as error:
+            logger.warning("job(%s) cannot run: %s", job.job_id, error)
+            self._fail(str(error))
+        except Exception as error:
+            logger.exception("job(%s) failed in the agent itself.", job.job_id)
+            self._fail(f"The agent failed: {type(error).__name__}: {error}")
+        finally:
+            job.phase = None
+
+    def _handle(self) -> JobHandle:
+        found = self._job.handle
+        if found is not None and found.job.launch == self._job.record.launch:
+            end = found.poll()
+            if end is None or not (self._rebooted() and end.reason in _UNTOLD):
+                logger.info("job(%s) is adopted.", self._job.job_id)
+                return found
+            logger.info("job(%s) goes on: the machine was restarted.", self._job.job_id)
+        self._job.handle = self._launch()
+        return self._job.handle
+
+    def _launch(self) -> JobHandle:
+        job = self._job
+        job.note(state=JobState.RUNNING, started_at=job.record.started_at or time.time(), completed_at=None)
+        self._prepare()
+        record = job.record
+        executor = self._site.registry.find(record.kind)
+        if not isinstance(executor, JobExecutor):
+            raise InputError(f"This machine has no executor for {record.kind} tasks.")
+        reason = executor.unavailable_reason()
+        if reason is not None:
+            raise MachineError(reason)
+        launch = new_launch_id()
+        work = executor.job(_offer(job), launch=launch, inputs=record.inputs)
+        work = work.model_copy(update={"gpus": self._site.gpus(record.spec), "from_step": record.from_step})
+        work = work.model_copy(update={"env": self._environment(work)})
+        self._heed_cancel()
+        job.note(launch=launch, booted_at=psutil.boot_time())
+        job.phase = "starting"
+        handle = self._site.jobs.launch(work)
+        job.phase = None
+        # It is for this launch alone; when the machine restarts, the newest checkpoint counts.
+        job.note(from_step=None)
+        self._say_warnings()
+        return handle
+
+    def _environment(self, work: Job) -> dict[str, str]:
+        fraction = self._site.settings.gpu_memory_fraction
+        cap = {"TUNEFLEET_GPU_MEMORY_FRACTION": f"{fraction:g}"} if work.gpus else {}
+        return {**self._site.env, **cap, **work.env}
+
+    def _prepare(self) -> None:
+        job = self._job
+        for pointer, address in job.record.addresses.items():
+            if pointer in job.record.inputs:
+                continue
+            self._heed_cancel()
+            job.phase = "downloading"
+            path = self._site.fetch(address)
+            job.note(inputs={**job.record.inputs, pointer: str(path)})
+        for pointer, ref in job.record.digests.items():
+            if pointer not in job.record.inputs:
+                self._heed_cancel()
+                job.phase = "downloading"
+                job.note(inputs={**job.record.inputs, pointer: str(self._artifact(ref))})
+        if job.record.checkpoint is not None:
+            source = Path(job.record.checkpoint)
+            dest = job.folder.checkpoints_dir / source.name
+            if not dest.exists():
+                part = dest.with_name(f".{dest.name}.partial")
+                shutil.rmtree(part, ignore_errors=True)
+                shutil.copytree(source, part)
+                part.replace(dest)
+            job.note(checkpoint=None, from_step=int(source.name.rpartition("-")[2]))
+        self._heed_cancel()
+
+    def _artifact(self, ref: dict[str, str]) -> Path:
+        record = self._job.record
+        if record.backend is None or record.token is None:
+            raise InputError(f"{ref.get('name', 'An input')} cannot be fetched: no backend is known.")
+        return self._site.backend(record.backend, record.token).fetch_input(
+            ref, self._site.settings.datasets_dir.expanduser().absolute() / ".inputs"
+        )
+
+    def _watch(self, handle: JobHandle) -> JobEnd:
+        while True:
+            end = handle.poll()
+            if end is not None:
+                return end
+            if self._stopping.is_set():
+                raise Left
+            self._obey(handle)
+            self._job.changed.wait(_POLL_S)
+            self._job.changed.clear()
+
+    def _obey(self, handle: JobHandle) -> None:
+        record = self._job.record
+        if record.wish == "cancel" and self._asked != "cancel":
+            handle.cancel(_GRACE_S)
+            self._asked = "cancel"
+            logger.info("job(%s) is cancelled.", record.job_id)
+        elif record.wish == "pause":
+            self._pause(handle)
+
+    def _pause(self, handle: JobHandle) -> None:
+        """Ask until the trainer takes it; while it still loads it takes nothing."""
+        command_id = self._job.record.pause_id
+        if self._asked != command_id:
+            try:
+                handle.command(ControlCommand.PAUSE, {}, command_id)
+            except (ConflictError, NotFoundError) as error:
+                logger.debug("job(%s) cannot be paused yet: %s", self._job.job_id, error)
+            except InputError as error:
+                self._job.note(wish=None)
+                self._job.add_warning(f"It could not be paused: {error}")
+            except TunefleetError as error:
+                logger.debug("job(%s) does not answer: %s", self._job.job_id, error)
+            else:
+                self._asked = command_id
+                logger.info("job(%s) is asked to pause.", self._job.job_id)
+        elif time.monotonic() - self._looked > 0.5:
+            self._looked = time.monotonic()
+            self._check_pause(handle, command_id)
+
+    def _check_pause(self, handle: JobHandle, command_id: str) -> None:
+        try:
+            state = handle.command_state(command_id)
+        except TunefleetError as error:
+            logger.debug("job(%s) does not say what became of the pause: %s", self._job.job_id, error)
+            return
+        if state.state == "failed" and handle.poll() is None:
+            self._job.note(wish=None)
+            self._job.add_warning(f"It could not be paused and goes on: {state.message or 'no checkpoint was saved'}")
+
+    def _heed_cancel(self) -> None:
+        if self._stopping.is_set():
+            raise Left
+        if self._job.record.wish == "cancel":
+            raise Cancelled
+
+    def _note_end(self, end: JobEnd) -> None:
+        job = self._job
+        state = _STATES[end.outcome]
+        if job.record.wish == "cancel" and state is not JobState.COMPLETED:
+            state = JobState.CANCELLED
+        if state is JobState.COMPLETED:
+            self._link_final()
+        error = end.error if state is JobState.FAILED else None
+        ended = time.time() if state.final else None
+        job.note(state=state, wish=None, completed_at=ended, error=error, detail=end.detail)
+        if job.handle is not None:
+            job.handle.acknowledge()
+        logger.info("job(%s) is %s%s", job.job_id, state, f": {error}" if error else ".")
+
+    def _link_final(self) -> None:
+        """Let `final` name what was trained, as the document's folder does."""
+        final = self._job.folder.root / "final"
+        for name in ("final_lora", "final_model"):
+            if (self._job.folder.root / name).is_dir() and not final.exists():
+                final.symlink_to(name)
+
+    def _fail(self, error: str) -> None:
+        handle = self._job.handle
+        if handle is not None and handle.job.launch == self._job.record.launch and handle.poll() is None:
+            handle.cancel(_GRACE_S)
+            handle.wait(_GRACE_S + 20)
+        try:
+            self._job.note(state=JobState.FAILED, wish=None, completed_at=time.time(), error=error)
+        except OSError:
+            logger.exception("The end of job(%s) cannot be noted.", self._job.job_id)
+
+    def _rebooted(self) -> bool:
+        booted = self._job.record.booted_at
+        return booted is not None and abs(booted - psutil.boot_time()) > _BOOT_SLACK_S
+
+    def _say_warnings(self) -> None:
+        lines = "".join(f"warning: {sentence}\n" for sentence in self._job.record.warnings)
+        if lines:
+            # One write in append mode: it does not fall into a line of the trainer's.
+            with self._job.folder.log.open("ab") as log:
+                log.write(lines.encode())
+
+
+def _offer(job: AgentJob) -> Offer:
+    """Put a job into the words in which an executor takes it."""
+    record = job.record
+    return Offer(
+        token=f"agent-{record.job_id}",
+        task_id=record.job_id,
+        workflow_id=record.job_id,
+        attempt=record.attempt,
+        kind=record.kind,
+        name=record.name,
+        spec=record.spec,
+    )

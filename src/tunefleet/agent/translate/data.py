@@ -1,0 +1,82 @@
+"""`config.data` to the columns, the number of rows and what is held out; where the rows lie is found elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tunefleet.agent.translate.reading import Reading
+
+HELD_OUT: Final = 0.2
+"""The document's split of a single set: 80 % are trained on, drawn by seed 42."""
+_FORMATS: Final[dict[str, dict[str, str]]] = {
+    "chatml": {"messages_field": "messages"},
+    "messages": {"messages_field": "messages"},
+    "openai": {"messages_field": "messages"},
+    "chat": {"messages_field": "messages"},
+    "sharegpt": {"messages_field": "conversations"},
+    "alpaca": {"prompt_column": "instruction", "response_column": "output"},
+    "prompt_completion": {"prompt_column": "prompt", "response_column": "completion"},
+    "prompt_response": {"prompt_column": "prompt", "response_column": "response"},
+    "text": {"text_field": "text"},
+    "raw_text": {"text_field": "text"},
+}
+_FILE_FORMATS: Final = frozenset({"jsonl", "json", "csv", "parquet", "auto", "standard"})
+_COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separator")
+
+
+def data(read: Reading, *, plain_text: bool) -> None:
+    """Translate the block.
+
+    Args:
+        read: The config and the spec.
+        plain_text: Loss on everything: the method is `cpt`.
+    """
+    read.move("data.max_samples", "data.max_samples")
+    said = _columns(read)
+    form = read.take("data.dataset_format", "data.format")
+    columns = _FORMATS.get(str(form).lower()) if form is not None else None
+    if form is not None and columns is None and str(form).lower() not in _FILE_FORMATS:
+        read.warnings.append(f"config.data.dataset_format {form!r} is not known; the columns decide.")
+    if plain_text and not read.spec.get("data", {}).get("text_field"):
+        read.put("data.text_field", "text", "training.method")
+    elif columns and not said and not plain_text:
+        for name, value in columns.items():
+            read.put(f"data.{name}", value, "data.dataset_format")
+        if str(form).lower() == "alpaca":
+            read.warnings.append("config.data.dataset_format alpaca: the column `input` is not part of the prompt.")
+    read.ignore("data.strategy", "data.generation_type", why="has no effect: the columns decide how a row is read")
+
+
+def _columns(read: Reading) -> bool:
+    text = read.move("data.text_field", "data.text_field", "data.text_column")
+    others = [read.move(f"data.{name}", f"data.{name}") for name in _COLUMNS]
+    return text is not None or any(value is not None for value in others[:3])
+
+
+def held_out(read: Reading) -> float:
+    """Return the part of a single set that is held out; 0 for none."""
+    held, path = read.taken("data.eval_split", "eval_split", "data.validation_split")
+    train = read.take("data.train_split")
+    if held is None and _is_number(train):
+        held, path = round(1 - _part(train), 6), "data.train_split"
+    elif _is_number(held) and _is_number(train) and _part(held) + _part(train) > 1 + 1e-9:
+        read.fault(path, "and data.train_split are more than everything", "leave one of them out")
+    if held is None:
+        return HELD_OUT
+    if isinstance(held, str) and not held.replace(".", "", 1).isdigit():
+        read.warnings.append(f"config.{path} {held!r} is a name; a split of that kind is found by itself.")
+        return HELD_OUT
+    part = _part(held)
+    if not 0 <= part < 1:
+        read.fault(path, f"is {held!r}, not a part of one", "write for example 0.1")
+        return HELD_OUT
+    return part
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _part(value: Any) -> float:
+    number = float(value)
+    return number / 100 if number > 1 else number

@@ -1,0 +1,115 @@
+"""A config that is read key by key: what was used, what contradicts, what is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tunefleet.errors import Fault
+
+MISSING: Final = object()
+
+
+class Reading:
+    """Reads a config and writes a spec.
+
+    Args:
+        config: The document's config, as it came.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.spec: dict[str, Any] = {}
+        self.faults: list[Fault] = []
+        self.warnings: list[str] = []
+        self._config = config
+        self._used: set[str] = set()
+        self._origin: dict[str, str] = {}
+
+    def look(self, path: str) -> Any:
+        """Return a value without using it; None if it is not given."""
+        value: Any = self._config
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def take(self, *paths: str) -> Any:
+        """Use a key that has several spellings; return its value, or None if it is not given.
+
+        Args:
+            paths: The spellings; two that are given and differ contradict each other.
+        """
+        return self.taken(*paths)[0]
+
+    def taken(self, *paths: str) -> tuple[Any, str]:
+        """Use a key; return its value and the spelling that was given."""
+        self._used.update(paths)
+        given = [(path, value) for path in paths if (value := self.look(path)) is not None]
+        if not given:
+            return None, paths[0]
+        first, value = given[0]
+        for path, other in given[1:]:
+            if other != value:
+                self.fault(path, f"contradicts {first} ({other!r} and {value!r})", "leave one of them out")
+        return value, first
+
+    def move(self, to: str, *paths: str, default: Any = None) -> Any:
+        """Use a key and put its value into the spec under another name; return the value."""
+        value, path = self.taken(*paths)
+        value = default if value is None else value
+        if value is not None:
+            self.put(to, value, path)
+        return value
+
+    def put(self, to: str, value: Any, origin: str | None = None) -> None:
+        """Write a value into the spec.
+
+        Args:
+            to: Where.
+            value: What.
+            origin: Which key it came from, for the message if the value cannot be used.
+        """
+        *parents, name = to.split(".")
+        block = self.spec
+        for part in parents:
+            block = block.setdefault(part, {})
+        block[name] = value
+        if origin is not None:
+            self._origin[to] = origin
+
+    def fault(self, path: str, message: str, hint: str | None = None) -> None:
+        """Note that a key cannot be used."""
+        self.faults.append(Fault(f"config.{path}", message, hint=hint))
+
+    def warn(self, path: str, why: str) -> None:
+        """Note that a key is used otherwise than it says, or not."""
+        self._used.add(path)
+        self.warnings.append(f"config.{path} {why}.")
+
+    def ignore(self, *paths: str, why: str = "has no effect here") -> None:
+        """Use keys that change nothing; warn of those that are given."""
+        for path in paths:
+            value = self.look(path)
+            if value is not None and value != [] and path not in self._used:
+                self.warn(path, why)
+
+    def left(self) -> list[str]:
+        """Return the keys that nobody has used."""
+        return list(_leaves(self._config, "", self._used))
+
+    def renamed(self, fault: Fault) -> Fault:
+        """Return a fault of the spec as one of the config."""
+        path = fault.path.removeprefix("spec.")
+        while path and path not in self._origin:
+            path = path.rpartition(".")[0]
+        name = f"config.{self._origin[path]}" if path else f"config ({fault.path})"
+        return Fault(name, fault.message, hint=fault.hint)
+
+
+def _leaves(value: Any, path: str, used: set[str]) -> Iterator[str]:
+    if path in used:
+        return
+    if isinstance(value, Mapping) and (value or not path):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{path}.{name}" if path else str(name), used)
+    elif value is not None:
+        yield path

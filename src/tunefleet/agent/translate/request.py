@@ -1,0 +1,173 @@
+"""The whole config to a validated spec, with what had no effect and what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tunefleet.agent.translate import data as data_block
+from tunefleet.agent.translate import model as model_block
+from tunefleet.agent.translate.machine import Defaults
+from tunefleet.agent.translate.reading import Reading
+from tunefleet.agent.translate.training import training
+from tunefleet.errors import Fault, SpecError
+from tunefleet.spec import dump_task_spec, load_task_spec
+
+__all__ = ["Defaults", "Translation", "translate"]
+
+_METHODS: Final = frozenset({"sft", "cpt"})
+_LATER: Final = frozenset({"dpo", "rlhf", "orpo", "ppo", "grpo", "kto", "rloo", "reward"})
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """What a config means.
+
+    Args:
+        kind: The task kind.
+        spec: The task's spec, JSON, validated; its `data` has the source that was given.
+        warnings: One sentence for each key that had no effect or was used otherwise.
+        checkpoint: A checkpoint folder that the config wants to start from.
+    """
+
+    kind: str
+    spec: dict[str, Any]
+    warnings: tuple[str, ...]
+    checkpoint: str | None = None
+
+
+def translate(
+    config: Mapping[str, Any],
+    source: Mapping[str, Any],
+    defaults: Defaults,
+    *,
+    model: str | None = None,
+    splits: tuple[str, ...] = (),
+) -> Translation:
+    """Translate a config.
+
+    Args:
+        config: The document's config.
+        source: The `data` keys that name the rows, such as `{"path": "rows.jsonl"}`.
+        defaults: What settings and machine add.
+        model: What to put in place of the model's name, such as a folder of `MODELS_DIR`.
+        splits: The splits that the dataset has, if that is known; the second one is held out.
+
+    Raises:
+        SpecError: If the config cannot be honoured; each fault names its key.
+    """
+    read = Reading(config)
+    method = _method(read)
+    with_lora = model_block.wants_lora(read)
+    kind = "lora_sft" if with_lora else "sft"
+    read.spec["taskType"] = kind
+    model_block.model(read, defaults)
+    if model is not None:
+        read.put("model.source.identifier", model, "model.name")
+    quantized = model_block.quantization(read, with_lora=with_lora)
+    if with_lora:
+        model_block.lora(read)
+    training(read, defaults, lora=with_lora, quantized=quantized)
+    data_block.data(read, plain_text=method == "cpt")
+    _held_out(read, splits)
+    for name, value in source.items():
+        read.put(f"data.{name}", value, "dataset_path")
+    _extras(read)
+    checkpoint = _checkpoint(read)
+    read.warnings.extend(f"config.{path} is not known and has no effect." for path in read.left())
+    return Translation(kind, _validated(read), tuple(read.warnings), checkpoint)
+
+
+def _method(read: Reading) -> str:
+    method = str(read.take("training.method", "method") or "sft").lower()
+    if method in _LATER:
+        read.fault("training.method", f"{method!r} is not available in this version", "use sft or cpt")
+    elif method not in _METHODS:
+        read.fault("training.method", f"{method!r} is not known", "use sft or cpt")
+    return method
+
+
+def _held_out(read: Reading, splits: tuple[str, ...]) -> None:
+    part = data_block.held_out(read)
+    evaluates = read.spec["training"].get("eval_strategy") != "no"
+    named = next((name for name in ("validation", "test", "valid", "val", "eval", "dev") if name in splits), None)
+    if named is not None:
+        read.put("data.eval.split", named, "dataset_path")
+    elif part > 0:
+        read.put("data.eval.fraction", part, "data.eval_split")
+    elif evaluates:
+        read.fault("data.eval_split", "is 0, and evaluations need rows that are held out", "write for example 0.1")
+
+
+def _extras(read: Reading) -> None:
+    read.take("dataset_path", "execution_id", "output_dir", "user_id", "name", "job_id")
+    provider = read.take("provider")
+    if provider not in (None, "local", "huggingface", "agent"):
+        read.warnings.append(f"config.provider {provider!r} has no effect: the training runs on this machine.")
+    read.ignore("tools")
+    if read.look("tensorboard") is not None:
+        enabled = read.take("tensorboard.enabled")
+        read.ignore("tensorboard.log_dir", why="has no effect: the events lie in the job folder")
+        if enabled is not False:
+            read.put("training.report_to", ["tensorboard"], "tensorboard.enabled")
+    _predictions(read)
+    _distributed(read)
+
+
+def _predictions(read: Reading) -> None:
+    enabled = read.take("predictions.enabled")
+    wishes = {
+        name: read.taken(f"predictions.{name}") for name in ("sample_count", "sample_frequency", "max_new_tokens")
+    }
+    if not enabled:
+        return
+    if read.spec["training"].get("eval_strategy") == "no":
+        read.warnings.append("config.predictions has no effect: they are made at evaluations, and there are none.")
+        return
+    read.put("predictions.enabled", True, "predictions.enabled")
+    for name, (value, path) in wishes.items():
+        if value is not None:
+            read.put(f"predictions.{name}", value, path)
+
+
+def _distributed(read: Reading) -> None:
+    block = read.look("training.distributed")
+    if not isinstance(block, Mapping):
+        if read.take("training.distributed") not in (None, False, "none"):
+            read.warnings.append("config.training.distributed has no effect without a number of GPUs.")
+        return
+    enabled = read.take("training.distributed.enabled")
+    count = read.take("training.distributed.num_gpus", "training.distributed.world_size", "num_gpus")
+    strategy = read.take("training.distributed.strategy", "distributed_strategy")
+    if enabled is False or strategy == "none" or not isinstance(count, int) or count < 2:
+        return
+    read.put("resources.processes", count, "training.distributed.num_gpus")
+    read.put("resources.hardware.gpu.count", count, "training.distributed.num_gpus")
+    if str(strategy or "ddp").lower() != "ddp":
+        read.warnings.append(f"config.training.distributed.strategy {strategy!r} has no effect: DDP is used.")
+
+
+def _checkpoint(read: Reading) -> str | None:
+    block = read.look("training.checkpoint_resume")
+    if isinstance(block, Mapping):
+        enabled = read.take("training.checkpoint_resume.enabled")
+        path = read.take("training.checkpoint_resume.checkpoint_path", "training.checkpoint_resume.path")
+        return str(path) if path and enabled is not False else None
+    value = read.take("training.checkpoint_resume", "training.resume_from_checkpoint")
+    if isinstance(value, bool) or value is None:
+        return None  # a new job has none of its own yet
+    return str(value)
+
+
+def _validated(read: Reading) -> dict[str, Any]:
+    faults: list[Fault] = list(read.faults)
+    spec: dict[str, Any] = {}
+    try:
+        spec = dump_task_spec(load_task_spec(read.spec))
+    except SpecError as error:
+        known = {fault.path for fault in faults}
+        faults += [fault for found in error.faults if (fault := read.renamed(found)).path not in known]
+    if faults:
+        raise SpecError(faults, filename="the config")
+    return spec

@@ -1,0 +1,171 @@
+"""`config.training` to `spec.training`: how long, how fast, with which optimizer and in which precision."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tunefleet.agent.translate.machine import Defaults
+from tunefleet.agent.translate.reading import Reading
+
+_STRAIGHT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("max_steps", ("training.max_steps",)),
+    ("gradient_accumulation_steps", ("training.gradient_accumulation_steps",)),
+    ("lr_scheduler_type", ("training.lr_scheduler_type", "training.lr_scheduler")),
+    ("weight_decay", ("training.weight_decay",)),
+    ("max_grad_norm", ("training.max_grad_norm",)),
+    ("packing", ("training.packing",)),
+    ("gradient_checkpointing", ("training.gradient_checkpointing",)),
+    ("neftune_noise_alpha", ("training.neftune_noise_alpha",)),
+    ("save_total_limit", ("training.save_total_limit",)),
+    ("load_best_model_at_end", ("training.load_best_model_at_end",)),
+    ("dataloader_num_workers", ("training.dataloader_num_workers",)),
+    ("seed", ("seed", "training.seed")),
+    ("liger", ("training.use_liger_kernel",)),
+    ("completion_only_loss", ("training.completion_only_loss",)),
+)
+_OPTIMIZERS: Final = {
+    "adamw": "adamw_torch",
+    "adamw_hf": "adamw_torch",
+    "adamw_bnb_8bit": "adamw_8bit",
+    "paged_adamw": "paged_adamw_32bit",
+}
+_NEED_CUDA: Final = frozenset({"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"})
+_OF_OTHER_METHODS: Final = (
+    "training.beta", "training.max_prompt_length", "training.ppo_epochs", "training.ppo_clip_range",
+    "training.ppo_value_coef", "training.ppo_entropy_coef",
+)  # fmt: skip
+_WITHOUT_EFFECT: Final = (
+    "training.pretokenize", "training.group_by_length", "training.dataloader_pin_memory",
+    "training.dataloader_prefetch_factor", "training.dataloader_persistent_workers", "training.dataloader_drop_last",
+    "training.per_device_eval_batch_size", "training.eval_batch_size",
+)  # fmt: skip
+
+
+def training(read: Reading, defaults: Defaults, *, lora: bool, quantized: bool) -> None:
+    """Translate the block.
+
+    Args:
+        read: The config and the spec.
+        defaults: What the agent's settings say.
+        lora: Whether an adapter is trained.
+        quantized: Whether the base model is.
+    """
+    for name, spellings in _STRAIGHT:
+        read.move(f"training.{name}", *spellings)
+    epochs = ("training.num_train_epochs", "training.num_epochs", "training.epochs")
+    read.move("training.num_train_epochs", *epochs, default=3)
+    batch = ("training.per_device_train_batch_size", "training.batch_size")
+    read.move("training.batch_size", *batch, default=4)
+    read.move("training.learning_rate", "training.learning_rate", default=2e-4 if lora else 2e-5)
+    length = ("data.max_seq_length", "training.max_length", "training.max_seq_length", "training.max_seq_len")
+    read.move("training.max_seq_length", *length, default=512)
+    logging_steps = read.take("training.logging_steps")
+    read.put("training.logging_steps", logging_steps or defaults.logging_steps, "training.logging_steps")
+    _warmup(read)
+    _saving(read, defaults)
+    _evaluation(read)
+    _optimizer(read, defaults)
+    _precision(read, defaults, quantized=quantized)
+    read.ignore(*_OF_OTHER_METHODS, why="belongs to another training method and has no effect")
+    read.ignore(*_WITHOUT_EFFECT)
+
+
+def _warmup(read: Reading) -> None:
+    ratio, steps = read.look("training.warmup_ratio"), read.look("training.warmup_steps")
+    if ratio and steps == 0:
+        # Builders write both; the one that is nothing gives way.
+        read.take("training.warmup_steps")
+    elif steps is not None and ratio == 0:
+        read.take("training.warmup_ratio")
+        read.move("training.warmup_steps", "training.warmup_steps")
+        return
+    else:
+        read.move("training.warmup_steps", "training.warmup_steps", default=None if ratio is not None else 500)
+    read.move("training.warmup_ratio", "training.warmup_ratio")
+
+
+def _saving(read: Reading, defaults: Defaults) -> None:
+    read.move("training.save_strategy", "training.save_strategy")
+    read.move("training.save_steps", "training.save_steps", default=defaults.save_steps)
+
+
+def _evaluation(read: Reading) -> None:
+    steps = read.take("training.eval_steps", "evaluation.eval_steps")
+    strategy, path = read.taken("training.eval_strategy", "training.evaluation_strategy")
+    if strategy is None:
+        strategy = "steps" if steps else "no"
+    read.put("training.eval_strategy", strategy, path)
+    if steps and strategy == "steps":
+        read.put("training.eval_steps", steps, "training.eval_steps")
+    elif steps and strategy == "epoch":
+        read.warnings.append("config.training.eval_steps has no effect: evaluations are at the ends of epochs.")
+    if strategy == "no" and read.spec.get("training", {}).get("load_best_model_at_end"):
+        read.spec["training"].pop("load_best_model_at_end")
+        read.warn("training.load_best_model_at_end", "has no effect without evaluations")
+    _early_stopping(read)
+    metrics = read.take("evaluation.metrics")
+    if metrics and set(map(str, metrics if isinstance(metrics, list) else [metrics])) - {
+        "loss",
+        "eval_loss",
+        "perplexity",
+    }:
+        read.warnings.append("config.evaluation.metrics: loss and perplexity are measured, nothing else.")
+    best = read.take("training.metric_for_best_model")
+    if best not in (None, "loss", "eval_loss"):
+        read.fault("training.metric_for_best_model", f"is {best!r}, and only eval_loss is measured", "write eval_loss")
+    read.ignore("training.greater_is_better", why="has no effect: the lowest eval_loss is the best")
+
+
+def _early_stopping(read: Reading) -> None:
+    patience = read.take("training.early_stopping_patience")
+    threshold = read.take("training.early_stopping_threshold")
+    if patience:
+        block: dict[str, Any] = {"patience": patience}
+        read.put("training.early_stopping", block, "training.early_stopping_patience")
+        if threshold is not None:
+            read.put("training.early_stopping.threshold", threshold, "training.early_stopping_threshold")
+
+
+def _optimizer(read: Reading, defaults: Defaults) -> None:
+    name, path = read.taken("training.optim", "training.optimizer")
+    if name is None:
+        return
+    name = _OPTIMIZERS.get(str(name), name)
+    if name in _NEED_CUDA and not defaults.gpu:
+        read.warn(path, f"{name!r} needs an NVIDIA GPU, and this machine has none: adamw_torch is used")
+        name = "adamw_torch"
+    read.put("training.optim", name, path)
+
+
+def _precision(read: Reading, defaults: Defaults, *, quantized: bool) -> None:
+    wishes = {"bf16": read.take("training.bf16"), "fp16": read.take("training.fp16")}
+    if not defaults.mixed_precision:
+        _say_unused(read, wishes, "has no effect: ENABLE_MIXED_PRECISION is off on this machine")
+        wishes = {"bf16": False, "fp16": False}
+        if not quantized:
+            read.put("model.transformers.dtype", "float32")
+    elif wishes["bf16"] and wishes["fp16"]:
+        read.fault("training.fp16", "cannot be set together with training.bf16", "leave one of them out")
+    elif not defaults.gpu:
+        _say_unused(read, wishes, "has no effect without a GPU: float32 is used")
+        wishes = {}
+    elif not defaults.bf16:
+        wishes = _half(read, wishes)
+    for name, value in wishes.items():
+        if value is not None:
+            read.put(f"training.{name}", value, f"training.{name}")
+
+
+def _half(read: Reading, wishes: dict[str, Any]) -> dict[str, Any]:
+    """Return the wishes on a GPU without bfloat16."""
+    if wishes["bf16"]:
+        read.warn("training.bf16", "is not what this GPU has: fp16 is used")
+    if wishes["fp16"] is None and wishes["bf16"] is not False:
+        return {"bf16": None, "fp16": True}
+    return {"bf16": None, "fp16": wishes["fp16"]}
+
+
+def _say_unused(read: Reading, wishes: dict[str, Any], why: str) -> None:
+    for name, wish in wishes.items():
+        if wish:
+            read.warn(f"training.{name}", why)

@@ -1,0 +1,206 @@
+"""The backend protocol of the agent: reports of one job with its token, and the polling of jobs with an API key.
+
+Any backend that speaks the document's routes will do; what only our server knows is left out by others. Calls fail
+fast: who calls has the patience.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+import tunefleet
+from tunefleet.artifacts import is_archive, unpack
+from tunefleet.client.attempt import AttemptClient
+from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.wire.base import Message
+from tunefleet.wire.training import (
+    ClaimReply,
+    Heartbeat,
+    HeartbeatReply,
+    LogLines,
+    PollReply,
+    StatusPatch,
+    TrainingMetrics,
+)
+
+logger = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+_TIMEOUT: Final = httpx.Timeout(30.0, connect=10.0)
+_TRANSIENT: Final = frozenset({408, 425, 429})
+_MAX_WORDS: Final = 300
+
+
+class JobClient:
+    """Reports one job.
+
+    Args:
+        url: The backend.
+        token: The job's token.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url.rstrip("/")
+        self._token = token
+        self._http = _client(self.url, token)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def metrics(self, job_id: str, point: TrainingMetrics) -> None:
+        """Report one point of the series.
+
+        Raises:
+            UnreachableError: If the backend does not answer, or cannot take it now.
+            AuthError: If the token is not good.
+            InputError: If it will never take this.
+        """
+        self._send("PUT", f"/api/training/local/{job_id}/metrics", point.model_dump(mode="json", exclude_none=True))
+
+    def status(self, job_id: str, patch: StatusPatch) -> None:
+        """Report how the job stands; raises as `metrics` does."""
+        self._send("PATCH", f"/api/training/local/{job_id}/status", patch.model_dump(mode="json", exclude_none=True))
+
+    def logs(self, job_id: str, lines: Sequence[str], offset: int) -> None:
+        """Report lines of the log; `offset` is the number of the first. Raises as `metrics` does."""
+        body = LogLines(logs=list(lines), offset=offset)
+        self._send("POST", f"/api/training/local/{job_id}/logs", body.model_dump(mode="json"))
+
+    def predictions(self, job_id: str, predictions: Sequence[dict[str, Any]]) -> None:
+        """Report sample answers; raises as `metrics` does."""
+        self._send("POST", "/api/training/local/predictions", {"job_id": job_id, "predictions": list(predictions)})
+
+    def fetch_input(self, ref: dict[str, str], folder: Path) -> Path:
+        """Fetch an artifact that a job needs, from our own server; what is there already is not fetched again.
+
+        Args:
+            ref: `digest`, and `name` for messages.
+            folder: Where inputs lie.
+
+        Returns:
+            The file or folder; of an archive, what was in it.
+        """
+        digest = ref["digest"]
+        whole = folder / digest
+        if not whole.exists():
+            part = folder / f"{digest}.part"
+            part.mkdir(parents=True, exist_ok=True)
+            with AttemptClient(self.url, self._token) as attempt:
+                inner = attempt.fetch_artifact(digest, part).relative_to(part)
+            if inner != Path() and is_archive(part / inner):
+                unpack(part / inner, part / "unpacked")
+                (part / inner).unlink()
+            part.replace(whole)
+        entries = list(whole.iterdir())
+        unpacked = whole / "unpacked"
+        if unpacked.is_dir():
+            return unpacked
+        return entries[0] if len(entries) == 1 and entries[0].is_file() else whole
+
+    def deliver(self, task_id: str, outputs: Sequence[tuple[str, str, Path]]) -> None:
+        """Upload what the job has left to our own server: for each its name, its kind and its path."""
+        with AttemptClient(self.url, self._token) as attempt:
+            for name, kind, path in outputs:
+                attempt.push_artifact(task_id, name, kind, path)
+
+    def _send(self, method: str, path: str, body: dict[str, Any]) -> None:
+        _call(self._http, method, path, body)
+
+
+class AgentClient:
+    """Polls a backend for jobs.
+
+    Args:
+        url: The backend.
+        key: API key.
+        agent_id: Who asks.
+        headers: What else says who asks: hostname, platform.
+    """
+
+    def __init__(self, url: str, key: str, agent_id: str, headers: dict[str, str]) -> None:
+        self._http = _client(url, key)
+        self._http.headers.update({"X-Agent-ID": agent_id, "X-Agent-Version": tunefleet.__version__, **headers})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def poll(self, wait_s: float, *, want: int) -> PollReply:
+        """Ask for a job and for commands.
+
+        Args:
+            wait_s: How long our own server may hold the call; others ignore it.
+            want: How many jobs there is room for.
+        """
+        headers = {"X-Poll-Wait": f"{wait_s:g}", "X-Agent-Want": str(want)}
+        timeout = httpx.Timeout(30.0 + wait_s, connect=10.0)
+        answer = _call(self._http, "GET", "/api/training/agent/poll", None, headers=headers, timeout=timeout)
+        return _read(PollReply, answer)
+
+    def claim(self, job_id: str) -> ClaimReply:
+        """Take a job.
+
+        Raises:
+            ConflictError: If another agent has it.
+        """
+        return _read(ClaimReply, _call(self._http, "POST", f"/api/training/agent/claim/{job_id}", {}))
+
+    def heartbeat(self, beat: Heartbeat) -> HeartbeatReply:
+        """Say what is held.
+
+        Raises:
+            NotFoundError: If the backend knows no heartbeats: then claims have no lease.
+        """
+        body = beat.model_dump(mode="json", exclude_none=True)
+        return _read(HeartbeatReply, _call(self._http, "POST", "/api/training/agent/heartbeat", body))
+
+
+def _client(url: str, token: str) -> httpx.Client:
+    headers = {"Authorization": f"Bearer {token}", "User-Agent": f"tunefleet/{tunefleet.__version__}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT)
+
+
+def _call(http: httpx.Client, method: str, path: str, body: dict[str, Any] | None, **options: Any) -> Any:
+    try:
+        response = http.request(method, path, json=body, **options)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UnreachableError(f"{http.base_url} does not answer.", detail=repr(error)) from error
+    if response.is_success:
+        try:
+            return response.json() if response.content else {}
+        except ValueError as error:
+            raise UnreachableError(f"{http.base_url} did not answer {path} with JSON.") from error
+    raise _refusal(response, f"{method} {path}")
+
+
+def _refusal(response: httpx.Response, what: str) -> TunefleetError:
+    status, words = response.status_code, response.text[:_MAX_WORDS].strip()
+    message = f"The backend answered {what} with {status}{f': {words}' if words else ''}"
+    if status >= 500 or status in _TRANSIENT or status < 400:
+        return UnreachableError(message)
+    kinds: dict[int, type[TunefleetError]] = {401: AuthError, 404: NotFoundError, 409: ConflictError}
+    return kinds.get(status, InputError)(message)
+
+
+def _read(model: type[M], answer: Any) -> M:
+    try:
+        return model.model_validate(answer)
+    except ValidationError as error:
+        raise UnreachableError(
+            f"The backend's answer cannot be read as {model.__name__}.", detail=str(error)
+        ) from error
