@@ -4,7 +4,8 @@ It holds the job's lock, forks the trainer, waits, removes what the trainer left
 `exit.json`. It depends on nobody: server, worker and fork server may die, the job ends properly. If the keeper is
 killed the trainer goes on, and its `status.json` tells the end. Standard library only: there is one a job.
 
-As a program (a cold start): `python -m tunefleet.jobs.keeper FOLDER REPLY_FD`; the trainer is a fresh interpreter.
+As a program (a cold start): `python -m tunefleet.jobs.keeper FOLDER REPLY_FD`; the trainer is a fresh interpreter, or
+for a job of several processes their launcher.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from tunefleet.errors import TunefleetError
 from tunefleet.jobs import gpus, locks
 
 PROGRAM = "tunefleet.programs.run"
+LAUNCHER = "tunefleet.programs.torchrun"
 _PATIENCE_S = 5.0
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -113,9 +115,21 @@ def wait(held: Held, pid: int) -> None:
     # Before the trainer is reaped: as long as its pid is taken, the group's number can be nobody else's.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+    if int(held.job.get("processes") or 1) > 1:
+        _end_ranks(held.folder)
     returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     end = {"launch": held.job["launch"], "pid": pid, "returncode": returncode, "at": time.time()}
     write_json(held.folder / "exit.json", end, sync=True)
+
+
+def _end_ranks(folder: Path) -> None:
+    """End the ranks that a killed launcher has left: each has a session of its own, and holds the job's lock."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while (left := locks.holders(folder / "lock")) and time.monotonic() < deadline:
+        for rank in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(rank, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def reply(fd: int, **fields: Any) -> None:
@@ -143,7 +157,9 @@ def _redirect(log: Path) -> int:
 
 def _exec(held: Held) -> NoReturn:
     os.chdir(held.folder)
-    os.execv(sys.executable, [sys.executable, "-P", "-u", "-m", PROGRAM, str(held.folder)])
+    processes = int(held.job.get("processes") or 1)
+    program = [PROGRAM, str(held.folder)] if processes == 1 else [LAUNCHER, str(held.folder), str(processes)]
+    os.execv(sys.executable, [sys.executable, "-P", "-u", "-m", *program])
 
 
 def main(arguments: list[str]) -> int:

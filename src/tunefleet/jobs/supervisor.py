@@ -93,8 +93,6 @@ class Supervisor:
             MachineError: If a GPU is taken or the process cannot be started.
         """
         folder = self.folder(job.job_id)
-        if job.processes > 1:
-            raise InputError("A job of several processes is not available in this version.")
         if not _is_free(folder):
             raise ConflictError(f"Job {job.job_id} is running already.")
         folder.root.mkdir(parents=True, exist_ok=True)

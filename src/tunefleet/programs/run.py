@@ -18,13 +18,14 @@ from typing import Literal
 
 from tunefleet import attach
 from tunefleet.attach import stacks
-from tunefleet.errors import TunefleetError, UnreachableError
+from tunefleet.errors import DivergedError, TunefleetError, UnreachableError
 from tunefleet.jobs.disk import DiskTooSmallError
+from tunefleet.programs import ranks
 from tunefleet.wire.jobfolder import Job
 
 logger = logging.getLogger(__name__)
 
-ErrorKind = Literal["input", "oom", "disk", "network", "bug"]
+ErrorKind = Literal["input", "oom", "disk", "network", "diverged", "bug"]
 FAILED = 1
 INPUT_FAILED = 2
 _NEARLY_FULL_BYTES = 16 << 20
@@ -47,7 +48,12 @@ def main(folder: Path) -> int:
     """
     _log_to_stderr()
     stacks.listen()
-    session = attach.open_session(folder)
+    ranks.die_with_launcher()
+    try:
+        session = attach.open_session(folder)
+    except attach.ResumeError as error:
+        logger.error("%s", error)  # noqa: TRY400 - the status has it for the user; where it was raised tells nobody anything
+        return INPUT_FAILED
     try:
         job = Job.model_validate(session.job)
         session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
@@ -80,6 +86,8 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         return "disk"
     if isinstance(error, UnreachableError | ConnectionError | TimeoutError):
         return "network"
+    if isinstance(error, DivergedError):
+        return "diverged"
     if isinstance(error, TunefleetError):
         return "input"
     # torch is not imported here: a program without it must start without it.

@@ -1,0 +1,69 @@
+"""One program in several processes: who leads, who goes first, and that none outlives the launcher.
+
+Asks the environment that torchrun gives each rank, so that nothing has to be imported for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tunefleet.attach import world
+from tunefleet.attach.failures import RANKS
+from tunefleet.wire.jobfolder import JobFolder
+
+LAUNCHER = "TUNEFLEET_LAUNCHER_PID"
+_PR_SET_PDEATHSIG = 1
+_LOOK_S = 0.05
+
+
+def leads() -> bool:
+    """Tell whether this process writes results; exactly one of a job does."""
+    return world.rank() == 0
+
+
+def count() -> int:
+    """Return how many processes train together."""
+    return world.size()
+
+
+def die_with_launcher() -> None:
+    """Have the kernel end this rank when its launcher ends, however that ends; does nothing outside of a launcher.
+
+    Only Linux can do that. Elsewhere a rank notices when it next talks to the others.
+    """
+    launcher = os.environ.get(LAUNCHER, "")
+    if not launcher.isdecimal() or sys.platform != "linux":
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(launcher):
+        os.kill(os.getpid(), signal.SIGKILL)  # it ended before the kernel was told
+
+
+@contextmanager
+def leader_first(folder: JobFolder, launch: str, part: str) -> Iterator[None]:
+    """Let rank 0 do what is inside, and the others do it after it: they find the files that it has left.
+
+    A rank waits as long as it takes: if rank 0 fails, the launcher ends them all.
+
+    Args:
+        folder: The job folder.
+        launch: Which launch; what an earlier one has left does not count.
+        part: Names what is done; once a launch.
+    """
+    if count() == 1:
+        yield
+        return
+    mark = folder.root / RANKS / f"{launch}.{part}"
+    if not leads():
+        while not mark.exists():
+            time.sleep(_LOOK_S)
+    yield
+    if leads():
+        mark.parent.mkdir(exist_ok=True)
+        mark.touch()
