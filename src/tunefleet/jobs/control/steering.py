@@ -53,7 +53,11 @@ class JobSteering:
             NotFoundError: If there is none.
             InputError: If the start of an id fits several.
         """
-        job = find_job(endpoints_dir, wanted)
+        return cls.of(find_job(endpoints_dir, wanted))
+
+    @classmethod
+    def of(cls, job: FoundJob) -> JobSteering:
+        """Take a job that was found, alive or not."""
         if job.endpoint is None or not job.live:
             return cls(job.job_id, None, job)
         return cls(job.job_id, ControlClient(job.endpoint) if job.endpoint.port else FileControlClient(job), job)
