@@ -71,7 +71,9 @@ def take_outcomes(
             rows[task.id] = _give_up_pause(connection, task, mine[row.attempt_id or ""], after)
 
 
-def close(connection: Connection, attempts: Iterable[AttemptRow], why: str, now: float) -> None:
+def close(
+    connection: Connection, attempts: Iterable[AttemptRow], why: str, now: float, *, paused: bool = False
+) -> None:
     """Fail the commands of attempts that have ended; what was applied, and needs no more, stays so.
 
     Args:
@@ -79,13 +81,16 @@ def close(connection: Connection, attempts: Iterable[AttemptRow], why: str, now:
         attempts: The attempts.
         why: How they ended, for the message.
         now: Unix time.
+        paused: Whether they have paused: then that was done, whoever brought it about.
     """
     ids = [row.id for row in attempts if row.slot_class == "job"]
     if not ids:
         return
     message = f"Not carried out: {why}"
     closed = [
-        row._replace(state="failed", message=message, updated_at=now)
+        row._replace(state="durable", updated_at=now)
+        if paused and row.command == ControlCommand.PAUSE
+        else row._replace(state="failed", message=message, updated_at=now)
         for row in commands.of_attempts(connection, ids)
         if not done(row)
     ]

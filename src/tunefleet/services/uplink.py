@@ -244,7 +244,8 @@ def finish(
         outcomes.append((task.seq, _envelope(task, attempt, finish, now) if delivered else None, detail))
     attempts.store(connection, ended)
     for row in ended:
-        orders.close(connection, [row], f"the task's run ended ({row.reason}).", now)
+        paused = row.reason == TaskReason.PAUSED
+        orders.close(connection, [row], f"the task's run ended ({row.reason}).", now, paused=paused)
     tasks.set_outcomes(connection, outcomes)
     switch(connection, moves, now)
     done = [move.task.id for move in moves if move.reason is TaskReason.FINISHED and move.task.slot_class == "job"]

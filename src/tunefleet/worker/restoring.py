@@ -1,0 +1,122 @@
+"""Puts the checkpoint that an attempt goes on from into its job folder, checked against its manifest.
+
+It may lie there already, in the folder of the task that this one continues, or on the server.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tunefleet.attach.checkpoints import SUPERSEDED, fault_of, find_newest, supersede_beyond
+from tunefleet.attach.files import sync_folder
+from tunefleet.errors import ArtifactError, InputError, NotFoundError
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.link import InputRef, ResumeFrom
+
+logger = logging.getLogger(__name__)
+
+Fetch = Callable[[InputRef, Path], object]
+"""Downloads an artifact into a folder, patiently; may go on where an earlier call was cut."""
+_LACKING: Final = (NotFoundError, ArtifactError)
+
+
+class Restorer:
+    """Prepares one job folder, in which nothing runs.
+
+    Args:
+        folder: The job folder.
+        other: Returns the job folder of another task on this machine.
+        fetch: Downloads an uploaded checkpoint.
+    """
+
+    def __init__(self, folder: JobFolder, other: Callable[[str], JobFolder], fetch: Fetch) -> None:
+        self._folder = folder
+        self._other = other
+        self._fetch = fetch
+
+    def prepare(self, resume: ResumeFrom) -> int | None:
+        """Make the checkpoint available.
+
+        Returns:
+            The step that the launch must begin at; None if it is to take the newest.
+
+        Raises:
+            InputError: If exactly one is wanted that cannot be had.
+            Dropped, Stopped: As `fetch` raises them.
+        """
+        root = self._folder.checkpoints_dir
+        root.mkdir(parents=True, exist_ok=True)
+        if resume.exact and resume.step is not None:
+            if not self._have(resume.step, resume):
+                raise InputError(f"Nobody has the checkpoint of step {resume.step} any more, or it is damaged.")
+            supersede_beyond(root, resume.step)
+            return resume.step
+        newest = find_newest(root)
+        if resume.step is None or (newest is not None and newest.step >= resume.step):
+            return None
+        if not self._have(resume.step, resume):
+            begins = "it starts from the beginning" if newest is None else f"it goes on from step {newest.step}"
+            logger.warning("The checkpoint of step %d cannot be had; %s.", resume.step, begins)
+        elif resume.best is not None:
+            self._bring(resume.best)
+        return None
+
+    def _have(self, step: int, resume: ResumeFrom) -> bool:
+        name = f"checkpoint-{step}"
+        target = self._folder.checkpoints_dir / name
+        if target.is_dir() and fault_of(target) is None:
+            return True
+        nearby = [*sorted((target.parent / SUPERSEDED).glob(f"{name}*"), reverse=True)]
+        if resume.from_task is not None:
+            nearby.append(self._other(resume.from_task).checkpoints_dir / name)
+        for source in nearby:
+            if source.is_dir() and fault_of(source) is None:
+                self._place(target, lambda draft, source=source: shutil.copytree(source, draft, copy_function=_link))  # type: ignore[misc]
+                return True
+        return resume.checkpoint is not None and self._bring(resume.checkpoint)
+
+    def _bring(self, ref: InputRef) -> bool:
+        target = self._folder.checkpoints_dir / ref.name
+        if target.is_dir() and fault_of(target) is None:
+            return True
+        logger.info("Fetching %s (%s).", ref.name, ref.digest[:12])
+        try:
+            self._place(target, lambda draft: self._fetch(ref, draft), draft_name=ref.digest[:16])
+        except _LACKING as error:
+            logger.warning("%s cannot be fetched: %s", ref.name, error)
+            return False
+        return True
+
+    def _place(self, target: Path, fill: Callable[[Path], object], *, draft_name: str = "copy") -> None:
+        """Fill a draft beside the checkpoints, check it, and rename it into place."""
+        draft = self._folder.root / f".restoring-{draft_name}"
+        if draft_name == "copy":
+            shutil.rmtree(draft, ignore_errors=True)
+        fill(draft)
+        fault = fault_of(draft)
+        if fault is not None:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise ArtifactError(f"{target.name} is damaged: {fault}.")
+        if target.exists():
+            aside = target.parent / SUPERSEDED / f"{target.name}.broken"
+            aside.parent.mkdir(exist_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)
+            target.rename(aside)
+        draft.rename(target)
+        sync_folder(target.parent)
+
+
+def _link(source: str, target: str) -> str:
+    """Link a file that nobody changes, or copy it where the disk knows no links; small files are copied always."""
+    if source.endswith(".json"):
+        return str(shutil.copy2(source, target))
+    try:
+        os.link(source, target)
+    except OSError:
+        return str(shutil.copy2(source, target))
+    return target

@@ -1,0 +1,164 @@
+"""What a server wants of a running job: commands and the pause, sent until they are taken and followed to their end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.jobs.control.outcome import is_settled
+from tunefleet.wire.control import CommandState, ControlCommand
+from tunefleet.wire.link import Command, CommandOutcome, Reached, pause_id
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.outbox import Outbox
+from tunefleet.worker.ports import Handle
+from tunefleet.worker.state import AttemptRecord
+
+logger = logging.getLogger(__name__)
+
+_ASK_S: Final = 0.2
+"""Pause between two looks at what became of commands."""
+_DEAF_S: Final = 120.0
+"""How long a job that trains may take no command before it counts as one that cannot be steered."""
+
+
+class Steering:
+    """Carries the server's wishes to one job. Called from the attempt's thread alone.
+
+    Args:
+        outbox: Told what becomes of commands.
+        mailbox: Where wishes and commands arrive.
+        record: Returns the attempt as it lies on disk.
+        note: Changes that record, synced.
+    """
+
+    def __init__(
+        self, outbox: Outbox, mailbox: Mailbox, record: Callable[[], AttemptRecord], note: Callable[..., None]
+    ) -> None:
+        self._outbox = outbox
+        self._mailbox = mailbox
+        self._record = record
+        self._note = note
+        self._waiting: dict[str, Command] = {}
+        # What an earlier process of this worker sent is followed on.
+        self._followed = {command.command_id: command for command in record().commands}
+        self._told: dict[str, str] = {}
+        self._wishes: dict[str, int] = {}
+        self._next_look = 0.0
+        self._deaf_since: float | None = None
+
+    def obey(self, handle: Handle) -> None:
+        """Do what is asked for by now, as far as the job lets it."""
+        self._heed_wish()
+        for command in self._mailbox.take_commands():
+            if command.command_id not in self._followed:
+                self._waiting.setdefault(command.command_id, command)
+        if not (self._waiting or self._followed) or time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _ASK_S
+        for command in list(self._waiting.values()):
+            self._send(handle, command)
+        self._look(handle)
+
+    def last_look(self, handle: Handle) -> None:
+        """The job has ended: report what became of its commands; the server fails those that nothing became of."""
+        self._look(handle)
+
+    def _heed_wish(self) -> None:
+        desired, offer = self._mailbox.desired, self._record().offer
+        if desired is None:
+            return
+        if desired.action == "run":
+            self._reach(desired.generation)
+        elif desired.action == "pause":
+            command_id = pause_id(offer.task_id, offer.attempt, desired.generation)
+            if command_id in self._followed:
+                self._reach(desired.generation)
+            elif command_id not in self._wishes:
+                self._wishes[command_id] = desired.generation
+                command = Command(token=offer.token, command_id=command_id, command=ControlCommand.PAUSE)
+                self._waiting[command_id] = command
+
+    def _reach(self, generation: int) -> None:
+        if self._told.get("generation") != str(generation):
+            self._told["generation"] = str(generation)
+            self._outbox.reach(Reached(token=self._record().offer.token, generation=generation))
+
+    def _send(self, handle: Handle, command: Command) -> None:
+        try:
+            handle.command(command.command, command.data, command.command_id)
+        except (ConflictError, UnreachableError) as error:
+            # It loads, or is busy: it is asked again until it takes the command, or ends.
+            if self._is_deaf(handle):
+                self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=str(error)))
+            return
+        except (InputError, NotFoundError) as error:
+            self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=str(error)))
+            return
+        except TunefleetError as error:
+            logger.warning("The command %s cannot be given yet: %s", command.command_id, error)
+            return
+        self._deaf_since = None
+        self._waiting.pop(command.command_id, None)
+        self._followed[command.command_id] = command
+        self._keep()
+        self._outbox.outcome(CommandOutcome(command_id=command.command_id, state="acknowledged"))
+        self._reach_of(command)
+        logger.info("Task %s was given the command %s.", self._record().offer.task_id, command.command)
+
+    def _is_deaf(self, handle: Handle) -> bool:
+        status = handle.status()
+        if status is None or status.state != "running" or status.phase != "training":
+            self._deaf_since = None
+            return False
+        now = time.monotonic()
+        self._deaf_since = self._deaf_since if self._deaf_since is not None else now
+        return now - self._deaf_since > _DEAF_S
+
+    def _look(self, handle: Handle) -> None:
+        for command in list(self._followed.values()):
+            try:
+                state = handle.command_state(command.command_id)
+            except TunefleetError as error:
+                logger.debug("What became of %s is not known yet: %s", command.command_id, error)
+                continue
+            self._report(command, state)
+
+    def _report(self, command: Command, state: CommandState) -> None:
+        if state.state == "pending" or self._told.get(command.command_id) == state.state:
+            return
+        self._told[command.command_id] = state.state
+        outcome = CommandOutcome(
+            command_id=command.command_id,
+            state=state.state,
+            step=state.step,
+            checkpoint=state.checkpoint,
+            message=state.message,
+        )
+        if is_settled(state):
+            self._settle(command, outcome)
+        else:
+            self._outbox.outcome(outcome)
+
+    def _settle(self, command: Command, outcome: CommandOutcome) -> None:
+        followed = self._followed.pop(command.command_id, None)
+        self._waiting.pop(command.command_id, None)
+        self._outbox.outcome(outcome)
+        if followed is not None:
+            self._keep()
+        else:
+            self._reach_of(command)
+
+    def _reach_of(self, command: Command) -> None:
+        generation = self._wishes.get(command.command_id)
+        if generation is not None:
+            self._reach(generation)
+
+    def _keep(self) -> None:
+        try:
+            self._note(commands=tuple(self._followed.values()))
+        except MachineError as error:
+            # The server is told all the same; only a restart of this worker would lose sight of the command.
+            logger.warning("%s", error)

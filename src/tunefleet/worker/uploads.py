@@ -1,0 +1,195 @@
+"""Sends checkpoints to the server while a job trains, so that another worker can go on from them.
+
+The newest whole one and the best, on connections of its own, one at a time and with pauses as long as an upload takes:
+journal and log come first. What is read is named in `keep.json`, so that the trainer does not delete it meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from tunefleet.attach.checkpoints import MANIFEST, Checkpoint, list_whole
+from tunefleet.attach.files import read_json, write_json
+from tunefleet.errors import (
+    ArtifactError,
+    AuthError,
+    ConflictError,
+    ForbiddenError,
+    InputError,
+    NotFoundError,
+    TooLargeError,
+    TunefleetError,
+    UnreachableError,
+)
+from tunefleet.wire.jobfolder import JobFolder, Keep
+from tunefleet.wire.link import Offer
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.ports import Delivery, DeliveryFactory
+
+logger = logging.getLogger(__name__)
+
+KIND: Final = "checkpoint"
+_LOOK_S: Final = 1.0
+_LONGEST_S: Final = 60.0
+_LASTING: Final = (ArtifactError, AuthError, ForbiddenError, InputError, NotFoundError, TooLargeError, ConflictError)
+
+
+class CheckpointUploads:
+    """The uploads of one attempt.
+
+    Args:
+        offer: The attempt.
+        folder: Its job folder.
+        delivery: Makes connections to the server.
+        mailbox: Interrupts the last upload, before a pause is said.
+    """
+
+    def __init__(self, offer: Offer, folder: JobFolder, delivery: DeliveryFactory, mailbox: Mailbox) -> None:
+        self._offer = offer
+        self._folder = folder
+        self._connect = delivery
+        self._mailbox = mailbox
+        self._wanted = bool((offer.spec.get("checkpoint") or {}).get("upload", True))
+        self._sent: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+        self._over = threading.Event()
+        self._delivery: Delivery | None = None
+        self._thread = threading.Thread(target=self._run, name=f"upload-{offer.task_id}", daemon=True)
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """Upload in the background while the body runs; what is on its way at its end is given up."""
+        if not self._wanted:
+            yield
+            return
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        """Give up what is on its way; the server keeps the files that have arrived."""
+        self._over.set()
+        if self._delivery is not None:
+            self._delivery.close()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._protect(())
+
+    def bring_newest(self) -> None:
+        """Wait until the newest whole checkpoint is on the server: its job has paused, and may go on elsewhere.
+
+        Raises:
+            Dropped: If the attempt is void.
+            Stopped: If the worker goes meanwhile.
+        """
+        if not self._wanted:
+            return
+        self.stop()
+        self._over.clear()
+        delivery = self._connect(self._offer.token)
+        try:
+            for checkpoint, about in self._next():
+                self._mailbox.patiently(lambda item=checkpoint, said=about: self._push(delivery, item, said))  # type: ignore[misc]
+        finally:
+            delivery.close()
+
+    def _run(self) -> None:
+        pause_s = _LOOK_S
+        while not self._over.wait(pause_s):
+            began = time.monotonic()
+            try:
+                self._once()
+            except TunefleetError as error:
+                logger.debug("A checkpoint of %s is sent later: %s", self._offer.task_id, error)
+            except Exception:
+                logger.exception("Sending a checkpoint of %s failed; it is tried again.", self._offer.task_id)
+            pause_s = min(max(_LOOK_S, time.monotonic() - began), _LONGEST_S)
+
+    def _once(self) -> None:
+        todo = self._next()
+        if not todo:
+            return
+        self._delivery = self._connect(self._offer.token)
+        try:
+            if not self._over.is_set():
+                self._push(self._delivery, *todo[0])
+        finally:
+            self._delivery.close()
+
+    def _next(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """Return what is to be sent, the newest first."""
+        whole = list_whole(self._folder.checkpoints_dir)
+        if not whole:
+            return []
+        newest, best = whole[-1], _best_of(whole[-1].path)
+        wanted = [newest, *(item for item in whole[:-1] if item.path.name == best)]
+        known = (self._sent, self._refused)
+        fresh = [item for item in wanted if all(notes.get(item.path.name) != item.digest for notes in known)]
+        return [(item, _about(item, best=item.path.name == best)) for item in fresh]
+
+    def _push(self, delivery: Delivery, checkpoint: Checkpoint, about: dict[str, Any]) -> None:
+        name = checkpoint.path.name
+        self._protect((name,))
+        try:
+            delivery.push_artifact(self._offer.task_id, name, KIND, checkpoint.path, about)
+        except (OSError, *_LASTING) as error:
+            if isinstance(error, OSError | NotFoundError | ArtifactError) and not (checkpoint.path / MANIFEST).exists():
+                logger.debug("%s was deleted before it was sent.", name)
+                return
+            self._refused[name] = checkpoint.digest
+            logger.warning("%s of task %s is not sent to the server: %s", name, self._offer.task_id, error)
+        except UnreachableError:
+            raise
+        except TunefleetError as error:
+            raise UnreachableError(f"The server does not take {name} now: {error}") from error
+        else:
+            self._sent[name] = checkpoint.digest
+            logger.info("Sent %s of task %s to the server.", name, self._offer.task_id)
+        finally:
+            self._protect(())
+
+    def _protect(self, names: tuple[str, ...]) -> None:
+        before = read_json(self._folder.keep_json)
+        try:
+            keep = Keep.model_validate(before or {})
+        except ValidationError:
+            keep = Keep()
+        if keep.uploading == names:
+            return
+        try:
+            write_json(self._folder.keep_json, keep.model_copy(update={"uploading": names}).model_dump(mode="json"))
+        except OSError as error:
+            logger.warning("%s cannot be written, a checkpoint may be deleted while it is read: %s", KIND, error)
+
+
+def _best_of(newest: Path) -> str | None:
+    """Return the name of the best checkpoint, as the newest one knows it."""
+    best = _state(newest).get("best_model_checkpoint")
+    return Path(str(best)).name if best else None
+
+
+def _about(checkpoint: Checkpoint, *, best: bool) -> dict[str, Any]:
+    manifest = read_json(checkpoint.path / MANIFEST) or {}
+    history = _state(checkpoint.path).get("log_history") or []
+    losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry and entry.get("step") == checkpoint.step]
+    about = {"step": checkpoint.step, "digest": checkpoint.digest, "best": best, "saved_at": manifest.get("at")}
+    return {**about, "eval_loss": losses[-1]} if losses else about
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((folder / "trainer_state.json").read_bytes())
+    except (OSError, ValueError):
+        return {}  # another framework's, or just deleted
+    return found if isinstance(found, dict) else {}
