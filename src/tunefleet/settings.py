@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -111,7 +111,17 @@ class ServerSettings(ProcessSettings):
         return self.data.expanduser()
 
 
-class WorkerSettings(ProcessSettings):
+class SharedGpuSettings(ProcessSettings):
+    """What a process needs that runs jobs on GPUs which it shares with people."""
+
+    yielding: Literal["off", "claim", "pause"] = Field(default="claim", validation_alias=_variable("TUNEFLEET_YIELD"))
+    """When somebody else uses a GPU: `off`: never mind; `claim`: begin no job on it; `pause`: also pause a job that
+    runs on it, and go on when they have gone."""
+    yield_idle_s: float = Field(default=120.0, gt=0, validation_alias=_variable("TUNEFLEET_YIELD_IDLE_S"))
+    """How long a GPU that somebody else used must be quiet before a job begins or goes on there."""
+
+
+class WorkerSettings(SharedGpuSettings):
     """Settings of a worker."""
 
     server_url: str = Field(default="http://127.0.0.1:8000", validation_alias=_variable("ORCHESTRATOR_BASE_URL"))

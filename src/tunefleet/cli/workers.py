@@ -13,6 +13,7 @@ from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_worker, confirm
 from tunefleet.cli.session import connect
 from tunefleet.wire.api import WorkerView
+from tunefleet.wire.link import Gpu
 
 app = typer.Typer(help="List the machines that run tasks.", invoke_without_command=True)
 WorkerId = Annotated[
@@ -59,6 +60,11 @@ def _gpus(worker: WorkerView) -> str:
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
+def _gpu_words(gpu: Gpu) -> str:
+    used = f"; not claimed: in use by {gpu.in_use_by}" if gpu.in_use_by else ""
+    return f"{gpu.name}, {words.size(gpu.memory_total_bytes)}{used}"
+
+
 @examples("tunefleet workers show worker-1")
 def show(worker: WorkerId, *, as_json: Json = False) -> None:
     """Show a worker: hardware, task kinds, and why it cannot run one."""
@@ -80,7 +86,7 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
                 ("disk", f"{words.size(has.disk_free_bytes)} free"),
                 ("tags", ", ".join(has.tags)),
                 ("runs", ", ".join(view.running)),
-                *[(f"gpu {gpu.index}", f"{gpu.name}, {words.size(gpu.memory_total_bytes)}") for gpu in has.gpus],
+                *[(f"gpu {gpu.index}", _gpu_words(gpu)) for gpu in has.gpus],
             ]
         )
     )

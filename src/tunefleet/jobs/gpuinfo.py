@@ -203,7 +203,7 @@ def _ask_smi(what: str, fields: tuple[str, ...]) -> list[list[str]] | None:
     except (OSError, subprocess.SubprocessError) as error:
         logger.debug("nvidia-smi does not answer: %s", error)
         return None
-    return [[cell.strip() for cell in row] for row in csv.reader(answer.splitlines())]
+    return [[cell.strip() for cell in row] for row in csv.reader(answer.splitlines(), skipinitialspace=True)]
 
 
 def _number(cell: str) -> float | None:

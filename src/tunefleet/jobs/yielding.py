@@ -83,7 +83,6 @@ class GpuSentry:
         ledger: `gpus.ledger_dir`.
         idle_s: How long a GPU must be quiet before it counts as free again.
         read: Asks the driver.
-        on_change: Told, from the sentry's thread, that the set of GPUs in use has changed.
         clock: Monotonic seconds.
     """
 
@@ -93,22 +92,25 @@ class GpuSentry:
         *,
         idle_s: float,
         read: Callable[[], Sequence[GpuFigures]] = read_gpus,
-        on_change: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ledger = ledger
         self._idle_s = idle_s
         self._read = read
-        self._on_change = on_change
+        self._on_change: Callable[[], None] | None = None
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-sentry", daemon=True)
 
-    def start(self) -> None:
-        """Look once, and from then on in a thread."""
-        self.look()
+    def start(self, on_change: Callable[[], None] | None = None) -> None:
+        """Look every two seconds, in a thread.
+
+        Args:
+            on_change: Told, from that thread, that the set of GPUs in use has changed.
+        """
+        self._on_change = on_change
         self._thread.start()
 
     def close(self) -> None:
@@ -138,6 +140,12 @@ class GpuSentry:
                 for uuid, seen in self._seen.items()
                 if seen.last_at is not None and (seen.looks or now - seen.last_at < self._idle_s)
             }
+
+    def crowded(self) -> bool:
+        """Tell whether there are GPUs, and others use all of them."""
+        with self._lock:
+            known = set(self._seen)
+        return bool(known) and known <= self.in_use().keys()
 
     def intruder(self, uuids: Sequence[str]) -> str | None:
         """Return who uses one of these GPUs now; seen twice in a row, so that a glance of a tool does not count."""

@@ -79,6 +79,13 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     ]
 
 
+def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
+    """Return one registered worker with what is free; strikes do not count, since it asks by itself."""
+    counts = Counter((each.slot_class, each.requirement_key) for each in attempts.open_of(connection, row.id).values())
+    held = [TakenRow(row.id, slot_class, key, count) for (slot_class, key), count in counts.items()]
+    return _state(row, here, held, needs(connection, (each.requirement_key for each in held)), frozenset())
+
+
 def _state(
     row: WorkerRow,
     here: Presences,
@@ -101,7 +108,8 @@ def _state(
         cpu=has.cpu_count,
         memory_bytes=has.memory_total_bytes,
         gpus=tuple(Device(gpu.name, gpu.memory_total_bytes) for gpu in has.gpus),
-        gpus_taken=sum(known[each.requirement_key].gpu_count * each.how_many for each in held),
+        gpus_taken=sum(known[each.requirement_key].gpu_count * each.how_many for each in held)
+        + sum(gpu.in_use_by is not None for gpu in has.gpus),
         tags=frozenset(has.tags),
         allow_code=has.allow_code,
         models=frozenset(has.cached_models),

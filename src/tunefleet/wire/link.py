@@ -20,13 +20,18 @@ FinishOutcome = Literal["completed", "failed", "cancelled", "paused"]
 
 
 class Gpu(Message):
-    """One GPU as the worker sees it, `CUDA_VISIBLE_DEVICES` applied."""
+    """One GPU as the worker sees it, `CUDA_VISIBLE_DEVICES` applied.
+
+    Args:
+        in_use_by: Who else uses it now, so that the worker begins no job there; None if nobody does.
+    """
 
     index: int
     name: str
     uuid: str
     memory_total_bytes: int
     memory_free_bytes: int | None = None
+    in_use_by: str | None = None
 
 
 class ExecutorOffer(Message):

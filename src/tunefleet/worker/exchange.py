@@ -69,6 +69,7 @@ class Exchanger:
         self._on_wire = 0
         self._busy = 0
         self._away = False
+        self._anew = False
         self._sent = 0
         self._failures = 0
         self._said_version = -1
@@ -84,6 +85,11 @@ class Exchanger:
         self._wait_s = hold_s
         for hand in self._hands:
             hand.start()
+
+    def register_anew(self) -> None:
+        """Register again before the next exchange: the machine has changed."""
+        self._anew = True
+        self._outbox.poke()
 
     def stop(self) -> None:
         """Stop; an exchange that hangs in its long poll is left to the process's end."""
@@ -158,21 +164,25 @@ class Exchanger:
     def _send(self, draft: Draft) -> ExchangeReply | None:
         """Return the answer; `None` if the draft is stale: the server was away, or did not know the worker."""
         try:
-            reply = self._link.exchange(draft.request)
+            if not self._anew:
+                return self._exchange(draft)
+            self._anew = False
         except UnreachableError as error:
             if not self._stop.is_set():
                 self._note_failure("The server is away, jobs go on", error)
         except NotFoundError as error:
             self._note_failure("The server does not know this worker any more", error)
-        else:
-            self._failures = 0
-            return reply
         self._away = True
         try:
             self._register_again()
         finally:
             self._away = False
         return None
+
+    def _exchange(self, draft: Draft) -> ExchangeReply:
+        reply = self._link.exchange(draft.request)
+        self._failures = 0
+        return reply
 
     def _note_failure(self, what: str, error: TunefleetError) -> None:
         """Say the first failure in a row aloud; slow down from the second: the server answers, but cannot exchange."""

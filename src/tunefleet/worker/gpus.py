@@ -1,4 +1,4 @@
-"""Which GPU a job gets: one that fits its spec and that nobody else has claimed on this machine."""
+"""Which GPUs a job gets: those that fit its spec, and that nobody has claimed on this machine or uses otherwise."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tunefleet.errors import MachineError
+from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.spec import load_task_spec
 from tunefleet.wire.link import Gpu
 
@@ -20,23 +21,32 @@ def choose(spec: Mapping[str, Any], gpus: Sequence[Gpu], *, holder: Callable[[st
         holder: Says who has claimed a device; `None` if it is free.
 
     Raises:
-        MachineError: If the task may use a GPU here, but none that fits is free.
+        GpuBusyError: If the task may use GPUs here, but not enough that fit are free.
+        MachineError: If too few fit.
     """
     if not gpus:
         return ()
     wanted = load_task_spec(spec).resources.hardware.gpu
-    if wanted is not None and wanted.count == 0:
+    count = 1 if wanted is None else wanted.count
+    if count == 0:
         return ()
     name = "" if wanted is None or wanted.type == "any" else wanted.type
     memory = (wanted.memory_bytes if wanted is not None else None) or 0
     fitting = [
         gpu for gpu in gpus if re.search(re.escape(name), gpu.name, re.IGNORECASE) and gpu.memory_total_bytes >= memory
     ]
-    free = [gpu for gpu in fitting if holder(gpu.uuid) is None]
-    if not free:
-        held = ", ".join(f"{gpu.name} by {holder(gpu.uuid)}" for gpu in fitting) or "none fits"
-        raise MachineError(
-            f"No GPU is free for the task ({held}).", hint="Wait for the other process, or give the worker another GPU."
+    if len(fitting) < count:
+        few = "none fits" if not fitting else f"{len(fitting)} of {count} fit"
+        raise MachineError(f"No GPU is free for the task ({few}).", hint="Give the worker another GPU.")
+    taken = {gpu.uuid: gpu.in_use_by or holder(gpu.uuid) for gpu in fitting}
+    free = [gpu for gpu in fitting if taken[gpu.uuid] is None]
+    if len(free) < count:
+        held = ", ".join(f"{gpu.name} by {taken[gpu.uuid]}" for gpu in fitting if taken[gpu.uuid])
+        few = "No GPU is" if count == 1 else f"{len(free)} of {count} GPUs are"
+        raise GpuBusyError(
+            f"{few} free for the task ({held}).",
+            hint="Wait for the other process, or give the worker another GPU.",
         )
-    # The one with the most free memory: somebody outside may use the others.
-    return (max(free, key=lambda gpu: gpu.memory_free_bytes or 0).uuid,)
+    # Those with the most free memory: somebody outside may use the others.
+    free.sort(key=lambda gpu: gpu.memory_free_bytes or 0, reverse=True)
+    return tuple(gpu.uuid for gpu in free[:count])

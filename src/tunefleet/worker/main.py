@@ -22,6 +22,8 @@ from tunefleet.executors.registry import Registry
 from tunefleet.jobs import JournalShipper, Supervisor
 from tunefleet.jobs import gpus as ledger
 from tunefleet.jobs.environment import core_count
+from tunefleet.jobs.gpuinfo import read_gpus
+from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.links.http import HttpLink
 from tunefleet.settings import WorkerSettings, inherited_environment
 from tunefleet.worker import gpus, probe
@@ -84,6 +86,7 @@ def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *,
     assert settings.key is not None, "checked by run"
     worker_id, session = state.worker_id(settings.worker_id), new_session()
     results_dir = state.results_dir
+    sentry = _sentry(settings)
     jobs = Supervisor(
         results_dir,
         endpoints_dir=settings.endpoints_dir,
@@ -101,15 +104,17 @@ def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *,
         shipper=JournalShipper,
         delivery=lambda token: AttemptClient(settings.server_url, token),
         env=_threads(settings),
-        gpus=partial(_choose_gpus, settings),
+        gpus=partial(_choose_gpus, settings, sentry),
         allow_code=settings.allow_code,
+        sentry=sentry,
+        makes_way=settings.yielding == "pause",
     )
     return Worker(
         worker_id,
         session,
         site=site,
         link=HttpLink(settings.server_url, settings.key.get_secret_value()),
-        probe=lambda: probe.capabilities(settings, executors.offers(), results_dir=results_dir),
+        probe=lambda: probe.capabilities(settings, executors.offers(), results_dir=results_dir, in_use=_in_use(sentry)),
         slots={"job": settings.job_slots, "light": settings.light_slots},
         drain=drain,
     )
@@ -124,9 +129,25 @@ def _threads(settings: WorkerSettings) -> dict[str, str]:
     return {}
 
 
-def _choose_gpus(settings: WorkerSettings, spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _sentry(settings: WorkerSettings) -> GpuSentry | None:
+    if settings.yielding == "off":
+        return None
+    sentry = GpuSentry(
+        ledger.ledger_dir(settings.endpoints_dir),
+        idle_s=settings.yield_idle_s,
+        read=lambda: probe.visible_gpus(read_gpus(), settings.visible_gpus),
+    )
+    sentry.look()
+    return sentry
+
+
+def _in_use(sentry: GpuSentry | None) -> dict[str, str]:
+    return {} if sentry is None else sentry.in_use()
+
+
+def _choose_gpus(settings: WorkerSettings, sentry: GpuSentry | None, spec: Mapping[str, Any]) -> tuple[str, ...]:
     holder = partial(ledger.holder, ledger.ledger_dir(settings.endpoints_dir))
-    return gpus.choose(spec, probe.gpus(settings.visible_gpus), holder=holder)
+    return gpus.choose(spec, probe.gpus(settings.visible_gpus, _in_use(sentry)), holder=holder)
 
 
 class _Stopper:

@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import platform
 import shutil
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
+from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
 from tunefleet.settings import WorkerSettings
 from tunefleet.wire.link import Capabilities, ExecutorOffer, Gpu
 
-logger = logging.getLogger(__name__)
+D = TypeVar("D", Gpu, GpuFigures)
 
 
-def capabilities(settings: WorkerSettings, executors: tuple[ExecutorOffer, ...], *, results_dir: Path) -> Capabilities:
+def capabilities(
+    settings: WorkerSettings,
+    executors: tuple[ExecutorOffer, ...],
+    *,
+    results_dir: Path,
+    in_use: Mapping[str, str] | None = None,
+) -> Capabilities:
     """Describe this worker.
 
     Args:
         settings: Slots and tags.
         executors: The kinds that it knows.
         results_dir: Whose disk counts.
+        in_use: UUID → who else uses a GPU.
     """
     memory = psutil.virtual_memory()
     return Capabilities(
@@ -37,7 +45,7 @@ def capabilities(settings: WorkerSettings, executors: tuple[ExecutorOffer, ...],
         memory_total_bytes=memory.total,
         memory_free_bytes=memory.available,
         disk_free_bytes=shutil.disk_usage(results_dir).free,
-        gpus=gpus(settings.visible_gpus),
+        gpus=gpus(settings.visible_gpus, in_use),
         tags=settings.tags,
         allow_code=settings.allow_code,
         platform=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
@@ -50,32 +58,28 @@ def usable_cpus() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def gpus(visible: str | None) -> tuple[Gpu, ...]:
-    """Return the GPUs that NVML sees, limited to `CUDA_VISIBLE_DEVICES`; none without a driver.
+def gpus(visible: str | None, in_use: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
+    """Return the GPUs that the driver names, limited to `CUDA_VISIBLE_DEVICES`; none without a driver.
 
     Args:
         visible: The value of `CUDA_VISIBLE_DEVICES`; `None` if it is not set.
+        in_use: UUID → who else uses a device.
     """
-    try:
-        import pynvml  # noqa: PLC0415 -- optional: comes with tunefleet[train]
-    except ImportError:
-        return ()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        logger.debug("No NVIDIA GPU: %s", error)
-        return ()
-    try:
-        found = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError as error:
-        logger.warning("The GPUs of this machine cannot be read: %s", error)
-        return ()
-    finally:
-        pynvml.nvmlShutdown()
+    found = [
+        Gpu(
+            index=gpu.index,
+            name=gpu.name,
+            uuid=gpu.uuid,
+            memory_total_bytes=gpu.memory_total_bytes or 0,
+            memory_free_bytes=gpu.memory_free_bytes,
+            in_use_by=(in_use or {}).get(gpu.uuid),
+        )
+        for gpu in read_gpus()
+    ]
     return visible_gpus(found, visible)
 
 
-def visible_gpus(found: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
+def visible_gpus(found: Sequence[D], visible: str | None) -> tuple[D, ...]:
     """Apply `CUDA_VISIBLE_DEVICES`: indices or UUID prefixes, in its order, up to the first that does not exist.
 
     Args:
@@ -84,7 +88,7 @@ def visible_gpus(found: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
     """
     if visible is None:
         return tuple(found)
-    chosen: list[Gpu] = []
+    chosen: list[D] = []
     for word in (part.strip() for part in visible.split(",")):
         match = [
             gpu for gpu in found if (str(gpu.index) == word if word.isdigit() else word and gpu.uuid.startswith(word))
@@ -93,14 +97,3 @@ def visible_gpus(found: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
             break
         chosen += match
     return tuple(chosen)
-
-
-def _gpu(nvml, index: int) -> Gpu:  # type: ignore[no-untyped-def]
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    name, uuid = (_text(read(handle)) for read in (nvml.nvmlDeviceGetName, nvml.nvmlDeviceGetUUID))
-    return Gpu(index=index, name=name, uuid=uuid, memory_total_bytes=memory.total, memory_free_bytes=memory.free)
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value

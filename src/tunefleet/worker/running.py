@@ -30,8 +30,9 @@ _SETTLED: Final = frozenset({"durable", "failed"})
 _SUSPEND_GRACE_S: Final = 5.0
 _CANCEL_PAUSE_S: Final = 2.0
 """Pause before a cancel is tried again that a full disk did not let through."""
+_GPU_PATIENCE_S: Final = 60.0
+"""How long a GPU is waited for that another job of ours holds."""
 _BUSY_PAUSE_S: Final = 5.0
-"""Pause before a GPU is tried again that another job of ours holds."""
 _ENDING_S: Final = 120.0
 """How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time."""
 
@@ -94,7 +95,7 @@ class JobRun:
         if found is not None:
             logger.info("Adopted the job of task %s.", self.record.offer.task_id)
             return found
-        self.handle = self._launch()
+        self.handle = self._launch_when_free(_GPU_PATIENCE_S)
         return self.handle
 
     def watch(self, handle: Handle) -> End:
@@ -175,13 +176,23 @@ class JobRun:
                 return None
             if self._guard.room(handle):
                 try:
-                    return self._launch()
+                    return self._launch_when_free(_BUSY_PAUSE_S)
                 except Cancelled:
                     return None
                 except GpuBusyError as error:
                     logger.info("Task %s waits: %s", self.record.offer.task_id, error)
-                    self._mailbox.pause_whole(_BUSY_PAUSE_S)
             self._mailbox.pause(_POLL_S)
+
+    def _launch_when_free(self, patience_s: float) -> Handle:
+        """Launch; a GPU that another job of ours holds is waited for a while, since that job may just be ending."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return self._launch()
+            except GpuBusyError:
+                if time.monotonic() > deadline:
+                    raise
+                self._mailbox.pause(1.0)
 
     def _launch(self) -> Handle:
         offer = self.record.offer

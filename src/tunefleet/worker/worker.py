@@ -89,6 +89,8 @@ class Worker:
         reply = register_patiently(self, self._over, before_sleep=_say_once())
         if reply is not None:
             logger.info("Registered as %s.", self._worker_id)
+            if self._site.sentry is not None:
+                self._site.sentry.start(on_change=self._exchanger.register_anew)
             self._exchanger.start(reply.hold_s)
             self._over.wait()
         if self._fatal is not None:
@@ -111,6 +113,8 @@ class Worker:
         for attempt in self._held():
             attempt.mailbox.tell_stop(suspend=False)
             attempt.join(_JOIN_S)
+        if self._site.sentry is not None:
+            self._site.sentry.close()
         self._light.close()
         self._discarder.close()
         self._site.jobs.close()
@@ -175,7 +179,9 @@ class Worker:
         if self._drain or self._over.is_set():
             return {}
         busy = sum(attempt.occupies_slot for attempt in self._held())
-        return {"job": max(0, self._slots.get("job", 0) - busy), "light": max(0, self._light.free_slots)}
+        sentry = self._site.sentry
+        slots = 0 if sentry is not None and sentry.crowded() else self._slots.get("job", 0)
+        return {"job": max(0, slots - busy), "light": max(0, self._light.free_slots)}
 
     def _take(self, offers: tuple[Offer, ...]) -> None:
         light: list[tuple[LightExecutor, Offer]] = []
