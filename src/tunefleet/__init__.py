@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tunefleet.attach.trainer_control import TrainerControlCallback as TrainerControlCallback
     from tunefleet.client import AsyncClient as AsyncClient
     from tunefleet.client import Client as Client
 
     __version__: str
 
-__all__ = ["AsyncClient", "Client", "__version__"]
+__all__ = ["AsyncClient", "Client", "TrainerControlCallback", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,4 +24,9 @@ def __getattr__(name: str) -> Any:
         from tunefleet import client  # noqa: PLC0415
 
         return getattr(client, name)
+    if name == "TrainerControlCallback":
+        # Needs the standard library and transformers, and nothing that a foreign environment might lack.
+        from tunefleet.attach.trainer_control import TrainerControlCallback  # noqa: PLC0415
+
+        return TrainerControlCallback
     raise AttributeError(f"module 'tunefleet' has no attribute {name!r}")

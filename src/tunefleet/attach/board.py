@@ -150,8 +150,10 @@ class CommandBoard:
         """Refuse further commands; what still waits has failed with this message."""
         with self._lock:
             self._closed = message
-            # Those whose save was announced but never came are not answered by anybody any more either.
-            for command_id in [*(item.command_id for item in self.take()), *self.take_saving()]:
+            self.take()
+            # Those that were decided for a later step, or whose save never came, are not answered any more either.
+            pending = [item.command_id for item in self._known.values() if item.state == "pending"]
+            for command_id in [*pending, *self.take_saving()]:
                 self._change(command_id, state="failed", message=message)
 
     def state(self, command_id: str) -> Command | None:

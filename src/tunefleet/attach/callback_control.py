@@ -54,9 +54,7 @@ class ControlCallback(TrainerCallback):
         self._strategy: Any = None
         self._best: tuple[Any, Any] | None = None
 
-    def on_init_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Apply an end of the training that was set in an earlier launch."""
         self._overrides.at_init(args)
 

@@ -53,9 +53,8 @@ class ControlServer:
         job_id: The job.
         board: Where commands go.
         status: Where the job stands.
-        endpoints_dir: Where the job is made findable.
+        endpoints: Where the job is made findable: the folder of all jobs, or its own, claimed before.
         job_folder: Where its job folder lies.
-        folder: The endpoint folder, if it was claimed before.
         host: What `endpoint.json` names; the socket is bound to 127.0.0.1 whatever it says.
         port: 0 lets the system choose.
         token: `auto` makes one; None asks nobody for one.
@@ -66,10 +65,9 @@ class ControlServer:
         job_id: str,
         board: CommandBoard,
         status: StatusFile,
-        endpoints_dir: Path,
+        endpoints: Path | EndpointFolder,
         *,
         job_folder: Path | None = None,
-        folder: EndpointFolder | None = None,
         host: str = "localhost",
         port: int = 0,
         token: str | None = "auto",
@@ -77,13 +75,13 @@ class ControlServer:
         self.job_id = job_id
         self.board = board
         self.status = status
-        self.endpoints_dir = endpoints_dir
         self.token = secrets.token_urlsafe(32) if token == "auto" else token
         self._host = host
         self._port = port
-        self._folder = folder or EndpointFolder(endpoints_dir, job_id, job_folder)
+        claimed = endpoints if isinstance(endpoints, EndpointFolder) else None
+        self.folder = claimed or EndpointFolder(Path(str(endpoints)), job_id, job_folder)
         # A folder that was claimed before holds the status already.
-        self._mirrors = folder is None
+        self._mirrors = claimed is None
         self._server: _Server | None = None
 
     @property
@@ -102,16 +100,16 @@ class ControlServer:
         self._server = _Server(self, self._port)
         threading.Thread(target=self._server.serve, name="tunefleet-control", daemon=True).start()
         logger.debug("Job %s listens on 127.0.0.1:%d", self.job_id, self.port)
-        self._folder.publish(host=self._host, port=self.port, token=self.token)
+        self.folder.publish(host=self._host, port=self.port, token=self.token)
         if self._mirrors:
-            self.status.add_mirror(self._folder.status_copy)
+            self.status.add_mirror(self.folder.status_copy)
 
     def stop(self, *, withdraw: bool = True) -> None:
         """Stop serving, and withdraw the endpoint unless somebody else does."""
         if self._server is None:
             return
         if withdraw:
-            self._folder.withdraw()
+            self.folder.withdraw()
         server, self._server = self._server, None
         server.shutdown()
         server.server_close()
@@ -134,7 +132,7 @@ class _Server(http.server.ThreadingHTTPServer):
             logger.exception("The control port is gone; the training goes on")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("A control connection from %s broke: %r", client_address, sys.exception())
+        logger.debug("A control connection from %s broke: %r", client_address, sys.exc_info()[1])
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -195,7 +193,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _route(self) -> tuple[int, dict[str, Any]]:
         control, path = self.server.control, self.path.partition("?")[0]
         if path == "/jobs" and self.command == "GET":
-            return 200, {"jobs": list_endpoints(control.endpoints_dir)}
+            return 200, {"jobs": list_endpoints(control.folder.path.parent)}
         match = _ROUTE.fullmatch(path)
         if match is None or match["job_id"] != control.job_id:
             raise RefusedError(404, f"There is no {path} here; this is job {control.job_id}.")

@@ -41,7 +41,7 @@ class EndpointFolder:
     def __init__(self, endpoints_dir: Path, job_id: str, job_folder: Path | None = None) -> None:
         self.path = endpoints_dir / safe_job_id(job_id)
         self.job_id = job_id
-        self._job_folder = job_folder
+        self.job_folder = job_folder
 
     @property
     def status_copy(self) -> Path:
@@ -52,9 +52,9 @@ class EndpointFolder:
         """Write `endpoint.json`; from then on the job can be found. Returns what was written."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         link = self.path / "job"
-        if self._job_folder is not None:
+        if self.job_folder is not None:
             link.unlink(missing_ok=True)
-            link.symlink_to(self._job_folder)
+            link.symlink_to(self.job_folder)
         endpoint = {
             "job_id": self.job_id,
             "host": host,
@@ -65,7 +65,7 @@ class EndpointFolder:
             "boot_id": identity.boot_id(),
             "hostname": identity.hostname(),
             "token": token,
-            "job_folder": str(self._job_folder) if self._job_folder else None,
+            "job_folder": str(self.job_folder) if self.job_folder else None,
             "ended_at": None,
         }
         write_json(self.path / "endpoint.json", endpoint, mode=0o600)
@@ -82,6 +82,21 @@ class EndpointFolder:
             self.path.rmdir()
         except OSError:
             return  # somebody keeps files of their own there
+
+    def retire(self, *, keep_endpoint: bool) -> None:
+        """End the endpoint of this process, and leave what says how the job ended: its status and its commands.
+
+        Args:
+            keep_endpoint: Leave `endpoint.json` too, with the time of the end in it.
+        """
+        file = self.path / "endpoint.json"
+        endpoint = read_json(file)
+        if endpoint is None or endpoint.get("pid") != os.getpid():
+            return
+        if keep_endpoint:
+            write_json(file, {**endpoint, "ended_at": time.time()}, mode=0o600)
+        else:
+            file.unlink(missing_ok=True)
 
 
 def list_endpoints(endpoints_dir: Path) -> list[dict[str, Any]]:

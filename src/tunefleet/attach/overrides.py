@@ -19,6 +19,8 @@ logger = logging.getLogger("tunefleet.control")
 FILE = "overrides.json"
 INTERVALS = ("logging_steps", "save_steps", "eval_steps")
 SETTABLE = ("learning_rate", *INTERVALS, "max_steps")
+KEPT = ("batch_size", "gradient_accumulation_steps", "rollbacks", "after")
+"""What the supervisor of a job writes there for a second try, and its program applies."""
 
 
 class RefusedChangeError(Exception):
@@ -103,7 +105,8 @@ class Overrides:
             return
         changes = {name: value for name, value in data.items() if value is not None}
         self._file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._file, {**self._read(), **changes}, sync=True)
+        kept = {name: value for name, value in (read_json(self._file) or {}).items() if name in KEPT}
+        write_json(self._file, {**kept, **self._read(), **changes}, sync=True)
 
     def _apply(self, changes: Mapping[str, Any], args: Any, state: Any, lr_scheduler: Any) -> None:
         intervals = {name: value for name, value in changes.items() if name in INTERVALS}
@@ -116,7 +119,8 @@ class Overrides:
             setattr(state, name, value)
 
     def _read(self) -> dict[str, Any]:
-        changes = (read_json(self._file) if self._file else None) or {}
+        there = (read_json(self._file) if self._file else None) or {}
+        changes = {name: value for name, value in there.items() if name not in KEPT}
         try:
             if changes:
                 check_changes(changes)
@@ -140,17 +144,21 @@ class Overrides:
 def _check_intervals(intervals: Mapping[str, int], args: Any, state: Any) -> None:
     for name in intervals:
         strategy_name = name.replace("_steps", "_strategy")
-        strategy = getattr(args, strategy_name)
-        strategy = getattr(strategy, "value", strategy)
+        strategy = _value(getattr(args, strategy_name))
         if strategy != "steps":
             raise RefusedChangeError(f"{name} has no effect: the training runs with {strategy_name}={strategy!r}.")
-    save = intervals.get("save_steps", getattr(state, "save_steps", None))
-    evaluate = intervals.get("eval_steps", getattr(state, "eval_steps", None))
-    paired = "steps" in str(getattr(args.save_strategy, "value", args.save_strategy)) and save and evaluate
-    if args.load_best_model_at_end and paired and intervals.keys() & {"save_steps", "eval_steps"} and save % evaluate:
+    if not (args.load_best_model_at_end and intervals.keys() & {"save_steps", "eval_steps"}):
+        return
+    save = int(intervals.get("save_steps") or state.save_steps or 0)
+    evaluate = int(intervals.get("eval_steps") or state.eval_steps or 0)
+    if _value(args.save_strategy) == "steps" and evaluate and save % evaluate:
         raise RefusedChangeError(
             f"load_best_model_at_end needs an evaluation at every save: {save} is no multiple of {evaluate}."
         )
+
+
+def _value(strategy: Any) -> str:
+    return str(getattr(strategy, "value", strategy))
 
 
 def _end_at(max_steps: int, args: Any, state: Any, control: Any) -> None:
@@ -159,7 +167,7 @@ def _end_at(max_steps: int, args: Any, state: Any, control: Any) -> None:
     state.max_steps = max_steps
     if state.global_step >= max_steps:
         control.should_training_stop = True
-        control.should_save = control.should_save or getattr(args.save_strategy, "value", "no") == "steps"
+        control.should_save = control.should_save or _value(args.save_strategy) == "steps"
 
 
 def _scale_rates(lr_scheduler: Any, peak: float) -> None:
@@ -180,21 +188,25 @@ def _scale_rates(lr_scheduler: Any, peak: float) -> None:
         raise RefusedChangeError("The learning rate is 0 throughout and cannot be scaled.")
     if before == peak:
         return
-
-    def scaled(rate: Any) -> Any:
-        # The highest comes out exactly as it was asked for.
-        return peak * (float(rate) / before)
-
     for scheduler in schedulers:
         for name in ("base_lrs", "_last_lr"):
             if rates := getattr(scheduler, name, None):
-                setattr(scheduler, name, [scaled(rate) for rate in rates])
+                setattr(scheduler, name, [_scaled(rate, before, peak) for rate in rates])
     for group in groups:
-        for name in ("lr", "initial_lr"):
-            if hasattr(group.get(name), "fill_"):
-                group[name].fill_(scaled(group[name]))
-            elif name in group:
-                group[name] = scaled(group[name])
+        _scale_group(group, before, peak)
+
+
+def _scale_group(group: dict[str, Any], before: float, peak: float) -> None:
+    for name in ("lr", "initial_lr"):
+        if hasattr(group.get(name), "fill_"):
+            group[name].fill_(_scaled(group[name], before, peak))
+        elif name in group:
+            group[name] = _scaled(group[name], before, peak)
+
+
+def _scaled(rate: Any, before: float, peak: float) -> float:
+    # In this order the highest rate comes out exactly as it was asked for.
+    return peak * (float(rate) / before)
 
 
 def _schedulers(scheduler: Any) -> Iterator[Any]:
