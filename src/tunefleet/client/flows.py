@@ -12,11 +12,21 @@ from typing import Any, Final, TypeVar
 from tunefleet.client import routes, transfer
 from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, Stream, ask
 from tunefleet.client.sse import ServerEvent, SseReader
-from tunefleet.errors import DataError, Fault, InputError, ModelError, NotFoundError, SpecError, UnreachableError
+from tunefleet.errors import (
+    ConflictError,
+    DataError,
+    Fault,
+    InputError,
+    ModelError,
+    NotFoundError,
+    SpecError,
+    UnreachableError,
+)
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
 from tunefleet.wire.api import (
     ArtifactView,
+    CommandView,
     EventView,
     MetricPoint,
     Page,
@@ -29,6 +39,9 @@ from tunefleet.wire.api import (
 
 T = TypeVar("T")
 _POLL_S: Final = 0.5
+_LOOK_S: Final = 0.2
+_HOLD_S: Final = 20.0
+"""How long the server is asked to hold a question for a command's outcome."""
 
 
 def read_document(source: Path | str) -> tuple[str, Path | None]:
@@ -181,6 +194,73 @@ def wait_for_task(
             raise TimeoutError(f"{task.id} is still {task.status} after {timeout_s} s; it goes on.")
         yield Pause(pause)
         pause = min(pause * 1.5, _POLL_S)
+
+
+def wait_for_command(
+    task_id: str,
+    command_id: str,
+    *,
+    timeout_s: float | None = None,
+    on_update: Callable[[CommandView], None] | None = None,
+) -> Flow[CommandView]:
+    """Wait until nothing more will become of a command; a server that restarts meanwhile is waited for.
+
+    Args:
+        task_id: The task.
+        command_id: The command.
+        timeout_s: Give up after so long; wait for ever if `None`.
+        on_update: Told what each look found.
+
+    Raises:
+        TimeoutError: If it is not settled in time; it stays asked for.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left_s = _HOLD_S if deadline is None else min(_HOLD_S, max(0.0, deadline - time.monotonic()))
+        try:
+            command = yield from ask(routes.get_command(task_id, command_id, wait_s=left_s))
+        except UnreachableError:
+            if deadline is not None and time.monotonic() > deadline:
+                raise
+            yield Pause(_POLL_S)
+            continue
+        if on_update:
+            on_update(command)
+        if command.settled:
+            return command
+        if deadline is not None and time.monotonic() >= deadline:
+            raise TimeoutError(f"The command {command.command} of {task_id} is still {command.state}.")
+
+
+def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[TaskDetail]:
+    """Pause a task and wait until it is paused: its process is gone.
+
+    Args:
+        task_id: The task.
+        timeout_s: Give up after so long; wait for ever if `None`.
+
+    Raises:
+        ConflictError: If it does not run, or ends before it is paused, or the pause fails: the training goes on then.
+        TimeoutError: If it is not paused in time; the pause stays asked for.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    task = yield from ask(routes.pause_task(task_id))
+    while task.desired == "pause" and task.status == TaskStatus.RUNNING:
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError(f"{task.id} is not paused after {timeout_s} s; it will be.")
+        yield Pause(_LOOK_S)
+        try:
+            task = yield from ask(routes.get_task(task.id))
+        except UnreachableError:
+            continue
+    if task.status == TaskStatus.PAUSED:
+        return task
+    if TaskStatus(task.status).final:
+        raise ConflictError(f"The task {task.id} was {task.status} before it could be paused.")
+    commands = yield from ask(routes.list_commands(task.id))
+    failed = [each.message for each in commands if each.command == "pause" and each.state == "failed"]
+    why = f": {failed[-1]}" if failed else "."
+    raise ConflictError(f"The task {task.id} could not be paused{why}", hint="Its training goes on.")
 
 
 def all_pages(first: Callable[[str | None], Call[Page[T]]]) -> Stream[T]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from tunefleet.client.call import Call, Sink, model, nothing, path
 from tunefleet.wire.api import (
@@ -12,7 +13,10 @@ from tunefleet.wire.api import (
     ArtifactView,
     BlobQuery,
     BlobReply,
+    CheckpointView,
     CloneRequest,
+    CommandRequest,
+    CommandView,
     EventView,
     FileEntry,
     KeyCreate,
@@ -24,8 +28,10 @@ from tunefleet.wire.api import (
     Page,
     PruneReply,
     PruneRequest,
+    ResumeRequest,
     Role,
     ServerInfo,
+    StopRequest,
     SubmitRequest,
     TaskDetail,
     TaskView,
@@ -124,6 +130,51 @@ def why(task_id: str) -> Call[WhyView]:
 def cancel_task(task_id: str) -> Call[TaskDetail]:
     """Cancel a task; a running one ends at the end of its step, and what it saved stays."""
     return Call("POST", path("tasks", task_id, "cancel"), model(TaskDetail))
+
+
+def pause_task(task_id: str) -> Call[TaskDetail]:
+    """Pause a running task: it saves at the end of its step and ends; asking again changes nothing."""
+    return Call("POST", path("tasks", task_id, "pause"), model(TaskDetail))
+
+
+def resume_task(task_id: str, from_step: int | Literal["best"] | None = None) -> Call[TaskDetail]:
+    """Let a paused task go on; a final one goes on as a new task, which is returned.
+
+    `from_step` is the step of a checkpoint, `best`, or `None` for the newest.
+    """
+    body = ResumeRequest(from_step=from_step)
+    return Call("POST", path("tasks", task_id, "resume"), model(TaskDetail), body=body, repeatable=False)
+
+
+def stop_task(task_id: str, *, save: bool = True) -> Call[CommandView]:
+    """End a training early, as completed; with `save` it saves a checkpoint first."""
+    body = StopRequest(save=save)
+    return Call("POST", path("tasks", task_id, "stop"), model(CommandView), body=body, repeatable=False)
+
+
+def command_task(
+    task_id: str, command: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
+) -> Call[CommandView]:
+    """Give a running task a command (`wire.control.ControlCommand`); an id of your own makes a repetition harmless."""
+    known_as = command_id or f"cmd-{uuid.uuid4().hex[:12]}"
+    body = CommandRequest(command=command, data=dict(data or {}), command_id=known_as)
+    return Call("POST", path("tasks", task_id, "commands"), model(CommandView), body=body)
+
+
+def list_commands(task_id: str) -> Call[tuple[CommandView, ...]]:
+    """Return the commands of a task, oldest first."""
+    return Call("GET", path("tasks", task_id, "commands"), model(tuple[CommandView, ...]))
+
+
+def get_command(task_id: str, command_id: str, *, wait_s: float = 0.0) -> Call[CommandView]:
+    """Return what became of a command; the server holds the answer for up to `wait_s` until it is settled."""
+    where = path("tasks", task_id, "commands", command_id)
+    return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
+
+
+def checkpoints(task_id: str) -> Call[tuple[CheckpointView, ...]]:
+    """Return the whole checkpoints of a task in step order."""
+    return Call("GET", path("tasks", task_id, "checkpoints"), model(tuple[CheckpointView, ...]))
 
 
 def retry_task(task_id: str) -> Call[TaskDetail]:

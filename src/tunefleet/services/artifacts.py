@@ -139,7 +139,8 @@ def _row(who: Who, body: ArtifactCreate, id_: str, owner: str, task_id: str | No
 
 
 def _tell(connection: Connection, who: Who, row: dict[str, Any], now: float) -> None:
-    task_id, kind = row["task_id"], "artifact.published"
+    task_id = row["task_id"]
+    kind = "checkpoint.uploaded" if row["kind"] == checkpoints.KIND and task_id is not None else "artifact.published"
     data = {name: row[name] for name in ("id", "name", "kind", "digest", "size_bytes")}
     if task_id is None:
         told = Event(kind, now, data=data, project=row["project"])

@@ -73,11 +73,16 @@ def known(connection: Connection, row: TaskRow) -> list[Known]:
 
 
 def uploaded(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[ArtifactRow]]:
-    """Return the uploaded checkpoints of tasks, by task id, newest upload first."""
+    """Return the uploaded checkpoints of tasks, by task id, the one that was saved last first."""
     found: dict[str, list[ArtifactRow]] = {}
-    for upload in artifacts.of_kind(connection, task_ids, KIND):
+    for upload in sorted(artifacts.of_kind(connection, task_ids, KIND), key=_saved_at, reverse=True):
         found.setdefault(str(upload.task_id), []).append(upload)
     return found
+
+
+def _saved_at(upload: ArtifactRow) -> float:
+    # Not the time of the upload: the best one may be sent after a newer one.
+    return float(orjson.loads(upload.metadata).get("saved_at") or upload.created_at)
 
 
 def newest_and_best(uploads: Sequence[ArtifactRow]) -> tuple[ArtifactRow | None, ArtifactRow | None]:

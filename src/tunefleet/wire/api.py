@@ -389,6 +389,12 @@ class CommandView(Message):
     created_at: datetime
     updated_at: datetime
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more will become of it."""
+        saving = self.command in {"save_checkpoint", "save_and_stop", "pause"}
+        return self.state in {"durable", "failed"} or (self.state == "applied" and not saving)
+
 
 class ResumeRequest(Body):
     """Body of `POST /tasks/{id}/resume`; a final task gets a new one linked to it.

@@ -27,6 +27,7 @@ from tunefleet.worker.ports import Handle
 from tunefleet.worker.running import JobRun
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
+from tunefleet.worker.uploads import CheckpointUploads
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class JobAttempt:
         self._deliverer = Deliverer(
             site, record.offer, executor=executor, mailbox=self.mailbox, delivery=self._delivery
         )
+        self._uploads = CheckpointUploads(record.offer, self._folder, site.delivery, self.mailbox)
         self._job_over = False
         self._thread = threading.Thread(target=self._walk, name=f"attempt-{self.task_id}", daemon=True)
 
@@ -139,9 +141,11 @@ class JobAttempt:
         except Cancelled:
             self._over()
             return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
-        with self._deliverer.shipping():
+        with self._deliverer.shipping(), self._uploads.under_way():
             end = self._run.watch(handle)
             self._over()
+            if end.outcome == "paused":
+                self._uploads.bring_newest()
             finish = self._deliverer.finish_of(end, cancelled=self._run.cancelled, timed_out=self._run.timed_out)
         self._spool(finish)
         return finish
