@@ -43,6 +43,7 @@ _KINDS: Final = {
     "oom": TaskReason.OUT_OF_MEMORY,
     "disk": TaskReason.DISK_FULL,
     "network": TaskReason.NETWORK,
+    "diverged": TaskReason.DIVERGED,
     "bug": TaskReason.BUG,
 }
 _DELIBERATE: Final[dict[str, tuple[FinishOutcome, TaskReason]]] = {

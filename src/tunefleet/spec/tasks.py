@@ -192,6 +192,9 @@ def _held_out_faults(blocks: dict[str, Any]) -> Faults:
             faults.append(("training.eval_strategy", "needs held-out rows", hint))
         if evaluate is not None and evaluate.answers:
             faults.append(("evaluate.answers", "needs held-out rows", hint))
+    predictions: PredictionsSpec | None = blocks.get("predictions")
+    if predictions is not None and predictions.enabled and data is not None and training is not None:
+        faults += _prediction_faults(predictions, data, training, hint)
     if data is not None and training is not None and training.completion_only_loss and data.shape.kind == "text":
         faults.append(
             (
@@ -201,6 +204,18 @@ def _held_out_faults(blocks: dict[str, Any]) -> Faults:
             )
         )
     return faults
+
+
+def _prediction_faults(predictions: PredictionsSpec, data: TrainingData, training: TrainingSpec, hint: str) -> Faults:
+    if data.eval is None:
+        return [("predictions", "needs held-out rows", hint)]
+    if predictions.sample_frequency == "epoch":
+        where = "predictions.sample_frequency"
+        return [(where, "a stream has no epochs", "write eval or a number")] if data.streaming else []
+    if training.eval_strategy == "no":
+        more = "add training.eval_strategy: steps or epoch, or write sample_frequency: epoch"
+        return [("predictions", "needs evaluations during the training", more)]
+    return []
 
 
 def _streaming_faults(blocks: dict[str, Any]) -> Faults:

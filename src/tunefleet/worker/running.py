@@ -9,7 +9,7 @@ from typing import Final
 
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs import new_launch_id
+from tunefleet.jobs import new_launch_id, second_try
 from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
@@ -114,9 +114,9 @@ class JobRun:
                 continue
             self._steering.last_look(handle)
             verdict = end if self.cancelled or self._timed_out else self._guard.verdict(handle, end)
-            if verdict is not None:
+            if verdict is not None and not self._second_try(handle, verdict):
                 return verdict
-            again = self._launch_again(handle)
+            again = self._launch_again(handle, end)
             if again is None:
                 return end
             self.handle = handle = again
@@ -167,12 +167,26 @@ class JobRun:
             return None if untold else handle
         return handle
 
-    def _launch_again(self, handle: Handle) -> Handle | None:
+    def _second_try(self, handle: Handle, end: End) -> bool:
+        """Tell whether the failed job is launched again within the attempt, changed so that it may do better."""
+        if end.outcome != "failed" or self.cancelled or self._timed_out:
+            return False
+        try:
+            change = second_try.plan(handle.folder, self.record.offer.spec, end.reason, handle.job.launch)
+        except (OSError, TunefleetError) as error:
+            logger.warning("Task %s gets no second try: %s", self.record.offer.task_id, error)
+            return False
+        if change is not None:
+            logger.info("Task %s: %s", self.record.offer.task_id, change)
+        return change is not None
+
+    def _launch_again(self, handle: Handle, end: End) -> Handle | None:
         """Launch again after the worker has interrupted the job, when there is room; None if nobody wants that."""
         while True:
             self._heed_cancel()
             desired = self._mailbox.desired
-            if self.cancelled or (desired is not None and desired.action == "pause"):
+            stays_paused = end.outcome == "paused" and desired is not None and desired.action == "pause"
+            if self.cancelled or stays_paused:
                 return None
             if self._guard.room(handle):
                 try:

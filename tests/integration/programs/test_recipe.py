@@ -16,10 +16,10 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+from tunefleet import attach
 from tunefleet.programs import base_model
 from tunefleet.programs.data.sources import open_portions
 from tunefleet.programs.data.tokens import Encoder, tokenize
-from tunefleet.programs.train import recipe
 from tunefleet.spec import TrainingData
 
 pytestmark = pytest.mark.torch
@@ -130,11 +130,11 @@ class KillAt(TrainerCallback):
 
 @pytest.fixture
 def kill_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], None]:
-    callbacks = recipe.attach.callbacks_for_job
+    callbacks = attach.callbacks_for_job
 
     def arm(step: int | None) -> None:
         extra = [] if step is None else [KillAt(step)]
-        monkeypatch.setattr(recipe.attach, "callbacks_for_job", lambda folder: [*callbacks(folder), *extra])
+        monkeypatch.setattr(attach, "callbacks_for_job", lambda folder: [*callbacks(folder), *extra])
 
     return arm
 

@@ -106,7 +106,7 @@ class ParquetReader:
                 begin = max(first - start, 0)
                 parts.append(self._table(number).slice(begin, min(last, end) - start - begin))
         if not parts:
-            return Block(0, ({}).__getitem__, None)
+            return Block(0, list[Row]().__getitem__, None)
         rows = pa.concat_tables(parts)
         return Block(len(rows), lambda index: _row_of(rows, index), last if last < total else None)
 
@@ -173,6 +173,7 @@ class HubReader:
         self.rows_read = 0
         self._rows: Iterator[Row] | None = None
         self._at: Mark = None
+        self._start: Mark = None
 
     def read(self, mark: Mark, count: int) -> Block:
         """Read rows, and note the library's own state after them."""

@@ -4,6 +4,9 @@
     model       tokenizer and weights             adapter    LoRA
     hardware    what is there, and the kernels    arguments  spec → training arguments
     trainer     TRL's, with an exact loss         trackers   those that need more than a name
+    launch      what one process start is to do    material   rows, tokens, streams
+    build       the trainer with its callbacks    streaming  samples from a stream, and its place
+    divergence  notices a broken training         predictions  answers at evaluations
     packing     several rows in one sequence      samples    answers before and after
     result      what a run reports                outputs    what a run delivers
 

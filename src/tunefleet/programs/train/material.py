@@ -10,7 +10,7 @@ from pathlib import Path
 
 import datasets
 
-from tunefleet import attach
+from tunefleet.attach.quiet import Journal
 from tunefleet.errors import DataError
 from tunefleet.programs.data import sources
 from tunefleet.programs.data.streams import Reader
@@ -83,9 +83,7 @@ def find(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
     return Found(portions.train, None, portions.held_out)
 
 
-def prepare(
-    spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int | None, journal: attach.JournalWriter
-) -> Material:
+def prepare(spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int | None, journal: Journal) -> Material:
     """Tokenise the rows, or open the stream of samples.
 
     Args:
@@ -122,7 +120,7 @@ def prepare(
     return Material(train, shape.wanted.kind, shape.origin, held_out, packed, max_length)
 
 
-def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: attach.JournalWriter) -> Place:
+def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, journal: Journal) -> Place:
     """Return where a stream goes on, and say before what that costs if its reader cannot seek.
 
     Args:
@@ -148,7 +146,7 @@ def place_of(checkpoint: Path | None, stream: SampleStream, rows_needed: int, jo
     return place
 
 
-def _tell_cost(reader: Reader, before: int, rows_needed: int, journal: attach.JournalWriter) -> None:
+def _tell_cost(reader: Reader, before: int, rows_needed: int, journal: Journal) -> None:
     started = time.monotonic()
     probed = max(reader.read(None, _PROBED_ROWS).size, 1)
     row_s = (time.monotonic() - started) / probed

@@ -9,57 +9,26 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
 import transformers
-from transformers import PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedTokenizerBase
 
-from tunefleet import attach
-from tunefleet.errors import InputError
 from tunefleet.programs import base_model
-from tunefleet.programs.data.sources import Portion
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train import assemble, hardware, outputs, result, samples
-from tunefleet.programs.train.arguments import training_arguments
+from tunefleet.programs.train.build import ask, build_trainer, predict
 from tunefleet.programs.train.disk import require_disk
-from tunefleet.programs.train.material import Material, find, place_of, prepare
-from tunefleet.programs.train.result import Clock, Measured
-from tunefleet.programs.train.streaming import SampleStream
-from tunefleet.programs.train.trackers import tensorboard
-from tunefleet.programs.train.trainer import ContinueTokenCount, StopWhenWorse, StreamEpoch, Trainer
-from tunefleet.spec import LoraSftSpec, TrainingTaskSpec, load_task_spec
-from tunefleet.wire.jobfolder import Job, JobFolder
+from tunefleet.programs.train.launch import Launch, limit_gpu_memory, open_launch
+from tunefleet.programs.train.material import find, prepare
+from tunefleet.programs.train.result import Measured
+from tunefleet.programs.train.trainer import Trainer
+from tunefleet.spec import LoraSftSpec
+from tunefleet.wire.jobfolder import JobFolder
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """One process start of a training: what it is to do and where."""
-
-    job: Job
-    spec: TrainingTaskSpec
-    folder: JobFolder
-    session: attach.JobSession
-    clock: Clock
-
-    @property
-    def workspace(self) -> Path:
-        """Where archives are unpacked."""
-        return self.folder.root / "inputs"
-
-    @property
-    def baseline(self) -> Path:
-        """Where the measurement before the training is kept for later launches."""
-        return self.folder.root / "baseline.json"
-
-    @property
-    def product(self) -> Path:
-        """The folder that is delivered."""
-        return self.folder.root / ("final_lora" if isinstance(self.spec, LoraSftSpec) else "final_model")
 
 
 def run(folder: Path) -> None:
@@ -73,24 +42,21 @@ def run(folder: Path) -> None:
     if paths.responses_json.exists():
         logger.info("The training has its result already; it is not run again")
         return
-    session = attach.open_session(folder)
-    job = Job.model_validate(session.job)
-    spec = load_task_spec(job.spec)
-    if not isinstance(spec, TrainingTaskSpec):
-        raise InputError(f"A task of kind {job.kind!r} is not a training.")
+    launch = open_launch(paths)
     _quieten()
-    _train(Launch(job, spec, paths, session, Clock()))
+    _train(launch)
 
 
 def _train(launch: Launch) -> None:
     spec, clock, session = launch.spec, launch.clock, launch.session
+    limit_gpu_memory()
     machine = hardware.inspect()
     kernels = hardware.choose(
         machine, bf16=spec.training.bf16, fp16=spec.training.fp16, attention=spec.attention, liger=spec.training.liger
     )
     if spec.training.packing and not kernels.varlen and spec.training.batch_size > 1:
         text = "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
-        session.journal.event("training.packing", text, "warning")
+        launch.journal.event("training.packing", text, "warning")
     with clock.part("data"):
         found = find(spec, launch.job.inputs, launch.workspace)
     with clock.part("model"):
@@ -98,11 +64,13 @@ def _train(launch: Launch) -> None:
         tokenizer = base_model.load_tokenizer(base.source)
     with clock.part("tokenizing"):
         encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
-        material = prepare(spec, found, encoder, base_model.context_length(base.source), session.journal)
+        material = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal)
     with clock.part("model"):
-        trainer = _build_trainer(launch, base, tokenizer, material, machine, kernels)
+        trainer = build_trainer(launch, base, tokenizer, material, machine, kernels)
     require_disk(launch.folder, trainer, adapter=isinstance(spec, LoraSftSpec))
-    questions = _questions(launch, found.held_out, encoder, trainer)
+    wanted = spec.evaluate
+    questions = ask(launch, found.held_out, encoder, trainer, wanted.answers, wanted.max_new_tokens)
+    predict(launch, trainer, tokenizer, found.held_out, encoder)
     with clock.part("evaluation_before"):
         before = _baseline(launch, trainer, tokenizer, questions)
     resume = str(session.resume.path) if session.resume else None
@@ -115,64 +83,8 @@ def _train(launch: Launch) -> None:
     outcome = result.Outcome(
         trainer, material, machine, kernels, before, after, resume, delivered, seconds=clock.seconds()
     )
-    report = result.build(launch.job, spec, outcome)
+    report = result.build(launch.job, spec, outcome) | {"overrides": launch.changes}
     outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
-
-
-def _build_trainer(
-    launch: Launch,
-    base: assemble.Base,
-    tokenizer: PreTrainedTokenizerBase,
-    material: Material,
-    machine: hardware.Hardware,
-    kernels: hardware.Kernels,
-) -> Trainer:
-    spec = launch.spec
-    set_seed(spec.training.seed)
-    loaded, lora = assemble.load_base(spec, base, kernels)
-    count = ContinueTokenCount()
-    first = [StreamEpoch(), count] if material.stream is not None else [count]
-    callbacks = [*first, *attach.callbacks_for_job(launch.folder.root)]
-    stopping = spec.training.early_stopping
-    if stopping is not None:
-        callbacks.append(StopWhenWorse(stopping.patience, stopping.threshold))
-    if "tensorboard" in spec.training.report_to:
-        callbacks.append(tensorboard(launch.folder.root / "tensorboard"))
-    held_out = material.held_out
-    trainer = Trainer(
-        model=loaded,
-        args=training_arguments(spec, machine, kernels, launch.session.checkpoints_dir, launch.job.name),
-        train_dataset=material.dataset,
-        # Rows of like length share a batch: the loss is exact either way, and less is spent on padding.
-        eval_dataset=None if held_out is None else _by_length(held_out.dataset),
-        processing_class=tokenizer,
-        peft_config=lora,
-        callbacks=callbacks,
-    )
-    count.trainer = trainer
-    if material.stream is not None:
-        _open_stream(launch, trainer, material.stream)
-    return trainer
-
-
-def _open_stream(launch: Launch, trainer: Trainer, stream: SampleStream) -> None:
-    args, resume = trainer.args, launch.session.resume
-    needed = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
-    trainer.train_on_stream(stream, place_of(resume.path if resume else None, stream, needed, launch.session.journal))
-
-
-def _by_length(dataset: datasets.Dataset) -> datasets.Dataset:
-    lengths = [len(ids) for ids in dataset["input_ids"]]
-    return dataset.select(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
-
-
-def _questions(launch: Launch, held_out: Portion | None, encoder: Encoder, trainer: Trainer) -> list[samples.Question]:
-    wanted = launch.spec.evaluate
-    if not wanted.answers or held_out is None:
-        return []
-    context = getattr(trainer.model.config.get_text_config(), "max_position_embeddings", None)
-    room = (context or launch.spec.training.max_seq_length) - wanted.max_new_tokens
-    return samples.choose_questions(held_out, encoder, wanted.answers, room)
 
 
 def _baseline(
@@ -198,7 +110,7 @@ def _measure(
 ) -> Measured:
     if trainer.eval_dataset is None:
         return Measured(None, [])
-    journal = launch.session.journal
+    journal = launch.journal
     loss = trainer.held_out_loss()
     journal.metric(step, {"held_out_loss": loss})
     journal.event(f"evaluation.{when}", f"The held-out loss {when} the training is {loss:.4f} nats per token.")

@@ -1,0 +1,114 @@
+"""One process start of a training: what it is to do and where, with what was changed since the spec was written."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tunefleet import attach
+from tunefleet.attach.files import read_json
+from tunefleet.attach.quiet import Journal
+from tunefleet.errors import InputError
+from tunefleet.programs.train.result import Clock
+from tunefleet.spec import LoraSftSpec, TrainingTaskSpec, load_task_spec
+from tunefleet.wire.jobfolder import Job, JobFolder
+
+GPU_MEMORY_FRACTION = "TUNEFLEET_GPU_MEMORY_FRACTION"
+_BATCH = ("batch_size", "gradient_accumulation_steps")
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One process start of a training: what it is to do and where.
+
+    Args:
+        spec: With the batch of a second try.
+        overrides: What was changed since the spec was written.
+    """
+
+    job: Job
+    spec: TrainingTaskSpec
+    folder: JobFolder
+    session: attach.JobSession
+    clock: Clock
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def journal(self) -> Journal:
+        """Where the launch reports."""
+        return self.session.journal
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What was changed, as the result lists it."""
+        return {name: value for name, value in self.overrides.items() if name != "after"}
+
+    @property
+    def workspace(self) -> Path:
+        """Where archives are unpacked."""
+        return self.folder.root / "inputs"
+
+    @property
+    def baseline(self) -> Path:
+        """Where the measurement before the training is kept for later launches."""
+        return self.folder.root / "baseline.json"
+
+    @property
+    def product(self) -> Path:
+        """The folder that is delivered."""
+        return self.folder.root / ("final_lora" if isinstance(self.spec, LoraSftSpec) else "final_model")
+
+
+def open_launch(folder: JobFolder) -> Launch:
+    """Read what a job folder says.
+
+    Raises:
+        InputError: If the job is no training.
+    """
+    session = attach.open_session(folder.root)
+    job = Job.model_validate(session.job)
+    spec = load_task_spec(job.spec)
+    if not isinstance(spec, TrainingTaskSpec):
+        raise InputError(f"A task of kind {job.kind!r} is not a training.")
+    overrides = read_json(folder.overrides_json) or {}
+    sizes = {name: int(overrides[name]) for name in _BATCH if name in overrides}
+    if sizes:
+        spec = spec.model_copy(update={"training": spec.training.model_copy(update=sizes)})
+        batch, times = spec.training.batch_size, spec.training.gradient_accumulation_steps
+        text = f"An earlier launch ran out of memory: this one takes {batch} rows a pass, {times} passes a step."
+        session.journal.event("training.batch_halved", text, "warning", sizes)
+    if overrides.get("rollbacks"):
+        text = f"An earlier launch diverged: this one goes on with a learning rate of {overrides['learning_rate']:g}."
+        data = {name: overrides[name] for name in ("learning_rate", "rollbacks")}
+        session.journal.event("training.rolled_back", text, "warning", data)
+    return Launch(job, spec, folder, session, Clock(), overrides)
+
+
+def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | None:
+    """Take no more than a share of each GPU's memory, if the job's environment says so.
+
+    Returns:
+        The share; None if there is no limit, or no GPU to which it would apply.
+
+    Raises:
+        InputError: If the share is no number above 0 and up to 1.
+    """
+    text = environment.get(GPU_MEMORY_FRACTION, "")
+    if not text:
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise InputError(f"{GPU_MEMORY_FRACTION} is {text!r}.", hint="Write a number above 0 and up to 1.")
+    if not torch.cuda.is_available():
+        return None
+    for device in range(torch.cuda.device_count()):
+        torch.cuda.set_per_process_memory_fraction(share, device)
+    return share
