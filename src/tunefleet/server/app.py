@@ -26,6 +26,7 @@ from tunefleet.server.routers import (
     steering,
     tasks,
     training,
+    training_agents,
     workers,
     workflows,
 )
@@ -33,6 +34,7 @@ from tunefleet.services import keys as keys_service
 from tunefleet.services.core import Core
 
 API_PREFIX: Final = "/api/v1"
+TRAINING_PREFIX: Final = "/api/training"
 _DESCRIPTION: Final = (
     "Self-hosted control plane for fine-tuning language models. Every route but `healthz`, `info` and `schema` takes "
     "an API key; errors are `application/problem+json`."
@@ -79,7 +81,8 @@ def create_app(core: Core) -> FastAPI:
     app.state.lifetime = lifetime
     for module in (workflows, tasks, steering, reports, events, artifacts, blobs, workers, link, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
-    app.include_router(training.router)
+    for module in (training, training_agents):
+        app.include_router(module.router, prefix=TRAINING_PREFIX)
     app.include_router(pages.router)
     app.mount(pages.ASSETS_PATH, pages.assets())
     problems.install(app)

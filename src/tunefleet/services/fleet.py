@@ -7,7 +7,7 @@ start, a stop of the process or an outage, nobody is given up for time that the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 MAX_TICK_S: Final = 2.0
 """The longest time between two looks that counts as silence."""
@@ -47,6 +47,25 @@ class Presence:
 
 
 @dataclass(slots=True)
+class Agent:
+    """What is remembered of an agent between two polls.
+
+    Args:
+        owner: Whose it is.
+        about: What its headers said: hostname, platform, version.
+        leased: Whether it renews what it holds by heartbeats.
+        load: What its machine does, as it said last.
+        holding: The jobs that it said it holds, and those that it claimed since.
+    """
+
+    owner: str
+    about: tuple[str, ...] = ()
+    leased: bool = False
+    load: dict[str, Any] = field(default_factory=dict)
+    holding: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class _Watched:
     renewals: int
     silence_s: float = 0.0
@@ -59,6 +78,8 @@ class Fleet:
     presences: dict[str, Presence] = field(default_factory=dict)
     seen_at: dict[str, float] = field(default_factory=dict)
     """Worker id → wall-clock time, not yet stored."""
+    agents: dict[str, Agent] = field(default_factory=dict)
+    """The workers that poll."""
     _watched: dict[str, _Watched] = field(default_factory=dict)
     _ages: dict[str, float] = field(default_factory=dict)
     _looked_at: float | None = None
@@ -72,6 +93,7 @@ class Fleet:
     def forget(self, worker_id: str) -> None:
         """Forget a worker that was removed."""
         self.presences.pop(worker_id, None)
+        self.agents.pop(worker_id, None)
         self._watched.pop(worker_id, None)
         self.seen_at.pop(worker_id, None)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 MAX_TOPICS: Final = 4096
@@ -68,6 +68,26 @@ class Signals:
         finally:
             self._forget(topic, waiter)
         return self.version(topic)
+
+    async def wait_any(self, since: Mapping[str, int], timeout_s: float) -> None:
+        """Wait until one of several topics has a newer version than the caller knows, or the time is over.
+
+        Args:
+            since: Topic → the version that the caller knows.
+            timeout_s: How long.
+        """
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._closed or any(self.version(topic) != known for topic, known in since.items()):
+                return
+            waiter: asyncio.Future[None] = loop.create_future()
+            for topic in since:
+                self._waiters.setdefault(topic, set()).add(waiter)
+        try:
+            await asyncio.wait((waiter,), timeout=max(0.0, timeout_s))
+        finally:
+            for topic in since:
+                self._forget(topic, waiter)
 
     def close(self) -> None:
         """Wake everybody, for good."""

@@ -11,6 +11,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import cancelling, endings
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
+from tunefleet.services.training import agents
 from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, attempts, events, keys, queue, tasks, workers
 from tunefleet.store.attempts import OpenRow
@@ -82,7 +83,9 @@ def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
     silent = core.fleet.watch([row.id for row in look.workers if row.status == "online"], elapsed_s)
     ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], elapsed_s)
     found = _Findings(expired=look.expired)
-    found.lost = [worker_id for worker_id, silence_s in silent.items() if silence_s >= lost_after_s]
+    found.lost = [
+        row.id for row in look.workers if silent.get(row.id, 0.0) >= agents.patience_s(row, lost_after_s)
+    ]
     gone = set(found.lost)
     for row in look.open:
         if row.worker_id in gone:
@@ -128,6 +131,7 @@ def _lose(connection: Connection, worker_id: str, now: float) -> None:
         elif task.on_lost == "replace" or task.desired == "cancel":
             ended.append((row, TaskReason.WORKER_LOST, f"The worker {worker_id} does not answer."))
     endings.end(connection, ended, now)
+    agents.give_up(connection, worker_id, now)
 
 
 def _expire(connection: Connection, now: float) -> None:

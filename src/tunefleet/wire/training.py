@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import AliasChoices, ConfigDict, Field
 
 from tunefleet.wire.base import Message
-from tunefleet.wire.link import Capabilities
+from tunefleet.wire.link import Capabilities, ResumeFrom
 
 
 class JobState(StrEnum):
@@ -162,6 +162,8 @@ class PolledJob(Message):
     spec: dict[str, Any] | None = None
     inputs: dict[str, dict[str, str]] = Field(default_factory=dict)
     attempt: int | None = None
+    resume: ResumeFrom | None = None
+    """Ours: where it goes on, if it has run before."""
 
 
 class AgentCommand(Message):

@@ -29,7 +29,7 @@ from tunefleet.wire.training_api import (
     StatusStored,
 )
 
-router = APIRouter(prefix="/api/training", tags=["training"], route_class=TrainingRoute)
+router = APIRouter(tags=["training"], route_class=TrainingRoute)
 
 Offset = Annotated[int, Query(ge=0, le=2**31)]
 

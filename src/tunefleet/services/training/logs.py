@@ -11,6 +11,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.scrub import scrub_bytes
 from tunefleet.services.tasks import find
+from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.store import Connection, logs, training, wake
 from tunefleet.wire.training import LogLines
@@ -28,6 +29,7 @@ async def report(core: Core, who: AttemptActor, body: LogLines) -> LogsStored:
         OffsetConflict: If lines before them are missing; it carries the number to go on from.
         ConflictError: If the job is no longer held with this token.
     """
+    await agents.touch(core, who)
     return await core.write(partial(_store, who=who, body=body, now=core.clock.wall()))
 
 

@@ -11,6 +11,7 @@ import orjson
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.tasks import find
+from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.services.training import points as translate
 from tunefleet.store import Connection, journal, training, wake
@@ -29,6 +30,7 @@ async def report(core: Core, who: AttemptActor, reported: Sequence[MetricPoint])
     Raises:
         ConflictError: If the job is no longer held with this token.
     """
+    await agents.touch(core, who)
     await core.write(partial(_store, who=who, reported=reported, now=core.clock.wall()))
     return Done(count=len(reported))
 

@@ -13,7 +13,7 @@ from tunefleet.services import uplink
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.ids import attempt_token
-from tunefleet.services.training import failure
+from tunefleet.services.training import agents, failure
 from tunefleet.services.training import held as holding
 from tunefleet.services.training.held import Held
 from tunefleet.services.training.words import state_of
@@ -38,6 +38,7 @@ async def report(core: Core, who: AttemptActor, patch: StatusPatch) -> StatusSto
         InputError: If it is no state that a job may report.
         ConflictError: If the job cannot come to that state from the one it is in; both are named.
     """
+    await agents.touch(core, who)
     now = core.clock.wall()
     status = await core.write(partial(_store, who=who, patch=patch, core=core, now=now))
     return StatusStored(status=state_of(status), updated_at=moment(now))

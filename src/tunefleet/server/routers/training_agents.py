@@ -1,0 +1,78 @@
+"""The poll half of the training-agent protocol: agents behind NAT fetch their jobs, and what those are asked for."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+
+from tunefleet.server import bodies
+from tunefleet.server.auth import AgentKey, CoreDep, Member, Reader
+from tunefleet.server.training_errors import TrainingRoute
+from tunefleet.services.training import agents, polling
+from tunefleet.services.training.agents import Introduction
+from tunefleet.wire.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
+from tunefleet.wire.training_api import AgentList, AgentRemoved, AgentReply
+
+router = APIRouter(tags=["training"], route_class=TrainingRoute)
+
+_Text = Annotated[str | None, Header(max_length=200)]
+
+
+def _introduction(
+    x_agent_id: Annotated[str, Header(min_length=10, max_length=128, description="Such as `agent_0123456789abcdef`.")],
+    x_agent_hostname: _Text = None,
+    x_agent_platform: _Text = None,
+    x_agent_version: _Text = None,
+) -> Introduction:
+    return Introduction(x_agent_id, x_agent_hostname, x_agent_platform, x_agent_version)
+
+
+Who = Annotated[Introduction, Depends(_introduction)]
+Wait = Annotated[float | None, Query(ge=0, le=600, description="Ours: how long the call may be held.")]
+
+
+@router.get("/agent/poll")
+async def poll(
+    core: CoreDep,
+    key: AgentKey,
+    who: Who,
+    wait_s: Wait = None,
+    x_poll_wait: Annotated[float | None, Header(ge=0, le=600, description="Ours: as `wait_s`.")] = None,
+    x_agent_want: Annotated[int, Header(ge=0, le=10_000, description="Ours: room for so many jobs.")] = 1,
+) -> PollReply:
+    """Ask for a job to claim, and for what the agent's jobs are asked for; may be held open until there is something.
+
+    An agent gets jobs of its key's owner; with the fleet's own worker key, or an admin's, everybody's.
+    """
+    return await polling.poll(core, key, who, wait_s=wait_s or x_poll_wait or 0.0, want=x_agent_want)
+
+
+@router.post("/agent/claim/{task_id}")
+async def claim(core: CoreDep, key: AgentKey, who: Who, task_id: str) -> ClaimReply:
+    """Take a job; of several agents one gets it, the others are answered 409 `ALREADY_CLAIMED`."""
+    return await polling.claim(core, key, who, task_id)
+
+
+@router.post("/agent/heartbeat", openapi_extra=bodies.documented(bodies.json_of(Heartbeat)))
+async def heartbeat(request: Request, core: CoreDep, key: AgentKey, who: Who) -> HeartbeatReply:
+    """Renew the lease of what the agent holds (ours; the document's agents do without)."""
+    return await polling.heartbeat(core, key, who, await bodies.read(request, Heartbeat))
+
+
+@router.get("/agents")
+async def list_agents(core: CoreDep, who: Reader) -> AgentList:
+    """List one's own agents; everybody's for an admin or viewer."""
+    return await agents.list_(core, who)
+
+
+@router.get("/agents/{agent_id}")
+async def get_agent(core: CoreDep, who: Reader, agent_id: str) -> AgentReply:
+    """Show an agent, and how many jobs it has had."""
+    return await agents.get(core, who, agent_id)
+
+
+@router.delete("/agents/{agent_id}")
+async def remove_agent(core: CoreDep, who: Member, agent_id: str) -> AgentRemoved:
+    """Forget an agent; 409 if it is online and has jobs."""
+    return await agents.remove(core, who, agent_id)

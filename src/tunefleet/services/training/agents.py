@@ -1,0 +1,267 @@
+"""Agents: workers that poll for themselves. Who they are, whether they are there, and forgetting them.
+
+Nothing is pushed to an agent. One that sends heartbeats has a lease like any worker; of one that knows the document's
+calls only, polls and reports are the signs of life, so that it is given up much later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services import endings, resuming, roster
+from tunefleet.services.core import Core
+from tunefleet.services.fleet import Agent, Presence
+from tunefleet.services.identity import Actor, AttemptActor, may_read
+from tunefleet.services.training.held import EXTERNAL, TRAININGS
+from tunefleet.services.views import maybe_moment, moment
+from tunefleet.store import Connection, attempts, events, tasks, training, workers
+from tunefleet.store.events import Event
+from tunefleet.store.rows import TaskRow, WorkerRow
+from tunefleet.wire.link import Capabilities, ExecutorOffer
+from tunefleet.wire.training_api import AgentList, AgentRemoved, AgentReply, AgentView
+
+SESSION: Final = "agent"
+"""The session of every agent; a worker's is random."""
+_LEASED: Final = "leased"
+_POLLING: Final = "polling"
+SILENT_AGENT_S: Final = 900.0
+"""An agent without heartbeats that holds jobs is given up after so long without a poll or report."""
+ONLINE_S: Final = 60.0
+"""An agent that was heard of so lately is online."""
+SHARED_OWNER: Final = "worker"
+"""Owner of the fleet's own worker key, the one made at the first start: it takes everybody's jobs."""
+_MIN_ID: Final = 10
+_SLOTS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Introduction:
+    """What an agent's headers say of it."""
+
+    agent_id: str
+    hostname: str | None = None
+    platform: str | None = None
+    version: str | None = None
+
+    @property
+    def about(self) -> tuple[str, ...]:
+        """What may change from call to call."""
+        return (self.hostname or "", self.platform or "", self.version or "")
+
+
+def served_owner(actor: Actor) -> str | None:
+    """Return whose jobs an agent with this key may have; null for everybody's."""
+    shared = actor.role == "admin" or (actor.role == "worker" and actor.owner == SHARED_OWNER)
+    return None if shared else actor.owner
+
+
+async def present(
+    core: Core, actor: Actor, who: Introduction, capabilities: Capabilities | None = None, *, leased: bool = False
+) -> Presence:
+    """Count a sign of life of an agent; who is not known, or says something new of itself, is stored.
+
+    Raises:
+        InputError: If the id is none.
+        ForbiddenError: If it is somebody else's, or a worker's.
+    """
+    _check(who.agent_id)
+    known, presence = core.fleet.agents.get(who.agent_id), core.fleet.presences.get(who.agent_id)
+    news = known is None or presence is None or presence.lost or known.owner != actor.owner
+    news = news or known is None or known.about != who.about or (leased and not known.leased)
+    if news or capabilities is not None:
+        row = await core.write(
+            partial(_enrol, actor=actor, who=who, has=capabilities, leased=leased, now=core.clock.wall())
+        )
+        known = remember(core, row, who.about)
+        presence = core.fleet.presences[row.id]
+        presence.lost = False
+    assert presence is not None
+    assert known is not None
+    if known.leased and not presence.limits:
+        # It answers, so that a cancel is asked of it; and no slot is free for what would be pushed.
+        presence.limits = {"job": 0}
+    core.fleet.renew(who.agent_id, presence, core.clock.wall())
+    return presence
+
+
+def _check(agent_id: str) -> None:
+    if len(agent_id) < _MIN_ID or len(agent_id) > 128 or not agent_id.isprintable() or "/" in agent_id:
+        raise InputError("X-Agent-ID is missing or no agent id.", hint=f"It has {_MIN_ID} to 128 characters.")
+    if agent_id.startswith(EXTERNAL):
+        raise InputError(f"An agent id does not begin with {EXTERNAL}.")
+
+
+def remember(core: Core, row: WorkerRow, about: tuple[str, ...] | None = None) -> Agent:
+    """Take an agent's row into memory, after a start or a change."""
+    has = roster.capabilities(row.capabilities)
+    known = core.fleet.agents.get(row.id) or Agent(row.owner)
+    known.owner, known.leased = row.owner, row.state_id == _LEASED
+    known.about = about if about is not None else (has.hostname, has.platform, has.version)
+    core.fleet.agents[row.id] = known
+    before = core.fleet.presences.get(row.id)
+    if before is None or before.session != SESSION:
+        core.fleet.presences[row.id] = Presence(SESSION, lost=row.status != "online")
+    return known
+
+
+def _enrol(
+    connection: Connection, *, actor: Actor, who: Introduction, has: Capabilities | None, leased: bool, now: float
+) -> WorkerRow:
+    before = workers.get(connection, who.agent_id)
+    if before is not None:
+        refuse_stranger(actor, before)
+    if has is None and before is not None and before.state_id == _LEASED:
+        text = before.capabilities
+    else:
+        text = (has or _plain(who)).model_dump_json()
+    leased = leased or (before is not None and before.state_id == _LEASED)
+    row = WorkerRow(
+        id=who.agent_id, project=actor.project, owner=actor.owner, key_id=actor.key_id,
+        state_id=_LEASED if leased else _POLLING, session=SESSION, status="online", capabilities=text,
+        registered_at=before.registered_at if before else now, last_seen_at=now,
+    )  # fmt: skip
+    workers.put(connection, row)
+    if before is None or before.status != "online":
+        data = {"hostname": who.hostname or ""}
+        events.append(connection, [Event("worker.online", now, worker_id=row.id, data=data)])
+    return row
+
+
+def refuse_stranger(actor: Actor, row: WorkerRow) -> None:
+    """Refuse a key that is not of an agent's owner.
+
+    Raises:
+        ForbiddenError: If it is somebody else's, or the row is a worker's.
+    """
+    if row.session != SESSION:
+        raise ForbiddenError(f"{row.id} is the id of a worker.", hint="Give the agent an id of its own (AGENT_ID).")
+    if row.owner != actor.owner or row.project != actor.project:
+        raise ForbiddenError(f"The agent id {row.id} belongs to somebody else.", hint="Use another AGENT_ID.")
+
+
+def _plain(who: Introduction) -> Capabilities:
+    """Return what is known of a machine that says nothing of itself: it has nothing that a task could ask for."""
+    return Capabilities(
+        version=who.version or "",
+        hostname=who.hostname or who.agent_id,
+        executors=tuple(ExecutorOffer(kind=kind) for kind in TRAININGS),
+        slots={"job": _SLOTS},
+        cpu_count=0,
+        memory_total_bytes=0,
+        memory_free_bytes=0,
+        disk_free_bytes=0,
+        platform=who.platform or "",
+    )
+
+
+async def touch(core: Core, who: AttemptActor) -> None:
+    """Count the report of a job as a sign of life of the agent that runs it."""
+    if who.worker_id.startswith(EXTERNAL):
+        return
+    if who.worker_id not in core.fleet.agents:
+        row = await core.read(partial(workers.get, worker_id=who.worker_id))
+        if row is None or row.session != SESSION:
+            return
+        remember(core, row)
+    core.fleet.renew(who.worker_id, core.fleet.presences[who.worker_id], core.clock.wall())
+
+
+def patience_s(row: WorkerRow, lost_after_s: float) -> float:
+    """Return after how long a silence a worker is given up."""
+    return max(SILENT_AGENT_S, lost_after_s) if row.session == SESSION and row.state_id == _POLLING else lost_after_s
+
+
+def give_up(connection: Connection, worker_id: str, now: float) -> None:
+    """Put paused jobs that a lost agent was to go on with back into the queue."""
+    for row in training.paused_at(connection, worker_id):
+        if row.desired == "run" and row.generation > row.reached:
+            give_up_one(connection, row, now)
+
+
+def give_up_one(connection: Connection, row: TaskRow, now: float) -> None:
+    """Put a paused job back into the queue; it stays paused where nobody could go on with it."""
+    try:
+        resuming.requeue(connection, row, None, now)
+    except ConflictError as error:
+        # The next resume says so again.
+        tasks.desire(connection, row.id, "pause")
+        events.append(connection, [events.of_task(row, "task.message", now, {"message": error.message})])
+
+
+async def list_(core: Core, actor: Actor) -> AgentList:
+    """Return one's own agents; everybody's for an admin or viewer."""
+    may_read(actor)
+    rows = await core.read(workers.all_rows)
+    mine = [row for row in rows if row.session == SESSION and (actor.role != "member" or row.owner == actor.owner)]
+    return AgentList(agents=[_view(core, row) for row in mine], online_threshold_seconds=int(ONLINE_S))
+
+
+async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
+    """Return an agent, and how many jobs it has had.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    may_read(actor)
+
+    def operation(connection: Connection) -> tuple[WorkerRow, tuple[int, int, int]]:
+        return _find(connection, actor, agent_id), training.counts(connection, agent_id)
+
+    row, (total, completed, running) = await core.read(operation)
+    counted = {"total_jobs": total, "completed_jobs": completed, "running_jobs": running}
+    return AgentReply(agent=_view(core, row).model_copy(update=counted))
+
+
+async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
+    """Forget an agent; what it held is placed anew.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If it is online and holds jobs.
+    """
+
+    def operation(connection: Connection) -> None:
+        row = _find(connection, actor, agent_id)
+        if actor.role != "admin":
+            refuse_stranger(actor, row)
+        mine = list(attempts.open_of(connection, agent_id).values())
+        if mine and _view(core, row).is_online:
+            raise ConflictError(f"The agent {agent_id} is online and has jobs.", hint="Cancel them, or stop it first.")
+        now = core.clock.wall()
+        endings.end(connection, [(each, TaskReason.WORKER_LOST, "Its agent was removed.") for each in mine], now)
+        workers.remove(connection, agent_id)
+
+    await core.write(operation)
+    core.fleet.forget(agent_id)
+    return AgentRemoved(message=f"The agent {agent_id} is forgotten.")
+
+
+def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
+    row = workers.get(connection, agent_id)
+    visible = row is not None and row.session == SESSION and row.project == actor.project
+    if row is None or not visible or (actor.role == "member" and row.owner != actor.owner):
+        raise NotFoundError(f"There is no agent {agent_id}.")
+    return row
+
+
+def _view(core: Core, row: WorkerRow) -> AgentView:
+    has, known = roster.capabilities(row.capabilities), core.fleet.agents.get(row.id)
+    seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
+    online = row.status == "online" and seen_at is not None and core.clock.wall() - seen_at < ONLINE_S
+    return AgentView(
+        agent_id=row.id,
+        user_id=row.owner,
+        hostname=has.hostname or None,
+        platform=has.platform or None,
+        version=has.version or None,
+        status="online" if online else "offline",
+        is_online=online,
+        last_poll_at=maybe_moment(seen_at),
+        registered_at=moment(row.registered_at),
+        has_lease=row.state_id == _LEASED,
+        load=known.load if known else {},
+    )

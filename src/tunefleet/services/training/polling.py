@@ -1,0 +1,323 @@
+"""Poll, claim and heartbeat: the calls of agents, over the same offers, tokens and wishes as the link's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Final
+
+import orjson
+
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.services import link, orders, resuming, uplink
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor
+from tunefleet.services.ids import attempt_token, new_ordered_id
+from tunefleet.services.training import agents, offers
+from tunefleet.services.training.agents import Introduction
+from tunefleet.services.training.held import EXTERNAL, TRAININGS
+from tunefleet.store import Connection, attempts, tasks, training, wake, workers
+from tunefleet.store.rows import AttemptRow, TaskRow, WorkerRow
+from tunefleet.store.task_moves import Move, switch
+from tunefleet.wire.link import CommandOutcome, pause_id
+from tunefleet.wire.training import (
+    AgentCommand,
+    AgentOutcome,
+    ClaimReply,
+    Heartbeat,
+    HeartbeatReply,
+    PolledJob,
+    PollReply,
+)
+
+POLL_INTERVAL_S: Final = 10
+
+
+class JobNotFound(NotFoundError):
+    """There is no such job to claim."""
+
+    protocol_code: ClassVar[str] = "JOB_NOT_FOUND"
+
+
+class AccessDenied(ForbiddenError):
+    """The job is somebody else's."""
+
+    protocol_code: ClassVar[str] = "ACCESS_DENIED"
+
+
+class AlreadyClaimed(ConflictError):
+    """Another agent has the job."""
+
+    protocol_code: ClassVar[str] = "ALREADY_CLAIMED"
+
+
+class InvalidStatus(ConflictError):
+    """The job does not wait, or not for this agent."""
+
+    protocol_code: ClassVar[str] = "INVALID_STATUS"
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    """What there is for an agent."""
+
+    job: PolledJob | None
+    commands: tuple[AgentCommand, ...]
+    drop: tuple[str, ...]
+
+    @property
+    def keys(self) -> set[str]:
+        """Its parts by name."""
+        job = {f"job:{self.job.id}:{self.job.attempt}"} if self.job else set()
+        return job | {f"command:{each.command_id}" for each in self.commands} | {f"drop:{id_}" for id_ in self.drop}
+
+
+async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0.0, want: int = 1) -> PollReply:
+    """Return a job that an agent may claim, and what its jobs are asked for; hold the call until there is something.
+
+    Args:
+        core: The server.
+        actor: The agent's key.
+        who: What its headers say.
+        wait_s: How long the call may be held.
+        want: How many jobs it has room for; 0 asks for commands only.
+
+    Raises:
+        InputError: If the agent id is none.
+        ForbiddenError: If it is somebody else's.
+    """
+    presence = await agents.present(core, actor, who)
+    presence.polls += 1
+    number, topic = presence.polls, uplink.topic(who.agent_id)
+    if number > 1:
+        core.signals.notify(topic)
+    began = core.clock.monotonic()
+    held_s = min(max(wait_s, 0.0), link.hold_s(core))
+    topics = (topic, "placement") if want > 0 else (topic,)
+    while True:
+        seen = {each: core.signals.version(each) for each in topics}
+        known = core.fleet.agents[who.agent_id]
+        look = partial(
+            _look, secret=core.secret, agent_id=who.agent_id, owner=agents.served_owner(actor), want=want > 0,
+            leased=known.leased, holding=frozenset(known.holding), now=core.clock.wall(),
+        )  # fmt: skip
+        news = await core.read(look)
+        now = core.clock.monotonic()
+        left_s = held_s - (now - began)
+        # What was said a moment ago and is not acted on yet is no reason to answer a held call again.
+        if left_s <= 0 or presence.worth_saying(news.keys, now) or core.signals.closed:
+            break
+        await core.signals.wait_any(seen, left_s)
+        if presence.polls != number or core.fleet.presences.get(who.agent_id) is not presence:
+            return PollReply(wait_s=held_s)
+    presence.note(news.keys, core.clock.monotonic())
+    core.fleet.renew(who.agent_id, presence, core.clock.wall())
+    return PollReply(
+        job=news.job,
+        poll_interval_seconds=POLL_INTERVAL_S,
+        message=None if news.job else "No job waits for this agent.",
+        wait_s=held_s or None,
+        commands=news.commands,
+        drop=news.drop,
+    )
+
+
+def _look(
+    connection: Connection,
+    *,
+    secret: bytes,
+    agent_id: str,
+    owner: str | None,
+    want: bool,
+    leased: bool,
+    holding: frozenset[str],
+    now: float,
+) -> _News:
+    row = workers.get(connection, agent_id)
+    task = None
+    if row is not None and want:
+        task = offers.first(connection, row, owner=owner, leased=leased, now=now)
+    return _News(
+        job=offers.polled(connection, task) if task is not None else None,
+        commands=tuple(_commands(connection, agent_id, secret)),
+        drop=_drop(connection, agent_id, holding),
+    )
+
+
+def _commands(connection: Connection, agent_id: str, secret: bytes) -> Iterable[AgentCommand]:
+    mine = attempts.open_of(connection, agent_id)
+    jobs = {attempt_token(secret, row.id): row.task_id for row in mine.values()}
+    for command in orders.sendable(connection, agent_id, mine, secret):
+        yield AgentCommand(
+            command_id=command.command_id, command=command.command, job_id=jobs.get(command.token), data=command.data
+        )
+    for attempt_id, action, generation in attempts.desired(connection, agent_id):
+        attempt = mine[attempt_id]
+        if action in {"pause", "cancel"}:
+            id_ = _wish_id(action, attempt.task_id, attempt.number, generation)
+            yield AgentCommand(command_id=id_, command=action, job_id=attempt.task_id)
+    for row in training.paused_at(connection, agent_id):
+        if row.desired == "run" and row.generation > row.reached:
+            id_ = _wish_id("resume", row.id, row.attempts, row.generation)
+            yield AgentCommand(command_id=id_, command="resume", job_id=row.id)
+
+
+def _wish_id(action: str, task_id: str, attempt: int, generation: int) -> str:
+    if action == "pause":
+        return pause_id(task_id, attempt, generation)
+    return f"{action}-{task_id}-{attempt}-{generation}"
+
+
+def _drop(connection: Connection, agent_id: str, holding: Iterable[str]) -> tuple[str, ...]:
+    """Return which jobs an agent must end: those of theirs that are void, or that were paused and went elsewhere."""
+    held = sorted(holding)
+    rows = tasks.by_ids(connection, held)
+    return tuple(id_ for id_ in held if id_ not in rows or _gone(connection, agent_id, rows[id_]))
+
+
+def _gone(connection: Connection, agent_id: str, row: TaskRow) -> bool:
+    mine = [attempt for attempt in attempts.of_task(connection, row) if attempt.worker_id == agent_id]
+    if not mine:
+        # It may report for a job that was registered for it; that one has no lease.
+        return not (row.worker_id or "").startswith(EXTERNAL)
+    last = mine[-1]
+    if last.state == "void":
+        return True
+    left = last.state == "finished" and last.reason == TaskReason.PAUSED.value
+    return left and not (row.status == TaskStatus.PAUSED and row.attempt_id == last.id)
+
+
+async def claim(core: Core, actor: Actor, who: Introduction, job_id: str) -> ClaimReply:
+    """Take a job: it is offered and accepted in one operation, so that one of two agents gets it.
+
+    A repeated claim of the agent that has it returns the same token.
+
+    Raises:
+        JobNotFound: If there is no such job.
+        AccessDenied: If it is somebody else's.
+        AlreadyClaimed: If another agent or worker has it.
+        InvalidStatus: If it does not wait, or this agent cannot run it.
+    """
+    await agents.present(core, actor, who)
+    known = core.fleet.agents[who.agent_id]
+    attempt_id, job = await core.write(
+        partial(_claim, actor=actor, agent_id=who.agent_id, job_id=job_id, leased=known.leased, now=core.clock.wall())
+    )
+    known.holding.add(job.id)
+    return ClaimReply(job_token=attempt_token(core.secret, attempt_id), job=job)
+
+
+def _claim(
+    connection: Connection, *, actor: Actor, agent_id: str, job_id: str, leased: bool, now: float
+) -> tuple[str, PolledJob]:
+    row = tasks.by_ids(connection, [job_id], lock=True).get(job_id)
+    agent = workers.get(connection, agent_id)
+    if row is None or agent is None or row.project != actor.project or row.kind not in TRAININGS:
+        raise JobNotFound(f"There is no job {job_id}.")
+    owner = agents.served_owner(actor)
+    if owner is not None and row.owner != owner:
+        raise AccessDenied(f"The job {job_id} belongs to somebody else.")
+    if row.worker_id == agent_id and row.attempt_id and row.status in {TaskStatus.RUNNING, TaskStatus.DISPATCHED}:
+        return row.attempt_id, offers.polled(connection, row, attempt=row.attempts)
+    _refuse(connection, agent, row, leased=leased, now=now)
+    job = offers.polled(connection, row)
+    return _take(connection, agent, row, now).id, job
+
+
+def _refuse(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool, now: float) -> None:
+    if row.status in {TaskStatus.DISPATCHED, TaskStatus.RUNNING, TaskStatus.PAUSED}:
+        raise AlreadyClaimed(f"The job {row.id} is {row.status} at {row.worker_id}.")
+    if row.status != TaskStatus.QUEUED:
+        raise InvalidStatus(f"The job {row.id} is {row.status}.")
+    if row.ready_at > now:
+        raise InvalidStatus(f"The job {row.id} waits {row.ready_at - now:.0f} s more before it is tried again.")
+    why = offers.suits(connection, agent, row, leased=leased, now=now)
+    if why is not None:
+        raise InvalidStatus(f"The job {row.id} is not for this agent: {why}")
+
+
+def _take(connection: Connection, agent: WorkerRow, row: TaskRow, now: float) -> AttemptRow:
+    number = row.attempts + 1
+    attempt = AttemptRow(
+        new_ordered_id("att"), row.id, row.seq, number, agent.id, row.kind, row.slot_class, row.requirement_key,
+        "accepted", None, None, now, now, None,
+    )  # fmt: skip
+    attempts.insert_all(connection, [attempt])
+    offered = {
+        "attempt_id": attempt.id, "attempts": number, "worker_id": agent.id, "desired": "run", "generation": 0,
+        "reached": 0, "ready_at": 0.0,
+    }  # fmt: skip
+    told = {"attempt": number}
+    row = switch(connection, [Move(row, TaskReason.OFFERED, changes=offered, data=told)], now)[0]
+    started = {"started_at": now, "queue_deadline": None, "error": None}
+    switch(connection, [Move(row, TaskReason.STARTED, changes=started, data=told)], now)
+    resuming.taken(connection, [attempt])
+    return attempt
+
+
+async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat) -> HeartbeatReply:
+    """Renew the lease of what an agent holds, take its outcomes, and say what its jobs are asked for.
+
+    Raises:
+        InputError: If the agent id is none.
+        ForbiddenError: If it is somebody else's.
+    """
+    presence = await agents.present(core, actor, who, beat.capabilities, leased=True)
+    known = core.fleet.agents[who.agent_id]
+    known.holding, known.load = set(beat.holding), beat.load
+    if beat.outcomes:
+        await core.write(partial(_take_outcomes, agent_id=who.agent_id, outcomes=beat.outcomes, now=core.clock.wall()))
+    look = partial(
+        _look, secret=core.secret, agent_id=who.agent_id, owner=None, want=False, leased=True,
+        holding=frozenset(beat.holding), now=core.clock.wall(),
+    )  # fmt: skip
+    news = await core.read(look)
+    presence.note(news.keys | {key for key in presence.said if key.startswith("job:")}, core.clock.monotonic())
+    return HeartbeatReply(
+        lease_s=core.settings.lost_after_s,
+        commands=news.commands,
+        drop=news.drop,
+        outcomes=tuple(outcome.command_id for outcome in beat.outcomes),
+    )
+
+
+def _take_outcomes(connection: Connection, *, agent_id: str, outcomes: tuple[AgentOutcome, ...], now: float) -> None:
+    mine = attempts.open_of(connection, agent_id)
+    rows = attempts.tasks_of(connection, agent_id)
+    _reach(connection, agent_id, {outcome.command_id for outcome in outcomes}, mine)
+    _refused_resumes(connection, agent_id, outcomes, now)
+    orders.take_outcomes(connection, [_outcome(each) for each in outcomes], agent_id, mine, rows, now)
+    wake(connection, uplink.topic(agent_id))
+
+
+def _reach(connection: Connection, agent_id: str, said: set[str], mine: dict[str, AttemptRow]) -> None:
+    """Note which wishes an agent has heard; a resume is reached when the job runs."""
+    tasks.set_reached(
+        connection,
+        [
+            (mine[attempt_id].task_id, generation)
+            for attempt_id, action, generation in attempts.desired(connection, agent_id)
+            if _wish_id(action, mine[attempt_id].task_id, mine[attempt_id].number, generation) in said
+        ],
+    )
+
+
+def _refused_resumes(connection: Connection, agent_id: str, outcomes: tuple[AgentOutcome, ...], now: float) -> None:
+    """Put a job that its agent cannot go on with back into the queue, if that can be; it stays paused otherwise."""
+    failed = {outcome.command_id for outcome in outcomes if outcome.state == "failed"}
+    for row in training.paused_at(connection, agent_id):
+        wish = _wish_id("resume", row.id, row.attempts, row.generation)
+        if row.desired == "run" and row.generation > row.reached and wish in failed:
+            agents.give_up_one(connection, row, now)
+
+
+def _outcome(said: AgentOutcome) -> CommandOutcome:
+    message = said.message
+    if said.data:
+        found = orjson.dumps(said.data).decode()
+        message = found if message is None else f"{message} {found}"
+    return CommandOutcome(
+        command_id=said.command_id, state=said.state, step=said.step, message=message, checkpoint=said.checkpoint
+    )
