@@ -224,6 +224,11 @@ class AgentSettings(ProcessSettings):
         """Where the agent's made-up name is kept."""
         return self.home_dir / "agent_id"
 
+    @property
+    def env_file(self) -> Path:
+        """Settings of the installed agent, `NAME=value` a line; the environment and `.env` come before it."""
+        return self.home_dir / "agent.env"
+
 
 def load(cls: type[S], **overrides: Any) -> S:
     """Build the settings of a process from its environment and explicit overrides.
@@ -241,6 +246,19 @@ def load(cls: type[S], **overrides: Any) -> S:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}={e['input']!r}: {e['msg']}" for e in error.errors())
         raise MachineError(f"A setting cannot be used: {faults}.", hint="Mend the variable or the option.") from None
+
+
+def load_agent(**overrides: Any) -> AgentSettings:
+    """Build the agent's settings: environment, then `.env`, then `agent.env` in `TUNEFLEET_HOME`.
+
+    Args:
+        overrides: Values by field name; `None` means "not given".
+
+    Raises:
+        MachineError: If a value is unusable.
+    """
+    files = (load(ProcessSettings).home_dir / "agent.env", ".env")  # of two files the later one counts
+    return load(AgentSettings, _env_file=files, **overrides)
 
 
 def inherited_environment(*drop: str) -> dict[str, str]:

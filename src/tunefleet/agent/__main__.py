@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from tunefleet.agent.logs import set_up
 from tunefleet.agent.main import run
 from tunefleet.errors import TunefleetError
-from tunefleet.settings import AgentSettings, load
+from tunefleet.settings import load_agent
 
 
 def main() -> int:
@@ -17,12 +18,15 @@ def main() -> int:
         0 after a clean stop, 1 if it cannot work; the reason is on standard error in one sentence.
     """
     try:
-        settings = load(AgentSettings)
+        settings = load_agent()
         set_up(settings)
-        run(settings)
+        again = run(settings)
     except TunefleetError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
+    if again:
+        # The same process, so that whoever started it keeps it; jobs have processes of their own.
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     return 0
 
 

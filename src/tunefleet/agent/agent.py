@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from tunefleet.agent import views
+from tunefleet.agent import admission, views
 from tunefleet.agent.book import JobBook
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.translate import Defaults
+from tunefleet.jobs.sysinfo import SystemReader
 from tunefleet.settings import AgentSettings
 
 
@@ -25,6 +26,7 @@ class Agent:
         self.settings = settings
         self.book = book
         self.gpus = gpus
+        self.system = SystemReader(settings.checkpoints_dir.expanduser())
         self.stopping = threading.Event()
 
     def open(self) -> None:
@@ -47,12 +49,17 @@ class Agent:
             logging_steps=settings.metrics_interval_steps,
             mixed_precision=settings.mixed_precision,
             gpu=self.gpus.info()["device_count"] > 0,
-            bf16=True,
+            bf16=self.gpus.has_bf16,
             allow_code=settings.allow_code,
         )
 
     def admit(self, record: AgentRecord) -> None:
-        """Refuse a job that could never run here."""
+        """Refuse a job that could never run here.
+
+        Raises:
+            InputError: If it needs more GPU memory than a training may take.
+        """
+        admission.admit(record.spec, self.gpus.limit_bytes(), self.settings.gpu_memory_fraction)
 
     def status(self, job_id: str) -> views.JobStatusView:
         """Return how a job stands.

@@ -5,15 +5,17 @@ from __future__ import annotations
 from fastapi import Depends, FastAPI
 
 import tunefleet
-from tunefleet.agent import auth, problems, routes_jobs, routes_reports
+from tunefleet.agent import auth, problems, routes_jobs, routes_reports, routes_self
 from tunefleet.agent.agent import Agent
+from tunefleet.agent.verbs import Verbs
 
 
-def create_app(agent: Agent) -> FastAPI:
+def create_app(agent: Agent, verbs: Verbs) -> FastAPI:
     """Make the app.
 
     Args:
         agent: What the routes work on; the caller closes it.
+        verbs: What the agent can be told about itself.
     """
     app = FastAPI(
         title="Tunefleet agent",
@@ -25,8 +27,9 @@ def create_app(agent: Agent) -> FastAPI:
     )
     key = agent.settings.key
     app.state.agent = agent
+    app.state.verbs = verbs
     app.state.key = key.get_secret_value() if key is not None else None
-    for module in (routes_jobs, routes_reports):
+    for module in (routes_jobs, routes_reports, routes_self):
         app.include_router(module.router)
     problems.install(app)
     return app

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from tunefleet.agent import records
 from tunefleet.agent.job import AgentJob
@@ -16,6 +16,7 @@ from tunefleet.agent.reporter import Reporter
 from tunefleet.agent.running import JobRun
 from tunefleet.agent.site import Site
 from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.executors.base import JobExecutor
 from tunefleet.wire.training import JobState
 
 logger = logging.getLogger(__name__)
@@ -87,6 +88,45 @@ class JobBook:
             job.note()
             logger.info("job(%s) %r is queued.", record.job_id, record.name)
         return job
+
+    def renew(self, record: AgentRecord) -> AgentJob:
+        """Take a job again that the backend gives again: its folder, and so its checkpoints, are here.
+
+        One that still runs goes on, with the new token.
+        """
+        job = self.find(record.job_id)
+        fresh: dict[str, Any] = {
+            "token": record.token,
+            "attempt": record.attempt,
+            "told": None,
+            "muted": None,
+            "refused": {},
+        }
+        if job.record.state is not JobState.RUNNING:
+            fresh |= {"state": record.state, "error": record.error, "completed_at": record.completed_at, "wish": None}
+            fresh |= {"spec": record.spec or job.record.spec, "order": record.order, "launch": None}
+        self._stop_report(job)
+        job.note(**fresh)
+        return job
+
+    def drop(self, job_id: str) -> None:
+        """End a job that is another agent's by now; nothing more is told of it.
+
+        Raises:
+            NotFoundError: If it is not here.
+        """
+        job = self.find(job_id)
+        if job.record.muted is None:
+            logger.info("job(%s) is not this agent's any more; it ends.", job_id)
+            job.note(muted="The backend has given the job to another agent.")
+        if job.record.state is not JobState.PAUSED and not job.record.state.final and job.record.wish != "cancel":
+            job.ask_cancel()
+
+    def _stop_report(self, job: AgentJob) -> None:
+        reporter = self._reporters.pop(job.job_id, None)
+        if reporter is not None:
+            reporter.stop()
+            reporter.join(10.0)
 
     def find(self, job_id: str) -> AgentJob:
         """Return a job.
@@ -192,4 +232,18 @@ class JobBook:
         return load
 
     def _deliverer(self, job: AgentJob) -> Callable[[], None] | None:
-        return None
+        """Return what uploads the job's outputs, for a job that our own server gave; others take no files."""
+        executor = self.site.registry.find(job.record.kind)
+        if not job.record.delivers or not isinstance(executor, JobExecutor):
+            return None
+        record = job.record
+
+        def deliver() -> None:
+            outputs = [(output.name, output.kind, output.path) for output in executor.outputs(job.folder)]
+            client = self.site.backend(record.backend or "", record.token or "")
+            try:
+                client.deliver(job.job_id, outputs)
+            finally:
+                client.close()
+
+        return deliver

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import logging
+import re
+import subprocess
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from tunefleet.errors import InputError, MachineError
+from tunefleet.jobs import gpus as ledger
+from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
 from tunefleet.settings import AgentSettings
+from tunefleet.spec import load_task_spec
 
 logger = logging.getLogger(__name__)
 
 GIB: Final = 1 << 30
 CPU: Final = {"name": "CPU", "total_memory_gb": 0.0, "cuda_version": "N/A", "device_count": 0}
+_BF16: Final = re.compile(
+    r"A\d|H\d|L\d|B\d|RTX (?:[3-9]0|A|PRO|[2-9]000 Ada)|GH|GB|Ada|Blackwell|Hopper", re.IGNORECASE
+)
 
 
 class Gpus:
@@ -20,28 +29,111 @@ class Gpus:
 
     Args:
         settings: Which may be used, and how often to look.
+        read: Asks the driver.
     """
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, *, read: Callable[[], Sequence[GpuFigures]] = read_gpus) -> None:
         self._settings = settings
-        self._devices: tuple[Any, ...] = ()
+        self._read = read
+        self._devices: tuple[GpuFigures, ...] = ()
+        self._cuda: str | None = None
         self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpu-load", daemon=True)
 
     def start(self) -> None:
-        """Look once, then go on looking in the background."""
+        """Look once, then go on looking in the background if there is anything to see."""
+        self.look()
+        if self._devices:
+            self._cuda = _cuda_version()
+            self._thread.start()
 
     def stop(self) -> None:
         """End the looking."""
         self._stopping.set()
 
+    def look(self) -> None:
+        """Ask the driver."""
+        self._devices = _visible(self._read(), self._settings.visible_gpus)
+
+    @property
+    def devices(self) -> tuple[GpuFigures, ...]:
+        """The devices that the agent may use, as they were seen last."""
+        return self._devices
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether every device multiplies bfloat16, by its product's name."""
+        return all(_BF16.search(gpu.name) for gpu in self._devices)
+
     def info(self) -> dict[str, Any]:
         """Return what `GET /health` says of them."""
-        return dict(CPU)
+        if not self._devices:
+            return dict(CPU)
+        first = self._devices[0]
+        return {
+            "name": first.name,
+            "total_memory_gb": round((first.memory_total_bytes or 0) / GIB, 2),
+            "cuda_version": self._cuda or "N/A",
+            "device_count": len(self._devices),
+        }
 
     def load(self, uuid: str) -> float | None:
-        """Return a device's utilisation in percent, as it was seen last."""
-        return None
+        """Return a device's utilisation in percent, as it was seen last; None if that is unknown."""
+        return next((gpu.utilisation_percent for gpu in self._devices if gpu.uuid == uuid), None)
+
+    def limit_bytes(self) -> int | None:
+        """Return how much memory a training may take on the largest device; None without one."""
+        sizes = [gpu.memory_total_bytes for gpu in self._devices if gpu.memory_total_bytes]
+        return int(max(sizes) * self._settings.gpu_memory_fraction) if sizes else None
 
     def choose(self, spec: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the UUIDs of the GPUs for a job."""
-        return ()
+        """Return the UUIDs of the GPUs for a job; none on a machine without, or if the job wants none.
+
+        Raises:
+            InputError: If this machine does not have as many.
+            MachineError: If they are in use by others just now.
+        """
+        if not self._devices:
+            return ()
+        wanted = load_task_spec(spec).resources.hardware.gpu
+        count = 1 if wanted is None else wanted.count
+        if count > len(self._devices):
+            raise InputError(f"The job wants {count} GPUs, and this machine has {len(self._devices)}.")
+        folder = ledger.ledger_dir(self._settings.endpoints_dir)
+        free = [gpu for gpu in self._devices if ledger.holder(folder, gpu.uuid) is None]
+        if len(free) < count:
+            held = ", ".join(f"{gpu.name} by {ledger.holder(folder, gpu.uuid)}" for gpu in self._devices)
+            raise MachineError(f"No GPU is free for the job ({held}).", hint="It waits until one is.")
+        # The ones with the most free memory: somebody outside may use the others.
+        best = sorted(free, key=lambda gpu: gpu.memory_free_bytes or 0, reverse=True)
+        return tuple(gpu.uuid for gpu in best[:count])
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._settings.gpu_interval_s):
+            self.look()
+
+
+def _visible(found: Sequence[GpuFigures], visible: str | None) -> tuple[GpuFigures, ...]:
+    """Apply `CUDA_VISIBLE_DEVICES`: indices or UUID prefixes, up to the first that does not exist."""
+    if visible is None:
+        return tuple(found)
+    chosen: list[GpuFigures] = []
+    for word in (part.strip() for part in visible.split(",")):
+        match = [
+            gpu for gpu in found if (str(gpu.index) == word if word.isdigit() else word and gpu.uuid.startswith(word))
+        ]
+        if len(match) != 1:
+            break
+        chosen += match
+    return tuple(chosen)
+
+
+def _cuda_version() -> str | None:
+    """Return the CUDA version that the driver supports, as `nvidia-smi` shows it."""
+    try:
+        answer = subprocess.run(["nvidia-smi"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.debug("nvidia-smi does not answer: %s", error)
+        return None
+    match = re.search(r"CUDA Version:\s*([\d.]+)", answer)
+    return match[1] if match else None

@@ -58,6 +58,7 @@ def from_poll(job: PolledJob, token: str, settings: AgentSettings, defaults: Def
         backend=settings.backend,
         token=token,
         polled=True,
+        delivers=True,
     )
 
 

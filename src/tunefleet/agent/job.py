@@ -58,6 +58,12 @@ class AgentJob:
         """Its id."""
         return self._record.job_id
 
+    @property
+    def told_all(self) -> bool:
+        """Whether the backend knows its end, or is not told any more."""
+        record = self._record
+        return record.muted is not None or (record.state.final and record.told is record.state)
+
     def note(self, **changes: object) -> AgentRecord:
         """Change the record, durably, and say so.
 
@@ -72,7 +78,7 @@ class AgentJob:
         self._on_change(self)
         return record
 
-    def ask_pause(self, command: str | None = None) -> None:
+    def ask_pause(self) -> None:
         """Ask for a checkpoint and the end of the process.
 
         Raises:
@@ -82,7 +88,7 @@ class AgentJob:
             if self._record.state is not JobState.RUNNING:
                 raise InputError(f"Job {self.job_id} is not running: it is {self._record.state}.")
             if self._record.wish is None:
-                self.note(wish="pause", wishes=self._record.wishes + 1, command=command)
+                self.note(wish="pause", wishes=self._record.wishes + 1)
 
     def ask_cancel(self) -> None:
         """Ask for its end; what it has saved stays.

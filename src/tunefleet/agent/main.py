@@ -7,17 +7,26 @@ import ipaddress
 import logging
 import signal
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import uvicorn
+from filelock import FileLock, Timeout
 
 import tunefleet
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.app import create_app
 from tunefleet.agent.book import JobBook
 from tunefleet.agent.gpus import Gpus
+from tunefleet.agent.identity import agent_id
+from tunefleet.agent.orders import Orders
+from tunefleet.agent.poller import Poller, client_for
+from tunefleet.agent.progress import ProgressLines
 from tunefleet.agent.site import Site
+from tunefleet.agent.verbs import Verbs
 from tunefleet.client.backend import JobClient
 from tunefleet.client.download import Downloader
 from tunefleet.errors import MachineError
@@ -29,30 +38,81 @@ from tunefleet.settings import AgentSettings, inherited_environment
 logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 512
+_RESTART_S: Final = 1.0
 _PORTS: Final = (8000, 8001)
 _JOB_DEFAULTS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that spin while they wait take the core from the one they wait for."""
 
 
-def run(settings: AgentSettings) -> None:
-    """Run an agent until SIGTERM or SIGINT; call it from the main thread.
+def run(settings: AgentSettings) -> bool:
+    """Run an agent until SIGTERM or SIGINT, or until it is told to restart; call it from the main thread.
+
+    Returns:
+        Whether the process is to start anew.
 
     Raises:
         MachineError: If it cannot listen, or its settings would let anybody in.
     """
     check(settings)
+    name = agent_id(settings)
     bound = bind(settings)
     try:
         agent = build(settings)
-        server = _Server(agent, bound)
-        agent.open()
-        try:
-            server.serve_until_signal()
-        finally:
-            agent.close()
+        with only_one(settings):
+            server = _Server(agent, bound)
+            agent.open()
+            ProgressLines(agent).start()
+            poller = _poller(agent, server.verbs, name)
+            if poller is not None:
+                poller.start()
+            try:
+                server.serve_until_signal()
+            finally:
+                going_on = len(agent.book.running())
+                if poller is not None:
+                    poller.stop()
+                agent.close()
     finally:
         bound.close()
-    logger.info("Stopped; %d jobs go on.", len(agent.book.running()))
+    logger.info("Stopped; %d jobs go on.", going_on)
+    return server.restart
+
+
+@contextmanager
+def only_one(settings: AgentSettings) -> Iterator[None]:
+    """Hold `CHECKPOINTS_DIR` for this process: two agents on it would run its jobs twice.
+
+    Raises:
+        MachineError: If another agent holds it.
+    """
+    path = settings.checkpoints_dir.expanduser() / ".agent" / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        # One that is just ending gets the time for it.
+        lock.acquire(timeout=10)
+    except Timeout:
+        raise MachineError(
+            f"Another agent works on {settings.checkpoints_dir}.", hint="Stop it, or set another CHECKPOINTS_DIR."
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _poller(agent: Agent, verbs: Verbs, name: str) -> Poller | None:
+    settings = agent.settings
+    backend, key = settings.backend, settings.api_key
+    if backend is None or key is None or not settings.poll_enabled:
+        why = "POLL_ENABLED is off" if not settings.poll_enabled else "API_KEY is not set"
+        logger.info("The backend is not polled: %s.", why if backend else "BACKEND_URL is none")
+        return None
+    due = threading.Event()
+    folder = settings.checkpoints_dir.expanduser() / ".agent"
+    orders = Orders(agent.book, verbs, folder, due.set)
+    logger.info("Polling %s for jobs as %s.", backend, name)
+    return Poller(agent, lambda: client_for(backend, key.get_secret_value(), name), orders, due)
 
 
 def check(settings: AgentSettings) -> None:
@@ -120,9 +180,11 @@ class _Server(uvicorn.Server):
     def __init__(self, agent: Agent, bound: socket.socket) -> None:
         self._agent = agent
         self._bound = bound
+        self.restart = False
+        self.verbs = Verbs(agent, self._ask_restart)
         super().__init__(
             uvicorn.Config(
-                create_app(agent),
+                create_app(agent, self.verbs),
                 loop="uvloop",
                 http="httptools",
                 ws="none",
@@ -133,6 +195,11 @@ class _Server(uvicorn.Server):
                 timeout_graceful_shutdown=3,
             )
         )
+
+    def _ask_restart(self) -> None:
+        self.restart = True
+        # The answer to whoever asked goes out first.
+        threading.Timer(_RESTART_S, setattr, (self, "should_exit", True)).start()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Release the streams, then end as uvicorn does."""

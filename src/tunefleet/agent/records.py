@@ -41,7 +41,7 @@ class AgentRecord(Message):
         muted: Why the backend is not told any more.
         refused: What the backend will never take: call and status → how often.
         polled: It was claimed from the backend.
-        command: The backend's command that the wish came from.
+        delivers: The backend is our own server, and takes the files that the job leaves.
     """
 
     job_id: str
@@ -72,7 +72,7 @@ class AgentRecord(Message):
     muted: str | None = None
     refused: dict[str, int] = Field(default_factory=dict)
     polled: bool = False
-    command: str | None = None
+    delivers: bool = False
 
     @property
     def pause_id(self) -> str:

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
 _GRACE_S: Final = 30.0
+_GPU_PAUSE_S: Final = 2.0
 _BOOT_SLACK_S: Final = 120.0
 _STATES: Final = {
     "completed": JobState.COMPLETED,
@@ -108,7 +109,7 @@ class JobRun:
             raise MachineError(reason)
         launch = new_launch_id()
         work = executor.job(_offer(job), launch=launch, inputs=record.inputs)
-        work = work.model_copy(update={"gpus": self._site.gpus(record.spec), "from_step": record.from_step})
+        work = work.model_copy(update={"gpus": self._gpus(), "from_step": record.from_step})
         work = work.model_copy(update={"env": self._environment(work)})
         self._heed_cancel()
         job.note(launch=launch, booted_at=psutil.boot_time())
@@ -119,6 +120,18 @@ class JobRun:
         job.note(from_step=None)
         self._say_warnings()
         return handle
+
+    def _gpus(self) -> tuple[str, ...]:
+        """Return the job's GPUs, once they are free."""
+        while True:
+            self._heed_cancel()
+            try:
+                return self._site.gpus(self._job.record.spec)
+            except MachineError as error:
+                if self._job.phase != "waiting for a GPU":
+                    logger.info("job(%s) waits: %s", self._job.job_id, error)
+                self._job.phase = "waiting for a GPU"
+            self._stopping.wait(_GPU_PAUSE_S)
 
     def _environment(self, work: Job) -> dict[str, str]:
         fraction = self._site.settings.gpu_memory_fraction

@@ -1,0 +1,163 @@
+"""The fixed things that an agent can be told about itself. There is no free shell.
+
+A backend may change how many jobs run and how often they report; not where the agent listens, whom it trusts, or
+which folders it reads.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.agent.agent import Agent
+from tunefleet.agent.capabilities import diagnose
+from tunefleet.errors import ConflictError, InputError, MachineError, TunefleetError
+from tunefleet.settings import AgentSettings, load_agent
+from tunefleet.wire.training import AgentCommand, AgentOutcome, AgentVerb
+
+logger = logging.getLogger(__name__)
+
+CHANGEABLE: Final[dict[str, str]] = {
+    "POLL_INTERVAL_SECONDS": "poll_interval_s",
+    "MAX_CONCURRENT_JOBS": "max_jobs",
+    "GPU_MEMORY_FRACTION": "gpu_memory_fraction",
+    "ENABLE_MIXED_PRECISION": "mixed_precision",
+    "CHECKPOINT_INTERVAL_STEPS": "checkpoint_interval_steps",
+    "METRICS_REPORT_INTERVAL_STEPS": "metrics_interval_steps",
+    "GPU_MONITORING_INTERVAL_SECONDS": "gpu_interval_s",
+    "HEARTBEAT_INTERVAL_SECONDS": "heartbeat_interval_s",
+    "LOG_LEVEL": "log_level",
+}
+"""Variable → field: what `update-config` may change."""
+_VERSION: Final = re.compile(r"\d+(\.\d+){0,3}([abrc.]+\d+)?")
+_PIP_S: Final = 600.0
+_LOG_LINES: Final = 200
+
+
+class Verbs:
+    """Carries out verbs.
+
+    Args:
+        agent: Of which agent.
+        restart: Ends the server so that the process starts anew.
+    """
+
+    def __init__(self, agent: Agent, restart: Callable[[], None]) -> None:
+        self._agent = agent
+        self._restart = restart
+
+    def __call__(self, command: AgentCommand) -> AgentOutcome:
+        """Carry out one verb.
+
+        Raises:
+            TunefleetError: If it cannot be done; the message is for the user.
+        """
+        match command.command:
+            case AgentVerb.RESTART:
+                self._restart()
+                data: dict[str, Any] = {}
+                message = "The agent starts anew; its jobs go on."
+            case AgentVerb.UPDATE_CONFIG:
+                message, data = self._update(command.data)
+            case AgentVerb.COLLECT_DIAGNOSTICS:
+                message, data = "Collected.", self._diagnose()
+            case AgentVerb.UPGRADE:
+                message, data = self._upgrade(command.data)
+            case _:
+                raise InputError(f"There is no verb {command.command}.", hint=f"There is {', '.join(AgentVerb)}.")
+        return AgentOutcome(command_id=command.command_id, state="applied", message=message, data=data)
+
+    def _update(self, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        wishes = data.get("settings", data)
+        if not isinstance(wishes, Mapping) or not wishes:
+            raise InputError("update-config takes settings, such as {'MAX_CONCURRENT_JOBS': 2}.")
+        if unknown := sorted(set(wishes) - CHANGEABLE.keys()):
+            raise InputError(
+                f"{', '.join(unknown)} cannot be changed by a command.", hint=f"Those can: {', '.join(CHANGEABLE)}."
+            )
+        wanted = load_agent(**{CHANGEABLE[name]: value for name, value in wishes.items()})
+        self._write(wanted, wishes)
+        self._restart()
+        return "Written; the agent starts anew, its jobs go on.", {"settings": dict(wishes)}
+
+    def _write(self, wanted: AgentSettings, wishes: Mapping[str, Any]) -> None:
+        path = wanted.env_file
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        kept = [line for line in before.splitlines() if line.partition("=")[0].strip() not in wishes]
+        write_private(path, "\n".join([*kept, *(f"{name}={value}" for name, value in wishes.items())]) + "\n")
+        try:
+            now = load_agent()
+            stuck = [name for name in wishes if getattr(now, CHANGEABLE[name]) != getattr(wanted, CHANGEABLE[name])]
+        except TunefleetError:
+            write_private(path, before)
+            raise
+        if stuck:
+            write_private(path, before)
+            raise ConflictError(
+                f"{', '.join(stuck)} comes from the agent's environment or its .env, which a command does not change.",
+                hint=f"Move it to {path}.",
+            )
+
+    def _diagnose(self) -> dict[str, Any]:
+        found = diagnose(self._agent)
+        log = self._agent.settings.logs_dir.expanduser() / "agent.log"
+        if log.exists():
+            found["log"] = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        # Through JSON: what it cannot hold (paths, moments) becomes text.
+        tidy: dict[str, Any] = json.loads(json.dumps(found, default=str))
+        return tidy
+
+    def _upgrade(self, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        command = upgrade_command(data.get("version"))
+        logger.info("Upgrading: %s", " ".join(command))
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise MachineError(f"pip could not be run: {error}.") from error
+        if done.returncode != 0:
+            words = (done.stderr or done.stdout).strip().splitlines()
+            raise MachineError(f"pip failed: {words[-1] if words else done.returncode}.")
+        self._restart()
+        return "Upgraded; the agent starts anew, its jobs go on.", {"output": done.stdout[-2000:]}
+
+
+def upgrade_command(version: object) -> list[str]:
+    """Return the command that upgrades this installation.
+
+    Args:
+        version: Which version; the newest if None.
+
+    Raises:
+        InputError: If it is no version.
+        ConflictError: If this is a source tree, which pip must not replace.
+    """
+    if version is not None and (not isinstance(version, str) or not _VERSION.fullmatch(version)):
+        raise InputError(f"{version!r} is no version.", hint="Write for example 1.2.3.")
+    if _is_source_tree():
+        raise ConflictError("This agent runs from a source tree.", hint="Update it there, then send restart.")
+    wanted = f"tunefleet=={version}" if version else "tunefleet"
+    return [sys.executable, "-m", "pip", "install", "--upgrade", "--no-input", wanted]
+
+
+def _is_source_tree() -> bool:
+    try:
+        text = distribution("tunefleet").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return True
+    return text is not None and bool(json.loads(text).get("dir_info", {}).get("editable"))
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner reads, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.partial")
+    part.touch(mode=0o600)
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
