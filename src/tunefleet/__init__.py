@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tunefleet.attach.loop import control as control
     from tunefleet.attach.trainer_control import TrainerControlCallback as TrainerControlCallback
     from tunefleet.client import AsyncClient as AsyncClient
     from tunefleet.client import Client as Client
 
     __version__: str
 
-__all__ = ["AsyncClient", "Client", "TrainerControlCallback", "__version__"]
+__all__ = ["AsyncClient", "Client", "TrainerControlCallback", "__version__", "control"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,4 +30,8 @@ def __getattr__(name: str) -> Any:
         from tunefleet.attach.trainer_control import TrainerControlCallback  # noqa: PLC0415
 
         return TrainerControlCallback
+    if name == "control":
+        from tunefleet.attach.loop import control  # noqa: PLC0415
+
+        return control
     raise AttributeError(f"module 'tunefleet' has no attribute {name!r}")

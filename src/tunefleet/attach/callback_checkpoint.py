@@ -120,7 +120,8 @@ class CheckpointCallback(TrainerCallback):
             self._board.durable(command_id, name)
         deleted: list[str] = []
         if self._retention:
-            keep = (*saved.keep, *kept_by_others(self._session.folder))
+            # By name too: in a folder of the user's, another run's checkpoint of a later step may look newer.
+            keep = (name, *saved.keep, *kept_by_others(self._session.folder))
             deleted = retain(checkpoint.path.parent, limit=self._limit, keep=keep)
         if deleted:
             logger.info("Deleted after %s: %s", name, ", ".join(deleted))

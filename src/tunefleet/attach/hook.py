@@ -6,23 +6,14 @@ newest whole checkpoint where the script names none. Whatever goes wrong here, t
 
 from __future__ import annotations
 
-import atexit
 import functools
-import itertools
 import logging
-import sys
-import traceback
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from . import trainings, world
-from .checkpoints import Checkpoint
+from . import stacks, trainings, world
+from .attached import AttachedRun
 from .files import read_json
-from .journal import JournalWriter
-from .quiet import QuietJournal
-from .session import JobSession
-from .status import StatusFile
 
 logger = logging.getLogger("tunefleet.run")
 
@@ -37,15 +28,20 @@ def attach_to(trainer_class: Any, folder: Path) -> None:
         trainer_class: `transformers.Trainer`.
         folder: The job folder, with its `job.json`.
     """
-    original = trainer_class.train
+    stacks.listen()
+    init, train = trainer_class.__init__, trainer_class.train
     hook = Hook(folder)
 
-    @functools.wraps(original)
-    def train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        chosen = hook.prepare(self, resume_from_checkpoint)
-        return original(self, chosen, *args, **kwargs)
+    @functools.wraps(init)
+    def attached_init(self: Any, *args: Any, **kwargs: Any) -> None:
+        # It would open a port of its own as soon as the Trainer is there.
+        init(self, *map(hook.without_own, args), **{name: hook.without_own(value) for name, value in kwargs.items()})
 
-    trainer_class.train = train
+    @functools.wraps(train)
+    def attached_train(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return train(self, hook.prepare(self, resume_from_checkpoint), *args, **kwargs)
+
+    trainer_class.__init__, trainer_class.train = attached_init, attached_train
 
 
 class Hook:
@@ -57,11 +53,17 @@ class Hook:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._session: JobSession | None = None
+        self._run: AttachedRun | None = None
         self._lock: int | None = None
         self._refused = False
         self._trained = 0
-        self._failed = False
+
+    def without_own(self, given: Any) -> Any:
+        """Return the callbacks that a script gives its Trainer, without one that would steer it a second time."""
+        if not isinstance(given, (list, tuple)) or not any(_is_own(item) for item in given):
+            return given
+        logger.warning("The script's own %s rests: this training is steered as %s", _OWN, self._folder.name)
+        return [item for item in given if not _is_own(item)]
 
     def prepare(self, trainer: Any, given: Any) -> Any:
         """Attach to a Trainer that is about to train; return what it is to resume from."""
@@ -72,7 +74,8 @@ class Hook:
             return given
 
     def _prepare(self, trainer: Any, given: Any) -> Any:
-        if self._refused or _names(trainer) & {_IN_JOBS}:
+        callbacks = list(trainer.callback_handler.callbacks)
+        if self._refused or any(_IN_JOBS in _kinds(type(item)) for item in callbacks):
             return given
         job = read_json(self._folder / "job.json")
         if job is None or not self._claim():
@@ -82,15 +85,11 @@ class Hook:
             training = trainings.begin(self._folder, job, output_dir, wanted=given in (None, False))
         else:
             training = trainings.await_begin(self._folder, job["launch"], self._trained)
-        if self._session is None:
-            self._session = self._open(job, training)
-        for callback in [item for item in trainer.callback_handler.callbacks if _OWN in _kinds(item)]:
-            logger.warning("The script's own %s rests: this run is steered as %s", _OWN, job["job_id"])
+        if self._run is None:
+            self._run = AttachedRun.open(self._folder, job, training)
+        for callback in filter(_is_own, callbacks):
             trainer.remove_callback(callback)
-        from .callbacks import callbacks_for_session
-
-        for callback in callbacks_for_session(self._session):
-            trainer.add_callback(callback)
+        self._run.add_to(trainer)
         self._trained += 1
         return str(training.checkpoint.path) if training.checkpoint is not None else given
 
@@ -104,63 +103,10 @@ class Hook:
             logger.warning("Another process of this run is training; this one is not steered")
         return self._lock is not None
 
-    def _open(self, job: dict[str, Any], training: trainings.Training) -> JobSession:
-        checkpoint, rank = training.checkpoint, world.rank()
-        numbers = itertools.count(training.number)
-        if rank > 0:
-            quiet = QuietJournal(log_events=False)
-            return JobSession(self._folder, job, quiet, StatusFile(None), checkpoint, trainings=numbers, rank=rank)
-        status = StatusFile(self._folder)
-        status.write(state="starting", phase="loading")
-        journal = JournalWriter(
-            self._folder, job["launch"], int(job.get("attempt", 1)), *_from(checkpoint), on_tick=status.flush_if_due
-        )
-        if checkpoint is not None:
-            journal.event("training.resumed", f"Resumed from {checkpoint.path.name}.", data={"step": checkpoint.step})
-        session = JobSession(self._folder, job, journal, status, checkpoint, trainings=numbers)
-        self._watch_the_end(session)
-        return session
 
-    def _watch_the_end(self, session: JobSession) -> None:
-        before = sys.excepthook
-
-        def failed(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            self._failed = True
-            _report(session, error, trace)
-            before(kind, error, trace)
-
-        sys.excepthook = failed
-        atexit.register(self._end, session)
-
-    def _end(self, session: JobSession) -> None:
-        try:
-            if not self._failed and not session.status.final:
-                session.finish()
-        except OSError as error:
-            logger.warning("How the run ended could not be written down: %s", error)
-        session.close()
+def _is_own(callback: Any) -> bool:
+    return _OWN in _kinds(callback if isinstance(callback, type) else type(callback))
 
 
-def _report(session: JobSession, error: BaseException, trace: TracebackType | None) -> None:
-    text = "".join(traceback.format_exception(type(error), error, trace))
-    memory = isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
-    try:
-        if isinstance(error, KeyboardInterrupt):
-            session.status.write(state="stopped", intent="stop", error="Interrupted by Ctrl-C.")
-        else:
-            session.fail(f"{type(error).__name__}: {first}".rstrip(": "), "oom" if memory else "bug", text)
-    except OSError as fault:
-        logger.warning("How the run failed could not be written down: %s", fault)
-
-
-def _from(checkpoint: Checkpoint | None) -> tuple[int, str | None]:
-    return (checkpoint.step, checkpoint.digest) if checkpoint is not None else (0, None)
-
-
-def _kinds(callback: Any) -> set[str]:
-    return {kind.__name__ for kind in type(callback).__mro__}
-
-
-def _names(trainer: Any) -> set[str]:
-    return set().union(*(_kinds(item) for item in trainer.callback_handler.callbacks))
+def _kinds(kind: type) -> set[str]:
+    return {base.__name__ for base in kind.__mro__}

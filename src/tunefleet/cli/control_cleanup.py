@@ -52,6 +52,7 @@ def cleanup(
 def _lines(dead: list[Leftover]) -> list[Text]:
     lines = [Text("Dead jobs:", "head")]
     for item in dead:
+        when = "started" if (item.folder / "endpoint.json").exists() else "ended"
         started = datetime.fromtimestamp(item.started_at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        lines.append(Text.assemble("  ", (str(item.job_id), "id"), f"  pid {item.pid}, started {started}"))
+        lines.append(Text.assemble("  ", (str(item.job_id), "id"), f"  pid {item.pid}, {when} {started}"))
     return lines

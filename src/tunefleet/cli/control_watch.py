@@ -13,6 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from tunefleet.attach.status import FINAL_STATES
 from tunefleet.cli import words
 from tunefleet.cli.console import Json, out, print_json, say, status_text
 from tunefleet.cli.control_jobs import JobId, Remote, Token, steer
@@ -21,7 +22,6 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.errors import NotFoundError, UnreachableError
 from tunefleet.jobs.control import JobSteering
-from tunefleet.jobs.control.steering import ENDED
 
 _LINE_EVERY_S = 5.0
 _WIDEST = 100
@@ -53,7 +53,7 @@ def watch(
         last = _look_until_the_end(steering, interval, _Lines().told)
         say(ending(steering.job_id, last))
     raise typer.Exit(
-        _ENDS.get(str(last.get("status")), ExitCode.OK if last.get("status") in ENDED else ExitCode.FAILED)
+        _ENDS.get(str(last.get("status")), ExitCode.OK if last.get("status") in FINAL_STATES else ExitCode.FAILED)
     )
 
 
@@ -68,7 +68,7 @@ def _look_until_the_end(steering: JobSteering, interval_s: float, tell: Any) -> 
             # A job elsewhere that was there a moment ago: what it said last is all there is.
             return {**seen, "live": False}
         tell(seen)
-        if seen["live"] is False or (steering.found is None and seen.get("status") in ENDED):
+        if seen["live"] is False or (steering.found is None and seen.get("status") in FINAL_STATES):
             return seen
         time.sleep(interval_s)
 

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from tunefleet.attach import trainings
 from tunefleet.cli.console import Json, err, print_json
 from tunefleet.cli.lazy import examples
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
 from tunefleet.jobs import locks
 from tunefleet.jobs.classify import read_status
-from tunefleet.jobs.control.discovery import RUNS_DIR
+from tunefleet.jobs.control.discovery import RUNS_DIR, find_endpoint
 from tunefleet.jobs.foreground import ForegroundRun, RunEnd
 from tunefleet.jobs.gpuinfo import read_gpus
 from tunefleet.jobs.supervisor import new_launch_id
@@ -67,6 +68,7 @@ def run(
     settings = load(ClientSettings)
     environment = inherited_environment()
     folder, before = _folder(results, resume, name, command)
+    _check_id(settings.endpoints_dir, folder.root.name)
     job = _resumed(before, gpu, environment) if before is not None else _new(folder, command or [], gpu, environment)
     job = job.model_copy(
         update={"endpoint_dir": str(settings.endpoints_dir), "spec": {**job.spec, "http": not no_http}}
@@ -84,7 +86,8 @@ def _folder(results: Path, resume: str | None, name: str | None, command: list[s
         if not command:
             raise InputError("There is no command to run.", hint="Write it after --: tunefleet run -- python train.py")
         folder = _safe(results, name or _name_of(command))
-        if folder.job_json.exists():
+        # A command that never came to train, such as one with a mistake in it, may be corrected and run again.
+        if trainings.recorded(folder.root) or locks.is_held(folder.lock):
             raise ConflictError(
                 f"There is a run {folder.root.name} in {results} already.",
                 hint=f"Go on with it by `tunefleet run --resume {folder.root.name}`, or take another --name.",
@@ -94,6 +97,11 @@ def _folder(results: Path, resume: str | None, name: str | None, command: list[s
         raise InputError("--resume runs the command that was recorded.", hint="Leave out the command and --name.")
     folder = JobFolder(Path(resume)) if "/" in resume else _safe(results, resume)
     return folder, _before(folder, resume)
+
+
+def _check_id(endpoints_dir: Path, job_id: str) -> None:
+    if find_endpoint(endpoints_dir, job_id) is not None:
+        raise ConflictError(f"A job {job_id} lives already, started elsewhere.", hint="Take another --name.")
 
 
 def _before(folder: JobFolder, resume: str) -> Job:

@@ -90,7 +90,7 @@ def find_job(endpoints_dir: Path, wanted: str, *, runs_dir: Path = RUNS_DIR) -> 
         NotFoundError: If there is none.
         InputError: If several begin so.
     """
-    jobs = {job.job_id: job for job in _ended_runs(runs_dir)}
+    jobs = {job.job_id: job for job in (*_ended_here(endpoints_dir), *_ended_runs(runs_dir))}
     jobs |= {job.job_id: job for job in list_jobs(endpoints_dir)}
     if wanted in jobs:
         return jobs[wanted]
@@ -168,6 +168,12 @@ def _endpoint(folder: Path) -> Endpoint | None:
 
 def _ended_runs(runs_dir: Path) -> Iterable[FoundJob]:
     return [_of_folder(file.parent) for file in sorted(runs_dir.glob("*/job.json"))]
+
+
+def _ended_here(endpoints_dir: Path) -> Iterable[FoundJob]:
+    # A job that made itself findable leaves its last status there when it ends.
+    left = [folder for folder in _folders(endpoints_dir) if not (folder / "endpoint.json").exists()]
+    return [FoundJob(path.name, path, None, False, None) for path in left if (path / "status.json").is_file()]
 
 
 def _of_folder(folder: Path) -> FoundJob:

@@ -8,9 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tunefleet.attach.files import read_json
+from tunefleet.attach.status import FINAL_STATES
+from tunefleet.jobs import locks
+from tunefleet.jobs.classify import read_status
 from tunefleet.jobs.control.discovery import FoundJob, is_surely_dead, list_jobs
+from tunefleet.wire.jobfolder import JobFolder
 
 _OURS = ("status.json", "commands.json", "overrides.json", "job")
+_LOCK = ".lock"
 _FRESH_S = 60.0
 
 
@@ -22,7 +27,7 @@ class Leftover:
         folder: It lies in the endpoint folder and is no link.
         job_id: Whose it was; None if it says nothing.
         pid: The process that wrote it.
-        started_at: Seconds since the epoch.
+        started_at: When it began, or if only its end is known, ended; seconds since the epoch.
     """
 
     folder: Path
@@ -37,13 +42,13 @@ def find_leftovers(endpoints_dir: Path) -> list[Leftover]:
     if not endpoints_dir.is_dir():
         return []
     rest = [path for path in sorted(endpoints_dir.iterdir()) if path.is_dir() and not path.is_symlink()]
-    return [*dead, *(Leftover(path) for path in rest if _is_abandoned(path))]
+    return [*dead, *(_ended(path) for path in rest if _is_abandoned(path))]
 
 
 def remove_leftover(item: Leftover) -> bool:
     """Remove a folder; False if it came to life, or somebody keeps other files there."""
     folder = item.folder
-    if folder.is_symlink() or (item.job_id is not None and not _is_still(item)):
+    if folder.is_symlink() or not _is_still(item):
         return False
     control = folder / "control"
     if control.is_dir() and not control.is_symlink():
@@ -52,7 +57,7 @@ def remove_leftover(item: Leftover) -> bool:
         path = folder / name
         if path.is_symlink() or path.is_file():
             path.unlink(missing_ok=True)
-    for part in folder.glob(".*.json.*"):  # what a killed process was about to rename
+    for part in (*folder.glob(".*.json.*"), folder / _LOCK):  # what a killed process was about to rename
         part.unlink(missing_ok=True)
     try:
         folder.rmdir()
@@ -67,18 +72,41 @@ def _leftover(job: FoundJob) -> Leftover:
     return Leftover(job.folder, job.job_id, job.endpoint.pid, job.endpoint.started_at)
 
 
+def _ended(folder: Path) -> Leftover:
+    """Describe what a job left that ended properly: its last status, or nothing."""
+    status = read_status(JobFolder(folder))
+    return Leftover(folder) if status is None else Leftover(folder, folder.name, status.pid, status.at)
+
+
 def _is_dead(job: FoundJob) -> bool:
     return job.endpoint is not None and is_surely_dead(job.endpoint)
 
 
 def _is_still(item: Leftover) -> bool:
     # Between question and answer the job may have been started again.
+    if not (item.folder / "endpoint.json").exists():
+        return _is_free(item.folder)
     written = read_json(item.folder / "endpoint.json") or {}
-    return (written.get("pid"), written.get("started_at")) == (item.pid, item.started_at)
+    same = (written.get("pid"), written.get("started_at")) == (item.pid, item.started_at)
+    return same and _is_free(item.folder)
+
+
+def _fresh_s(folder: Path) -> float:
+    # A job that is just being made has no status yet; one that has a final one is made no more.
+    status = read_status(JobFolder(folder))
+    return 0.0 if status is not None and status.state in FINAL_STATES else _FRESH_S
+
+
+def _is_free(folder: Path) -> bool:
+    return not locks.is_held(folder / _LOCK)
 
 
 def _is_abandoned(folder: Path) -> bool:
     """Tell whether a folder holds no endpoint, and only what ours are made of; one that is being made is young."""
-    if (folder / "endpoint.json").exists() or time.time() - folder.stat().st_mtime < _FRESH_S:
+    if (
+        (folder / "endpoint.json").exists()
+        or not _is_free(folder)
+        or time.time() - folder.stat().st_mtime < _fresh_s(folder)
+    ):
         return False
     return all(path.name in (*_OURS, "control") or path.name.startswith(".") for path in folder.iterdir())

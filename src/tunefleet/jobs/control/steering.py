@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from tunefleet.attach.files import read_json
+from tunefleet.attach.status import FINAL_STATES
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs.control.by_file import FileControlClient, status_view
 from tunefleet.jobs.control.by_http import ControlClient, RemoteHost
@@ -19,8 +20,6 @@ from tunefleet.wire.control import CommandState, ControlReply
 from tunefleet.wire.jobfolder import JobFolder
 
 logger = logging.getLogger(__name__)
-
-ENDED = frozenset({"completed", "stopped", "paused", "aborted", "failed"})
 
 
 class _Client(Protocol):
@@ -177,6 +176,6 @@ class JobSteering:
         left = found.last_status() if found is not None else None
         if left is None:
             return f"Job {self.job_id} has ended; it takes no commands."
-        if left.state not in ENDED:
+        if left.state not in FINAL_STATES:
             return f"Job {self.job_id} was killed at step {left.step}; it takes no commands."
         return f"Job {self.job_id} is {left.state} at step {left.step}; it takes no commands."
