@@ -14,10 +14,12 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.spec.training import TrainingSpec
 from tunefleet.store import Connection, after_commit, artifacts, attempts, journal, tasks
 from tunefleet.store.rows import ArtifactRow, TaskRow
 
 KIND: Final = "checkpoint"
+_KEPT: Final[int | None] = TrainingSpec.model_fields["save_total_limit"].default
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,11 @@ def known(connection: Connection, row: TaskRow) -> list[Known]:
     holders = {attempt.id: attempt.worker_id for attempt in attempts.of_task(connection, row)}
     losses = _eval_losses(connection, row.id)
     found: dict[int, Known] = {}
-    for record, attempt_id in _records(connection, row.id):
+    recorded = set()
+    for record, attempt_id, hidden in _records(connection, row.id):
+        recorded.add(str(record["name"]))
+        if hidden:
+            continue
         step, name = int(record["step"]), str(record["name"])
         upload = uploads.get(name)
         if upload is not None and orjson.loads(upload.metadata).get("digest") != record["digest"]:
@@ -67,7 +73,7 @@ def known(connection: Connection, row: TaskRow) -> list[Known]:
         # Of a task that goes on from another one's checkpoint: it has the upload, not the record.
         about = orjson.loads(upload.metadata)
         step = int(about.get("step", -1))
-        if step >= 0 and step not in found:
+        if step >= 0 and upload.name not in recorded:
             found[step] = Known(_record_of(upload, about), None, upload, about.get("eval_loss"))
     return _judged(found, tasks.document(connection, row).spec)
 
@@ -99,6 +105,20 @@ def retire(connection: Connection, blobs: BlobStore, task_id: str, now: float) -
     drop(connection, blobs, [upload for upload in uploads if upload.id not in stay], now)
 
 
+def drop_beyond(connection: Connection, task_id: str, step: int) -> None:
+    """Remove the uploads of a task that went back to a step: the next attempt must not go on from what lies beyond.
+
+    Their files are collected later.
+    """
+    uploads = uploaded(connection, [task_id]).get(task_id, [])
+    artifacts.delete_rows(connection, [each.id for each in uploads if step_of(each) > step])
+
+
+def step_of(upload: ArtifactRow) -> int:
+    """Return the step of an uploaded checkpoint."""
+    return int(upload.name.rpartition("-")[2])
+
+
 def drop_of_completed(connection: Connection, blobs: BlobStore, task_ids: Sequence[str], now: float) -> None:
     """Remove the uploads of tasks that are done: what they were for is delivered."""
     found = uploaded(connection, task_ids).values()
@@ -123,15 +143,16 @@ def _delete(blobs: BlobStore, digests: Sequence[str]) -> None:
         blobs.delete(digest)
 
 
-def _records(connection: Connection, task_id: str) -> list[tuple[dict[str, Any], str]]:
-    """Return visible checkpoint records with their attempt, oldest first."""
+def _records(connection: Connection, task_id: str) -> list[tuple[dict[str, Any], str, bool]]:
+    """Return checkpoint records, oldest first, each with its attempt and whether a later launch superseded it."""
     launches = {launch.number: launch for launch in journal.launches_of(connection, task_id)}
     found = []
-    for number, body in journal.records_of(connection, task_id, "checkpoint"):
+    for number, body in journal.records_of(connection, task_id, KIND):
         record: dict[str, Any] = orjson.loads(body)
-        hidden = launches[number].hidden_after
-        if "step" in record and "name" in record and (hidden is None or int(record["step"]) <= hidden):
-            found.append((record, launches[number].attempt_id))
+        if "step" in record and "name" in record:
+            beyond = launches[number].hidden_after
+            hidden = beyond is not None and int(record["step"]) > beyond
+            found.append((record, launches[number].attempt_id, hidden))
     return found
 
 
@@ -156,7 +177,7 @@ def _record_of(upload: ArtifactRow, about: Mapping[str, Any]) -> dict[str, Any]:
 def _judged(found: Mapping[int, Known], spec: str) -> list[Known]:
     ordered = [found[step] for step in sorted(found)]
     best = _best(ordered)
-    limit = (orjson.loads(spec).get("training") or {}).get("save_total_limit")
+    limit = (orjson.loads(spec).get("training") or {}).get("save_total_limit", _KEPT)
     kept = {each.step for each in (ordered[-limit:] if limit else ordered)} | ({best} if best is not None else set())
     return [
         Known(

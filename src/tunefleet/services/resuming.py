@@ -41,7 +41,7 @@ def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRo
         return ResumeFrom(step=wanted.step, exact=True, checkpoint=_ref(chosen), from_task=wanted.from_task_id)
     if newest is not None:
         source = wanted.from_task_id if wanted is not None else None
-        return ResumeFrom(step=_step(newest), checkpoint=_ref(newest), best=_ref(best), from_task=source)
+        return ResumeFrom(step=checkpoints.step_of(newest), checkpoint=_ref(newest), best=_ref(best), from_task=source)
     return None if wanted is None else ResumeFrom(step=wanted.step, from_task=wanted.from_task_id)
 
 
@@ -49,6 +49,10 @@ def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
     """Forget where tasks were to begin whose attempt was accepted; later attempts go on from the newest."""
     found = resumes.of_tasks(connection, [row.task_id for row in attempts])
     done = [task_id for task_id, row in found.items() if row.from_task_id is None]
+    for task_id in done:
+        step = found[task_id].step
+        if step is not None:
+            checkpoints.drop_beyond(connection, task_id, step)
     if done:
         resumes.delete_of_tasks(connection, done)
 
@@ -133,7 +137,3 @@ def _registered(connection: Connection, worker_id: str | None) -> bool:
 
 def _ref(upload: ArtifactRow | None) -> InputRef | None:
     return None if upload is None else InputRef(digest=upload.digest, name=upload.name)
-
-
-def _step(upload: ArtifactRow) -> int:
-    return int(upload.name.rpartition("-")[2])
