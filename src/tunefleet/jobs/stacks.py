@@ -24,6 +24,8 @@ _LOOK_S: Final = 0.05
 _MAX_BYTES: Final = 256 << 10
 _TOP_FRAMES: Final = 5
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)$')
+_THREAD: Final = "_bootstrap"
+"""The outermost frame of every thread but the main one."""
 _STATES: Final = {
     psutil.STATUS_STOPPED: "is stopped (SIGSTOP)",
     psutil.STATUS_DISK_SLEEP: "waits for the disk or the driver, and cannot be interrupted",
@@ -60,8 +62,7 @@ def top_frames(text: str) -> str:
     """Return the innermost frames of the main thread of the first process, in one line; empty if there are none."""
     blocks = re.split(r"^(?=(?:Current thread|Thread) 0x)", text, flags=re.MULTILINE)
     framed = [[match for line in block.splitlines() if (match := _FRAME.match(line))] for block in blocks]
-    # The main thread comes last in what faulthandler writes of a process, and has the program at its bottom.
-    main = next((frames for frames in framed if frames and frames[-1]["name"] == "<module>"), None)
+    main = next((frames for frames in framed if frames and frames[-1]["name"] != _THREAD), None)
     frames = main or next((frames for frames in framed if frames), [])
     return " < ".join(f"{each['name']} ({each['file']}:{each['line']})" for each in frames[:_TOP_FRAMES])
 

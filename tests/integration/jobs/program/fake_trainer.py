@@ -65,6 +65,29 @@ def train(session: attach.JobSession, steps: int = 500, step_s: float = 0.02, st
             return
 
 
+def hang(session: attach.JobSession, steps: int = 3) -> None:
+    """Take some steps, then wait for a lock that nobody gives back."""
+    session.status.write(state="running", phase="training", max_steps=9)
+    for step in range(1, steps + 1):
+        session.journal.metric(step, {"loss": 1.0}, window=(step, step))
+        session.status.update(step=step)
+    _wait_for_ever(threading.Lock())
+
+
+def _wait_for_ever(lock: threading.Lock) -> None:
+    with lock:
+        lock.acquire()
+
+
+def prepare(session: attach.JobSession, busy_s: float = 1.0) -> None:
+    """Compute without a word, as tokenising does; then only wait."""
+    deadline = time.monotonic() + busy_s
+    while time.monotonic() < deadline:
+        sum(range(10_000))
+    (session.folder / "prepared").touch()
+    time.sleep(60)
+
+
 def fail(session: attach.JobSession, error: str) -> None:
     """Raise."""
     raise {
@@ -140,5 +163,5 @@ def compute(session: attach.JobSession) -> None:
 
 ACTIONS: dict[str, Callable[..., Any]] = {
     "finish": finish, "train": train, "fail": fail, "die": die, "leave": leave, "beget": beget, "look": look,
-    "compute": compute,
+    "compute": compute, "hang": hang, "prepare": prepare,
 }  # fmt: skip
