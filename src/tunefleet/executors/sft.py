@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import ClassVar
 
 from tunefleet.executors.base import JobExecutor, Output
+from tunefleet.spec import load_task_spec
 from tunefleet.wire.jobfolder import Job, JobFolder
 from tunefleet.wire.link import Offer
 
@@ -41,6 +42,7 @@ class SftExecutor(JobExecutor):
             program="tunefleet.programs.train:main",
             spec=offer.spec,
             inputs=dict(inputs),
+            processes=load_task_spec(offer.spec).processes,
         )
 
     def outputs(self, folder: JobFolder) -> list[Output]:

@@ -6,7 +6,7 @@ import re
 from decimal import Decimal
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from tunefleet.spec.base import Block, NaturalInt, PositiveInt, Text, as_list, only, wrong
 
@@ -76,17 +76,12 @@ def _gpu_type(value: Any) -> Any:
     return "any" if isinstance(value, str) and value.strip().lower() in {"", "*", "auto", "any"} else value
 
 
-def _one_gpu(value: int) -> int:
-    if value > 1:
-        raise wrong("a task on several GPUs is not available in this version", "write 1, or 0 to run without a GPU")
-    return value
-
-
 class GpuSpec(Block):
     """`resources.hardware.gpu`: every one of `count` devices must have the type *and* the memory."""
 
-    count: Annotated[NaturalInt, AfterValidator(_one_gpu)] = 1
-    """1, or 0 to run without a GPU even where there is one."""
+    count: NaturalInt = 1
+    """How many, all of one worker: a training on several has one process for each. 0 runs without a GPU even where
+    there is one."""
     type: Annotated[Text, BeforeValidator(_gpu_type)] = "any"
     """Part of the product name, in any case, such as `A100`; `any` for every GPU."""
     memory_bytes: Memory | None = Field(default=None, alias="memory")
@@ -112,7 +107,8 @@ class ResourcesSpec(Block):
     ] = 1
     """Always 1: a task runs once, on one worker."""
     processes: PositiveInt = 1
-    """Ranks of the training on one worker, started by torchrun; with GPUs, as many as `hardware.gpu.count`."""
+    """Ranks of the training on one worker, started by torchrun; with GPUs, as many as `hardware.gpu.count`, which is
+    the default. Each has its own batches, so an optimizer step takes as many rows more."""
     estimated_load: NaturalInt = Field(default=0, alias="estimatedLoad")
     """A note for people; it is stored and shown, and nothing is decided by it."""
     hardware: HardwareSpec = HardwareSpec()

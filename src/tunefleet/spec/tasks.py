@@ -12,6 +12,7 @@ from tunefleet.spec.data import TrainingData
 from tunefleet.spec.echo import EchoData
 from tunefleet.spec.model import AttentionName, ModelSpec
 from tunefleet.spec.policy import CheckpointSpec, EvaluateSpec, LimitsSpec, OutputSpec, PredictionsSpec, RetrySpec
+from tunefleet.spec.processes import process_count, process_faults
 from tunefleet.spec.resources import ResourcesSpec
 from tunefleet.spec.training import LoraTrainingSpec, TrainingSpec
 
@@ -42,6 +43,11 @@ class BaseTaskSpec(Block):
     def requires_code(self) -> bool:
         """Whether the task runs code that comes with the document or the model (needs `--allow-code`)."""
         return False
+
+    @property
+    def processes(self) -> int:
+        """How many processes the task's job has."""
+        return 1
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
@@ -89,6 +95,11 @@ class TrainingTaskSpec(BaseTaskSpec):
     def requires_code(self) -> bool:
         """Whether the model's own code is run."""
         return self.model.trust_remote_code
+
+    @property
+    def processes(self) -> int:
+        """How many ranks the training has."""
+        return process_count(self.resources, self.training)
 
     @property
     def attention(self) -> AttentionName | None:
@@ -162,6 +173,7 @@ def across(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:
     faults = _output_faults(kind, blocks)
     if issubclass(kind, TrainingTaskSpec):
         faults += [*_held_out_faults(blocks), *_streaming_faults(blocks), *_loading_faults(kind, blocks)]
+        faults += process_faults(blocks)
     return faults
 
 

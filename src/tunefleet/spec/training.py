@@ -15,7 +15,6 @@ from tunefleet.spec.base import (
     PositiveInt,
     Share,
     many_wrong,
-    only,
 )
 from tunefleet.spec.model import AttentionName
 
@@ -27,9 +26,6 @@ Optimizer = Literal[
     "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "adafactor", "sgd"
 ]
 Strategy = Literal["no", "steps", "epoch"]
-
-_ONE_PROCESS = "a task on several GPUs is not available in this version"
-
 
 def _trackers(value: Any) -> Any:
     names = [value] if isinstance(value, str) else value
@@ -114,10 +110,13 @@ class TrainingSpec(Block):
     """Processes that load batches."""
     dataset_num_proc: PositiveInt | None = None
     """Processes that tokenize."""
-    allow_multi_gpu: Annotated[bool, only(False, _ONE_PROCESS, "leave it out, or write false")] = False
-    """Always false."""
-    nproc_per_node: Annotated[int, only(1, _ONE_PROCESS, "leave it out, or write 1")] = 1
-    """Always 1."""
+    allow_multi_gpu: bool | None = None
+    """Whether the training may use several GPUs; by default it uses as many as `resources.hardware.gpu.count` says."""
+    nproc_per_node: PositiveInt | None = None
+    """The same as `resources.processes`."""
+    distributed: Literal["ddp", "fsdp"] = "ddp"
+    """With several processes, each has the whole model (`ddp`), or its share of weights, gradients and optimizer
+    (`fsdp`)."""
 
     @model_validator(mode="after")
     def _consistent(self) -> TrainingSpec:

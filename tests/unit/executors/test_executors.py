@@ -63,8 +63,15 @@ def test_a_training_runs_the_program_and_leaves_one_output(
 ) -> None:
     executor = installed().find(kind)
     assert isinstance(executor, JobExecutor)
-    job = executor.job(_offer(kind, {"a": 1}), launch="launch-1", inputs={"data.path": "/in/rows.jsonl"})
+    spec = {
+        "taskType": kind,
+        "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+        "data": {"path": "rows.jsonl"},
+        "resources": {"hardware": {"gpu": {"count": 2}}},
+    }
+    job = executor.job(_offer(kind, spec), launch="launch-1", inputs={"data.path": "/in/rows.jsonl"})
     assert (job.job_id, job.attempt, job.kind, job.launch) == ("task-1", 2, kind, "launch-1")
+    assert job.processes == 2
     assert job.inputs == {"data.path": "/in/rows.jsonl"}
     assert job.program == "tunefleet.programs.train:main"
     assert executor.outputs(folder) == []

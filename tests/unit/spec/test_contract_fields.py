@@ -25,7 +25,7 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("resources.hardware.cpu", "0.5", "refused"),
     ("resources.hardware.memory", "32Gi", "accepted"),
     ("resources.hardware.gpu.count", 1, "accepted"),
-    ("resources.hardware.gpu.count", 2, "refused"),
+    ("resources.hardware.gpu.count", 2, "accepted"),
     ("resources.hardware.gpu.type", "any", "accepted"),
     ("resources.hardware.gpu.type", "", "accepted"),
     ("resources.hardware.gpu.memory", "46Gi", "accepted"),
@@ -82,9 +82,9 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("training.seed", 42, "accepted"),
     ("training.early_stopping", {}, "refused"),  # needs held-out rows, which the base document lacks
     ("training.allow_multi_gpu", False, "accepted"),
-    ("training.allow_multi_gpu", True, "refused"),
+    ("training.allow_multi_gpu", True, "accepted"),
     ("training.nproc_per_node", 1, "accepted"),
-    ("training.nproc_per_node", 2, "refused"),
+    ("training.nproc_per_node", 2, "refused"),  # without a count of GPUs, which the base document lacks
     ("training.visible_devices", "0,1", "refused"),
     ("training.primary_gpu", 0, "refused"),
     ("training.deepspeed", {}, "refused"),

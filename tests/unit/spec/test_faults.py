@@ -35,7 +35,7 @@ spec:
     path: a
     prompts: [x]
   resources:
-    hardware: {memory: 12 apples, cpu: 8c, gpu: {count: 4}}
+    hardware: {memory: 12 apples, cpu: 8c, gpu: {count: -4}}
   lora: {r: 0, target_modules: 7}
   training: {learnin_rate: 3e-3, batch_size: 2.5, epochs: 3}
   evaluate: {answers: 2}
@@ -58,7 +58,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ),
         (13, 24, "spec.resources.hardware.memory", "write for example 32Gi, 1.5Gi or 512M; all units are binary"),
         (13, 40, "spec.resources.hardware.cpu", "write a whole number of logical cores, such as 8"),
-        (13, 57, "spec.resources.hardware.gpu.count", "write 1, or 0 to run without a GPU"),
+        (13, 57, "spec.resources.hardware.gpu.count", None),
         (14, 13, "spec.lora.r", None),
         (14, 32, "spec.lora.target_modules", "for example [q_proj, v_proj]"),
         (15, 14, "spec.training.learnin_rate", "did you mean learning_rate?"),
@@ -79,8 +79,15 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("training", "{packing: perhaps}", "training.packing", "must be true or false, not 'perhaps'"),
         ("training", "[1]", "training", "must be a mapping (`key: value` lines), not a list"),
         ("training", "{early_stopping: 3}", "training.early_stopping", "must be a mapping (`key: value` lines), not 3"),
-        ("training", "{allow_multi_gpu: true}", "training.allow_multi_gpu", "several GPUs is not available"),
-        ("training", "{nproc_per_node: 2}", "training.nproc_per_node", "several GPUs is not available"),
+        ("training", "{nproc_per_node: 2}", "training.nproc_per_node", "which devices its processes have"),
+        ("training", "{distributed: fsdp}", "training.distributed", "among processes, and there is one"),
+        ("resources", "{processes: 2}", "resources.processes", "which devices its processes have"),
+        (
+            "resources",
+            "{processes: 2, hardware: {gpu: {count: 3}}}",
+            "resources.processes",
+            "as many as there are GPUs, which are 3",
+        ),
         ("training", "{deepspeed: x.json}", "training.deepspeed", "several GPUs"),
         ("training", "{visible_devices: '0'}", "training.visible_devices", "the worker gives each task its GPU"),
         ("training", "{bf16: true, fp16: true}", "training.fp16", "cannot be set together with bf16"),

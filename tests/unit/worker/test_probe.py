@@ -82,6 +82,12 @@ def test_a_gpu_that_somebody_has_claimed_is_left_alone() -> None:
         gpus.choose(_spec(count=1, type="a100"), MACHINE, holder=taken.get)
 
 
+def test_a_task_on_several_gpus_gets_as_many_or_none() -> None:
+    assert gpus.choose(_spec(count=2), MACHINE, holder=_nobody) == ("GPU-01", "GPU-00")
+    with pytest.raises(MachineError, match="1 of 2 fit"):
+        gpus.choose(_spec(count=2, type="rtx"), MACHINE, holder=_nobody)
+
+
 def test_no_gpu_is_needed_where_there_is_none_or_none_is_wanted() -> None:
     assert gpus.choose(_spec(count=1), (), holder=_nobody) == ()
     assert gpus.choose(_spec(count=0), MACHINE, holder=_nobody) == ()
