@@ -138,6 +138,7 @@ class Guard:
         self._dog = Watchdog(handle.folder, handle.job, self._stall_after_s)
         self._way = None
         self._stall = None
+        self._next_kill = 0.0
 
     def _watch_progress(self, handle: Handle) -> None:
         assert self._dog is not None, "_begin made it"
