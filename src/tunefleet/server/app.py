@@ -27,6 +27,7 @@ from tunefleet.server.routers import (
     tasks,
     training,
     training_agents,
+    training_jobs,
     workers,
     workflows,
 )
@@ -81,7 +82,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.lifetime = lifetime
     for module in (workflows, tasks, steering, reports, events, artifacts, blobs, workers, link, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
-    for module in (training, training_agents):
+    for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)
     app.include_router(pages.router)
     app.mount(pages.ASSETS_PATH, pages.assets())

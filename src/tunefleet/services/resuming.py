@@ -12,6 +12,7 @@ from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import checkpoints
 from tunefleet.services.checkpoints import Known
 from tunefleet.services.ids import new_id
+from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, artifacts, resumes, workers
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
@@ -63,6 +64,8 @@ def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: floa
     Raises:
         ConflictError: If there is no such checkpoint, or nobody has it any more.
     """
+    if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
+        raise ConflictError(f"The task {row.id} was registered, not submitted.", hint="Resume it where it runs.")
     known = checkpoints.known(connection, row)
     if known or from_step is not None:
         chosen = choose(connection, row, known, from_step)

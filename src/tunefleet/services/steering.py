@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -11,12 +12,13 @@ from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services import checkpoints, orders, resuming, tasks, workflows
+from tunefleet.services import checkpoints, orders, resuming, roster, tasks, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.ids import new_id
 from tunefleet.services.resuming import FromStep
 from tunefleet.services.tasks import find
+from tunefleet.services.training import agents
 from tunefleet.services.views import checkpoint_view, command_view
 from tunefleet.store import Connection, commands, events, wake
 from tunefleet.store import tasks as task_rows
@@ -44,6 +46,7 @@ async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
         if row.status == TaskStatus.PAUSED:
             return row.id
         _refuse_idle(row, "paused")
+        agents.refuse_deaf(connection, row)
         if row.desired != "pause":
             task_rows.desire(connection, row.id, "pause")
             command_id = pause_id(row.id, row.attempts, row.generation + 1)
@@ -55,7 +58,9 @@ async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
     return await tasks.get(core, actor, await core.write(operation))
 
 
-async def resume(core: Core, actor: Actor, task_id: str, from_step: FromStep = None) -> TaskDetail:
+async def resume(
+    core: Core, actor: Actor, task_id: str, from_step: FromStep = None, overrides: Mapping[str, Any] | None = None
+) -> TaskDetail:
     """Let a task go on: a paused one at its place in the queue, a final one as a new task linked to it.
 
     Args:
@@ -63,6 +68,7 @@ async def resume(core: Core, actor: Actor, task_id: str, from_step: FromStep = N
         actor: Who asks.
         task_id: The task.
         from_step: The step of a checkpoint, `best`, or null for the newest.
+        overrides: Dotted path below `spec` → value, for the new task of a final one.
 
     Returns:
         The paused task, or the new one.
@@ -73,22 +79,28 @@ async def resume(core: Core, actor: Actor, task_id: str, from_step: FromStep = N
         ForbiddenError: If it belongs to somebody else.
     """
     may_submit(actor)
-    now = core.clock.wall()
+    here = roster.presences(core)
+    now = here.now
 
     def operation(connection: Connection) -> TaskRow:
         row = _mine(connection, actor, task_id)
         resuming.refuse_running(row)
         if row.status == TaskStatus.PAUSED:
-            resuming.requeue(connection, row, from_step, now)
+            # An agent that keeps the job goes on with it where it is.
+            asked = from_step is None and agents.ask_to_go_on(connection, row, here)
+            if not asked:
+                resuming.requeue(connection, row, from_step, now)
         return row
 
     row = await core.write(operation)
     if row.status == TaskStatus.PAUSED:
         return await tasks.get(core, actor, row.id)
-    return await _resume_final(core, actor, row, from_step)
+    return await _resume_final(core, actor, row, from_step, overrides)
 
 
-async def _resume_final(core: Core, actor: Actor, row: TaskRow, from_step: FromStep) -> TaskDetail:
+async def _resume_final(
+    core: Core, actor: Actor, row: TaskRow, from_step: FromStep, overrides: Mapping[str, Any] | None
+) -> TaskDetail:
     def hand_on(connection: Connection, made: list[TaskRow], now: float) -> None:
         known = checkpoints.known(connection, row)
         chosen = resuming.choose(connection, row, known, from_step)
@@ -100,7 +112,7 @@ async def _resume_final(core: Core, actor: Actor, row: TaskRow, from_step: FromS
     if row.slot_class != "job":
         raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
     await core.read(look)
-    wanted = await tasks.repetition(core, actor, row.id)
+    wanted = await tasks.repetition(core, actor, row.id, overrides)
     made = await workflows.store(core, wanted, then=hand_on)
     return await tasks.get(core, actor, made.tasks[0].id)
 
@@ -141,6 +153,7 @@ async def command(core: Core, actor: Actor, task_id: str, request: CommandReques
                 raise ConflictError(f"The command id {known.id} was used for something else.", hint="Use a new one.")
             return known
         _refuse_idle(row, f"given the command {name.value}")
+        agents.refuse_deaf(connection, row)
         made = _row(row, request.command_id or new_id("cmd"), name, data, actor, now)
         commands.insert_one(connection, made)
         told = {"command_id": made.id, "command": made.command}

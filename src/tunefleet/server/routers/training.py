@@ -34,7 +34,8 @@ router = APIRouter(tags=["training"], route_class=TrainingRoute)
 Offset = Annotated[int, Query(ge=0, le=2**31)]
 
 
-def _body(model: Any) -> dict[str, Any]:
+def documented(model: Any) -> dict[str, Any]:
+    """Describe a JSON body that a handler reads by itself."""
     return bodies.documented(bodies.json_of(model))
 
 
@@ -48,19 +49,19 @@ def same_job(who: AttemptActor, job_id: str) -> None:
         raise ForbiddenError(f"This token is good for {who.task_id} only.")
 
 
-@router.put("/local/{task_id}/metrics", openapi_extra=_body(MetricPoint))
+@router.put("/local/{task_id}/metrics", openapi_extra=documented(MetricPoint))
 async def put_metrics(request: Request, core: CoreDep, who: OwnAttempt) -> Done:
     """Report one point of a job, with the job's token; the first one says that it runs. Step 0 is a step."""
     return await metrics.report(core, who, [await bodies.read(request, MetricPoint)])
 
 
-@router.post("/jobs/{task_id}/metrics", openapi_extra=_body(MetricPoint))
+@router.post("/jobs/{task_id}/metrics", openapi_extra=documented(MetricPoint))
 async def post_metrics(request: Request, core: CoreDep, who: OwnAttempt) -> Done:
     """Report one point of a job, as `PUT /api/training/local/{task_id}/metrics` does; `loss` is `train_loss`."""
     return await metrics.report(core, who, [await bodies.read(request, MetricPoint)])
 
 
-@router.post("/local/metrics", openapi_extra=_body(MetricBatch))
+@router.post("/local/metrics", openapi_extra=documented(MetricBatch))
 async def post_batch(request: Request, core: CoreDep, who: AnyAttempt) -> Done:
     """Report up to 5,000 points of a job at once, with the job's token."""
     body = await bodies.read(request, MetricBatch)
@@ -82,7 +83,7 @@ async def get_metrics_page(
     return await metrics.read_page(core, who, job_id, limit=limit, offset=offset)
 
 
-@router.patch("/local/{task_id}/status", openapi_extra=_body(StatusPatch))
+@router.patch("/local/{task_id}/status", openapi_extra=documented(StatusPatch))
 async def patch_status(request: Request, core: CoreDep, who: OwnAttempt) -> StatusStored:
     """Report that a job runs, is paused or has ended, with the job's token; 409 if it cannot come there."""
     return await status.report(core, who, await bodies.read(request, StatusPatch))
@@ -94,7 +95,7 @@ async def get_status(core: CoreDep, who: Reader, task_id: str) -> JobStatus:
     return await view.get(core, who, task_id)
 
 
-@router.post("/local/{task_id}/logs", openapi_extra=_body(LogLines))
+@router.post("/local/{task_id}/logs", openapi_extra=documented(LogLines))
 async def post_logs(request: Request, core: CoreDep, who: OwnAttempt) -> LogsStored:
     """Report lines of a job's log, with the job's token; with `offset`, what is known already is passed over."""
     return await logs.report(core, who, await bodies.read(request, LogLines))
@@ -112,7 +113,7 @@ async def get_logs(
     return await logs.read(core, who, task_id, limit=limit, offset=offset)
 
 
-@router.post("/local/jobs", openapi_extra=_body(JobRegistration))
+@router.post("/local/jobs", openapi_extra=documented(JobRegistration))
 async def register(request: Request, core: CoreDep, who: Member) -> JobRegistered:
     """Register a job that its own machine runs, or change it; the answer has the token that it reports with."""
     return await jobs.register(core, who, await bodies.read(request, JobRegistration))

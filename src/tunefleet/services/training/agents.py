@@ -16,9 +16,10 @@ from tunefleet.services import endings, resuming, roster
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import Agent, Presence
 from tunefleet.services.identity import Actor, AttemptActor, may_read
+from tunefleet.services.roster import Presences
 from tunefleet.services.training.held import EXTERNAL, TRAININGS
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, attempts, events, tasks, training, workers
+from tunefleet.store import Connection, attempts, events, tasks, training, wake, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.link import Capabilities, ExecutorOffer
@@ -173,6 +174,50 @@ async def touch(core: Core, who: AttemptActor) -> None:
 def patience_s(row: WorkerRow, lost_after_s: float) -> float:
     """Return after how long a silence a worker is given up."""
     return max(SILENT_AGENT_S, lost_after_s) if row.session == SESSION and row.state_id == _POLLING else lost_after_s
+
+
+def deaf(connection: Connection, row: TaskRow) -> str | None:
+    """Say why nothing can be asked of who runs a task; null if it can."""
+    if row.worker_id is None:
+        return None
+    if row.worker_id.startswith(EXTERNAL):
+        return "it was registered by whom it reports for, and nobody carries commands there"
+    worker = workers.get(connection, row.worker_id)
+    if worker is None or worker.session != SESSION or worker.state_id == _LEASED:
+        return None
+    return f"the agent {row.worker_id} sends no heartbeats, and takes no commands"
+
+
+def refuse_deaf(connection: Connection, row: TaskRow) -> None:
+    """Refuse to ask something of a job whose machine would never hear it.
+
+    Raises:
+        ConflictError: If that is so.
+    """
+    why = deaf(connection, row)
+    if why is not None:
+        raise ConflictError(f"The job {row.id} cannot be asked from here: {why}.", hint="Do it where the job runs.")
+
+
+def ask_to_go_on(connection: Connection, row: TaskRow, here: Presences) -> bool:
+    """Ask the agent that keeps a paused job to go on with it.
+
+    Returns:
+        Whether it was asked: false if the job's machine is no agent, or does not answer.
+
+    Raises:
+        ConflictError: If the job was registered: its own machine resumes it, nobody else can.
+    """
+    if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
+        refuse_deaf(connection, row)
+    agent = workers.get(connection, row.worker_id) if row.worker_id is not None else None
+    if agent is None or agent.session != SESSION or agent.id not in here.limits:
+        return False
+    if row.desired != "run" or row.generation <= row.reached:
+        tasks.desire(connection, row.id, "run")
+        events.append(connection, [events.of_task(row, "task.resuming", here.now, {})])
+    wake(connection, f"worker:{agent.id}", f"task:{row.id}")
+    return True
 
 
 def give_up(connection: Connection, worker_id: str, now: float) -> None:

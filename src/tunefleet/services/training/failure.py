@@ -130,7 +130,7 @@ def analyze(*, reason: str | None, error: str | None, detail: str | None, config
     """
     text = "\n".join(part for part in (error, detail) if part)
     rule = _first(text)
-    phase = _phase(detail or error or "")
+    phase = phase_of(detail or error or "")
     if rule is None:
         known = next((each for each in _RULES if each.reason.value == reason), None)
         if known is None:
@@ -178,5 +178,6 @@ def _first(text: str) -> _Rule | None:
     return next((rule for rule in _RULES if rule.pattern.search(text)), None)
 
 
-def _phase(text: str) -> str | None:
+def phase_of(text: str) -> str | None:
+    """Say in which part of a training a text was written; null if it does not tell."""
     return next((name for name, pattern in _PHASES if pattern.search(text)), None)

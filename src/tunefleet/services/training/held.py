@@ -65,7 +65,8 @@ def reopen(connection: Connection, held: Held, now: float) -> None:
     """Let a paused job go on where it is, with the token that it has."""
     held.attempt = held.attempt._replace(state="accepted", reason=None, error=None, finished_at=None)
     attempts.store(connection, [held.attempt])
-    same = {"attempt_id": held.attempt.id, "worker_id": held.attempt.worker_id, "generation": 0, "reached": 0}
+    # The generation goes on: the ids of wishes are made of it.
+    same = {"attempt_id": held.attempt.id, "worker_id": held.attempt.worker_id, "reached": held.task.generation}
     task = switch(connection, [Move(held.task, TaskReason.RESUMED)], now)[0]
     task = switch(connection, [Move(task, TaskReason.OFFERED, changes=same)], now)[0]
     changes = {"started_at": now, "error": None}
