@@ -112,6 +112,7 @@ def training(folder: Path, steps: int, callbacks: list[TrainerCallback]) -> Step
             report_to="none",
             disable_tqdm=True,
             dataloader_pin_memory=False,
+            ddp_find_unused_parameters=False,
             use_cpu=not torch.cuda.is_available(),
         ),
         train_dataset=Rows(steps, 48),

@@ -1,0 +1,365 @@
+"""What it costs to be steerable, and how soon a command acts; beside a bare Hugging Face Trainer in the same run.
+
+    python bench/control.py            # about five minutes
+    python bench/control.py --quick    # about two; wider intervals
+
+1. Callbacks: processor time of the training thread inside `TrainerControlCallback`, and the paired ratio of steps with
+   and without it, with one process and with two ranks (gloo). Budgets: 1 % of a step of 20 ms; a ratio of 1.01.
+2. The check at the end of a step that nobody asked anything of: one process; two ranks, for slow and for fast steps.
+   Budgets: 0.5 µs; 50 µs and 2 µs.
+3. Memory that the control server adds to a process that has a Trainer. Budget: 1 MB.
+4. Command → applied: from the client's request to the moment when the training acts, over HTTP. Budget: one step and
+   10 ms.
+5. Pause → process gone, resume → first step, warm and cold, beside what importing the training libraries takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import timeit
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import overhead  # the bare Trainer, its clock, and the meter of callbacks: one measure for both benchmarks
+import torch
+import transformers
+
+from tunefleet import TrainerControlCallback
+from tunefleet.attach import ranks
+from tunefleet.attach.board import CommandBoard
+
+LIBRARIES = "import torch, peft; from trl import SFTTrainer"
+SPEC = {
+    "taskType": "lora_sft",
+    "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+    "data": {
+        "path": "builtin:gsm8k",
+        "max_samples": 2000,
+        "prompt_column": "question",
+        "response_column": "answer",
+    },
+    "training": {"max_steps": 5000, "batch_size": 2, "logging_steps": 1, "save_strategy": "no"},
+    "checkpoint": {"upload": False},
+}
+
+
+def percentiles(seconds: list[float], *, scale: float) -> dict[str, float]:
+    """Return median and p99 in a unit."""
+    low, high = np.percentile(np.array(seconds) * scale, [50, 99])
+    return {"p50": float(low), "p99": float(high), "count": len(seconds)}
+
+
+def paired(root: Path, pairs: int, steps: int) -> dict[str, Any]:
+    """Train in turns with and without control; this process may be one of several ranks."""
+    os.environ["TUNEFLEET_JOBS_DIR"] = str(root / "jobs")
+    number = iter(range(10_000))
+
+    def ours(*, meter: bool = False) -> tuple[overhead.StepClock, overhead.Meter | None]:
+        callback = TrainerControlCallback(job_id=f"bench-{next(number)}")
+        measured = overhead.Meter([callback]) if meter else None
+        return overhead.training(root / f"run-{next(number)}", steps, [callback]), measured
+
+    overhead.training(root / "warm-up", 2 * overhead.WARM_UP_STEPS, [])
+    _, meter = ours(meter=True)
+    assert meter is not None
+    inside_s = sum(spent for (_, event), spent in meter.spent_s.items() if event != "on_init_end") / steps
+    bare, with_us = [], []
+    for pair in range(pairs):
+        sides: list[Callable[[], None]] = [
+            lambda: bare.append(overhead.training(root / "bare", steps, []).medians_s),
+            lambda: with_us.append(ours()[0].medians_s),
+        ]
+        for side in sides if pair % 2 == 0 else reversed(sides):
+            side()
+    ratios = (np.array(with_us) / np.array(bare))[:, 0].tolist()
+    low, high = overhead.interval(ratios)
+    return {
+        "inside_us_per_step": inside_s * 1e6,
+        "share_of_20_ms_step": inside_s / overhead.STEP_BUDGET_S,
+        "bare_step_ms": statistics.median(wall for wall, _ in bare) * 1e3,
+        "wall_ratio": statistics.median(ratios),
+        "interval": [low, high],
+        "pairs": pairs,
+    }
+
+
+def check_alone() -> dict[str, float]:
+    """Return what one process pays at the end of a step, in µs; the call of an empty function is taken off."""
+    decider = ranks.Solo(CommandBoard())
+    count, repeats = 200_000, 7
+    empty = min(timeit.repeat("f(1)", globals={"f": lambda _: ()}, number=count, repeat=repeats)) / count
+    check = min(timeit.repeat("f(1)", globals={"f": decider.due}, number=count, repeat=repeats)) / count
+    return {"us": check * 1e6, "beyond_an_empty_call_us": (check - empty) * 1e6}
+
+
+def check_of_ranks(steps: int, step_s: float) -> dict[str, float]:
+    """Time the check of this rank over steps that take some time each; all ranks do this together."""
+    decider = ranks.decider_for(CommandBoard())
+    torch.distributed.barrier()
+    spent: list[float] = []
+    for step in range(1, steps + 1):
+        time.sleep(step_s)
+        begun = time.perf_counter()
+        decider.due(step)
+        spent.append(time.perf_counter() - begun)
+    torch.distributed.barrier()
+    return percentiles(spent[steps // 4 :], scale=1e6)
+
+
+def rank_main(out: Path, pairs: int, steps: int) -> None:
+    """Measure as one of two ranks, and leave what was found in a file."""
+    torch.distributed.init_process_group("gloo")
+    rank = torch.distributed.get_rank()
+    found = {
+        "rank": rank,
+        "check_20_ms_steps": check_of_ranks(200, 0.020),
+        "check_1_ms_steps": check_of_ranks(2000, 0.001),
+        "callbacks": paired(out / f"rank-{rank}", pairs, steps),
+    }
+    (out / f"rank-{rank}.json").write_text(json.dumps(found))
+    torch.distributed.destroy_process_group()
+
+
+def with_two_ranks(root: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run this file as two ranks."""
+    out = root / "ranks"
+    out.mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+    command += ["--as-rank", str(out), *(["--quick"] if options.quick else [])]
+    subprocess.run(command, check=True, timeout=900, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(2)]
+
+
+MEMORY = """
+import os, sys, urllib.request
+from pathlib import Path
+from transformers import Trainer, TrainingArguments
+from tunefleet.attach.bare import BareJob, BareOptions
+from tunefleet.attach.identity import resident_bytes
+import gc; gc.collect(); before = resident_bytes()
+job = BareJob.open(BareOptions("memory", None, "localhost", True, True, "auto", False))
+import json
+port = json.loads(Path(os.environ["TUNEFLEET_JOBS_DIR"], "memory", "endpoint.json").read_text())["port"]
+for _ in range(50): urllib.request.urlopen(f"http://localhost:{port}/jobs/memory/status").read()
+print(resident_bytes() - before)
+"""
+
+
+def memory_bytes(root: Path) -> list[int]:
+    """Return by how much the server makes a process with a Trainer grow, in some processes."""
+    environment = {**os.environ, "TUNEFLEET_JOBS_DIR": str(root / "memory-jobs")}
+    run = [sys.executable, "-W", "ignore", "-c", MEMORY]
+    return [int(subprocess.check_output(run, env=environment, text=True).split()[-1]) for _ in range(3)]
+
+
+def command_to_applied(root: Path, count: int) -> dict[str, Any]:
+    """Send commands from another process at random moments to a training that logs each step."""
+    os.environ["TUNEFLEET_JOBS_DIR"] = str(root / "latency-jobs")
+    applied: dict[str, float] = {}
+    plain = CommandBoard.applied
+
+    def noted(board: CommandBoard, command_id: str, *args: Any, **kwargs: Any) -> None:
+        applied[command_id] = time.monotonic()
+        plain(board, command_id, *args, **kwargs)
+
+    CommandBoard.applied = noted  # type: ignore[method-assign]
+    sent = root / "sent.json"
+    client = subprocess.Popen([sys.executable, __file__, "--as-client", str(sent), "--count", str(count)])
+    try:
+        clock = overhead.training(root / "latency", 1_000_000, [TrainerControlCallback(job_id="latency")])
+    finally:
+        CommandBoard.applied = plain  # type: ignore[method-assign]
+        client.wait(30)
+    asked: dict[str, float] = json.loads(sent.read_text())
+    waited = [applied[command_id] - at for command_id, at in asked.items()]
+    step_s = clock.medians_s[0]
+    over = [max(seconds - step_s, 0.0) for seconds in waited]
+    return {
+        "ms": percentiles(waited, scale=1e3),
+        "step_ms": step_s * 1e3,
+        "beyond_a_step_ms": percentiles(over, scale=1e3),
+    }
+
+
+def client_main(sent: Path, count: int) -> None:
+    """Ask a training for something harmless at random moments, then for its end."""
+    from tunefleet.jobs.control import ControlClient, find_endpoint
+
+    jobs = Path(os.environ["TUNEFLEET_JOBS_DIR"])
+    deadline = time.monotonic() + 120
+    while (endpoint := find_endpoint(jobs, "latency")) is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert endpoint is not None
+    client = ControlClient(endpoint)
+    time.sleep(3)
+    asked: dict[str, float] = {}
+    dice = random.Random(0)
+    for number in range(count):
+        time.sleep(dice.uniform(0.01, 0.05))
+        asked[f"bench-{number}"] = time.monotonic()
+        client.send("set", {"logging_steps": 1}, f"bench-{number}")
+    time.sleep(0.5)
+    sent.write_text(json.dumps(asked))
+    client.send("graceful_stop")
+
+
+@contextmanager
+def supervisor(root: Path, *, warm: bool) -> Iterator[Any]:
+    """Give a supervisor of job processes."""
+    from tunefleet.jobs import Supervisor
+    from tunefleet.settings import inherited_environment
+
+    found = Supervisor(
+        root / "results",
+        endpoints_dir=root / "jobs",
+        warm=warm,
+        base_env={**inherited_environment(), "HF_HUB_OFFLINE": "1"},
+    )
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def pause_and_resume(root: Path, *, warm: bool, rounds: int) -> dict[str, Any]:
+    """Pause a LoRA training and resume it, some times over."""
+    from tunefleet.jobs import new_launch_id
+    from tunefleet.spec import dump_task_spec, load_task_spec
+    from tunefleet.wire.jobfolder import Job
+
+    gone: list[float] = []
+    first: list[float] = []
+    spec = dump_task_spec(load_task_spec(SPEC))
+    with supervisor(root, warm=warm) as jobs:
+        if warm:
+            time.sleep(12)  # until the fork server has its imports
+        for number in range(rounds + 1):
+            launch = new_launch_id()
+            asked = time.monotonic()
+            handle = jobs.launch(
+                Job(
+                    job_id="bench", task_id="bench", attempt=1, launch=launch, kind="lora_sft", name="bench",
+                    program="tunefleet.programs.train:main", spec=spec,
+                )
+            )  # fmt: skip
+            journal = handle.folder.journal_dir / f"{launch}.jsonl"
+            while not (journal.exists() and '"type":"metric"' in journal.read_text().replace(" ", "")):
+                end = handle.poll()
+                assert end is None, end
+                time.sleep(0.002)
+            if number:
+                first.append(time.monotonic() - asked)
+            time.sleep(0.5)
+            asked = time.monotonic()
+            handle.command("pause")
+            while handle.poll() is None:
+                time.sleep(0.002)
+            gone.append(time.monotonic() - asked)
+            end = handle.poll()
+            assert end is not None
+            assert end.outcome == "paused", end
+            handle.acknowledge()
+    return {
+        "pause_to_gone_s": {"median": statistics.median(gone), "worst": max(gone)},
+        "resume_to_first_step_s": {"median": statistics.median(first), "worst": max(first)},
+        "rounds": rounds,
+    }
+
+
+def imports_s(rounds: int) -> float:
+    """Return how long an interpreter takes that only imports the training libraries: the floor of a cold start."""
+    taken = []
+    for _ in range(rounds):
+        begun = time.monotonic()
+        subprocess.run([sys.executable, "-W", "ignore", "-c", LIBRARIES], check=True, capture_output=True)
+        taken.append(time.monotonic() - begun)
+    return statistics.median(taken)
+
+
+def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
+    """Run everything."""
+    pairs, steps = (4, 40) if options.quick else (16, 100)
+    rounds = 2 if options.quick else 5
+    return {
+        "one_process": paired(root / "one", pairs, steps),
+        "two_ranks": with_two_ranks(root, options),
+        "check_one_process": check_alone(),
+        "server_memory_mb": [size / 1e6 for size in memory_bytes(root)],
+        "command_to_applied": command_to_applied(root, 40 if options.quick else 200),
+        "import_floor_s": imports_s(rounds),
+        "cold": pause_and_resume(root / "cold", warm=False, rounds=rounds),
+        "warm": pause_and_resume(root / "warm", warm=True, rounds=rounds),
+    }
+
+
+def report(found: dict[str, Any]) -> None:
+    """Print what was found, with the budgets."""
+    one, two = found["one_process"], found["two_ranks"]
+    for what, row in (("one process", one), *((f"rank {each['rank']} of two", each["callbacks"]) for each in two)):
+        low, high = row["interval"]
+        print(
+            f"{what:<14} inside our callback {row['inside_us_per_step']:7.1f} µs a step = "
+            f"{row['share_of_20_ms_step']:.2%} of 20 ms (budget 1 %); ÷ bare Trainer {row['wall_ratio']:.4f} "
+            f"({low:.4f} to {high:.4f}, {row['pairs']} pairs, steps of {row['bare_step_ms']:.1f} ms; budget 1.01)"
+        )
+    check = found["check_one_process"]
+    print(f"check          {check['us']:.3f} µs, {check['beyond_an_empty_call_us']:.3f} beyond a call (budget 0.5)")
+    for each in two:
+        slow, fast = each["check_20_ms_steps"], each["check_1_ms_steps"]
+        print(
+            f"check, rank {each['rank']}  steps of 20 ms {slow['p50']:.1f} µs (p99 {slow['p99']:.0f}; budget 50); "
+            f"of 1 ms {fast['p50']:.1f} µs (p99 {fast['p99']:.0f}; budget 2)"
+        )
+    print(f"server memory  {', '.join(f'{size:.2f}' for size in found['server_memory_mb'])} MB (budget 1)")
+    command = found["command_to_applied"]
+    print(
+        f"command        applied after {command['ms']['p50']:.1f} ms (p99 {command['ms']['p99']:.1f}), steps of "
+        f"{command['step_ms']:.1f} ms: {command['beyond_a_step_ms']['p99']:.1f} ms beyond a step (p99; budget 10)"
+    )
+    print(f"imports        {found['import_floor_s']:.2f} s: the floor of a cold start")
+    for name in ("cold", "warm"):
+        row = found[name]
+        gone, first = row["pause_to_gone_s"], row["resume_to_first_step_s"]
+        print(
+            f"{name:<14} pause → gone {gone['median']:.2f} s (worst {gone['worst']:.2f}); resume → first step "
+            f"{first['median']:.2f} s (worst {first['worst']:.2f}), {row['rounds']} rounds"
+        )
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--as-rank", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--as-client", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", FutureWarning)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if options.as_client:
+        client_main(options.as_client, options.count)
+    elif options.as_rank:
+        rank_main(options.as_rank, *((4, 40) if options.quick else (12, 100)))
+    else:
+        with tempfile.TemporaryDirectory(prefix="tunefleet-bench-") as name:
+            found = measure(options, Path(name))
+        print(json.dumps(found)) if options.json else report(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
