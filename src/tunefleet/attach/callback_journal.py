@@ -98,7 +98,8 @@ class JournalCallback(TrainerCallback):
         self._tokens.add(_tokens_seen(state, values))
         number = epoch if isinstance(epoch, float) else None
         self._journal.metric(state.global_step, values, series=self._series, epoch=number, window=window)
-        self._status.update(step=state.global_step, values=values if number is None else {**values, "epoch": number})
+        known = values if number is None else {**values, "epoch": number}
+        self._status.update(step=state.global_step, eta_s=self._eta_s(state), values=known)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -139,8 +140,7 @@ class JournalCallback(TrainerCallback):
         self._phase = phase
         self._tokens.add(state.num_input_tokens_seen)
         step_time_s = self._step_time_s
-        left = max(state.max_steps - state.global_step, 0)
-        eta_s = None if step_time_s is None else round(left * step_time_s, 3)
+        eta_s = self._eta_s(state)
         self._journal.progress(
             phase,
             step=state.global_step,
@@ -152,6 +152,10 @@ class JournalCallback(TrainerCallback):
             gpu_bytes=_reserved_gpu_bytes(),
         )
         self._status.update(phase=phase, step=state.global_step, max_steps=state.max_steps, eta_s=eta_s)
+
+    def _eta_s(self, state: TrainerState) -> float | None:
+        left = max(state.max_steps - state.global_step, 0)
+        return None if self._step_time_s is None else round(left * self._step_time_s, 3)
 
 
 class _Rate:

@@ -152,6 +152,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Take a command."""
         self._respond()
 
+    # Whatever else a browser or a script may send is answered like them, not with a page of the library's.
+    do_OPTIONS = do_PUT = do_PATCH = do_DELETE = do_POST
+
     def log_message(self, format: str, *args: Any) -> None:
         logger.debug("control: %s", format % args)
 

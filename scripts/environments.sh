@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Make the foreign environments that the control callback is tested in: nothing of ours but the package itself
+# (`pip install --no-deps`), one with each Transformers that it serves. Called by make; one line a step.
+#
+# torch, the one large part, is borrowed from .venv, so that an environment takes a minute and 300 MB.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+script=scripts/environments.sh
+
+say() { printf -- '-> %s\n' "$*"; }
+
+site() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+borrow_torch() {
+    local venv=$1 shared=$1/shared from
+    from=$(site "$PWD/.venv")
+    mkdir -p "$shared"
+    for name in torch torchgen functorch nvidia triton; do
+        for path in "$from/$name" "$from/$name"-*.dist-info "$from/$name".libs; do
+            if [ -e "$path" ]; then ln -sfn "$path" "$shared/"; fi
+        done
+    done
+    echo "$shared" >"$(site "$venv")/borrowed-torch.pth"
+}
+
+make_environment() {
+    local venv=$PWD/.venv-transformers-$1 accelerate=$2
+    local key
+    key=$({ cat "$script"; grep '^torch==' constraints/constraints.txt; } | sha256sum | cut -c1-16)
+    if [ -e "$venv/.ready-$key" ]; then return; fi
+    say "making $(basename "$venv")"
+    rm -rf "$venv"
+    .venv/bin/python -m venv "$venv"
+    borrow_torch "$venv"
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
+    # numpy and what torch needs come with the resolver: it sees the borrowed torch as installed.
+    "${pip[@]}" install "transformers==$1.*" "$accelerate" sympy networkx jinja2
+    "${pip[@]}" install --no-deps --editable .
+    touch "$venv/.ready-$key"
+}
+
+make_environment 4.57 'accelerate>=1.6,<2'
+make_environment 5.23 'accelerate>=1.15'
