@@ -16,7 +16,7 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 
 from tests.integration.server.support import HandWorker, Running, submit
-from tunefleet.wire import api, link
+from tunefleet.wire import api, link, training, training_api
 
 BUDGET_S = 20.0
 PUBLIC = {"/api/v1/healthz", "/api/v1/info", "/api/v1/schema"}
@@ -66,7 +66,7 @@ def test_every_json_body_has_an_example_that_fits(document: dict[str, Any]) -> N
         body = operation.get("requestBody", {}).get("content", {}).get("application/json")
         if body is not None:
             name = body["schema"]["$ref"].rpartition("/")[2]
-            model = getattr(api, name, None) or getattr(link, name)
+            model = next(getattr(home, name) for home in (api, link, training, training_api) if hasattr(home, name))
             assert model.model_validate(body["example"]), f"{method} {path}"
 
 
