@@ -83,9 +83,6 @@ class FakeJob:
     def command_state(self, command_id: str) -> CommandState:
         return CommandState(command_id=command_id, command=self.commands[-1], state="durable")
 
-    def status(self) -> JobStatus | None:
-        return None
-
     def acknowledge(self) -> None:
         self.read = True
 
