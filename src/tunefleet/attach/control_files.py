@@ -37,6 +37,7 @@ class ControlFiles:
         self.folder = folder / "control"
         self._board = board
         self._stop = threading.Event()
+        self._answering = threading.Lock()
         self._names: dict[str, str] = {}
         self._seen: set[str] = set()
         self._changed_at = -1.0
@@ -118,7 +119,9 @@ class ControlFiles:
         name = self._names.get(item.command_id)
         if name is not None:
             fields = ("command_id", "command", "state", "step", "checkpoint", "message")
-            self._write(name, {field: getattr(item, field) for field in fields})
+            # Two threads answer; the older state must not be written over the newer one.
+            with self._answering:
+                self._write(name, {field: getattr(item, field) for field in fields})
 
     def _refuse(self, name: str, message: str) -> None:
         logger.warning("The command in %s.json is refused: %s", name, message)

@@ -1,7 +1,8 @@
 """What the trainings of a run were: where each one saves, and which checkpoint a resumed one goes on from.
 
 A script chooses its own `output_dir`, where checkpoints of other runs may lie. A checkpoint counts as this run's if
-the run's journal names its digest; nothing is moved and nothing deleted here.
+the run's journal names its digest, or, since a killed process may not have written that, if it was finished while the
+launch before lived. Nothing is moved and nothing deleted here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .checkpoints import Checkpoint, fault_of, list_whole
+from .checkpoints import MANIFEST, Checkpoint, fault_of, list_whole
 from .files import read_json, write_json
 
 logger = logging.getLogger("tunefleet.run")
@@ -63,7 +64,8 @@ def begin(folder: Path, job: dict[str, Any], output_dir: Path, *, wanted: bool) 
     known = recorded(folder)
     number = 1 + sum(item.get("launch") == job["launch"] for item in known)
     resumes = wanted and int(job.get("attempt", 1)) > 1
-    checkpoint = _newest(folder, known, number, output_dir) if resumes else None
+    lived_until = (job.get("spec") or {}).get("lived_until") or time.time()
+    checkpoint = _newest(folder, known, number, output_dir, float(lived_until)) if resumes else None
     entry = {
         "number": number,
         "launch": job["launch"],
@@ -105,14 +107,19 @@ def recorded(folder: Path) -> list[dict[str, Any]]:
     return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
 
 
-def _newest(folder: Path, known: list[dict[str, Any]], number: int, output_dir: Path) -> Checkpoint | None:
-    there = {item.get("number") for item in known if item.get("output_dir") == str(output_dir)}
-    if there - {number}:
+def _newest(
+    folder: Path, known: list[dict[str, Any]], number: int, output_dir: Path, lived_until: float
+) -> Checkpoint | None:
+    there = [item for item in known if item.get("output_dir") == str(output_dir)]
+    if {item.get("number") for item in there} - {number}:
         logger.warning("Several trainings of this run save in %s; none is resumed, each begins anew", output_dir)
         return None
-    digests = _digests(folder) if there else set()
+    if not there:
+        return None
+    digests, began = _digests(folder), float(there[-1].get("at") or lived_until)
     for checkpoint in reversed(list_whole(output_dir)):
-        if checkpoint.digest not in digests:
+        made_at = float((read_json(checkpoint.path / MANIFEST) or {}).get("at") or 0)
+        if checkpoint.digest not in digests and not began <= made_at <= lived_until:
             continue
         fault = fault_of(checkpoint.path)
         if fault is None:

@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.attach import trainings
+from tunefleet.attach.files import read_json
 from tunefleet.cli.console import Json, err, print_json
 from tunefleet.cli.lazy import examples
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
@@ -69,7 +70,11 @@ def run(
     environment = inherited_environment()
     folder, before = _folder(results, resume, name, command)
     _check_id(settings.endpoints_dir, folder.root.name)
-    job = _resumed(before, gpu, environment) if before is not None else _new(folder, command or [], gpu, environment)
+    job = (
+        _resumed(before, folder, gpu, environment)
+        if before is not None
+        else _new(folder, command or [], gpu, environment)
+    )
     job = job.model_copy(
         update={"endpoint_dir": str(settings.endpoints_dir), "spec": {**job.spec, "http": not no_http}}
     )
@@ -145,14 +150,16 @@ def _new(folder: JobFolder, command: list[str], gpu: str | None, environment: Ma
     )  # fmt: skip
 
 
-def _resumed(job: Job, gpu: str | None, environment: Mapping[str, str]) -> Job:
+def _resumed(job: Job, folder: JobFolder, gpu: str | None, environment: Mapping[str, str]) -> Job:
     wanted = gpu if gpu is not None else job.spec.get("gpu")
     uuids, variables = _devices(wanted, environment.get("CUDA_VISIBLE_DEVICES"))
     missing = [name for name in job.spec.get("environment", []) if name not in environment and name not in _UNTOLD]
     if missing:
         _say(f"Set at the first start and not now: {', '.join(missing[:10])}{' …' if len(missing) > 10 else ''}")
     changes = {"attempt": job.attempt + 1, "launch": new_launch_id(), "gpus": uuids, "env": variables}
-    return job.model_copy(update={**changes, "spec": {**job.spec, "gpu": wanted}})
+    # When the launch before ended: what was finished until then is of this run.
+    ended_at = (read_json(folder.exit_json) or {}).get("at")
+    return job.model_copy(update={**changes, "spec": {**job.spec, "gpu": wanted, "lived_until": ended_at}})
 
 
 def _devices(gpu: str | None, visible: str | None) -> tuple[tuple[str, ...], dict[str, str]]:

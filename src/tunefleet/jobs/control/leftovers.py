@@ -14,7 +14,7 @@ from tunefleet.jobs.classify import read_status
 from tunefleet.jobs.control.discovery import FoundJob, is_surely_dead, list_jobs
 from tunefleet.wire.jobfolder import JobFolder
 
-_OURS = ("status.json", "commands.json", "overrides.json", "job")
+_OURS = ("status.json", "commands.json", "overrides.json", "job", "control")
 _LOCK = ".lock"
 _FRESH_S = 60.0
 
@@ -55,7 +55,7 @@ def remove_leftover(item: Leftover) -> bool:
         shutil.rmtree(control)
     for name in ("endpoint.json", *_OURS):
         path = folder / name
-        if path.is_symlink() or path.is_file():
+        if path.is_symlink() or path.is_file():  # of a link, the link
             path.unlink(missing_ok=True)
     for part in (*folder.glob(".*.json.*"), folder / _LOCK):  # what a killed process was about to rename
         part.unlink(missing_ok=True)
@@ -109,4 +109,4 @@ def _is_abandoned(folder: Path) -> bool:
         or time.time() - folder.stat().st_mtime < _fresh_s(folder)
     ):
         return False
-    return all(path.name in (*_OURS, "control") or path.name.startswith(".") for path in folder.iterdir())
+    return all(path.name in _OURS or path.name.startswith(".") for path in folder.iterdir())

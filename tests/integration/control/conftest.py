@@ -1,0 +1,31 @@
+"""An environment that has the training libraries and neither Tunefleet nor pydantic: somebody else's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+_NOT_THERE = ("tunefleet", "pydantic", "editable", "coverage", "__pycache__")
+
+
+@pytest.fixture(scope="session")
+def foreign_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The interpreter of such an environment; its packages are links to ours, less those that it lacks."""
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("foreign")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    theirs = Path(subprocess.run([str(python), "-c", asked], capture_output=True, check=True, text=True).stdout.strip())
+    for package in Path(sysconfig.get_path("purelib")).iterdir():
+        lacking = any(name in package.name.lower() for name in _NOT_THERE)
+        if not lacking and package.suffix != ".pth" and not (theirs / package.name).exists():
+            (theirs / package.name).symlink_to(package)
+    for name in ("tunefleet", "pydantic"):
+        assert subprocess.run([str(python), "-c", f"import {name}"], capture_output=True, check=False).returncode
+    return python
