@@ -77,7 +77,9 @@ class _Seen:
 
 
 class GpuSentry:
-    """Looks at the GPUs every two seconds, and remembers who was there. One for a worker, an agent or a run.
+    """Looks at the GPUs every two seconds, oftener if `idle_s` is short, and remembers who was there.
+
+    One for a worker, an agent or a run.
 
     Args:
         ledger: `gpus.ledger_dir`.
@@ -96,16 +98,18 @@ class GpuSentry:
     ) -> None:
         self._ledger = ledger
         self._idle_s = idle_s
+        self._every_s = min(EVERY_S, idle_s / 4)
         self._read = read
         self._on_change: Callable[[], None] | None = None
         self._clock = clock
         self._seen: dict[str, _Seen] = {}
+        self._told: frozenset[str] = frozenset()
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-sentry", daemon=True)
 
     def start(self, on_change: Callable[[], None] | None = None) -> None:
-        """Look every two seconds, in a thread.
+        """Look again and again, in a thread.
 
         Args:
             on_change: Told, from that thread, that the set of GPUs in use has changed.
@@ -121,14 +125,15 @@ class GpuSentry:
         """Ask the driver; a GPU that it does not name now is remembered as it was."""
         figures = self._read()
         found = {gpu.uuid: others_on(gpu, self._ledger) for gpu in figures}
-        before = self.in_use()
         with self._lock:
             for uuid, who in found.items():
                 self._remember(self._seen.setdefault(uuid, _Seen()), who)
         after = self.in_use()
-        for uuid in after.keys() - before.keys():
+        # Against what was told, not against a moment ago: a GPU becomes free by time alone, between two looks.
+        told, self._told = self._told, frozenset(after)
+        for uuid in self._told - told:
             logger.info("GPU %s is used by %s", uuid, after[uuid])
-        if after.keys() != before.keys() and self._on_change is not None:
+        if self._told != told and self._on_change is not None:
             self._on_change()
 
     def in_use(self) -> dict[str, str]:
@@ -163,7 +168,7 @@ class GpuSentry:
             seen.who, seen.last_at = who, self._clock()
 
     def _run(self) -> None:
-        while not self._stop.wait(EVERY_S):
+        while not self._stop.wait(self._every_s):
             try:
                 self.look()
             except Exception:

@@ -68,6 +68,8 @@ def test_a_number_that_this_machine_does_not_know_is_not_counted(tmp_path: Path)
 def test_a_glance_does_not_drive_a_job_away_but_bars_the_gpu_until_it_was_quiet(tmp_path: Path, somebody: int) -> None:
     now, there = 100.0, [gpu(), gpu(uuid="GPU-b")]
     sentry = GpuSentry(tmp_path, idle_s=30, read=lambda: there, clock=lambda: now)
+    told: list[int] = []
+    sentry._on_change = lambda: told.append(len(sentry.in_use()))
     sentry.look()
     assert (sentry.in_use(), sentry.crowded(), sentry.quiet(["GPU-a"])) == ({}, False, True)
     there[0] = gpu(GpuProcess(somebody, GIB))
@@ -86,6 +88,7 @@ def test_a_glance_does_not_drive_a_job_away_but_bars_the_gpu_until_it_was_quiet(
     now += 2
     sentry.look()
     assert sentry.quiet(["GPU-a"])
+    assert told == [1, 0], "also what changes by time alone is told"
 
 
 def test_a_gpu_that_the_driver_does_not_name_for_a_moment_is_remembered(tmp_path: Path, somebody: int) -> None:

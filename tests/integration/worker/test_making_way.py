@@ -1,0 +1,102 @@
+"""A worker on somebody's own machine: the driver is a fake, server, worker, trainer and the other process are real."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.story import Story, alive, check_series, submit, until
+from tunefleet.cli.fleet import LocalFleet
+from tunefleet.client import Client
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(240)]
+
+FAKE_NVML = Path(__file__).parents[2] / "fakes" / "nvml"
+STEPS = 60
+IDLE_S = 1
+
+
+class Gpu:
+    """The one GPU of the machine, as the fake driver tells it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.used_by()
+
+    def used_by(self, *pids: int) -> None:
+        """Say which processes have opened it."""
+        gpu = {"uuid": "GPU-fake", "name": "Fake RTX", "total": 8 << 30, "used": 1 << 30, "mig": []}
+        text = json.dumps({"gpus": [gpu | {"compute": [[pid, 1 << 30] for pid in pids], "graphics": []}]})
+        fresh = self._file.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.replace(self._file)
+
+
+@pytest.fixture
+def gpu(tmp_path: Path) -> Gpu:
+    return Gpu(tmp_path / "gpus.json")
+
+
+@pytest.fixture
+def somebody() -> Iterator[int]:
+    process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
+    yield process.pid
+    process.kill()
+    process.communicate()
+
+
+def _weights(story: Story) -> str:
+    return hashlib.sha256((story.folder.root / "final_lora" / "adapter_model.safetensors").read_bytes()).hexdigest()
+
+
+def test_a_training_makes_way_for_somebody_and_ends_with_the_same_weights(
+    tmp_path: Path, gpu: Gpu, somebody: int, free_port: Callable[[], int]
+) -> None:
+    pytest.importorskip("trl")
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TUNEFLEET_YIELD": "pause",
+        "TUNEFLEET_YIELD_IDLE_S": str(IDLE_S),
+        "TUNEFLEET_HOME": str(tmp_path / "home"),
+        "PYTHONPATH": str(FAKE_NVML),
+        "FAKE_NVML": str(tmp_path / "gpus.json"),
+    }
+    fleet = LocalFleet(tmp_path / "data", port=free_port(), environment=environment, save_client=False)
+    with fleet, Client(fleet.url, fleet.key) as client:
+        undisturbed = submit(client, fleet, STEPS)
+        assert client.tasks.wait(undisturbed.task_id, timeout_s=120).status == "completed"
+
+        story = submit(client, fleet, STEPS)
+        until(lambda: story.step() >= 2, "step 2")
+        trainer = story.trainer()
+        assert trainer is not None
+        began = time.monotonic()
+        gpu.used_by(somebody, trainer.pid)
+        until(lambda: not alive(trainer.pid), "the process is gone", within_s=10)
+        took_s = time.monotonic() - began
+        until(lambda: (now := client.tasks.get(story.task_id).progress) and now.phase == "yielded", "it is shown")
+        task = client.tasks.get(story.task_id)
+        assert (task.status, len(task.attempt_list)) == ("running", 1)
+        (worker,) = client.workers.list().items
+        assert f"pid {somebody}" in str(worker.capabilities.gpus[0].in_use_by)
+        assert story.step() < STEPS
+        print(f"GPU taken -> trainer gone: {took_s:.1f} s, at step {story.step()} of {STEPS}")
+
+        time.sleep(2 * IDLE_S)
+        assert len(story.launches()) == 1, "it waits as long as somebody is there"
+        gpu.used_by()
+        task = client.tasks.wait(story.task_id, timeout_s=120)
+        assert (task.status, task.error, len(task.attempt_list)) == ("completed", None, 1)
+        (_, resumed_at) = story.launches()[1]
+        assert resumed_at >= 2
+        check_series(client, story)
+        assert _weights(story) == _weights(undisturbed)
+        until(lambda: client.workers.list().items[0].capabilities.gpus[0].in_use_by is None, "the GPU is free again")
