@@ -1,0 +1,193 @@
+"""The horizon over a real store, its ranks being threads that stumble along at random, and ranks that are gone."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from torch.distributed import PrefixStore, TCPStore
+
+from tunefleet.attach.agree import Line, PeerLostError
+from tunefleet.attach.board import CommandBoard
+from tunefleet.attach.checkpoints import fault_of
+from tunefleet.attach.exchange import Exchange
+from tunefleet.attach.finisher import CheckpointFinisher, Saved
+from tunefleet.attach.identity import hostname, process_started_at
+from tunefleet.attach.ranks import MAX_HORIZON, Follower, Leader
+
+pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module")
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=30), wait_for_workers=False)
+
+
+_number = iter(range(10**6))
+
+
+def lines(store: TCPStore, size: int, timeout_s: float = 20.0) -> list[Line]:
+    prefix = f"test/{next(_number)}"
+    return [Line(PrefixStore(prefix, store.clone()), rank, size, timeout_s) for rank in range(size)]
+
+
+def stumble(decider: Any, steps: int, seed: float, step_s: float, acted: list[tuple[int, str]]) -> None:
+    rng = random.Random(seed)
+    for step in range(1, steps + 1):
+        if rng.random() < 0.1:
+            time.sleep(rng.uniform(0, 20 * step_s))
+        acted += [(step, command.command_id) for command in decider.due(step)]
+
+
+@pytest.mark.parametrize(("size", "step_s"), [(2, 0.0), (3, 0.0), (3, 0.002)])
+def test_ranks_act_together_however_far_apart_they_are(store: TCPStore, size: int, step_s: float) -> None:
+    seed = random.random()
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    steps = 4000 if step_s == 0 else 150
+    boards = [CommandBoard() for _ in range(size)]
+    ends = lines(store, size)
+    deciders = [Leader(boards[0], ends[0]), *(Follower(boards[n], ends[n]) for n in range(1, size))]
+    acted: list[list[tuple[int, str]]] = [[] for _ in range(size)]
+    walkers = [
+        threading.Thread(target=stumble, args=(deciders[n], steps, rng.random(), step_s, acted[n])) for n in range(size)
+    ]
+    for walker in walkers:
+        walker.start()
+    asked = 0
+    while any(walker.is_alive() for walker in walkers) and asked < 40:
+        time.sleep(rng.uniform(0, 0.02))
+        boards[rng.randrange(size)].submit("save_checkpoint", command_id=f"cmd-{asked}")
+        asked += 1
+    for walker in walkers:
+        walker.join(60)
+    assert acted == [acted[0]] * size
+    names = [name for _, name in acted[0]]
+    assert len(names) == len(set(names))
+    assert names, "nothing was ever carried out"
+
+
+def test_a_command_is_at_most_a_horizon_late(store: TCPStore) -> None:
+    first, second = lines(store, 2)
+    board = CommandBoard()
+    leader, follower = Leader(board, first), Follower(CommandBoard(), second)
+    for step in range(1, 200):
+        if step == 150:
+            board.submit("graceful_stop", command_id="cmd-1")
+        ours, theirs = leader.due(step), follower.due(step)
+        assert [item.command_id for item in ours] == [item.command_id for item in theirs]
+        if ours:
+            assert 150 < step <= 150 + MAX_HORIZON
+            return
+    pytest.fail("it was never carried out")
+
+
+def test_an_abort_in_an_evaluation_is_due_at_once_and_the_rest_is_not_lost(store: TCPStore) -> None:
+    (first, _) = lines(store, 2)
+    board = CommandBoard()
+    leader = Leader(board, first)
+    leader.due(1)
+    board.submit("save_checkpoint", command_id="save")
+    assert leader.due(1) == []
+    due = [item.command_id for step in range(2, 20) for item in leader.due(step)]
+    assert due == ["save"]
+
+
+def walk(decider: Leader | Follower, steps: int) -> None:
+    for step in range(1, steps):
+        decider.due(step)
+
+
+def gone(line: Line, rank: int) -> None:
+    """Have a rank be a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    me = {"host": hostname(), "pid": process.pid, "started_at": process_started_at(process.pid)}
+    line.set(f"process/{rank}", json.dumps(me).encode())
+    process.kill()
+    process.wait()
+
+
+def test_a_rank_that_is_gone_is_named_and_waited_for_no_longer(store: TCPStore) -> None:
+    first, second = lines(store, 2, timeout_s=60)
+    follower = Follower(CommandBoard(), second)
+    leader = Leader(CommandBoard(), first)
+    leader.due(1)
+    gone(first, 0)
+    began = time.monotonic()
+    with pytest.raises(PeerLostError, match=r"Rank 0 is gone; rank 1 waited for what is decided for step \d+"):
+        walk(follower, 100)
+    assert time.monotonic() - began < 20
+
+    third, fourth = lines(store, 2, timeout_s=60)
+    gone(fourth, 1)
+    ahead = Leader(CommandBoard(), third)
+    with pytest.raises(PeerLostError, match="Rank 1 is gone"):
+        walk(ahead, 2000)
+
+
+def test_silence_has_an_end_too(store: TCPStore) -> None:
+    first, second = lines(store, 2, timeout_s=0.3)
+    follower = Follower(CommandBoard(), second)
+    Leader(CommandBoard(), first)
+    follower.due(1)
+    with pytest.raises(PeerLostError, match=r"Rank 0 has not said what is decided for step 2 within 0 s"):
+        follower.due(2)
+
+
+def finishers(store: TCPStore, said: list[str], timeout_s: float = 20.0) -> list[CheckpointFinisher]:
+    made = []
+    for line in lines(store, 2, timeout_s):
+        finisher = CheckpointFinisher(
+            lambda: None,
+            lambda saved, checkpoint: said.append(f"durable {checkpoint.path.name}"),
+            lambda saved, error: said.append(f"failed {saved.path.name}: {error}"),
+        )
+        finisher.join_ranks(Exchange(line))
+        made.append(finisher)
+    return made
+
+
+def test_a_checkpoint_is_whole_when_the_slowest_rank_has_written(store: TCPStore, tmp_path: Path) -> None:
+    said: list[str] = []
+    first, second = finishers(store, said)
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights")
+    first.submit(Saved(folder, 0.0))
+    time.sleep(0.2)
+    assert said == [], "rank 0 was done before rank 1 had its file"
+    (folder / "rng_state_1.pth").write_text("random")
+    second.submit(Saved(folder, 0.0))
+    assert first.drain(10)
+    assert second.drain(10)
+    assert (first.is_whole(5), second.is_whole(5), said) == (True, True, ["durable checkpoint-5"])
+    assert fault_of(folder) is None
+    assert "rng_state_1.pth" in (folder / "manifest.json").read_text()
+    (folder / "rng_state_1.pth").write_text("randem")
+    assert fault_of(folder) == "rng_state_1.pth does not match its digest"
+
+
+def test_a_checkpoint_without_the_part_of_a_lost_rank_is_none(store: TCPStore, tmp_path: Path) -> None:
+    said: list[str] = []
+    first, _ = finishers(store, said, timeout_s=0.3)
+    folder = tmp_path / "checkpoint-5"
+    folder.mkdir()
+    (folder / "model.safetensors").write_text("weights")
+    first.submit(Saved(folder, 0.0))
+    assert first.drain(20)
+    assert not first.is_whole(5)
+    assert said == [
+        "failed checkpoint-5: Rank 1 has not said its digests of checkpoint 1 within 0 s; rank 0 waits no longer."
+    ]
+    assert not (folder / "manifest.json").exists()
