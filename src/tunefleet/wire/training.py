@@ -125,7 +125,7 @@ class StatusPatch(Open):
 
     status: str
     error: str | None = None
-    step: int | None = None
+    step: int | None = Field(default=None, ge=0, lt=2**53)
     checkpoint: str | None = None
 
 
@@ -138,7 +138,7 @@ class LogLines(Message):
     """
 
     logs: list[str]
-    offset: int | None = None
+    offset: int | None = Field(default=None, ge=0, lt=2**53)
 
 
 class PolledJob(Message):
@@ -219,7 +219,7 @@ class AgentOutcome(Message):
 
     command_id: str
     state: Literal["acknowledged", "applied", "durable", "failed"]
-    step: int | None = None
+    step: int | None = Field(default=None, ge=0, lt=2**53)
     checkpoint: str | None = None
     message: str | None = None
     data: dict[str, Any] = Field(default_factory=dict)

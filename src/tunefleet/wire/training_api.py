@@ -15,6 +15,8 @@ from tunefleet.wire.training import Open, TrainingMetrics
 
 MAX_POINTS = 5_000
 """The most points in one batch."""
+MAX_COUNT = 2**53
+"""Steps and the like stay below what every reader of JSON holds exactly."""
 
 JobId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
@@ -24,7 +26,8 @@ class MetricPoint(TrainingMetrics):
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, json_schema_extra={})
 
-    step: int = Field(ge=0, lt=2**53)
+    step: int = Field(ge=0, lt=MAX_COUNT)
+    total_steps: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
     elapsed_seconds: float | None = None
     remaining_seconds: float | None = None
 
@@ -46,8 +49,9 @@ class JobRegistration(Open):
     name: str | None = Field(default=None, validation_alias=AliasChoices("name", "job_name"), max_length=200)
     status: str | None = None
     config: dict[str, Any] = Field(default_factory=dict)
-    total_steps: int | None = None
-    total_epochs: int | None = None
+    total_steps: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
+    total_epochs: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    total_samples: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
 
 
 class JobRegistered(Message):
@@ -254,10 +258,10 @@ class ResumedJob(Message):
 class ParameterUpdate(Open):
     """Body of `PATCH /api/training/local/{id}/update-params`; at least one."""
 
-    learning_rate: float | None = Field(default=None, gt=0)
-    batch_size: int | None = Field(default=None, ge=1)
-    gradient_accumulation_steps: int | None = Field(default=None, ge=1)
-    warmup_steps: int | None = Field(default=None, ge=0)
+    learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    batch_size: int | None = Field(default=None, ge=1, lt=MAX_COUNT)
+    gradient_accumulation_steps: int | None = Field(default=None, ge=1, lt=MAX_COUNT)
+    warmup_steps: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
 
 
 class ParametersUpdated(Message):
@@ -342,7 +346,7 @@ class FailureAnalysis(Message):
 class PredictionItem(Open):
     """Text that a model wrote for a sample, as it is reported."""
 
-    step: int = Field(default=0, ge=0, lt=2**53)
+    step: int = Field(default=0, ge=0, lt=MAX_COUNT)
     epoch: float | None = None
     sample_index: int = 0
     prompt: str = ""

@@ -23,7 +23,7 @@ from tunefleet.services.submission import NAMED_POINTER, Submission
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents, jobs
 from tunefleet.services.training.held import EXTERNAL
-from tunefleet.services.training.words import state_of
+from tunefleet.services.training.words import settings_of, state_of
 from tunefleet.services.views import moment
 from tunefleet.spec import TrainingSpec
 from tunefleet.store import Connection, tasks, training, workflows
@@ -159,7 +159,7 @@ async def _register_again(
 ) -> ResumedJob:
     known: dict[str, Any] = orjson.loads(before.body) if before else {}
     config = known.get("config") or {}
-    settings = {**(config.get("training") or {}), **adjustments}
+    settings = {**settings_of(known), **adjustments}
     now = core.clock.wall()
     job_id = f"{row.id[:100]}-resume-{int(now * 1000)}"
     wanted = JobRegistration.model_validate(

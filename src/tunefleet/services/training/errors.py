@@ -13,7 +13,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.tasks import find
 from tunefleet.services.training import failure
-from tunefleet.services.training.words import state_of
+from tunefleet.services.training.words import settings_of, state_of
 from tunefleet.services.views import maybe_moment
 from tunefleet.store import Connection, attempts, tasks, training
 from tunefleet.store.rows import AttemptRow, DocumentRow, TaskRow
@@ -81,9 +81,8 @@ async def analyze(core: Core, actor: Actor, task_id: str) -> FailureAnalysis:
 
 
 def _config(spec: dict[str, Any], body: dict[str, Any]) -> dict[str, Any]:
-    registered = (body.get("config") or {}).get("training") or {}
     limits = spec.get("limits") or {}
-    return {**(spec.get("training") or {}), **registered, "max_runtime_s": limits.get("max_runtime_s")}
+    return {**(spec.get("training") or {}), **settings_of(body), "max_runtime_s": limits.get("max_runtime_s")}
 
 
 async def _found(core: Core, actor: Actor, task_id: str) -> _Found:

@@ -33,8 +33,7 @@ def _suggest(field: str, now: Any, then: Any, reason: str, impact: str) -> Sugge
 
 
 def _less_memory(config: Mapping[str, Any]) -> list[Suggestion]:
-    batch = int(config.get("batch_size") or 1)
-    steps = int(config.get("gradient_accumulation_steps") or 1)
+    batch, steps = _whole(config.get("batch_size")), _whole(config.get("gradient_accumulation_steps"))
     found = []
     if batch > 1:
         found.append(_suggest("batch_size", batch, batch // 2, "fewer rows at once need less memory", "high"))
@@ -50,6 +49,10 @@ def _less_memory(config: Mapping[str, Any]) -> list[Suggestion]:
                      "activations are worked out again instead of kept", "high")
         )  # fmt: skip
     return found
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 1
 
 
 def _smaller_rate(config: Mapping[str, Any]) -> list[Suggestion]:

@@ -16,7 +16,7 @@ from tunefleet.services.identity import Actor, may_read, may_submit
 from tunefleet.services.ids import attempt_token, new_id, new_ordered_id
 from tunefleet.services.training import status as states
 from tunefleet.services.training.held import EXTERNAL, TRAININGS, Held
-from tunefleet.services.training.words import dataset_of, model_of, state_of
+from tunefleet.services.training.words import dataset_of, model_of, settings_of, state_of
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, attempts, events, tasks, training, workflows
 from tunefleet.store.events import Event
@@ -92,7 +92,7 @@ def make(
     """Store a registered job: a workflow of one task, with an attempt that its reporter holds."""
     spec = _spec(body)
     kind = spec["taskType"]
-    name = body.name or body.job_id
+    name = "".join(each if each.isprintable() else " " for each in body.name or "").strip() or body.job_id
     document = {"apiVersion": "tunefleet/v1", "metadata": {"name": name}, "spec": spec}
     workflow_id = new_id("wf")
     seq = workflows.insert_one(
@@ -134,12 +134,14 @@ def _hold(connection: Connection, row: TaskRow, now: float) -> Held:
 
 def _given(body: JobRegistration) -> dict[str, Any]:
     """Return what a registration says, but for what is not its business to say."""
-    return body.model_dump(mode="json", exclude_unset=True, exclude={"job_id", "user_id", "status"})
+    # Through text: numbers that JSON has and the store has not come out as such that both have.
+    text = body.model_dump_json(exclude_unset=True, exclude={"job_id", "user_id", "status"})
+    given: dict[str, Any] = orjson.loads(text)
+    return given
 
 
 def _spec(body: JobRegistration) -> dict[str, Any]:
-    part = body.config.get("training")
-    settings: dict[str, Any] = part if isinstance(part, dict) else {}
+    settings = settings_of({"config": body.config})
     lora = bool(settings.get("use_lora") or settings.get("lora_config") or body.config.get("lora"))
     model = body.model_name or _name_of(body.config)
     spec: dict[str, Any] = {"taskType": "lora_sft" if lora else "sft"}

@@ -24,6 +24,8 @@ _NAMES: Final = {
     "eval_perplexity": "eval_perplexity",
 }
 """Field of a reported point → name of the value in the journal."""
+_LAST_SECOND: Final = 1 << 33
+"""Times beyond it are wrong clocks."""
 _MAX_LOSS: Final = 700.0
 """Above it, its exponential is no float."""
 
@@ -53,10 +55,8 @@ def time_of(point: MetricPoint, now: float) -> float:
         read = datetime.fromisoformat(point.timestamp)
     except ValueError:
         return now
-    try:
-        return (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-    except OverflowError:
-        return now
+    at = (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    return at if 0 <= at < _LAST_SECOND else now
 
 
 def row_of(task_id: str, point: PointRow, values: Mapping[str, Any]) -> MetricRow:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Final
-
-import orjson
 
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -316,7 +315,7 @@ def _refused_resumes(connection: Connection, agent_id: str, outcomes: tuple[Agen
 def _outcome(said: AgentOutcome) -> CommandOutcome:
     message = said.message
     if said.data:
-        found = orjson.dumps(said.data).decode()
+        found = json.dumps(said.data)
         message = found if message is None else f"{message} {found}"
     return CommandOutcome(
         command_id=said.command_id, state=said.state, step=said.step, message=message, checkpoint=said.checkpoint

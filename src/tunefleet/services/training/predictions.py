@@ -61,7 +61,7 @@ def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[Pred
 
 
 def _record(item: PredictionItem) -> dict[str, Any]:
-    said = item.model_dump(mode="json", exclude_none=True, exclude=set(_NOT_KEPT))
+    said: dict[str, Any] = orjson.loads(item.model_dump_json(exclude_none=True, exclude=set(_NOT_KEPT)))
     return {_OURS.get(name, name): value for name, value in said.items()}
 
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 
+def settings_of(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the training parameters of a registration; whatever was sent in their place is none."""
+    config = body.get("config")
+    found = config.get("training") if isinstance(config, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
 def state_of(status: str) -> str:
     """Return a task's status in the words of the protocol."""
     return {"dispatched": "pending", "pending": "queued", "skipped": "completed"}.get(status, status)
