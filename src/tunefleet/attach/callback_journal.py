@@ -149,7 +149,8 @@ class JournalCallback(TrainerCallback):
             tokens_per_s=self._tokens.per_s,
             eta_s=eta_s,
             rss_bytes=resident_bytes(),
-            gpu_bytes=_reserved_gpu_bytes(),
+            gpu_bytes=_gpu_bytes("memory_reserved"),
+            gpu_allocated_bytes=_gpu_bytes("memory_allocated"),
         )
         self._status.update(phase=phase, step=state.global_step, max_steps=state.max_steps, eta_s=eta_s)
 
@@ -183,9 +184,9 @@ def _tokens_seen(state: TrainerState, values: dict[str, float | str]) -> float:
     return state.num_input_tokens_seen or (logged if isinstance(logged, (int, float)) else 0)
 
 
-def _reserved_gpu_bytes() -> int | None:
+def _gpu_bytes(figure: str) -> int | None:
     # Only asked of a torch that has already opened the device; asking it opens nothing and waits for nothing.
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
-    return int(torch.cuda.memory_reserved())
+    return int(getattr(torch.cuda, figure)())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,7 +17,7 @@ from tunefleet.cli.session import connect
 from tunefleet.cli.tasks import progress_text, run_time_s
 from tunefleet.cli.watch import PLAIN_REASONS
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.wire.api import ArtifactView, TaskDetail
+from tunefleet.wire.api import ArtifactView, EventView, TaskDetail
 
 _TRACEBACK_LINES = 12
 _TRACEBACK_FOR = frozenset(
@@ -35,14 +36,21 @@ def show(task: TaskId, *, as_json: Json = False) -> None:
             print_json(detail)
             return
         artifacts = client.artifacts.list(task_id=detail.id).items
-    say(screen(detail, artifacts))
+        needed = memory_estimate(client.events.list(task_id=detail.id, kinds=["task.message"]))
+    say(screen(detail, artifacts, needed))
 
 
-def screen(task: TaskDetail, artifacts: tuple[ArtifactView, ...] = ()) -> RenderableType:
-    """Return the whole screen for a task."""
+def screen(task: TaskDetail, artifacts: tuple[ArtifactView, ...] = (), memory: str | None = None) -> RenderableType:
+    """Return the whole screen for a task.
+
+    Args:
+        task: All that is known of it.
+        artifacts: What it has left.
+        memory: What it was expected to need.
+    """
     parts: list[RenderableType] = [
         Text.assemble((task.name, "head"), "  ", (task.id, "id"), "  ", status_text(task.status)),
-        facts(_facts(task)),
+        facts([*_facts(task), ("memory", memory)]),
     ]
     if task.error:
         parts += [Text(), Text(task.error, style="bad")]
@@ -64,6 +72,20 @@ def executor_result(task: TaskDetail) -> dict[str, Any]:
     envelope = task.result or {}
     inner = envelope.get("result")
     return inner if isinstance(inner, dict) else envelope
+
+
+def memory_estimate(events: Sequence[EventView]) -> str | None:
+    """Return the newest estimate among a task's events, in words; None if there is none."""
+    found = [event.data.get("data") for event in events if event.data.get("name") == "memory.estimate"]
+    figures = found[-1] if found else None
+    if not isinstance(figures, dict) or not isinstance(figures.get("total_bytes"), int):
+        return None
+    parts = ("weights", "gradients", "optimizer", "activations", "logits")
+    known = [(part, figures.get(f"{part}_bytes")) for part in parts]
+    listed = ", ".join(f"{part} {words.size(count)}" for part, count in known if isinstance(count, int) and count)
+    free = figures.get("available_bytes")
+    there = f" of {words.size(free)} free on the {figures.get('device')}" if isinstance(free, int) else ""
+    return f"about {words.size(figures['total_bytes'])}{there} ({listed})"
 
 
 def _facts(task: TaskDetail) -> list[tuple[str, RenderableType | None]]:

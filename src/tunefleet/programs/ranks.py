@@ -45,6 +45,16 @@ def die_with_launcher() -> None:
         os.kill(os.getpid(), signal.SIGKILL)  # it ended before the kernel was told
 
 
+def use_own_device() -> None:
+    """Give this rank the GPU of its number, before anything opens one: else all would open the first."""
+    if count() == 1:
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+
+
 @contextmanager
 def leader_first(folder: JobFolder, launch: str, part: str) -> Iterator[None]:
     """Let rank 0 do what is inside, and the others do it after it: they find the files that it has left.

@@ -65,6 +65,7 @@ class ProgressRecord(Record):
         tokens_per_s: Smoothed throughput over input tokens, padding not counted.
         rss_bytes: Resident memory of the trainer process.
         gpu_bytes: Memory that torch has reserved on the GPU; null without one.
+        gpu_allocated_bytes: What of it tensors take.
     """
 
     type: Literal["progress"] = "progress"
@@ -76,6 +77,7 @@ class ProgressRecord(Record):
     eta_s: float | None = None
     rss_bytes: int | None = None
     gpu_bytes: int | None = None
+    gpu_allocated_bytes: int | None = None
 
 
 class CheckpointRecord(Record):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tunefleet.cli import show
 from tunefleet.cli.console import _THEME
-from tunefleet.wire.api import TaskDetail
+from tunefleet.wire.api import EventView, TaskDetail
 
 TRACEBACK = "Traceback (most recent call last):\n  File deep.py\nValueError: rows"
 
@@ -43,3 +43,18 @@ def test_what_a_user_can_mend_is_told_without_a_traceback(reason: str) -> None:
     assert "It did not work." in shown
     assert "Traceback" not in shown
     assert "deep.py" not in shown
+
+
+def test_the_newest_estimate_of_the_memory_is_shown() -> None:
+    def event(number: int, name: str, **data: object) -> EventView:
+        told = {"name": name, "message": "…", "level": "info", "data": data}
+        return EventView(id=number, at=datetime(2026, 1, 1, tzinfo=UTC), kind="task.message", data=told)
+
+    figures = {"weights_bytes": 1 << 30, "optimizer_bytes": 0, "available_bytes": 8 << 30, "device": "cuda"}
+    events = [
+        event(1, "memory.estimate", total_bytes=1 << 30, **figures),
+        event(2, "memory.estimate", total_bytes=2 << 30, **figures),
+        event(3, "training.started"),
+    ]
+    assert show.memory_estimate(events) == "about 2.0 GiB of 8.0 GiB free on the cuda (weights 1.0 GiB)"
+    assert show.memory_estimate(events[2:]) is None

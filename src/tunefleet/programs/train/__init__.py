@@ -7,6 +7,7 @@
     launch      what one process start is to do    material   rows, tokens, streams
     build       the trainer with its callbacks    streaming  samples from a stream, and its place
     divergence  notices a broken training         predictions  answers at evaluations
+    memory      what it will take, told before
     packing     several rows in one sequence      samples    answers before and after
     result      what a run reports                outputs    what a run delivers
 

@@ -88,6 +88,9 @@ def training_arguments(
         use_cache=True,
         disable_tqdm=True,
         ddp_find_unused_parameters=False,
+        fsdp=True if training.distributed == "fsdp" else None,
+        # Each rank writes its share; put together on one they might not fit.
+        fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"} if training.distributed == "fsdp" else None,
         # A stream goes to its place by itself.
         ignore_data_skip=spec.data.streaming,
     )

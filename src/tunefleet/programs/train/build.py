@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datasets
-from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 
 from tunefleet import attach
 from tunefleet.programs.data.sources import Portion
 from tunefleet.programs.data.tokens import Encoder
+from tunefleet.programs.sharding import allow_sharding_on_cpu
 from tunefleet.programs.train import assemble, hardware, samples
 from tunefleet.programs.train.arguments import training_arguments
 from tunefleet.programs.train.divergence import WatchDivergence
@@ -17,6 +18,8 @@ from tunefleet.programs.train.predictions import Predict
 from tunefleet.programs.train.streaming import SampleStream
 from tunefleet.programs.train.trackers import tensorboard
 from tunefleet.programs.train.trainer import ContinueTokenCount, StopWhenWorse, StreamEpoch, Trainer
+
+_UNCOUNTED = -100
 
 
 def build_trainer(
@@ -41,13 +44,15 @@ def build_trainer(
     held_out = material.held_out
     # Where the memory did not suffice for the training's batch, an evaluation must not take more.
     small = spec.training.batch_size if "batch_size" in launch.overrides else None
-    output_dir = launch.session.checkpoints_dir
+    args = training_arguments(spec, machine, kernels, launch.session.checkpoints_dir, launch.job.name, small)
+    if spec.training.distributed == "fsdp":
+        allow_sharding_on_cpu()
     trainer = Trainer(
         model=loaded,
-        args=training_arguments(spec, machine, kernels, output_dir, launch.job.name, small),
+        args=args,
         train_dataset=material.dataset,
         # Rows of like length share a batch: the loss is exact either way, and less is spent on padding.
-        eval_dataset=None if held_out is None else _by_length(held_out.dataset),
+        eval_dataset=None if held_out is None else _evened(_by_length(held_out.dataset), args),
         processing_class=tokenizer,
         peft_config=lora,
         callbacks=[count, *_callbacks(launch, material)],
@@ -67,7 +72,7 @@ def _callbacks(launch: Launch, material: Material) -> list[TrainerCallback]:
     stopping = spec.training.early_stopping
     if stopping is not None:
         callbacks.append(StopWhenWorse(stopping.patience, stopping.threshold))
-    if "tensorboard" in spec.training.report_to:
+    if "tensorboard" in spec.training.report_to and launch.session.leads:
         callbacks.append(tensorboard(launch.folder.root / "tensorboard"))
     return callbacks
 
@@ -105,3 +110,17 @@ def _open_stream(launch: Launch, trainer: Trainer, stream: SampleStream) -> None
 def _by_length(dataset: datasets.Dataset) -> datasets.Dataset:
     lengths = [len(ids) for ids in dataset["input_ids"]]
     return dataset.select(sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True))
+
+
+def _evened(dataset: datasets.Dataset, args: TrainingArguments) -> datasets.Dataset:
+    """Add rows without a token that counts, so that every rank gets as many batches of the same size.
+
+    Otherwise some rows would be given to two ranks and count twice in the loss.
+    """
+    missing = -len(dataset) % (args.eval_batch_size * args.world_size)
+    if args.world_size == 1 or not missing:
+        return dataset
+    blank = dataset.select([len(dataset) - 1]).map(
+        lambda row: {"labels": [_UNCOUNTED] * len(row["labels"])}, features=dataset.features
+    )
+    return datasets.concatenate_datasets([dataset, *[blank] * missing])

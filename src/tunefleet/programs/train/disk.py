@@ -41,7 +41,7 @@ def forecast(trainer: Trainer, *, adapter: bool) -> Forecast:
 
 def _saves(args: TrainingArguments, rows: int) -> int:
     """Return how many checkpoints a training makes, the one at its end included."""
-    per_epoch = math.ceil(rows / (args.train_batch_size * args.gradient_accumulation_steps))
+    per_epoch = math.ceil(rows / (args.train_batch_size * args.gradient_accumulation_steps * args.world_size))
     steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
     match args.save_strategy:
         case "no":

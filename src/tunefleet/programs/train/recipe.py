@@ -16,13 +16,14 @@ import datasets
 import transformers
 from transformers import PreTrainedTokenizerBase
 
-from tunefleet.programs import base_model
+from tunefleet.programs import base_model, ranks
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train import assemble, hardware, outputs, result, samples
 from tunefleet.programs.train.build import ask, build_trainer, predict
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch, limit_gpu_memory, open_launch
 from tunefleet.programs.train.material import find, prepare
+from tunefleet.programs.train.memory import Memory
 from tunefleet.programs.train.result import Measured
 from tunefleet.programs.train.trainer import Trainer
 from tunefleet.spec import LoraSftSpec
@@ -49,25 +50,29 @@ def run(folder: Path) -> None:
 
 def _train(launch: Launch) -> None:
     spec, clock, session = launch.spec, launch.clock, launch.session
-    limit_gpu_memory()
+    ranks.use_own_device()
+    share = limit_gpu_memory()
     machine = hardware.inspect()
+    memory = Memory(launch.folder.root.parent, spec, machine.device, share)
     kernels = hardware.choose(
         machine, bf16=spec.training.bf16, fp16=spec.training.fp16, attention=spec.attention, liger=spec.training.liger
     )
     if spec.training.packing and not kernels.varlen and spec.training.batch_size > 1:
         text = "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
         launch.journal.event("training.packing", text, "warning")
-    with clock.part("data"):
+    with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
         found = find(spec, launch.job.inputs, launch.workspace)
-    with clock.part("model"):
+    with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
         base = assemble.locate_base(spec, launch.job.inputs, launch.workspace)
         tokenizer = base_model.load_tokenizer(base.source)
     with clock.part("tokenizing"):
         encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
         material = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal)
+    memory.tell(base.source, kernels, material.max_length, launch.journal)
     with clock.part("model"):
         trainer = build_trainer(launch, base, tokenizer, material, machine, kernels)
-    require_disk(launch.folder, trainer, adapter=isinstance(spec, LoraSftSpec))
+    if session.leads:
+        require_disk(launch.folder, trainer, adapter=isinstance(spec, LoraSftSpec))
     wanted = spec.evaluate
     questions = ask(launch, found.held_out, encoder, trainer, wanted.answers, wanted.max_new_tokens)
     predict(launch, trainer, tokenizer, found.held_out, encoder)
@@ -83,8 +88,9 @@ def _train(launch: Launch) -> None:
     outcome = result.Outcome(
         trainer, material, machine, kernels, before, after, resume, delivered, seconds=clock.seconds()
     )
-    report = result.build(launch.job, spec, outcome) | {"overrides": launch.changes}
-    outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
+    report = result.build(launch.job, spec, outcome) | {"overrides": launch.changes, "memory": memory.outcome()}
+    if session.leads:
+        outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
 
 
 def _baseline(
@@ -96,7 +102,8 @@ def _baseline(
         return Measured(kept["loss"], [samples.Answer(**answer) for answer in kept["answers"]])
     measured = _measure(launch, trainer, tokenizer, questions, 0, "before")
     kept = {"loss": measured.loss, "answers": [answer.as_json() for answer in measured.answers]}
-    outputs.write_file(launch.baseline, json.dumps(kept).encode())
+    if launch.session.leads:
+        outputs.write_file(launch.baseline, json.dumps(kept).encode())
     return measured
 
 
@@ -126,9 +133,13 @@ def _deliver(launch: Launch, trainer: Trainer, tokenizer: PreTrainedTokenizerBas
     keys: dict[str, Any] = {f"{name}_path": None, f"{name}_archive": None, f"{name}_archive_path": None}
     if not launch.spec.training.save_model:
         return keys
+    # Of a model that is shared out every rank brings its part; one of them writes.
+    weights = trainer.whole_weights() if launch.spec.training.distributed == "fsdp" else None
+    if not launch.session.leads:
+        return keys
 
     def write(folder: Path) -> None:
-        trainer.model.save_pretrained(folder)
+        trainer.model.save_pretrained(folder, state_dict=weights)
         tokenizer.save_pretrained(folder)
 
     outputs.write_folder(launch.product, write)

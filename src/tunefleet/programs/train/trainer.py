@@ -64,7 +64,12 @@ class Trainer(SFTTrainer):
         self._loss_sum, self._loss_tokens = 0.0, 0
         output = super().evaluation_loop(*args, **kwargs)
         prefix = kwargs.get("metric_key_prefix", "eval")
-        output.metrics[f"{prefix}_loss"] = self._loss_sum / max(self._loss_tokens, 1)
+        loss_sum, tokens = self._loss_sum, self._loss_tokens
+        if self.args.world_size > 1:
+            # In float32 the count of tokens would be rounded; NCCL takes what lies on its device only.
+            sums = torch.tensor([loss_sum, tokens], dtype=torch.float64, device=self.args.device)
+            loss_sum, tokens = self.accelerator.reduce(sums, "sum").tolist()
+        output.metrics[f"{prefix}_loss"] = loss_sum / max(tokens, 1)
         return output
 
     def prediction_step(
@@ -116,6 +121,11 @@ class Trainer(SFTTrainer):
     def count_tokens_from(self, tokens: int) -> None:
         """Go on counting where the checkpoint was; TRL starts from zero with each process."""
         self._total_train_tokens = tokens
+
+    def whole_weights(self) -> dict[str, Any]:
+        """Return the weights of a model that is shared out among ranks, on rank 0; every rank calls it."""
+        weights: dict[str, Any] | None = self.accelerator.get_state_dict(self.model_wrapped)
+        return weights or {}
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none: a checkpoint is for resuming."""
