@@ -118,7 +118,10 @@ class AgentJob:
                 raise InputError(f"Job {self.job_id} is not paused: it is {self._record.state}.")
             if not self.checkpoints():
                 raise InputError(f"Job {self.job_id} has no whole checkpoint to resume from.")
-            self.note(state=JobState.PENDING, wish=None, from_step=self._step_of(checkpoint), error=None)
+            step = self._step_of(checkpoint)
+            # The launch that was paused is over; what starts next is another one.
+            self.handle = None
+            self.note(state=JobState.PENDING, wish=None, from_step=step, error=None, launch=None)
 
     def add_warning(self, sentence: str) -> None:
         """Remember something that the user should know, once."""
@@ -139,7 +142,7 @@ class AgentJob:
 
     def status(self) -> JobStatus | None:
         """Return what its trainer last wrote about itself."""
-        return None if self.handle is None and self._record.launch is None else read_status(self.folder)
+        return read_status(self.folder)
 
     def log(self, offset: int, limit: int) -> tuple[list[str], int, int]:
         """Return lines of its log, the number of the first one, and how many there are; see `LogPages.page`."""

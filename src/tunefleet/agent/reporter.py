@@ -94,7 +94,7 @@ class Reporter:
             if record.completed_at and time.time() - record.completed_at > _GIVEN_UP_S:
                 self._mute("The backend did not take the job's end for a week; it is told no more.")
                 return False
-            if record.launch is not None:
+            if self._job.folder.job_json.exists():
                 self._flush()
             if record.state is JobState.COMPLETED and self._before_end is not None:
                 self._patiently(self._before_end)

@@ -108,7 +108,7 @@ class Reading:
 def _leaves(value: Any, path: str, used: set[str]) -> Iterator[str]:
     if path in used:
         return
-    if isinstance(value, Mapping) and (value or not path):
+    if isinstance(value, Mapping):
         for name, inner in value.items():
             yield from _leaves(inner, f"{path}.{name}" if path else str(name), used)
     elif value is not None:

@@ -1,0 +1,176 @@
+"""What the backend is told, over real HTTP: in order, once, whatever it answers and however long it is away."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.agent.conftest import Call, StubBackend, until
+from tunefleet.agent.job import AgentJob
+from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.reporter import Reporter
+from tunefleet.client.backend import JobClient
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.training import JobState
+
+
+@pytest.fixture
+def stub() -> Iterator[StubBackend]:
+    backend = StubBackend()
+    backend.up()
+    yield backend
+    backend.down()
+
+
+class Written:
+    """A job folder that a test writes as a trainer would."""
+
+    def __init__(self, folder: Path, backend: StubBackend) -> None:
+        self.folder = JobFolder(folder / "job-1")
+        self.folder.journal_dir.mkdir(parents=True)
+        self.folder.job_json.write_text(json.dumps({"attempt": 1, "log_base": 0}))
+        self.backend = backend
+        self.seq = 0
+        record = AgentRecord(
+            job_id="job-1", name="n", kind="sft", spec={}, order=time.time(), state=JobState.RUNNING, launch="l1",
+            backend=backend.url, token="secret",
+        )  # fmt: skip
+        self.job = AgentJob(self.folder, record, lambda _: None)
+        self.reporters: list[Reporter] = []
+        self.write("launch", launch="l1", attempt=1)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        record = {"seq": self.seq, "at": time.time(), "type": kind, **fields}
+        with (self.folder.journal_dir / "l1.jsonl").open("a") as journal:
+            journal.write(json.dumps(record) + "\n")
+        self.seq += 1
+
+    def steps(self, first: int, last: int) -> None:
+        for step in range(first, last + 1):
+            self.write("metric", series="train", step=step, epoch=step / 10, values={"loss": 2.0, "learning_rate": 1e-3})
+
+    def say(self, text: str) -> None:
+        with self.folder.log.open("a") as log:
+            log.write(text)
+
+    def report(self) -> Reporter:
+        reporter = Reporter(self.job, JobClient(self.backend.url, "secret"))
+        reporter.start()
+        self.reporters.append(reporter)
+        return reporter
+
+    def end(self, state: JobState = JobState.COMPLETED, **more: Any) -> None:
+        self.job.note(state=state, completed_at=time.time(), **more)
+
+
+@pytest.fixture
+def written(tmp_path: Path, stub: StubBackend) -> Iterator[Written]:
+    found = Written(tmp_path, stub)
+    yield found
+    for reporter in found.reporters:
+        reporter.stop()
+        reporter.join(5)
+
+
+def test_nothing_is_lost_or_doubled_while_the_backend_is_away_and_the_agent_is_restarted(
+    written: Written, stub: StubBackend
+) -> None:
+    written.steps(1, 3)
+    written.say("one\ntwo\nhalf a")
+    first = written.report()
+    until(lambda: len(stub.taken("job-1", "metrics")) == 3, "the first points are there")
+    stub.down()
+    written.steps(4, 130)
+    written.say(" line\n" + "".join(f"line {n}\n" for n in range(250)) + "no end")
+    time.sleep(0.5)
+    first.stop()
+    first.join(10)
+
+    written.report()  # the next agent on this folder
+    written.end()
+    stub.up()
+    until(lambda: stub.statuses("job-1") == ["running", "completed"], "the end is told")
+    assert [point["step"] for point in stub.taken("job-1", "metrics")] == list(range(1, 131))
+    log = [line[22:] for line in stub.log("job-1")]
+    assert log == ["one", "two", "half a line", *(f"line {n}" for n in range(250)), "no end"]
+    logs = stub.taken("job-1", "logs")
+    assert all(len(body["logs"]) <= 100 for body in logs)
+    assert [body["offset"] for body in logs] == [sum(len(b["logs"]) for b in logs[:n]) for n in range(len(logs))]
+    last = [call.path.rpartition("/")[2] for call in stub.calls if call.status == 200][-1]
+    assert last == "status", "the end is told when all else is there"
+
+
+def test_what_the_backend_will_never_take_is_skipped_and_said(written: Written, stub: StubBackend) -> None:
+    def no_step_0(call: Call) -> tuple[int, dict[str, Any]]:
+        refused = call.path.endswith("metrics") and not call.body["step"]
+        return (400, {"error": "step is required"}) if refused else (200, {})
+
+    stub.answer = no_step_0
+    written.write("metric", series="train", step=0, values={"eval_loss": 3.0})
+    written.write("metric", series="train", step=0, values={"eval_loss": 3.0})
+    written.steps(1, 2)
+    written.report()
+    written.end(JobState.FAILED, error="It broke.")
+    until(lambda: stub.statuses("job-1") == ["failed"], "the end is told")
+    assert [point["step"] for point in stub.taken("job-1", "metrics")] == [1, 2]
+    assert written.job.record.refused == {"metrics": 2}
+    (warning,) = written.job.record.warnings
+    assert "step is required" in warning
+    assert stub.taken("job-1", "status")[0]["error"] == "It broke."
+
+
+def test_a_busy_backend_is_asked_again(written: Written, stub: StubBackend) -> None:
+    troubles = iter([503, 429, 500])
+    stub.answer = lambda _: (next(troubles, 200), {})
+    written.steps(1, 1)
+    written.report()
+    written.end()
+    until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
+    assert len(stub.taken("job-1", "metrics")) == 1
+    assert written.job.record.warnings == ()
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_token_that_is_not_good_ends_the_reports_with_a_clear_sentence(
+    written: Written, stub: StubBackend, when: str
+) -> None:
+    revoked = threading.Event()
+    if when == "at once":
+        revoked.set()
+    stub.answer = lambda _: (401, {"error": "Invalid token"}) if revoked.is_set() else (200, {})
+    written.steps(1, 1)
+    reporter = written.report()
+    if when == "later":
+        until(lambda: stub.taken("job-1", "metrics"), "it is reported")
+        revoked.set()
+        written.steps(2, 2)
+    until(lambda: not reporter.alive, "the reports have ended")
+    assert "token" in (written.job.record.muted or "")
+    assert written.job.record.state is JobState.RUNNING, "the job goes on"
+
+
+def test_a_point_has_the_names_that_readers_of_either_kind_know(written: Written, stub: StubBackend) -> None:
+    written.write("progress", phase="training", step=5, max_steps=10, tokens_per_s=12.5, gpu_bytes=3 << 29)
+    values = {"loss": 1.0, "grad_norm": "NaN", "learning_rate": 0.5}
+    written.write("metric", series="train", step=5, epoch=0.5, values=values)
+    written.write("metric", series="train", step=5, epoch=0.5, values={"eval_loss": 0.0})
+    written.write("prediction", step=5, index=0, prompt="p", output="o", reference="r")
+    written.report()
+    written.end()
+    until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
+    train, held_out = stub.taken("job-1", "metrics")
+    train.pop("timestamp")
+    assert train == {
+        "step": 5, "epoch": 0.5, "train_loss": 1.0, "learning_rate": 0.5, "train_perplexity": pytest.approx(2.71828),
+        "tokens_per_second": 12.5, "gpu_memory_reserved_gb": 1.5, "total_steps": 10,
+    }  # fmt: skip
+    assert held_out["perplexity"] == held_out["eval_perplexity"] == 1.0
+    (prediction,) = [call.body for call in stub.calls if call.path == "/api/training/local/predictions"]
+    known = {"step": 5, "sample_index": 0, "prompt": "p", "prediction": "o", "ground_truth": "r"}
+    assert prediction["predictions"][0].items() >= known.items()
