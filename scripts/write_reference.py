@@ -28,6 +28,7 @@ PROCESSES = {
     "ProcessSettings": "Every process",
     "ClientSettings": "CLI and SDK",
     "ServerSettings": "Server",
+    "SharedGpuSettings": "Processes that run jobs",
     "WorkerSettings": "Worker",
 }
 

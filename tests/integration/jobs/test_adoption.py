@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -149,3 +151,25 @@ def test_two_jobs_do_not_share_a_gpu(launch: Launch, supervisor: Supervisor) -> 
     handle.wait(10)
     until(lambda: gpus.holder(ledger, "GPU-a") is None)
     assert launch("finish", gpus=("GPU-a",), job_id="task-2").wait(20) is not None
+
+
+def test_after_a_reboot_nothing_is_taken_for_the_trainer(launch: Launch, supervisor: Supervisor) -> None:
+    """As after a reboot: the files name another boot, and the trainer's number belongs to somebody else."""
+    handle = launch("train")
+    until(lambda: training(handle))
+    process = process_of(handle)
+    kill(process.keeper_pid)
+    kill(process.pid)
+    until(lambda: not handle.alive)
+    before = process.model_copy(update={"boot_id": "the boot before", "pid": os.getpid()})
+    handle.folder.process_json.write_text(before.model_dump_json())
+    (found,) = supervisor.adopt()
+    assert not found.signal_group(signal.SIGTERM), "the number is this test's own"
+    found.kill()
+    end = found.poll()
+    assert end is not None
+    assert (end.outcome, end.reason) == ("failed", TaskReason.KILLED)
+    assert "the machine was restarted" in str(end.error)
+    again = supervisor.launch(make_job("finish"))
+    assert (end := again.wait(20)) is not None
+    assert end.outcome == "completed"

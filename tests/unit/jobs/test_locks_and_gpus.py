@@ -117,3 +117,35 @@ def test_no_gpu_needs_no_ledger_and_no_name_leaves_it(tmp_path: Path) -> None:
     (fd,) = gpus.claim(tmp_path / "ledger", ["../../x"], "task-1")
     os.close(fd)
     assert [file.name for file in (tmp_path / "ledger").iterdir()] == [".._.._x.lock"]
+
+
+RIVAL = """
+import os, sys, time
+from pathlib import Path
+from tunefleet.jobs import gpus
+ledger, mark, name = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+won = 0
+for turn in range(40):
+    try:
+        fds = gpus.claim(ledger, ["GPU-b", "GPU-a"] if turn % 2 else ["GPU-a", "GPU-b"], name)
+    except gpus.GpuBusyError:
+        continue
+    os.close(os.open(mark, os.O_CREAT | os.O_EXCL))  # fails if another process is in here
+    mark.unlink()
+    won += 1
+    for fd in fds:
+        os.close(fd)
+print(won)
+"""
+
+
+def test_processes_that_contend_for_two_gpus_never_hold_them_together_nor_block_each_other(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", RIVAL, str(tmp_path / "ledger"), str(tmp_path / "mark")]
+    rivals = [
+        subprocess.Popen([*command, f"job-{n}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for n in range(3)
+    ]
+    said = [rival.communicate(timeout=60) for rival in rivals]
+    assert [(rival.returncode, err) for rival, (_, err) in zip(rivals, said, strict=True)] == [(0, "")] * 3
+    assert all(int(out) > 0 for out, _ in said)
+    assert gpus.holder(tmp_path / "ledger", "GPU-a") is None, "what the last one wrote there says nothing"
