@@ -34,6 +34,7 @@ demo: $(RUN_READY) ## set everything up, then fine-tune a model with LoRA on thi
 .PHONY: test
 test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage must be 85 % or more
 	@rm -f .coverage .coverage.*
+	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
 	@$(BIN)/coverage run -m pytest -n $(TESTERS) --dist loadfile $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
@@ -79,7 +80,7 @@ clean: ## remove caches and build output, but neither .venv nor results
 
 .PHONY: distclean
 distclean: clean ## remove .venv too
-	@rm -rf $(VENV)
+	@rm -rf $(VENV) $(VENV)-*
 
 # A larger set-up contains the smaller one, so `make demo` after `make test` has nothing to do.
 $(RUN_READY):

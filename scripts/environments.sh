@@ -32,7 +32,7 @@ make_environment() {
     rm -rf "$venv"
     .venv/bin/python -m venv "$venv"
     borrow_torch "$venv"
-    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet)
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet)
     # numpy and what torch needs come with the resolver: it sees the borrowed torch as installed.
     "${pip[@]}" install "transformers==$1.*" "$accelerate" sympy networkx jinja2
     "${pip[@]}" install --no-deps --editable .

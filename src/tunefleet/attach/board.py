@@ -147,9 +147,9 @@ class CommandBoard:
             self._closed = None
 
     def close(self, message: str) -> None:
-        """Refuse further commands; what still waits has failed with this message."""
+        """Refuse further commands; what still waits has failed with this message. The first reason stays."""
         with self._lock:
-            self._closed = message
+            message = self._closed = self._closed or message
             self.take()
             # Those that were decided for a later step, or whose save never came, are not answered any more either.
             pending = [item.command_id for item in self._known.values() if item.state == "pending"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from transformers import TrainerCallback
 
 from tests.integration.attach.tiny import At, Rates
+from tunefleet import TrainerControlCallback
+from tunefleet.attach.callback_control import ControlCallback
 from tunefleet.attach.checkpoints import fault_of
 from tunefleet.jobs.control import ControlClient, find_endpoint
 
@@ -337,3 +340,27 @@ def test_a_fault_of_ours_does_not_end_the_training(script: Make, caplog: pytest.
     del one.board.take
     assert one.trainer.state.global_step == 8
     assert "the training goes on" in caplog.text
+
+
+def test_a_home_that_cannot_be_written_is_said_and_the_training_goes_on(
+    script: Make, jobs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs.write_text("a file where the folder should be")
+    one = script()
+    one.run()
+    assert one.trainer.state.global_step == 8
+    assert one.control.job_id is None
+    assert "cannot be steered" in caplog.text
+
+
+def test_the_class_takes_the_documents_arguments_by_position() -> None:
+    TrainerControlCallback("mine", 0, "localhost", False, False)
+
+
+def test_the_server_and_the_check_cost_next_to_nothing(script: Make, jobs: Path) -> None:
+    """The control callback alone; the bench measures it beside a bare Trainer."""
+    one = script()
+    one.run()
+    control = next(part for part in one.control._parts if isinstance(part, ControlCallback))
+    taken = min(timeit.repeat(lambda: control._decider.due(9), number=1000, repeat=20)) / 1000
+    assert taken < 5e-6
