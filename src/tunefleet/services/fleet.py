@@ -56,6 +56,7 @@ class Agent:
         leased: Whether it renews what it holds by heartbeats.
         load: What its machine does, as it said last.
         holding: The jobs that it said it holds, and those that it claimed since.
+        heard: Resumes that it has acknowledged and not carried out yet.
     """
 
     owner: str
@@ -63,6 +64,7 @@ class Agent:
     leased: bool = False
     load: dict[str, Any] = field(default_factory=dict)
     holding: set[str] = field(default_factory=set)
+    heard: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)

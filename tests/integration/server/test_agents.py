@@ -141,10 +141,14 @@ def test_held_poll_is_woken_by_a_submit_and_by_each_wish(
     assert lab.beat(job_id)["commands"] == []
     assert job.patch(f"/local/{job_id}/status", json={"status": "paused", "step": 2}).status_code == 200
     assert status(person, job_id) == "paused"
+    paused = admin.get(f"/tasks/{job_id}/commands/{command['command_id']}").json()
+    assert (paused["state"], paused["step"]) == ("durable", 2)
     assert lab.beat(job_id)["drop"] == []
 
     command = one_command(lambda: person.post(f"/local/{job_id}/control", json={"action": "resume"}))
     assert command["command"] == "resume"
+    lab.beat(job_id, outcomes=[{"command_id": command["command_id"], "state": "applied"}])
+    assert lab.beat(job_id)["commands"] == []
     assert job.patch(f"/local/{job_id}/status", json={"status": "running"}).status_code == 200
     assert status(person, job_id) == "running"
     assert lab.beat(job_id)["commands"] == []

@@ -91,14 +91,14 @@ def test_http_api_lists_every_route() -> None:
 
 
 def test_http_api_names_every_filter_of_every_list() -> None:
-    paging = {"limit", "cursor", "after"}
+    paging = {"limit", "cursor", "after", "offset"}
     there = {}
     for module in pkgutil.iter_modules(routers.__path__):
         for route in importlib.import_module(f"{routers.__name__}.{module.name}").router.routes:
             if isinstance(route, APIRoute) and "limit" in (known := query_names(route)):
                 there[f"GET {route.path}"] = set(known) - paging
     written = {_words(row[0])[0]: row[1].partition("filter")[2] for row in _rows("http-api.md", 2)}
-    assert len(there) == 7
+    assert len(there) == 11
     assert {path: set(_words(written[path])) for path in there} == there
 
 

@@ -32,6 +32,7 @@ from tunefleet.wire.training import (
 )
 
 POLL_INTERVAL_S: Final = 10
+_MAX_HEARD: Final = 1000
 
 
 class JobNotFound(NotFoundError):
@@ -73,6 +74,23 @@ class _News:
         return job | {f"command:{each.command_id}" for each in self.commands} | {f"drop:{id_}" for id_ in self.drop}
 
 
+@dataclass(frozen=True, slots=True)
+class _Asker:
+    """Who asks for news; a copy, since it is read in the store's threads."""
+
+    agent_id: str
+    owner: str | None
+    wants: bool
+    leased: bool
+    holding: frozenset[str]
+    heard: frozenset[str]
+
+
+def _asker(core: Core, who: Introduction, owner: str | None, *, wants: bool) -> _Asker:
+    known = core.fleet.agents[who.agent_id]
+    return _Asker(who.agent_id, owner, wants, known.leased, frozenset(known.holding), frozenset(known.heard))
+
+
 async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0.0, want: int = 1) -> PollReply:
     """Return a job that an agent may claim, and what its jobs are asked for; hold the call until there is something.
 
@@ -97,12 +115,8 @@ async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0
     topics = (topic, "placement") if want > 0 else (topic,)
     while True:
         seen = {each: core.signals.version(each) for each in topics}
-        known = core.fleet.agents[who.agent_id]
-        look = partial(
-            _look, secret=core.secret, agent_id=who.agent_id, owner=agents.served_owner(actor), want=want > 0,
-            leased=known.leased, holding=frozenset(known.holding), now=core.clock.wall(),
-        )  # fmt: skip
-        news = await core.read(look)
+        asker = _asker(core, who, agents.served_owner(actor), wants=want > 0)
+        news = await core.read(partial(_look, asker=asker, secret=core.secret, now=core.clock.wall()))
         now = core.clock.monotonic()
         left_s = held_s - (now - began)
         # What was said a moment ago and is not acted on yet is no reason to answer a held call again.
@@ -123,25 +137,16 @@ async def poll(core: Core, actor: Actor, who: Introduction, *, wait_s: float = 0
     )
 
 
-def _look(
-    connection: Connection,
-    *,
-    secret: bytes,
-    agent_id: str,
-    owner: str | None,
-    want: bool,
-    leased: bool,
-    holding: frozenset[str],
-    now: float,
-) -> _News:
-    row = workers.get(connection, agent_id)
+def _look(connection: Connection, *, asker: _Asker, secret: bytes, now: float) -> _News:
+    row = workers.get(connection, asker.agent_id)
     task = None
-    if row is not None and want:
-        task = offers.first(connection, row, owner=owner, leased=leased, now=now)
+    if row is not None and asker.wants:
+        task = offers.first(connection, row, owner=asker.owner, leased=asker.leased, now=now)
+    commands = _commands(connection, asker.agent_id, secret)
     return _News(
         job=offers.polled(connection, task) if task is not None else None,
-        commands=tuple(_commands(connection, agent_id, secret)),
-        drop=_drop(connection, agent_id, holding),
+        commands=tuple(each for each in commands if each.command_id not in asker.heard),
+        drop=_drop(connection, asker.agent_id, asker.holding),
     )
 
 
@@ -266,13 +271,12 @@ async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat
     presence = await agents.present(core, actor, who, beat.capabilities, leased=True)
     known = core.fleet.agents[who.agent_id]
     known.holding, known.load = set(beat.holding), beat.load
+    resumes = {each.command_id for each in beat.outcomes if each.command_id.startswith("resume-")}
+    known.heard = (known.heard if len(known.heard) < _MAX_HEARD else set()) | resumes
     if beat.outcomes:
         await core.write(partial(_take_outcomes, agent_id=who.agent_id, outcomes=beat.outcomes, now=core.clock.wall()))
-    look = partial(
-        _look, secret=core.secret, agent_id=who.agent_id, owner=None, want=False, leased=True,
-        holding=frozenset(beat.holding), now=core.clock.wall(),
-    )  # fmt: skip
-    news = await core.read(look)
+    asker = _asker(core, who, None, wants=False)
+    news = await core.read(partial(_look, asker=asker, secret=core.secret, now=core.clock.wall()))
     presence.note(news.keys | {key for key in presence.said if key.startswith("job:")}, core.clock.monotonic())
     return HeartbeatReply(
         lease_s=core.settings.lost_after_s,

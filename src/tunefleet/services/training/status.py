@@ -9,7 +9,7 @@ import orjson
 
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.task import OUTCOMES, TaskReason, TaskStatus
-from tunefleet.services import uplink
+from tunefleet.services import orders, uplink
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.ids import attempt_token
@@ -18,12 +18,20 @@ from tunefleet.services.training import held as holding
 from tunefleet.services.training.held import Held
 from tunefleet.services.training.words import state_of
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, events, journal, wake
-from tunefleet.wire.link import Finish
+from tunefleet.store import Connection, commands, events, journal, wake
+from tunefleet.wire.control import ControlCommand
+from tunefleet.wire.link import CommandOutcome, Finish
 from tunefleet.wire.training import StatusPatch
 from tunefleet.wire.training_api import StatusStored
 
 REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")
+_ENDS: Final[dict[str, frozenset[str]]] = {
+    "paused": frozenset({ControlCommand.PAUSE}),
+    "completed": frozenset({ControlCommand.GRACEFUL_STOP, ControlCommand.SAVE_AND_STOP}),
+    "cancelled": frozenset({ControlCommand.ABORT}),
+}
+"""How a job ends → the commands that lead there."""
+_SAVING: Final = frozenset({ControlCommand.PAUSE, ControlCommand.SAVE_AND_STOP})
 _REASONS: Final = {
     "completed": TaskReason.FINISHED,
     "cancelled": TaskReason.ABORTED,
@@ -105,6 +113,9 @@ def _end(connection: Connection, held: Held, patch: StatusPatch, core: Core, now
             raise _refusal(held, patch.status)
         holding.reopen(connection, held, now)
     reason = _REASONS.get(patch.status) or failure.reason_of(patch.error)
+    done = _carried_out(connection, held, patch)
+    if done and patch.status == "completed":
+        reason = TaskReason.STOPPED_EARLY
     sentence, detail = failure.told(patch.error)
     finish = Finish.model_validate(
         {
@@ -119,9 +130,25 @@ def _end(connection: Connection, held: Held, patch: StatusPatch, core: Core, now
     if patch.checkpoint is not None or patch.step is not None:
         data = {"name": patch.checkpoint, "step": patch.step, "message": f"The job is {patch.status}."}
         events.append(connection, [events.of_task(held.task, "task.message", now, data)])
-    rows = {held.task.id: held.task}
-    uplink.finish(connection, {held.attempt.id: finish}, {held.attempt.id: held.attempt}, rows, now, core.blobs)
+    mine, rows = {held.attempt.id: held.attempt}, {held.task.id: held.task}
+    # The end says what became of the command that brought it about; its own outcome may come later, or never.
+    orders.take_outcomes(connection, done, held.attempt.worker_id, mine, rows, now)
+    uplink.finish(connection, {held.attempt.id: finish}, mine, rows, now, core.blobs)
     held.task = holding.reread(connection, held.task.id)
+
+
+def _carried_out(connection: Connection, held: Held, patch: StatusPatch) -> list[CommandOutcome]:
+    ends = _ENDS.get(patch.status, frozenset())
+    return [
+        CommandOutcome(
+            command_id=row.id,
+            state="durable" if row.command in _SAVING else "applied",
+            step=patch.step,
+            checkpoint=patch.checkpoint,
+        )
+        for row in commands.of_attempts(connection, [held.attempt.id])
+        if row.command in ends and (row.state != "pending" or row.command == ControlCommand.PAUSE)
+    ]
 
 
 def _refusal(held: Held, wanted: str) -> ConflictError:
