@@ -150,7 +150,7 @@ class WorkerSettings(SharedGpuSettings):
     """Whether code in a document (`trust_remote_code`, for now) may run on this worker."""
 
 
-class AgentSettings(ProcessSettings):
+class AgentSettings(SharedGpuSettings):
     """Settings of the agent of one machine; the names are the document's, ours are `AGENT_KEY` and `TUNEFLEET_…`."""
 
     backend_url: str = Field(default="http://localhost:3000", validation_alias=_variable("BACKEND_URL"))

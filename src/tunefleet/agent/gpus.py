@@ -12,6 +12,7 @@ from typing import Any, Final
 from tunefleet.errors import InputError, MachineError
 from tunefleet.jobs import gpus as ledger
 from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
+from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.settings import AgentSettings
 from tunefleet.spec import load_task_spec
 
@@ -37,6 +38,7 @@ class Gpus:
         self._read = read
         self._devices: tuple[GpuFigures, ...] = ()
         self._cuda: str | None = None
+        self.sentry = self._sentry() if settings.yielding != "off" else None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-load", daemon=True)
 
@@ -45,11 +47,23 @@ class Gpus:
         self.look()
         if self._devices:
             self._cuda = _cuda_version()
+            if self.sentry is not None:
+                self.sentry.look()
+                self.sentry.start()
             self._thread.start()
 
     def stop(self) -> None:
         """End the looking."""
+        if self.sentry is not None:
+            self.sentry.close()
         self._stopping.set()
+
+    def _sentry(self) -> GpuSentry:
+        return GpuSentry(
+            ledger.ledger_dir(self._settings.endpoints_dir),
+            idle_s=self._settings.yield_idle_s,
+            read=lambda: _visible(self._read(), self._settings.visible_gpus),
+        )
 
     def look(self) -> None:
         """Ask the driver."""
@@ -100,9 +114,11 @@ class Gpus:
         if count > len(self._devices):
             raise InputError(f"The job wants {count} GPUs, and this machine has {len(self._devices)}.")
         folder = ledger.ledger_dir(self._settings.endpoints_dir)
-        free = [gpu for gpu in self._devices if ledger.holder(folder, gpu.uuid) is None]
+        others = {} if self.sentry is None else self.sentry.in_use()
+        taken = {gpu.uuid: others.get(gpu.uuid) or ledger.holder(folder, gpu.uuid) for gpu in self._devices}
+        free = [gpu for gpu in self._devices if taken[gpu.uuid] is None]
         if len(free) < count:
-            held = ", ".join(f"{gpu.name} by {ledger.holder(folder, gpu.uuid)}" for gpu in self._devices)
+            held = ", ".join(f"{gpu.name} by {taken[gpu.uuid]}" for gpu in self._devices if taken[gpu.uuid])
             raise MachineError(f"No GPU is free for the job ({held}).", hint="It waits until one is.")
         # The ones with the most free memory: somebody outside may use the others.
         best = sorted(free, key=lambda gpu: gpu.memory_free_bytes or 0, reverse=True)

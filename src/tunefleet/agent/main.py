@@ -149,6 +149,7 @@ def build(settings: AgentSettings) -> Agent:
         backend=JobClient,
         env=_threads(settings),
         load=gpus.load,
+        sentry=gpus.sentry,
     )
     return Agent(settings, JobBook(site), gpus)
 

@@ -34,7 +34,8 @@ class AgentRecord(Message):
         order: Place in the queue: seconds since the epoch.
         checkpoint: A checkpoint folder to start from, copied into the job folder first.
         from_step: The checkpoint to resume from; the newest whole one if None.
-        booted_at: When the machine was started, at the time of the launch.
+        boot: Which boot of the machine the launch began on.
+        yields: The launch that is to make way, or has made way, for somebody else on its GPU.
         backend: Who is told; nobody if None.
         token: The job's token for the backend.
         told: The last status that the backend has taken.
@@ -62,7 +63,8 @@ class AgentRecord(Message):
     checkpoint: str | None = None
     from_step: int | None = None
     launch: str | None = None
-    booted_at: float | None = None
+    boot: str | None = None
+    yields: str | None = None
     error: str | None = None
     detail: str | None = None
     warnings: tuple[str, ...] = ()

@@ -12,14 +12,14 @@ import time
 from pathlib import Path
 from typing import Final
 
-import psutil
-
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.site import Site
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs import JobHandle, new_launch_id
+from tunefleet.jobs import JobHandle, afterword, new_launch_id
+from tunefleet.jobs.boot import boot_name
 from tunefleet.jobs.classify import JobEnd
+from tunefleet.jobs.makeway import MakingWay
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.jobfolder import Job
@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 _POLL_S: Final = 0.1
 _GRACE_S: Final = 30.0
 _GPU_PAUSE_S: Final = 2.0
-_BOOT_SLACK_S: Final = 120.0
 _STATES: Final = {
     "completed": JobState.COMPLETED,
     "paused": JobState.PAUSED,
@@ -65,6 +64,7 @@ class JobRun:
         self._stopping = stopping
         self._asked: str | None = None
         self._looked = 0.0
+        self._way: MakingWay | None = None
 
     def run(self) -> None:
         """Run the job to its end, or until the agent goes."""
@@ -89,10 +89,13 @@ class JobRun:
         found = self._job.handle
         if found is not None and found.job.launch == self._job.record.launch:
             end = found.poll()
-            if end is None or not (self._rebooted() and end.reason in _UNTOLD):
+            if end is not None and self._made_way(found, end):
+                logger.info("job(%s) goes on: it had made way.", self._job.job_id)
+            elif end is None or not (self._rebooted() and end.reason in _UNTOLD):
                 logger.info("job(%s) is adopted.", self._job.job_id)
                 return found
-            logger.info("job(%s) goes on: the machine was restarted.", self._job.job_id)
+            else:
+                logger.info("job(%s) goes on: the machine was restarted.", self._job.job_id)
         self._job.handle = self._launch()
         return self._job.handle
 
@@ -112,7 +115,7 @@ class JobRun:
         work = work.model_copy(update={"gpus": self._gpus(), "from_step": record.from_step})
         work = work.model_copy(update={"env": self._environment(work)})
         self._heed_cancel()
-        job.note(launch=launch, booted_at=psutil.boot_time())
+        job.note(launch=launch, boot=boot_name())
         job.phase = "starting"
         handle = self._site.jobs.launch(work)
         job.phase = None
@@ -174,13 +177,41 @@ class JobRun:
     def _watch(self, handle: JobHandle) -> JobEnd:
         while True:
             end = handle.poll()
-            if end is not None:
+            if end is not None and not self._made_way(handle, end):
                 return end
+            if end is not None:
+                # It waits until the GPU was quiet for a while.
+                handle = self._job.handle = self._launch()
             if self._stopping.is_set():
                 raise Left
             self._obey(handle)
+            self._make_way(handle)
             self._job.changed.wait(_POLL_S)
             self._job.changed.clear()
+
+    def _make_way(self, handle: JobHandle) -> None:
+        """Pause the job, without telling it paused, when somebody else uses its GPU; written down first."""
+        sentry = self._site.sentry
+        if self._job.record.yields != handle.job.launch:
+            heeded = sentry is not None and self._site.settings.yielding == "pause"
+            who = sentry.intruder(handle.job.gpus) if sentry is not None and heeded else None
+            if who is None:
+                return
+            logger.info("job(%s) makes way for %s.", self._job.job_id, who)
+            self._job.note(yields=handle.job.launch)
+            self._way = None
+        self._way = self._way or MakingWay(handle)
+        self._way.push()
+
+    def _made_way(self, handle: JobHandle, end: JobEnd) -> bool:
+        """Tell whether an end was brought about by `_make_way`, and nobody wants the job to end or to stay paused."""
+        record = self._job.record
+        ours = end.outcome == "paused" or end.reason is TaskReason.KILLED
+        if record.yields != handle.job.launch or record.wish is not None or not ours:
+            return False
+        words = "The job makes way for somebody else on its GPU; it goes on when that is free again."
+        afterword.add(handle.folder, handle.job.launch, "job.yielded", words, phase="yielded")
+        return True
 
     def _obey(self, handle: JobHandle) -> None:
         record = self._job.record
@@ -259,8 +290,8 @@ class JobRun:
             logger.exception("The end of job(%s) cannot be noted.", self._job.job_id)
 
     def _rebooted(self) -> bool:
-        booted = self._job.record.booted_at
-        return booted is not None and abs(booted - psutil.boot_time()) > _BOOT_SLACK_S
+        boot = self._job.record.boot
+        return boot is not None and boot != boot_name()
 
     def _say_warnings(self) -> None:
         lines = "".join(f"warning: {sentence}\n" for sentence in self._job.record.warnings)

@@ -10,6 +10,7 @@ from typing import Any
 from tunefleet.client.backend import JobClient
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs import Supervisor
+from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.settings import AgentSettings
 
 Fetch = Callable[[str], Path]
@@ -31,6 +32,7 @@ class Site:
         backend: Makes the client of a job from URL and token.
         env: Variables of every job, such as its share of the cores.
         load: Utilisation of a GPU in percent by UUID, as it was seen last.
+        sentry: Knows who else uses the GPUs; None if nobody is heeded.
     """
 
     settings: AgentSettings
@@ -41,3 +43,4 @@ class Site:
     backend: Callable[[str, str], JobClient]
     env: dict[str, str] = field(default_factory=dict)
     load: Callable[[str], float | None] = lambda _: None
+    sentry: GpuSentry | None = None

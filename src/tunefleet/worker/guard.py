@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tunefleet.jobs import afterword
+from tunefleet.jobs.boot import boot_name
 from tunefleet.jobs.makeway import MakingWay
 from tunefleet.jobs.watchdog import Stall, Watchdog
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.spec.policy import LimitsSpec
 from tunefleet.wire.link import FinishOutcome
-from tunefleet.worker.limits import Runtime, boot_name
+from tunefleet.worker.limits import Runtime
 from tunefleet.worker.ports import End, Handle
 from tunefleet.worker.site import Site
 from tunefleet.worker.watched import Interruption, Watched

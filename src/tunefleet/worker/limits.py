@@ -10,14 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-import psutil
-
-from tunefleet.attach import identity
+from tunefleet.jobs.boot import boot_name
 from tunefleet.wire.base import Message
 
 _NOTE_S: Final = 60.0
 """How often a running clock is written down: what a crash of the machine can make it lose."""
-_SAME_BOOT_S: Final = 120.0
 
 
 class RunClock(Message):
@@ -95,8 +92,3 @@ class Runtime:
     def worth_noting(self) -> bool:
         """Whether so much has passed that it should be written down again; call `start` for that."""
         return self._limit_s is not None and self.ran_s - self.clock.ran_s > _NOTE_S
-
-
-def boot_name() -> str:
-    """Return a name of this boot of the machine: its id, or where there is none, the moment of the boot."""
-    return identity.boot_id() or f"booted {round(psutil.boot_time() / _SAME_BOOT_S)}"

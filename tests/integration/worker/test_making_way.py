@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,11 +17,12 @@ import pytest
 from tests.acceptance.story import Story, alive, check_series, submit, until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
+from tunefleet.worker.state import StateFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(240)]
 
 FAKE_NVML = Path(__file__).parents[2] / "fakes" / "nvml"
-STEPS = 60
+STEPS = 24
 IDLE_S = 1
 
 
@@ -52,6 +55,10 @@ def somebody() -> Iterator[int]:
     process.communicate()
 
 
+def _interrupted(fleet: LocalFleet) -> bool:
+    return any(record.watched.interruption for record in StateFolder(fleet.results_dir()).attempts())
+
+
 def _weights(story: Story) -> str:
     return hashlib.sha256((story.folder.root / "final_lora" / "adapter_model.safetensors").read_bytes()).hexdigest()
 
@@ -78,8 +85,11 @@ def test_a_training_makes_way_for_somebody_and_ends_with_the_same_weights(
         until(lambda: story.step() >= 2, "step 2")
         trainer = story.trainer()
         assert trainer is not None
+        os.kill(trainer.pid, signal.SIGSTOP)  # a fast machine would be done before anybody has looked
         began = time.monotonic()
         gpu.used_by(somebody, trainer.pid)
+        until(lambda: _interrupted(fleet), "the worker has decided", within_s=10)
+        os.kill(trainer.pid, signal.SIGCONT)
         until(lambda: not alive(trainer.pid), "the process is gone", within_s=10)
         took_s = time.monotonic() - began
         until(lambda: (now := client.tasks.get(story.task_id).progress) and now.phase == "yielded", "it is shown")
