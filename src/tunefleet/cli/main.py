@@ -48,6 +48,7 @@ class Root(LazyGroup):
         Entry("keys", "keys:app", "Create, list and revoke API keys.", FLEET),
         Entry("prune", "prune:prune", "Remove what ended long ago.", FLEET),
         Entry("worker", "worker:worker", "Run tasks of a server on this machine.", HERE),
+        Entry("agent", "agent:app", "Run the training agent of this machine.", HERE),
         Entry("run", "run:run", "Run a training script so that it can be steered, paused and resumed.", HERE),
         Entry("control", "control:app", "See and steer the trainings of this machine.", HERE),
         Entry("doctor", "doctor:doctor", "Check this machine and say how to mend what is wrong.", HERE),

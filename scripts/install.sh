@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Install the Tunefleet training agent for this user, on Linux (systemd) or macOS (launchd).
+#
+#   BACKEND_URL=https://… API_KEY=wak_… scripts/install.sh [--no-start]
+#
+# INSTALL_DIR  where the environment and the agent's folders go (default ~/.tunefleet/training-agent)
+# PYTHON_BIN   the interpreter to take, 3.11 or newer (default python3)
+# PACKAGE      what pip installs (default 'tunefleet[train]'; a wheel or a folder will do)
+set -euo pipefail
+
+install_dir=${INSTALL_DIR:-$HOME/.tunefleet/training-agent}
+python=${PYTHON_BIN:-python3}
+package=${PACKAGE:-tunefleet[train]}
+
+say() { printf -- '-> %s\n' "$*"; }
+fail() { printf 'Installation stopped: %s\n' "$*" >&2; exit 1; }
+
+case "$(uname -s)" in
+    Linux | Darwin) ;;
+    *) fail "this script is for Linux and macOS; on Windows run scripts/install.ps1" ;;
+esac
+command -v "$python" >/dev/null || fail "$python is not here; name one with PYTHON_BIN"
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail "$python is older than 3.11; name another with PYTHON_BIN"
+
+mkdir -p "$install_dir"
+if [ -n "${TUNEFLEET_VENV:-}" ]; then
+    venv=$TUNEFLEET_VENV # one that is there already
+else
+    venv=$install_dir/venv
+    say "making $venv"
+    "$python" -m venv "$venv"
+    say "installing $package"
+    "$venv/bin/python" -m pip install --quiet --upgrade "$package"
+fi
+
+settings=()
+for name in BACKEND_URL API_KEY AGENT_ID AGENT_KEY HOST PORT MODELS_DIR DATASETS_DIR CHECKPOINTS_DIR LOGS_DIR \
+    GPU_MEMORY_FRACTION ENABLE_MIXED_PRECISION MAX_CONCURRENT_JOBS; do
+    if [ -n "${!name:-}" ]; then settings+=(--set "$name=${!name}"); fi
+done
+say "writing the service"
+"$venv/bin/tunefleet" agent install --folder "$install_dir" ${settings[@]+"${settings[@]}"} "$@"

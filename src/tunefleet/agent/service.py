@@ -1,0 +1,179 @@
+"""The agent as a service of its user: a systemd user unit on Linux, a launchd agent on macOS.
+
+A stop of the service leaves its jobs alone: they are processes of their own, and the next agent adopts them.
+"""
+
+from __future__ import annotations
+
+import plistlib
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tunefleet.agent.verbs import write_private
+from tunefleet.errors import MachineError
+
+UNIT: Final = "tunefleet-agent.service"
+LABEL: Final = "dev.tunefleet.agent"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where the parts of the service lie.
+
+    Args:
+        home: `TUNEFLEET_HOME`.
+        folder: The service's working directory; relative folders of the settings lie in it.
+        platform: As `sys.platform` says.
+        python: The interpreter that runs it.
+        user_home: The user's home folder.
+    """
+
+    home: Path
+    folder: Path
+    platform: str = sys.platform
+    python: str = sys.executable
+    user_home: Path = Path("~")
+
+    @property
+    def env_file(self) -> Path:
+        """The agent's settings."""
+        return self.home / "agent.env"
+
+    @property
+    def definition(self) -> Path:
+        """The file that the system's service manager reads."""
+        user = self.user_home.expanduser()
+        if self.platform == "darwin":
+            return user / "Library" / "LaunchAgents" / f"{LABEL}.plist"
+        return user / ".config" / "systemd" / "user" / UNIT
+
+    def install(self, settings: Sequence[str] = ()) -> list[Path]:
+        """Write settings, folder and definition; an existing setting stays unless it is given anew.
+
+        Args:
+            settings: `NAME=value` each.
+
+        Returns:
+            The files that were written.
+
+        Raises:
+            MachineError: If this system has neither systemd nor launchd.
+        """
+        if self.platform not in ("linux", "darwin"):
+            raise MachineError(
+                f"There is no service for {self.platform} here.", hint="Run `tunefleet agent`, or scripts/install.ps1."
+            )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._write_settings(settings)
+        self.definition.parent.mkdir(parents=True, exist_ok=True)
+        text = self.plist() if self.platform == "darwin" else self.unit()
+        self.definition.write_text(text, encoding="utf-8")
+        return [self.env_file, self.definition]
+
+    def uninstall(self) -> list[Path]:
+        """Remove the definition; settings, jobs and their files stay."""
+        gone = [self.definition] if self.definition.exists() else []
+        self.definition.unlink(missing_ok=True)
+        return gone
+
+    def unit(self) -> str:
+        """Return the systemd unit.
+
+        Settings are read from `agent.env` by the agent itself: an `EnvironmentFile` would take a comment behind a value
+        for a part of it, and would win over what `update-config` writes.
+        """
+        return f"""[Unit]
+Description=Tunefleet training agent
+After=network-online.target
+
+[Service]
+Type=simple
+WorkingDirectory={_escaped(str(self.folder))}
+Environment={_quoted(f"TUNEFLEET_HOME={self.home}")}
+ExecStart={_quoted(self.python)} -m tunefleet.agent
+Restart=always
+RestartSec=5
+# Trainings are processes of their own and outlive the agent.
+KillMode=process
+TimeoutStopSec=30
+
+[Install]
+WantedBy=default.target
+"""
+
+    def plist(self) -> str:
+        """Return the launchd property list."""
+        job = {
+            "Label": LABEL,
+            "ProgramArguments": [self.python, "-m", "tunefleet.agent"],
+            "WorkingDirectory": str(self.folder),
+            "EnvironmentVariables": {"TUNEFLEET_HOME": str(self.home)},
+            "RunAtLoad": True,
+            "KeepAlive": True,
+            # Trainings are processes of their own and outlive the agent.
+            "AbandonProcessGroup": True,
+            "StandardOutPath": str(self.folder / "agent.out"),
+            "StandardErrorPath": str(self.folder / "agent.out"),
+        }
+        return plistlib.dumps(job).decode()
+
+    def commands(self, verb: str) -> list[list[str]]:
+        """Return what tells the service manager to start, stop or describe the service."""
+        if self.platform == "darwin":
+            path = str(self.definition)
+            return {
+                "start": [["launchctl", "load", "-w", path]],
+                "stop": [["launchctl", "unload", path]],
+                "status": [["launchctl", "list", LABEL]],
+                "uninstall": [["launchctl", "unload", "-w", path]],
+            }[verb]
+        systemctl = ["systemctl", "--user"]
+        return {
+            "start": [[*systemctl, "daemon-reload"], [*systemctl, "enable", "--now", UNIT]],
+            "stop": [[*systemctl, "stop", UNIT]],
+            "status": [[*systemctl, "status", "--no-pager", UNIT]],
+            "uninstall": [[*systemctl, "disable", "--now", UNIT]],
+        }[verb]
+
+    def call(self, verb: str) -> int:
+        """Tell the service manager; returns its last exit code.
+
+        Raises:
+            MachineError: If there is none, or it refuses.
+        """
+        code = 0
+        for command in self.commands(verb):
+            if shutil.which(command[0]) is None:
+                raise MachineError(f"{command[0]} is not here.", hint="Run `tunefleet agent` in a terminal instead.")
+            done = subprocess.run(command, capture_output=verb != "status", text=True, check=False)
+            code = done.returncode
+            if code and verb != "status":
+                words = (done.stderr or done.stdout or "").strip()
+                raise MachineError(f"`{' '.join(command)}` failed: {words or code}.")
+        return code
+
+    def _write_settings(self, settings: Sequence[str]) -> None:
+        given = dict(setting.split("=", 1) for setting in settings)
+        before = self.env_file.read_text(encoding="utf-8").splitlines() if self.env_file.exists() else []
+        kept = [line for line in before if line.partition("=")[0].strip() not in given]
+        known = {line.partition("=")[0].strip() for line in kept} | given.keys()
+        if "AGENT_KEY" not in known:
+            # Where the system does not say whose process connects, only a key lets anybody in.
+            given["AGENT_KEY"] = secrets.token_urlsafe(32)
+        write_private(self.env_file, "\n".join([*kept, *(f"{name}={value}" for name, value in given.items())]) + "\n")
+
+
+def _escaped(text: str) -> str:
+    """Escape what systemd would replace."""
+    return text.replace("%", "%%")
+
+
+def _quoted(text: str) -> str:
+    escaped = _escaped(text).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"' if " " in text or escaped != text else text
