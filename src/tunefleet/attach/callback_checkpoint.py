@@ -42,7 +42,7 @@ class CheckpointCallback(TrainerCallback):
         self._limit: int | None = None
         self._saved_step = -1
         self._save_began = 0.0
-        self._finisher = CheckpointFinisher(session.journal.sync, self._durable, self._failed)
+        self._finisher = CheckpointFinisher(self._settle, self._durable, self._failed)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -110,6 +110,11 @@ class CheckpointCallback(TrainerCallback):
         self._finisher.drain()
         whole = self._finisher.is_whole(step)
         return whole if self._meeting is None else self._meeting.tell(whole=whole)
+
+    def _settle(self) -> None:
+        for wait in self._session.before_manifest:
+            wait()
+        self._session.journal.sync()
 
     def _durable(self, saved: Saved, checkpoint: Checkpoint) -> None:
         name = checkpoint.path.name

@@ -81,7 +81,7 @@ def finish_checkpoint(path: str | Path, hashed: Mapping[str, Hashed] | None = No
     manifest = {
         "step": step_of(folder),
         "name": folder.name,
-        "digest": _manifest_digest(files),
+        "digest": digest_of(files),
         "size_bytes": sum(file["size_bytes"] for file in files),
         "files": files,
         "at": time.time(),
@@ -176,7 +176,7 @@ def _manifest(folder: Path) -> dict[str, Any] | None:
     manifest = read_json(folder / MANIFEST)
     if manifest is None or not isinstance(manifest.get("files"), list):
         return None
-    return manifest if manifest.get("digest") == _manifest_digest(manifest["files"]) else None
+    return manifest if manifest.get("digest") == digest_of(manifest["files"]) else None
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -205,7 +205,8 @@ def _hash(file: Path, *, sync: bool = False) -> str:
     return digest.hexdigest()
 
 
-def _manifest_digest(files: list[dict[str, Any]]) -> str:
+def digest_of(files: list[dict[str, Any]]) -> str:
+    """Return the digest that a manifest of these files has."""
     rows = sorted([file["path"], file["digest"], file["size_bytes"]] for file in files)
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 

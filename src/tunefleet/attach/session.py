@@ -10,7 +10,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ class JobSession:
         trainings: Numbers the trainings of the process; each has a series of its own.
         rank: Number of the process among those of the training. Only rank 0 reports; the sessions of the others take
             everything and write nothing.
+        before_manifest: Called before a checkpoint is hashed: wait there for what still writes to it.
     """
 
     folder: Path
@@ -52,6 +53,7 @@ class JobSession:
     resume: Checkpoint | None
     trainings: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     rank: int = 0
+    before_manifest: list[Callable[[], None]] = field(default_factory=list)
 
     @property
     def leads(self) -> bool:

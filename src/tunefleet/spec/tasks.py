@@ -172,7 +172,12 @@ def across(kind: type[BaseTaskSpec], blocks: dict[str, Any]) -> Faults:
     """
     faults = _output_faults(kind, blocks)
     if issubclass(kind, TrainingTaskSpec):
-        faults += [*_held_out_faults(blocks), *_streaming_faults(blocks), *_loading_faults(kind, blocks)]
+        faults += [
+            *_held_out_faults(blocks),
+            *_streaming_faults(blocks),
+            *_checkpoint_faults(blocks),
+            *_loading_faults(kind, blocks),
+        ]
         faults += process_faults(blocks)
     return faults
 
@@ -228,6 +233,14 @@ def _prediction_faults(predictions: PredictionsSpec, data: TrainingData, trainin
         more = "add training.eval_strategy: steps or epoch, or write sample_frequency: epoch"
         return [("predictions", "needs evaluations during the training", more)]
     return []
+
+
+def _checkpoint_faults(blocks: dict[str, Any]) -> Faults:
+    checkpoint: CheckpointSpec | None = blocks.get("checkpoint")
+    resources: ResourcesSpec | None = blocks.get("resources")
+    if checkpoint is None or resources is None or not checkpoint.asynchronous or resources.processes == 1:
+        return []
+    return [("checkpoint.asynchronous", "is for a training of one process", "leave it out, or resources.processes")]
 
 
 def _streaming_faults(blocks: dict[str, Any]) -> Faults:

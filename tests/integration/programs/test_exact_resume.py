@@ -42,6 +42,11 @@ CASES: dict[str, dict[str, Any]] = {
     "full, shuffled, evaluated": merge(_FULL, _EVALUATED),
     "lora with dropout, evaluated": merge(_DROPOUT, _EVALUATED),
     "packing": {**_DROPOUT, "training": {"packing": True, "batch_size": 1}},
+    "checkpoints in the background, compressed": {
+        **_DROPOUT,
+        "checkpoint": {"asynchronous": True, "compress": "zstd"},
+        "lora": {"dropout": 0.1, "r": 16},
+    },
     "accumulation": {**_DROPOUT, "training": {"gradient_accumulation_steps": 2}},
     "stream": {**_DROPOUT, "data": _JSONL},
     "stream, packed, accumulated, read ahead": {
@@ -128,8 +133,10 @@ class Run:
         import torch
         from safetensors.torch import load_file
 
+        from tunefleet.programs.train.compression import opened
+
         (file,) = self.folder.root.glob("final_*/*.safetensors")
-        last = self.folder.checkpoints_dir / f"checkpoint-{STEPS}"
+        last = opened(self.folder.checkpoints_dir / f"checkpoint-{STEPS}", self.folder.root / "unpacked")
         found = {name: _digest(value) for name, value in load_file(file).items()}
         state = torch.load(last / "optimizer.pt", weights_only=True)["state"]
         found |= {f"{i}.{name}": _digest(v) for i, values in state.items() for name, v in values.items()}

@@ -7,7 +7,8 @@
     launch      what one process start is to do    material   rows, tokens, streams
     build       the trainer with its callbacks    streaming  samples from a stream, and its place
     divergence  notices a broken training         predictions  answers at evaluations
-    memory      what it will take, told before
+    memory      what it will take, told before    background  checkpoints written beside the training
+    compression checkpoints that take less room
     packing     several rows in one sequence      samples    answers before and after
     result      what a run reports                outputs    what a run delivers
 

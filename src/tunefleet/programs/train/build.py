@@ -11,6 +11,8 @@ from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.sharding import allow_sharding_on_cpu
 from tunefleet.programs.train import assemble, hardware, samples
 from tunefleet.programs.train.arguments import training_arguments
+from tunefleet.programs.train.background import BackgroundWriter
+from tunefleet.programs.train.compression import Compress
 from tunefleet.programs.train.divergence import WatchDivergence
 from tunefleet.programs.train.launch import Launch
 from tunefleet.programs.train.material import Material, place_of
@@ -58,6 +60,10 @@ def build_trainer(
         callbacks=[count, *_callbacks(launch, material)],
     )
     count.trainer = trainer
+    if spec.checkpoint.asynchronous:
+        writer = BackgroundWriter()
+        trainer.write_in_background(writer)
+        launch.session.before_manifest.append(writer.settle)
     if material.stream is not None:
         _open_stream(launch, trainer, material.stream)
     return trainer
@@ -68,6 +74,8 @@ def _callbacks(launch: Launch, material: Material) -> list[TrainerCallback]:
     if material.stream is not None:
         callbacks.append(StreamEpoch())
     callbacks += attach.callbacks_for_job(launch.folder.root)
+    if spec.checkpoint.compress == "zstd":
+        callbacks.append(Compress())
     callbacks.append(WatchDivergence(spec.on_nan, launch.journal, launch.session.checkpoints_dir))
     stopping = spec.training.early_stopping
     if stopping is not None:

@@ -19,7 +19,9 @@ from transformers import PreTrainedTokenizerBase
 from tunefleet.programs import base_model, ranks
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train import assemble, hardware, outputs, result, samples
+from tunefleet.programs.train.begin import AtBegin
 from tunefleet.programs.train.build import ask, build_trainer, predict
+from tunefleet.programs.train.compression import DropUnpacked, opened
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch, limit_gpu_memory, open_launch
 from tunefleet.programs.train.material import find, prepare
@@ -76,21 +78,37 @@ def _train(launch: Launch) -> None:
     wanted = spec.evaluate
     questions = ask(launch, found.held_out, encoder, trainer, wanted.answers, wanted.max_new_tokens)
     predict(launch, trainer, tokenizer, found.held_out, encoder)
-    with clock.part("evaluation_before"):
-        before = _baseline(launch, trainer, tokenizer, questions)
+    first = AtBegin(lambda: _baseline(launch, trainer, tokenizer, questions))
+    if spec.training.distributed == "fsdp":
+        # A model is shared out together with its optimizer, and that is made when the training begins.
+        trainer.add_callback(first)
+    else:
+        with clock.part("evaluation_before"):
+            first.run()
     resume = str(session.resume.path) if session.resume else None
     with clock.part("training"):
-        trainer.train(resume_from_checkpoint=resume)
+        trainer.train(resume_from_checkpoint=_unpacked(launch, trainer))
     with clock.part("evaluation_after"):
         after = _measure(launch, trainer, tokenizer, questions, trainer.state.global_step, "after")
     with clock.part("saving"):
         delivered = _deliver(launch, trainer, tokenizer)
     outcome = result.Outcome(
-        trainer, material, machine, kernels, before, after, resume, delivered, seconds=clock.seconds()
+        trainer, material, machine, kernels, first.result, after, resume, delivered, seconds=clock.seconds()
     )
     report = result.build(launch.job, spec, outcome) | {"overrides": launch.changes, "memory": memory.outcome()}
     if session.leads:
         outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
+
+
+def _unpacked(launch: Launch, trainer: Trainer) -> str | None:
+    """Return the folder that the trainer is to resume from."""
+    resume = launch.session.resume
+    if resume is None:
+        return None
+    folder = opened(resume.path, launch.workspace)
+    if folder != resume.path:
+        trainer.add_callback(DropUnpacked(folder))
+    return str(folder)
 
 
 def _baseline(

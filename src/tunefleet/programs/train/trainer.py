@@ -7,8 +7,11 @@ its last step trains no further; nothing is reported to the hub and no model car
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +19,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from peft import PeftModel
 from torch import nn
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from trl import SFTTrainer
 
+from tunefleet.programs.train.background import BackgroundWriter, copied, weights_of, write_optimizer
+from tunefleet.programs.train.compression import opened
 from tunefleet.programs.train.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
 
 
@@ -43,6 +49,7 @@ class Trainer(SFTTrainer):
     _loss_tokens = 0
     _stream: SampleStream | None = None
     _place = Place()
+    _writer: BackgroundWriter | None = None
 
     def held_out_loss(self) -> float:
         """Measure the loss on the held-out rows: the exact mean over the tokens that count, in nats.
@@ -105,8 +112,40 @@ class Trainer(SFTTrainer):
             self._place = batch.pop(PLACE, self._place)
         return batches, items
 
+    def write_in_background(self, writer: BackgroundWriter) -> None:
+        """Write checkpoints in the background from now on."""
+        self._writer = writer
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if self._writer is None or not self._writer.saving or output_dir is None:
+            super()._save(output_dir, state_dict)
+            return
+        Path(output_dir).mkdir(parents=True, exist_ok=True)
+        weights = copied(weights_of(self.model, adapter=isinstance(self.model, PeftModel)))
+        self._writer.submit(functools.partial(super()._save, output_dir, weights))
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if self._writer is None:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        states = copied(self.optimizer.state_dict()), copy.deepcopy(self.lr_scheduler.state_dict())
+        self._writer.submit(functools.partial(write_optimizer, output_dir, *states))
+
+    def _load_best_model(self) -> None:
+        best = Path(str(self.state.best_model_checkpoint))
+        folder = opened(best, best.parent.parent / "inputs")
+        self.state.best_model_checkpoint = str(folder)
+        super()._load_best_model()
+        self.state.best_model_checkpoint = str(best)
+        if folder != best:
+            shutil.rmtree(folder, ignore_errors=True)
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        if self._writer is not None:
+            self._writer.begin()
         super()._save_checkpoint(model, trial)
+        if self._writer is not None:
+            self._writer.end()
         if self._stream is not None and self.args.should_save:
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             (folder / PLACE_FILE).write_text(json.dumps(self._place.as_json()), encoding="utf-8")
