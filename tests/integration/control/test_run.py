@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tunefleet.jobs import gpus
-from tunefleet.jobs.control import ControlClient, find_endpoint, wait_for
+from tunefleet.jobs.control import ControlClient, JobSteering, find_endpoint, wait_for
 from tunefleet.wire.journal import ANY_RECORD, MetricRecord
 
 SCRIPT = """
@@ -48,7 +48,7 @@ weights = sum(float(p.detach().double().sum()) for p in trainer.model.parameters
 print("weights", weights.hex())
 """
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 class Runs:
@@ -75,7 +75,7 @@ class Runs:
         return json.loads((self.folder / "tunefleet-runs" / job_id / name).read_text())
 
     def endpoint(self, job_id: str) -> Any:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         while (found := find_endpoint(self.endpoints, job_id)) is None and time.monotonic() < deadline:
             time.sleep(0.05)
         assert found is not None
@@ -113,11 +113,11 @@ def test_a_script_is_paused_by_sigterm_and_goes_on_to_the_same_weights(runs: Run
     )  # fmt: skip
     process = runs.begin("--name", "one", "--", python, "train.py", "14", "0.15", "own")
     client = ControlClient(runs.endpoint("one"))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while client.status()["global_step"] < 6 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=100)
     assert (process.returncode, "paused" in err, weights(out)) == (0, True, "")
     assert "the script's own control begins" not in out
     paused = runs.file("one", "status.json")
@@ -139,18 +139,18 @@ def test_a_killed_script_goes_on_and_a_broken_one_says_why(runs: Runs, foreign_p
     broken = runs.begin("--name", "two", "--", python, "train.py", "3", "0", "broken")
     process = runs.begin("--name", "one", "--no-http", "--", python, "train.py", "12", "0.1")
     runs.endpoint("one")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not (runs.folder / "out/checkpoint-5/manifest.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     os.kill(runs.file("one", "process.json")["pid"], signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 128 + signal.SIGKILL
     assert "tunefleet run --resume one" in err
     assert runs.file("one", "status.json")["state"] == "failed"
     assert runs.run("--resume", "one")[0] == 0
     trainings = runs.file("one", "trainings.json")["trainings"]
     assert [bool(item["checkpoint"]) for item in trainings] == [False, True]
-    _, err = broken.communicate(timeout=60)
+    _, err = broken.communicate(timeout=100)
     assert broken.returncode == 1
     assert runs.file("two", "status.json")["error"].startswith("ValueError: Trainer: training requires a train_dataset")
     assert "ValueError" in err
@@ -160,11 +160,12 @@ def test_a_killed_script_goes_on_and_a_broken_one_says_why(runs: Runs, foreign_p
 def test_ranks_of_torchrun_are_one_run(runs: Runs, foreign_python: Path) -> None:
     launcher = [str(foreign_python), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     process = runs.begin("--name", "two", "--", *launcher, "train.py", "40", "0.1")
-    client = ControlClient(runs.endpoint("two"))
-    reply = client.send("pause")
-    state = wait_for(lambda: client.state(reply.command_id), 60)
+    runs.endpoint("two")
+    steering = JobSteering.here(runs.endpoints, "two")
+    reply = steering.send("pause")
+    state = wait_for(lambda: steering.outcome(reply.command_id), 60)
     assert state.state == "durable"
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=100)
     assert (process.returncode, runs.file("two", "status.json")["state"]) == (0, "paused"), err
     assert len(runs.file("two", "trainings.json")["trainings"]) == 1
 
@@ -234,7 +235,7 @@ def test_a_gpu_that_a_job_holds_is_refused(tmp_path: Path) -> None:
     endpoints = tmp_path / "jobs"
     job = Job(
         job_id="x", task_id="x", attempt=1, launch="launch-1", kind="run", name="x", program="command",
-        spec={"command": ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES > gpus"], "cwd": str(tmp_path)},
+        spec={"command": ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES > visible"], "cwd": str(tmp_path)},
         gpus=("GPU-1",), endpoint_dir=str(endpoints),
     )  # fmt: skip
     run = ForegroundRun(JobFolder(tmp_path / "x"), job, {"PATH": os.environ["PATH"]}, say=print)
@@ -244,5 +245,5 @@ def test_a_gpu_that_a_job_holds_is_refused(tmp_path: Path) -> None:
     for fd in held:
         os.close(fd)
     assert run.run().exit_code == 0
-    assert (tmp_path / "gpus").read_text() == "GPU-1\n"
+    assert (tmp_path / "visible").read_text() == "GPU-1\n"
     assert gpus.holder(gpus.ledger_dir(endpoints), "GPU-1") is None
