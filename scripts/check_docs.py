@@ -162,6 +162,8 @@ def command_fault(words: list[str]) -> str | None:
     else:
         return f"{line}: {words[0]} is no command"
     for word in words:
+        if word == "--":
+            return None  # what follows is somebody else's
         if word.startswith("-"):
             known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
             if word.partition("=")[0] not in {*known, "--help", "-h"}:
