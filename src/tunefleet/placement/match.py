@@ -39,6 +39,8 @@ def match(requirement: Requirement, worker: WorkerState) -> Reject | Fit:
     lacking = _lacks(requirement, worker)
     if lacking is not None:
         return Reject(lacking, lasting=True)
+    if worker.pulls:
+        return Reject("takes tasks by itself, when it polls", lasting=False)
     if not worker.present:
         return Reject("does not answer", lasting=False)
     if requirement.kind in worker.cordoned:

@@ -82,6 +82,7 @@ class WorkerState:
         allow_code: Whether it runs code that a task brings.
         models: Models in its cache.
         cordoned: Kinds that it was offered in vain too often.
+        pulls: It takes tasks by itself, and is never given one.
     """
 
     id: str
@@ -97,6 +98,7 @@ class WorkerState:
     allow_code: bool = False
     models: frozenset[str] = frozenset()
     cordoned: frozenset[str] = frozenset()
+    pulls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

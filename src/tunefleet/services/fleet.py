@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+AGENT_SESSION: Final = "agent"
+"""The session of every agent, a worker that polls; a worker's own is random."""
 MAX_TICK_S: Final = 2.0
 """The longest time between two looks that counts as silence."""
 SAY_AGAIN_S: Final = 1.0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
 from tunefleet.placement import Device, Requirement, WorkerState, explain
 from tunefleet.services.core import Core
 from tunefleet.services.endings import STRIKES
+from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.store import Connection, attempts, queue, resumes, tasks, workers
 from tunefleet.store.attempts import TakenRow
 from tunefleet.store.rows import TaskRow, WorkerRow
@@ -80,10 +81,11 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
 
 
 def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
-    """Return one registered worker with what is free; strikes do not count, since it asks by itself."""
+    """Return an agent with what is free, as for a worker that is given tasks; strikes do not count."""
     counts = Counter((each.slot_class, each.requirement_key) for each in attempts.open_of(connection, row.id).values())
     held = [TakenRow(row.id, slot_class, key, count) for (slot_class, key), count in counts.items()]
-    return _state(row, here, held, needs(connection, (each.requirement_key for each in held)), frozenset())
+    state = _state(row, here, held, needs(connection, (each.requirement_key for each in held)), frozenset())
+    return replace(state, pulls=False)
 
 
 def _state(
@@ -114,6 +116,7 @@ def _state(
         allow_code=has.allow_code,
         models=frozenset(has.cached_models),
         cordoned=cordoned,
+        pulls=row.session == AGENT_SESSION,
     )
 
 

@@ -188,6 +188,24 @@ def test_agent_gets_what_it_may_have_and_can_run(
     assert person.get(f"/agents/{agent_id}").status_code == 404
 
 
+def test_agent_is_told_the_fixed_verbs_only(agents: Callable[..., HandAgent], admin: httpx.Client) -> None:
+    lab, plain = agents("11"), agents("12", leased=False)
+    plain.poll()
+    where = f"/workers/{lab.http.headers['X-Agent-ID']}/commands"
+    assert admin.post(where, json={"command": "sh -c id"}).status_code == 422
+    made = admin.post(where, json={"command": "collect-diagnostics", "data": {"logs": 3}})
+    assert made.status_code == 202, made.text
+    (command,) = lab.poll(want=0)["commands"]
+    assert (command["command"], command["data"], command["job_id"]) == ("collect-diagnostics", {"logs": 3}, None)
+    done = {"command_id": command["command_id"], "state": "durable", "data": {"disk": "full"}}
+    lab.beat(outcomes=[done])
+    found = admin.get(f"{where}/{command['command_id']}").json()
+    assert (found["state"], found["result"]) == ("durable", {"disk": "full"})
+    assert lab.poll(want=0)["commands"] == []
+    deaf = f"/workers/{plain.http.headers['X-Agent-ID']}/commands"
+    assert admin.post(deaf, json={"command": "restart"}).status_code == 409
+
+
 def test_nothing_is_pushed_to_an_agent_and_a_worker_keeps_its_id(
     agents: Callable[..., HandAgent], admin: httpx.Client, worker: httpx.Client, running: Running
 ) -> None:
@@ -196,6 +214,8 @@ def test_nothing_is_pushed_to_an_agent_and_a_worker_keeps_its_id(
     job_id = train(admin)
     time.sleep(0.3)
     assert admin.get(f"/tasks/{job_id}").json()["status"] == "queued"
+    why = admin.get(f"/tasks/{job_id}/why").json()["workers"]
+    assert why[lab.http.headers["X-Agent-ID"]] == "takes tasks by itself, when it polls"
     body = {
         "worker_id": "a-real-worker", "session": "s", "state_id": "t", "holding": [], "capabilities": CAPABILITIES,
     }  # fmt: skip

@@ -14,6 +14,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFound
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import endings, resuming, roster
 from tunefleet.services.core import Core
+from tunefleet.services.fleet import AGENT_SESSION as SESSION
 from tunefleet.services.fleet import Agent, Presence
 from tunefleet.services.identity import Actor, AttemptActor, may_read
 from tunefleet.services.roster import Presences
@@ -25,8 +26,6 @@ from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.link import Capabilities, ExecutorOffer
 from tunefleet.wire.training_api import AgentList, AgentRemoved, AgentReply, AgentView
 
-SESSION: Final = "agent"
-"""The session of every agent; a worker's is random."""
 _LEASED: Final = "leased"
 _POLLING: Final = "polling"
 SILENT_AGENT_S: Final = 900.0
@@ -254,7 +253,7 @@ async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[WorkerRow, tuple[int, int, int]]:
-        return _find(connection, actor, agent_id), training.counts(connection, agent_id)
+        return find(connection, actor, agent_id), training.counts(connection, agent_id)
 
     row, (total, completed, running) = await core.read(operation)
     counted = {"total_jobs": total, "completed_jobs": completed, "running_jobs": running}
@@ -270,7 +269,7 @@ async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
     """
 
     def operation(connection: Connection) -> None:
-        row = _find(connection, actor, agent_id)
+        row = find(connection, actor, agent_id)
         if actor.role != "admin":
             refuse_stranger(actor, row)
         mine = list(attempts.open_of(connection, agent_id).values())
@@ -285,7 +284,17 @@ async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
     return AgentRemoved(message=f"The agent {agent_id} is forgotten.")
 
 
-def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
+def leased(row: WorkerRow) -> bool:
+    """Whether an agent renews what it holds by heartbeats."""
+    return row.state_id == _LEASED
+
+
+def find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
+    """Return an agent that the actor may see.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
     row = workers.get(connection, agent_id)
     visible = row is not None and row.session == SESSION and row.project == actor.project
     if row is None or not visible or (actor.role == "member" and row.owner != actor.owner):

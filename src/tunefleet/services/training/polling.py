@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -317,10 +316,11 @@ def _refused_resumes(connection: Connection, agent_id: str, outcomes: tuple[Agen
 
 
 def _outcome(said: AgentOutcome) -> CommandOutcome:
-    message = said.message
-    if said.data:
-        found = json.dumps(said.data)
-        message = found if message is None else f"{message} {found}"
     return CommandOutcome(
-        command_id=said.command_id, state=said.state, step=said.step, message=message, checkpoint=said.checkpoint
+        command_id=said.command_id,
+        state=said.state,
+        step=said.step,
+        message=said.message,
+        checkpoint=said.checkpoint,
+        result=said.data or None,
     )
