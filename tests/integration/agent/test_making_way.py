@@ -35,6 +35,7 @@ def test_a_job_makes_way_and_goes_on_also_with_the_next_agent(tmp_path: Path, fr
     _use(gpus)
     env = {
         "BACKEND_URL": "none",
+        "ENABLE_MIXED_PRECISION": "false",
         "TUNEFLEET_HOME": str(tmp_path / "home"),
         "PYTHONPATH": str(FAKE_NVML),
         "FAKE_NVML": str(gpus),
