@@ -6,18 +6,30 @@ import json
 import os
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tests.integration.ranks.conftest import end, job
 from tunefleet.attach.checkpoints import list_whole
 from tunefleet.jobs import JobHandle, Supervisor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.programs import base_model
+from tunefleet.programs.data.sources import open_portions
+from tunefleet.programs.data.tokens import Encoder, tokenize
+from tunefleet.spec import TrainingData
 from tunefleet.wire.journal import ANY_RECORD, EventRecord, MetricRecord
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
+PROGRAM = "rank_program:main"
 STEPS = int(os.environ.get("TUNEFLEET_RANK_STEPS", "60"))
 
 
@@ -39,12 +51,12 @@ def paused_and_resumed(supervisor: Supervisor, name: str, steps: int, **options:
     at = random.randrange(3, steps - 12)
     print(f"{name} is asked to pause in step {at}")
     train = {"do": "train", "max_steps": steps, **options}
-    first = supervisor.launch(job("rank_program:main", job_id=name, baseline=True, at=[at, 1, "pause"], **train))
+    first = supervisor.launch(job(PROGRAM, job_id=name, baseline=True, at=[at, 1, "pause"], **train))
     assert end(first, 240).reason is TaskReason.PAUSED
-    (checkpoint,) = list_whole(first.folder.checkpoints_dir)
-    assert at <= checkpoint.step <= at + 9
+    newest = list_whole(first.folder.checkpoints_dir)[-1]
+    assert at <= newest.step <= at + 9
     assert not (first.folder.root / "final").exists(), "the script went on after the pause"
-    again = supervisor.launch(job("rank_program:main", job_id=name, attempt=2, baseline=False, **train))
+    again = supervisor.launch(job(PROGRAM, job_id=name, attempt=2, baseline=False, **train))
     assert end(again, 240).reason is TaskReason.FINISHED
     assert left(again, "trained") == left(again, "bare")
     tiles = windows(again)
@@ -53,19 +65,31 @@ def paused_and_resumed(supervisor: Supervisor, name: str, steps: int, **options:
     return again
 
 
-def test_a_pause_of_two_ranks_is_exact(supervisor: Supervisor) -> None:
-    """Beside it two jobs that end otherwise: they need the same imports."""
+def test_a_pause_of_two_ranks_is_exact_and_so_is_going_on_before_a_broken_checkpoint(supervisor: Supervisor) -> None:
+    saving = {"save_strategy": "steps", "save_steps": STEPS // 3}
+    handle = paused_and_resumed(supervisor, "ddp", STEPS, **saving)
+    damaged = handle.folder.checkpoints_dir / f"checkpoint-{STEPS // 3 * 3}" / "rng_state_1.pth"
+    data = bytearray(damaged.read_bytes())
+    data[len(data) // 2] ^= 1
+    damaged.write_bytes(data)
+    # Beside it one that is aborted: it needs the same imports.
     aborted = supervisor.launch(
-        job("rank_program:main", job_id="aborted", do="train", baseline=False, at=[4, 1, "abort"], max_steps=10**6)
+        job(PROGRAM, job_id="aborted", do="train", baseline=False, at=[4, 1, "abort"], max_steps=10**6)
     )
-    lost = supervisor.launch(
-        job("rank_program:main", job_id="lost", do="train", baseline=False, at=[4, 1, "kill"], max_steps=10**6)
+    again = supervisor.launch(
+        job(PROGRAM, job_id="ddp", attempt=3, do="train", baseline=False, max_steps=STEPS, **saving)
     )
-    paused_and_resumed(supervisor, "ddp", STEPS)
+    assert end(again, 240).reason is TaskReason.FINISHED
+    assert left(again, "trained") == left(again, "bare")
+    assert "rng_state_1.pth does not match its digest" in again.folder.log.read_text()
+    journal = (again.folder.journal_dir / f"{again.job.launch}.jsonl").read_text().splitlines()
+    events = [record for line in journal if isinstance(record := ANY_RECORD.validate_json(line), EventRecord)]
+    assert any(f"{damaged.parent.name} is set aside: rng_state_1.pth" in event.message for event in events)
+    (resumed,) = [event.data["step"] for event in events if event.name == "training.resumed"]
+    assert STEPS // 3 * 2 <= resumed < STEPS
     assert end(aborted, 240).reason is TaskReason.ABORTED
     assert not (aborted.folder.root / "final").exists()
     assert list_whole(aborted.folder.checkpoints_dir) == []
-    assert end(lost, 240).reason is TaskReason.KILLED
 
 
 def test_a_pause_of_two_ranks_that_share_the_model_is_exact(supervisor: Supervisor) -> None:
@@ -78,35 +102,68 @@ def test_a_pause_of_two_ranks_that_share_the_model_is_exact(supervisor: Supervis
 
 
 def test_ranks_that_never_wait_for_each_other_act_at_the_same_steps(supervisor: Supervisor) -> None:
-    jobs = [
-        supervisor.launch(
-            job("rank_program:main", job_id=f"loop-{size}", processes=size, do="loop", steps=400, seed=random.random())
+    """Beside it a job whose rank is lost while the others wait for it."""
+
+    def start(name: str, size: int, **options: Any) -> JobHandle:
+        return supervisor.launch(
+            job(PROGRAM, job_id=name, processes=size, do="loop", steps=400, seed=random.random(), **options)
         )
-        for size in (2, 3)
-    ]
-    for size, handle in zip((2, 3), jobs, strict=True):
+
+    handles = {2: start("two", 2), 3: start("three", 3)}
+    lost = start("lost", 2, lost=1)
+    for size, handle in handles.items():
         assert end(handle, 120).reason is TaskReason.FINISHED
         acted = left(handle, "acted")
         assert acted == [acted[0]] * size
         asked = {f"rank-{rank}-{number}" for rank in range(size) for number in range(5)}
         fallback = {f"fallback-{rank}" for rank in range(size)}
         assert sorted(name for _, name in acted[0]) == sorted(asked | fallback)
+    ended = end(lost, 120)
+    assert (ended.reason, ended.returncode) == (TaskReason.KILLED, -9)
 
 
-def test_a_broken_newest_checkpoint_is_named_and_the_one_before_is_used(supervisor: Supervisor) -> None:
-    options = {"do": "train", "baseline": False, "max_steps": 12, "save_strategy": "steps", "save_steps": 4}
-    first = supervisor.launch(job("rank_program:main", **options))
-    assert end(first, 120).reason is TaskReason.FINISHED
-    weights = left(first, "trained")
-    damaged = first.folder.checkpoints_dir / "checkpoint-12" / "rng_state_1.pth"
-    data = bytearray(damaged.read_bytes())
-    data[len(data) // 2] ^= 1
-    damaged.write_bytes(data)
-    again = supervisor.launch(job("rank_program:main", attempt=2, **options))
-    assert end(again, 120).reason is TaskReason.FINISHED
-    assert left(again, "trained") == weights
-    assert "rng_state_1.pth does not match its digest" in again.folder.log.read_text()
-    journal = (again.folder.journal_dir / f"{again.job.launch}.jsonl").read_text().splitlines()
-    events = [record for line in journal if isinstance(record := ANY_RECORD.validate_json(line), EventRecord)]
-    assert any("checkpoint-12 is set aside: rng_state_1.pth" in event.message for event in events)
-    assert any(event.name == "training.resumed" and event.data["step"] == 8 for event in events)
+def test_the_recipe_trains_on_two_ranks_and_measures_every_row_once(supervisor: Supervisor) -> None:
+    spec = {
+        "taskType": "sft",
+        "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+        "data": {
+            "path": "builtin:gsm8k",
+            "prompt_column": "question",
+            "response_column": "answer",
+            "max_samples": 24,
+            "eval": {"split": "test", "max_samples": 12},
+        },
+        "training": {
+            "max_steps": 2,
+            "batch_size": 2,
+            "max_seq_length": 128,
+            "save_strategy": "no",
+            "distributed": "fsdp",
+            "seed": 3,
+        },
+        "resources": {"processes": 2, "hardware": {"gpu": {"count": 0}}},
+    }
+    handle = supervisor.launch(job("tunefleet.programs.train:main", **spec))
+    assert end(handle, 240).reason is TaskReason.FINISHED
+    result = json.loads(handle.folder.responses_json.read_text())
+    assert (result["used"]["processes"], result["used"]["distributed"], result["used"]["batch_size"]) == (2, "fsdp", 4)
+    alone = _loss_alone(spec["data"], handle.folder.root / "alone")
+    assert result["held_out"]["loss_before"] == pytest.approx(alone, abs=1e-4)
+    weights = load_file(handle.folder.root / "final_model" / "model.safetensors")
+    assert sum(tensor.numel() for tensor in weights.values()) == result["used"]["parameters"]
+
+
+def _loss_alone(data: dict[str, Any], workspace: Path) -> float:
+    """Sum the loss of each held-out row alone, with plain Transformers."""
+    source = base_model.locate("builtin:gsm8k-llama-2m", None)
+    tokenizer, model = base_model.load_tokenizer(source), AutoModelForCausalLM.from_pretrained(source.path)
+    portion = open_portions(TrainingData.model_validate(data), {}, workspace, seed=0).held_out
+    assert portion is not None
+    total, count = 0.0, 0
+    for row in tokenize(portion.rows, portion.shape, Encoder(tokenizer), 128).dataset:
+        labels = torch.tensor([row["labels"]])
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([row["input_ids"]])).logits
+        total += torch.nn.functional.cross_entropy(logits[0, :-1], labels[0, 1:], reduction="sum").item()
+        count += int((labels[:, 1:] != -100).sum())
+    return total / count

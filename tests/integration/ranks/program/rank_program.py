@@ -35,8 +35,15 @@ def note(session: attach.JobSession, name: str, value: Any) -> None:
         part.rename(session.folder / f"{name}.json")
 
 
-def loop(session: attach.JobSession, steps: int, seed: int) -> None:
-    """Ask what is due without ever waiting for each other: each rank is now fast, now slow."""
+def loop(session: attach.JobSession, steps: int, seed: int, lost: int | None = None) -> None:
+    """Ask what is due without ever waiting for each other: each rank is now fast, now slow.
+
+    Args:
+        session: Of the job.
+        steps: How many.
+        seed: Of what is random.
+        lost: This rank is killed after its steps, when the others wait for it in a collective.
+    """
     dist.init_process_group("gloo")
     rank, rng = dist.get_rank(), random.Random(seed * 1000 + int(os.environ["RANK"]))
     board = CommandBoard(None)
@@ -45,6 +52,8 @@ def loop(session: attach.JobSession, steps: int, seed: int) -> None:
     asker.start()
     acted = _walk(decider, steps, rng, 0.002)
     asker.join()
+    if rank == lost:
+        os.kill(os.getpid(), signal.SIGKILL)
     fallback, slow = CommandBoard(None), random.Random(rank)
     collective = Collective(fallback, cpu_group())
     fallback.submit("save_checkpoint", command_id=f"fallback-{rank}")
@@ -81,7 +90,8 @@ def train(session: attach.JobSession, *, baseline: bool, at: list[Any] | None = 
         options: Of the trainer.
     """
     if baseline:
-        trainer = _trainer(str(session.folder / "bare"), [], **options)
+        bare = {name: value for name, value in options.items() if not name.startswith("save_")}
+        trainer = _trainer(str(session.folder / "bare"), [], **bare)
         trainer.train()
         note(session, "bare", _digest(trainer))
     callbacks = attach.callbacks_for_job(session.folder)
