@@ -53,6 +53,7 @@ def from_poll(job: PolledJob, token: str, settings: AgentSettings, defaults: Def
         kind=job.kind or spec.task_type,
         spec=job.spec,
         digests=job.inputs,
+        resume=job.resume,
         attempt=job.attempt or 1,
         order=time.time(),
         backend=settings.backend,

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.wire.base import Message
 from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.link import ResumeFrom
 from tunefleet.wire.training import JobState
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class AgentRecord(Message):
         order: Place in the queue: seconds since the epoch.
         checkpoint: A checkpoint folder to start from, copied into the job folder first.
         from_step: The checkpoint to resume from; the newest whole one if None.
+        resume: Where it goes on, in our server's words; done once it is brought here.
         boot: Which boot of the machine the launch began on.
         yields: The launch that is to make way, or has made way, for somebody else on its GPU.
         backend: Who is told; nobody if None.
@@ -62,6 +64,7 @@ class AgentRecord(Message):
     completed_at: float | None = None
     checkpoint: str | None = None
     from_step: int | None = None
+    resume: ResumeFrom | None = None
     launch: str | None = None
     boot: str | None = None
     yields: str | None = None

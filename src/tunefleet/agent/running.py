@@ -23,7 +23,7 @@ from tunefleet.jobs.makeway import MakingWay
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.jobfolder import Job
-from tunefleet.wire.link import Offer
+from tunefleet.wire.link import Offer, ResumeFrom
 from tunefleet.wire.training import JobState
 
 logger = logging.getLogger(__name__)
@@ -157,14 +157,36 @@ class JobRun:
                 job.note(inputs={**job.record.inputs, pointer: str(self._artifact(ref))})
         if job.record.checkpoint is not None:
             source = Path(job.record.checkpoint)
-            dest = job.folder.checkpoints_dir / source.name
-            if not dest.exists():
-                part = dest.with_name(f".{dest.name}.partial")
-                shutil.rmtree(part, ignore_errors=True)
-                shutil.copytree(source, part)
-                part.replace(dest)
+            self._bring(source, source.name)
             job.note(checkpoint=None, from_step=int(source.name.rpartition("-")[2]))
+        if job.record.resume is not None:
+            job.note(resume=None, from_step=self._restore(job.record.resume))
         self._heed_cancel()
+
+    def _bring(self, source: Path, name: str) -> None:
+        """Copy a checkpoint into the job folder, whole or not at all."""
+        dest = self._job.folder.checkpoints_dir / name
+        if not dest.exists():
+            part = dest.with_name(f".{name}.partial")
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(source, part)
+            part.replace(dest)
+
+    def _restore(self, resume: ResumeFrom) -> int | None:
+        """Make the checkpoint available that the server wants to go on from; return its step if it must be that one."""
+        step = resume.step
+        here = self._job.checkpoints()
+        if step is None or step in here or (not resume.exact and any(other > step for other in here)):
+            return step if resume.exact else None
+        if resume.checkpoint is None:
+            if resume.exact:
+                raise InputError(f"Nobody has the checkpoint of step {step} any more.")
+            self._job.add_warning(f"The checkpoint of step {step} cannot be had; it begins with what is here.")
+            return None
+        source = self._artifact({"digest": resume.checkpoint.digest, "name": resume.checkpoint.name})
+        whole = source if (source / "manifest.json").is_file() else next(source.glob("checkpoint-*"), source)
+        self._bring(whole, f"checkpoint-{step}")
+        return step if resume.exact else None
 
     def _artifact(self, ref: dict[str, str]) -> Path:
         record = self._job.record

@@ -1,0 +1,136 @@
+"""Settings with an effect on one machine: GPUs by a double of the driver, admission, logs, precision."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import struct
+import time
+from pathlib import Path
+
+import pytest
+
+from tunefleet.agent import admission, logs
+from tunefleet.agent.gpus import Gpus
+from tunefleet.agent.logtext import LogPages, stamped
+from tunefleet.errors import InputError, MachineError
+from tunefleet.jobs import gpus as ledger
+from tunefleet.jobs.gpuinfo import GpuFigures
+from tunefleet.settings import AgentSettings
+
+GIB = 1 << 30
+A100 = GpuFigures(0, "GPU-a", "NVIDIA A100-SXM4-40GB", 4 * GIB, 40 * GIB, 73.0)
+T4 = GpuFigures(1, "GPU-t", "Tesla T4", 1 * GIB, 16 * GIB, None)
+SPEC = {
+    "taskType": "sft",
+    "model": {"source": {"identifier": "org/model"}},
+    "data": {"path": "x.jsonl"},
+}
+
+
+def settings(tmp_path: Path, **more: object) -> AgentSettings:
+    return AgentSettings(_env_file=None, home=tmp_path, **more)  # type: ignore[call-arg, arg-type]
+
+
+def seen(tmp_path: Path, *devices: GpuFigures, **more: object) -> Gpus:
+    gpus = Gpus(settings(tmp_path, **more), read=lambda: devices)
+    gpus.look()
+    return gpus
+
+
+def test_a_machine_without_a_gpu_says_what_the_document_says(tmp_path: Path) -> None:
+    gpus = seen(tmp_path)
+    assert gpus.info() == {"name": "CPU", "total_memory_gb": 0.0, "cuda_version": "N/A", "device_count": 0}
+    assert gpus.limit_bytes() is None
+    assert gpus.choose(SPEC) == ()
+
+
+def test_devices_are_told_limited_and_chosen(tmp_path: Path) -> None:
+    gpus = seen(tmp_path, A100, T4)
+    assert gpus.info() == {
+        "name": "NVIDIA A100-SXM4-40GB", "total_memory_gb": 40.0, "cuda_version": "N/A", "device_count": 2,
+    }  # fmt: skip
+    assert (gpus.load("GPU-a"), gpus.load("GPU-t"), gpus.has_bf16) == (73.0, None, False)
+    assert gpus.limit_bytes() == int(36 * GIB)
+    assert gpus.choose(SPEC) == ("GPU-a",)
+    held = ledger.claim(ledger.ledger_dir(settings(tmp_path).endpoints_dir), ["GPU-a"], "another")
+    assert gpus.choose(SPEC) == ("GPU-t",), "another program of ours has the first one"
+    os.close(held[0])
+    assert seen(tmp_path, A100, T4, visible_gpus="1").choose(SPEC) == ("GPU-t",)
+    assert seen(tmp_path, A100).has_bf16
+    several = {**SPEC, "resources": {"processes": 3, "hardware": {"gpu": {"count": 0}}}}
+    assert gpus.choose(several) == ()
+
+
+def test_a_job_that_could_never_fit_is_refused_with_the_setting_that_says_so(tmp_path: Path) -> None:
+    header = json.dumps({"w": {"dtype": "BF16", "shape": [1 << 20, 1000], "data_offsets": [0, 0]}}).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    full = {"taskType": "sft", "model": {"source": {"identifier": str(tmp_path)}}}
+    assert admission.needed_bytes(full) == 1000 * (1 << 20) * 16
+    with pytest.raises(InputError, match=r"GPU_MEMORY_FRACTION=0\.9"):
+        admission.admit(full, 14 * GIB, 0.9)
+    admission.admit(full, 16 * GIB, 0.9)
+    admission.admit({**full, "taskType": "lora_sft", "quantization": {"load_in_4bit": True}}, 1 * GIB, 0.9)
+    admission.admit(full, None, 0.9)
+    admission.admit(SPEC, 1, 0.9)
+
+
+def test_the_file_rotates_and_what_is_old_goes(tmp_path: Path) -> None:
+    old = tmp_path / "agent.log.7"
+    old.write_text("")
+    os.utime(old, (0, time.time() - 31 * 24 * 3600))
+    handler = logs.RotatingFile(tmp_path / "agent.log", max_bytes=500)
+    handler.setFormatter(logs.JsonLines())
+    assert not old.exists()
+    for number in range(10):
+        handler.emit(logging.LogRecord("x", logging.INFO, "f.py", 1, "line %d", (number,), None))
+    handler.close()
+    files = sorted(tmp_path.glob("agent.log*"))
+    assert len(files) > 2
+    last = json.loads((tmp_path / "agent.log").read_text().splitlines()[-1])
+    assert (last["message"], last["level"]) == ("line 9", "INFO")
+
+
+def test_the_log_goes_to_a_collector_by_url() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as collector:
+        collector.bind(("127.0.0.1", 0))
+        collector.settimeout(5)
+        handler = logs.remote(f"syslog://127.0.0.1:{collector.getsockname()[1]}")
+        handler.emit(logging.LogRecord("x", logging.WARNING, "f.py", 1, "disk is %s", ("full",), None))
+        data = collector.recv(4096)
+        handler.close()
+    assert data.startswith(b"<12>tunefleet-agent: {")
+    assert json.loads(data.partition(b": ")[2])["message"] == "disk is full"
+    with pytest.raises(MachineError, match="TUNEFLEET_LOG_SINK"):
+        logs.remote("otlp+http://host")
+
+
+def test_lines_get_their_own_time_or_that_of_the_line_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        lines = [b"first", b"2026-01-02 10:00:00,123 INFO said", b"  0%|   | 0/9\r 50%|##  | 5/9\r", b"\xff"]
+        assert stamped(lines, 0.0) == [
+            "[1970-01-01 00:00:00] first",
+            "[2026-01-02 15:00:00] INFO said",
+            "[2026-01-02 15:00:00]  50%|##  | 5/9",
+            "[2026-01-02 15:00:00] �",
+        ]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_pages_of_a_log_that_grows(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    pages = LogPages(file)
+    assert pages.page(0, 10) == ([], 0, 0)
+    file.write_bytes(b"".join(b"%d\n" % n for n in range(2500)) + b"torn")
+    assert pages.page(-2, 5) == ([b"2498", b"2499"], 2498, 2500)
+    assert pages.page(999, 3) == ([b"999", b"1000", b"1001"], 999, 2500)
+    with file.open("ab") as log:
+        log.write(b" off\nnew\n")
+    assert pages.page(2500, 10) == ([b"torn off", b"new"], 2500, 2502)
+    assert pages.page(9999, 10) == ([], 2502, 2502)
