@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import timeit
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from transformers import TrainerCallback
 
 from tests.integration.attach.tiny import At, Rates
 from tunefleet import TrainerControlCallback
-from tunefleet.attach.callback_control import ControlCallback
 from tunefleet.attach.checkpoints import fault_of
 from tunefleet.jobs.control import ControlClient, find_endpoint
 
@@ -355,12 +353,3 @@ def test_a_home_that_cannot_be_written_is_said_and_the_training_goes_on(
 
 def test_the_class_takes_the_documents_arguments_by_position() -> None:
     TrainerControlCallback("mine", 0, "localhost", False, False)
-
-
-def test_the_server_and_the_check_cost_next_to_nothing(script: Make, jobs: Path) -> None:
-    """The control callback alone; the bench measures it beside a bare Trainer."""
-    one = script()
-    one.run()
-    control = next(part for part in one.control._parts if isinstance(part, ControlCallback))
-    taken = min(timeit.repeat(lambda: control._decider.due(9), number=1000, repeat=20)) / 1000
-    assert taken < 5e-6
