@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import words, worker_verbs
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_worker, confirm
@@ -112,3 +112,4 @@ def rm(worker: WorkerId, *, yes: Yes = False, as_json: Json = False) -> None:
 
 for _function, _name in ((ls, "ls"), (show, "show"), (rm, "rm")):
     add(app, _function, _name)
+worker_verbs.attach(app)

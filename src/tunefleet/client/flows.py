@@ -196,6 +196,11 @@ def wait_for_task(
         pause = min(pause * 1.5, _POLL_S)
 
 
+def wait_for_worker_command(worker_id: str, command_id: str, *, timeout_s: float | None = None) -> Flow[CommandView]:
+    """Wait until nothing more will become of what a worker was told; see `wait_for_command`."""
+    return _wait_for_command(lambda wait_s: routes.worker_command(worker_id, command_id, wait_s=wait_s), timeout_s)
+
+
 def wait_for_command(
     task_id: str,
     command_id: str,
@@ -214,11 +219,21 @@ def wait_for_command(
     Raises:
         TimeoutError: If it is not settled in time; it stays asked for.
     """
+    return _wait_for_command(
+        lambda wait_s: routes.get_command(task_id, command_id, wait_s=wait_s), timeout_s, on_update
+    )
+
+
+def _wait_for_command(
+    look: Callable[[float], Call[CommandView]],
+    timeout_s: float | None,
+    on_update: Callable[[CommandView], None] | None = None,
+) -> Flow[CommandView]:
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left_s = _HOLD_S if deadline is None else min(_HOLD_S, max(0.0, deadline - time.monotonic()))
         try:
-            command = yield from ask(routes.get_command(task_id, command_id, wait_s=left_s))
+            command = yield from ask(look(left_s))
         except UnreachableError:
             if deadline is not None and time.monotonic() > deadline:
                 raise
@@ -229,7 +244,8 @@ def wait_for_command(
         if command.settled:
             return command
         if deadline is not None and time.monotonic() >= deadline:
-            raise TimeoutError(f"The command {command.command} of {task_id} is still {command.state}.")
+            whose = command.task_id or command.worker_id
+            raise TimeoutError(f"The command {command.command} of {whose} is still {command.state}.")
 
 
 def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[TaskDetail]:

@@ -83,6 +83,9 @@ class WorkerVerbs:
 
     list = Verb(routes.list_workers)
     get = Verb(routes.get_worker)
+    tell = Verb(routes.tell_worker)
+    get_command = Verb(routes.worker_command)
+    wait_for_command = Verb(flows.wait_for_worker_command)
     remove = Verb(routes.remove_worker)
 
 

@@ -343,6 +343,20 @@ def get_worker(worker_id: str) -> Call[WorkerView]:
     return Call("GET", path("workers", worker_id), model(WorkerView))
 
 
+def tell_worker(
+    worker_id: str, verb: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
+) -> Call[CommandView]:
+    """Tell a worker to `restart`, `update-config`, `collect-diagnostics` or `upgrade`; its jobs go on."""
+    body = CommandRequest(command=verb, data=dict(data or {}), command_id=command_id or f"cmd-{uuid.uuid4().hex[:12]}")
+    return Call("POST", path("workers", worker_id, "commands"), model(CommandView), body=body)
+
+
+def worker_command(worker_id: str, command_id: str, *, wait_s: float = 0.0) -> Call[CommandView]:
+    """Return what became of it; the server holds the answer for up to `wait_s` until it is settled."""
+    where = path("workers", worker_id, "commands", command_id)
+    return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
+
+
 def remove_worker(worker_id: str) -> Call[None]:
     """Forget a worker that is gone."""
     return Call("DELETE", path("workers", worker_id), nothing, repeatable=False)

@@ -30,8 +30,8 @@ def done(row: CommandRow) -> bool:
 def sendable(connection: Connection, worker_id: str, mine: Mapping[str, AttemptRow], secret: bytes) -> list[Command]:
     """Return the commands that a worker has not acknowledged, for the attempts that it runs and for itself."""
     found = []
-    for row in commands.under_way(connection, worker_id):
-        if row.state != "pending" or row.command == ControlCommand.PAUSE:
+    for row in commands.pending(connection, worker_id):
+        if row.command == ControlCommand.PAUSE:
             continue
         attempt = mine.get(row.attempt_id or "")
         if row.attempt_id is None or (attempt is not None and attempt.state == "accepted"):
@@ -58,8 +58,9 @@ def take_outcomes(
         if row is None or (row.attempt_id is not None and row.attempt_id not in mine):
             continue
         message = None if outcome.message is None else scrub(outcome.message)
+        result = None if outcome.result is None else scrub(orjson.dumps(outcome.result).decode())
         after = commands.advanced(
-            row, outcome.state, now, step=outcome.step, checkpoint=outcome.checkpoint, message=message
+            row, outcome.state, now, step=outcome.step, checkpoint=outcome.checkpoint, message=message, result=result
         )
         if after is None:
             continue
@@ -95,6 +96,18 @@ def close(
         if not done(row)
     ]
     commands.store(connection, closed)
+
+
+def close_of_worker(connection: Connection, worker_id: str, now: float) -> None:
+    """Fail what a lost worker itself was told: it must not act on it when it comes back much later."""
+    commands.store(
+        connection,
+        [
+            row._replace(state="failed", message="Not carried out: the worker does not answer.", updated_at=now)
+            for row in commands.under_way(connection, worker_id)
+            if row.task_id is None and not done(row)
+        ],
+    )
 
 
 def note_stalls(

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import cancelling, endings
+from tunefleet.services import cancelling, endings, orders
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
 from tunefleet.services.training import agents
@@ -83,9 +83,7 @@ def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
     silent = core.fleet.watch([row.id for row in look.workers if row.status == "online"], elapsed_s)
     ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], elapsed_s)
     found = _Findings(expired=look.expired)
-    found.lost = [
-        row.id for row in look.workers if silent.get(row.id, 0.0) >= agents.patience_s(row, lost_after_s)
-    ]
+    found.lost = [row.id for row in look.workers if silent.get(row.id, 0.0) >= agents.patience_s(row, lost_after_s)]
     gone = set(found.lost)
     for row in look.open:
         if row.worker_id in gone:
@@ -121,6 +119,7 @@ def _apply(connection: Connection, *, found: _Findings, now: float) -> None:
 def _lose(connection: Connection, worker_id: str, now: float) -> None:
     workers.set_status(connection, worker_id, "lost")
     events.append(connection, [Event("worker.lost", now, worker_id=worker_id)])
+    orders.close_of_worker(connection, worker_id, now)
     mine = list(attempts.open_of(connection, worker_id).values())
     rows = tasks.by_ids(connection, [row.task_id for row in mine])
     ended: list[Ending] = []

@@ -148,6 +148,8 @@ def command_view(row: CommandRow) -> CommandView:
                 for name in ("id", "command", "state", "step", "checkpoint", "message", "owner")
             },
             "task_id": row.task_id or "",
+            "worker_id": row.worker_id,
+            "result": orjson.loads(row.result) if row.result else None,
             "data": orjson.loads(row.data),
             "created_at": moment(row.created_at),
             "updated_at": moment(row.updated_at),

@@ -19,6 +19,7 @@ _OF_WORKER = (
     .where(commands.c.worker_id == bindparam("worker_id"), _UNDER_WAY)
     .order_by(commands.c.created_at, commands.c.id)
 )
+_PENDING = _OF_WORKER.where(commands.c.state == "pending")
 _UPDATE = (
     update(commands)
     .where(commands.c.id == bindparam("b_id"))
@@ -27,6 +28,7 @@ _UPDATE = (
         step=bindparam("b_step"),
         checkpoint=bindparam("b_checkpoint"),
         message=bindparam("b_message"),
+        result=bindparam("b_result"),
         updated_at=bindparam("b_updated_at"),
     )
 )
@@ -60,6 +62,11 @@ def under_way(connection: Connection, worker_id: str) -> list[CommandRow]:
     return [CommandRow(*row) for row in connection.execute(_OF_WORKER, {"worker_id": worker_id})]
 
 
+def pending(connection: Connection, worker_id: str) -> list[CommandRow]:
+    """Return the commands that a worker has not acknowledged, oldest first."""
+    return [CommandRow(*row) for row in connection.execute(_PENDING, {"worker_id": worker_id})]
+
+
 def advanced(row: CommandRow, state: str, now: float, **changes: Any) -> CommandRow | None:
     """Return a command in a later state; null if that would be no news."""
     if row.settled or _RANKS[state] <= _RANKS[row.state]:
@@ -77,7 +84,7 @@ def store(connection: Connection, rows: Sequence[CommandRow]) -> None:
         [
             {
                 "b_id": row.id, "b_state": row.state, "b_step": row.step, "b_checkpoint": row.checkpoint,
-                "b_message": row.message, "b_updated_at": row.updated_at,
+                "b_message": row.message, "b_updated_at": row.updated_at, "b_result": row.result,
             }
             for row in rows
         ],

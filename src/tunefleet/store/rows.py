@@ -133,6 +133,7 @@ class CommandRow(NamedTuple):
     owner: str
     created_at: float
     updated_at: float
+    result: str | None = None
 
     @property
     def settled(self) -> bool:

@@ -213,6 +213,7 @@ commands = Table(
     Column("owner", String, nullable=False),
     Column("created_at", Double, nullable=False),
     Column("updated_at", Double, nullable=False),
+    Column("result", Text),
     Index("ix_commands_open", "worker_id", sqlite_where=_UNDER_WAY, postgresql_where=_UNDER_WAY),
     sqlite_with_rowid=False,
 )

@@ -378,13 +378,16 @@ class CommandView(Message):
     """
 
     id: str
-    task_id: str
+    task_id: str = ""
+    worker_id: str = ""
     command: str
     data: dict[str, Any] = Field(default_factory=dict)
     state: Literal["pending", "acknowledged", "applied", "durable", "failed"]
     step: int | None = None
     checkpoint: str | None = None
     message: str | None = None
+    result: dict[str, Any] | None = None
+    """What a worker's verb has found."""
     owner: str
     created_at: datetime
     updated_at: datetime

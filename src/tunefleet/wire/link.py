@@ -125,6 +125,8 @@ class CommandOutcome(Message):
     step: int | None = None
     message: str | None = None
     checkpoint: str | None = None
+    result: dict[str, Any] | None = None
+    """What a verb of the worker itself has found."""
 
 
 class Reached(Message):

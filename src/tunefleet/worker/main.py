@@ -26,11 +26,13 @@ from tunefleet.jobs.gpuinfo import read_gpus
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.links.http import HttpLink
 from tunefleet.settings import WorkerSettings, inherited_environment
-from tunefleet.worker import gpus, probe
+from tunefleet.wire.link import Capabilities
+from tunefleet.worker import changes, gpus, probe
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import StateFolder
+from tunefleet.worker.verbs import RecentLog, Verbs, exec_self
 from tunefleet.worker.worker import Worker, new_session
 
 logger = logging.getLogger(__name__)
@@ -58,11 +60,13 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
         with _signals() as stopper:
             # From here on a signal is heeded; the folder's owner.json tells others so.
             state.open()
-            worker = _build(settings, state, executors or registry.installed(), drain=drain)
+            settings = changes.applied(settings, state)
+            worker, verbs = _build(settings, state, executors or registry.installed(), drain=drain)
             stopper.attach(worker)
             try:
                 worker.run()
             finally:
+                verbs.close()
                 worker.close()
     except AuthError as error:
         raise AuthError(
@@ -73,6 +77,8 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
         raise MachineError(f"The worker cannot go on: {error}.", detail=repr(error)) from error
     finally:
         state.close()
+    if verbs.restart_wanted:
+        exec_self()
 
 
 _JOB_DEFAULTS: Final = {
@@ -82,7 +88,7 @@ _JOB_DEFAULTS: Final = {
 }
 
 
-def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *, drain: bool) -> Worker:
+def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *, drain: bool) -> tuple[Worker, Verbs]:
     assert settings.key is not None, "checked by run"
     worker_id, session = state.worker_id(settings.worker_id), new_session()
     results_dir = state.results_dir
@@ -109,15 +115,25 @@ def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *,
         sentry=sentry,
         makes_way=settings.yielding == "pause",
     )
-    return Worker(
+    recent = RecentLog()
+    logging.getLogger().addHandler(recent)
+
+    def describe() -> Capabilities:
+        return probe.capabilities(settings, executors.offers(), results_dir=results_dir, in_use=_in_use(sentry))
+
+    # The worker is not there yet, and verbs come from it: `stop` finds it when it is wanted.
+    verbs = Verbs(state, site.outbox, describe=describe, recent=recent, stop=lambda: worker.stop(suspend=False))
+    worker = Worker(
         worker_id,
         session,
         site=site,
         link=HttpLink(settings.server_url, settings.key.get_secret_value()),
-        probe=lambda: probe.capabilities(settings, executors.offers(), results_dir=results_dir, in_use=_in_use(sentry)),
+        probe=describe,
         slots={"job": settings.job_slots, "light": settings.light_slots},
         drain=drain,
+        on_verb=verbs.take,
     )
+    return worker, verbs
 
 
 def _threads(settings: WorkerSettings) -> dict[str, str]:

@@ -16,6 +16,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.links.base import WorkerLink
 from tunefleet.wire.link import (
     Capabilities,
+    Command,
     ExchangeReply,
     Finish,
     Offer,
@@ -48,6 +49,7 @@ class Worker:
         probe: Describes the machine, at each registration anew.
         slots: How many tasks of each class at a time.
         drain: Take nothing new; end when all that is held is delivered.
+        on_verb: Told what the server wants of the worker itself.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Worker:
         probe: Callable[[], Capabilities],
         slots: dict[SlotClass, int],
         drain: bool = False,
+        on_verb: Callable[[Command], None] | None = None,
     ) -> None:
         self._worker_id = worker_id
         self._session = session
@@ -68,6 +71,7 @@ class Worker:
         self._probe = probe
         self._slots = slots
         self._drain = drain
+        self._on_verb = on_verb
         self._light = LightTasks(site.outbox, slots.get("light", 0))
         self._discarder = Discarder(site.results_dir, site.outbox, self._holds)
         self._attempts: dict[str, JobAttempt] = {}
@@ -166,7 +170,9 @@ class Worker:
             if behind.token in boxes:
                 boxes[behind.token].tell_behind()
         for command in reply.commands:
-            if command.token in boxes:
+            if not command.token and self._on_verb is not None:
+                self._on_verb(command)
+            elif command.token in boxes:
                 boxes[command.token].tell_command(command)
         running = {attempt.token for attempt in self._held() if attempt.occupies_slot}
         for desired in reply.desired:

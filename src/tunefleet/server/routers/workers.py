@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query
 
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
-from tunefleet.services import workers
-from tunefleet.wire.api import Page, WorkerView
+from tunefleet.services import verbs, workers
+from tunefleet.wire.api import CommandRequest, CommandView, Page, WorkerView
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
@@ -17,6 +17,8 @@ _STATUSES: Final = get_args(WorkerView.model_fields["status"].annotation)
 Status = Annotated[
     str | None, one_of(_STATUSES), Query(description=f"Of {', '.join(_STATUSES)}; several separated by commas.")
 ]
+
+Wait = Annotated[float, Query(ge=0, le=verbs.MAX_WAIT_S, description="Hold the answer until it has its outcome.")]
 
 
 @router.get("")
@@ -31,6 +33,20 @@ async def list_workers(
 async def get_worker(core: CoreDep, who: Reader, worker_id: str) -> WorkerView:
     """Show a worker."""
     return await workers.get(core, who, worker_id)
+
+
+@router.post("/{worker_id}/commands", status_code=202)
+async def tell_worker(core: CoreDep, who: Admin, worker_id: str, request: CommandRequest) -> CommandView:
+    """Tell a worker to `restart`, `update-config`, `collect-diagnostics` or `upgrade`; its jobs go on."""
+    return await verbs.ask(core, who, worker_id, request)
+
+
+@router.get("/{worker_id}/commands/{command_id}")
+async def get_worker_command(
+    core: CoreDep, who: Admin, worker_id: str, command_id: str, wait_s: Wait = 0.0
+) -> CommandView:
+    """Say what became of it; diagnostics are in `result`."""
+    return await verbs.get(core, who, worker_id, command_id, wait_s=wait_s)
 
 
 @router.delete("/{worker_id}", status_code=204)

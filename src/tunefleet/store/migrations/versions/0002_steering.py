@@ -27,6 +27,7 @@ def _commands() -> None:
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.Column("updated_at", sa.Double(), nullable=False),
+        sa.Column("result", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_commands"),
         sqlite_with_rowid=False,
     )

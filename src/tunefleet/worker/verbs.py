@@ -1,0 +1,175 @@
+"""The fixed things that a worker can be told about itself. There is no free shell.
+
+What became of a verb is written down before it is said, so that one that is delivered twice, or after the restart that
+it brought about, acts once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final, NoReturn
+
+from tunefleet.attach.files import read_json, write_json
+from tunefleet.errors import InputError, TunefleetError
+from tunefleet.wire.link import Capabilities, Command, CommandOutcome
+from tunefleet.wire.training import AgentVerb
+from tunefleet.worker import changes, upgrading
+from tunefleet.worker.outbox import Outbox
+from tunefleet.worker.state import StateFolder
+
+logger = logging.getLogger(__name__)
+
+_REMEMBERED: Final = 50
+_LOG_LINES: Final = 300
+_PACKAGES: Final = ("tunefleet", "torch", "transformers", "trl", "peft", "accelerate", "datasets")
+_RESTARTING: Final = "restarting"
+
+
+class RecentLog(logging.Handler):
+    """Keeps the newest lines of the log in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.lines: deque[str] = deque(maxlen=_LOG_LINES)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line."""
+        self.lines.append(self.format(record))
+
+
+class Verbs:
+    """Carries out verbs, one at a time, in a thread of its own.
+
+    Args:
+        state: Where outcomes are remembered.
+        outbox: Told of them.
+        describe: What the worker is and has.
+        recent: The newest lines of its log.
+        stop: Ends the worker; its jobs live on.
+    """
+
+    def __init__(
+        self,
+        state: StateFolder,
+        outbox: Outbox,
+        *,
+        describe: Callable[[], Capabilities],
+        recent: RecentLog,
+        stop: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._file = state.root / "verbs.json"
+        self._outbox = outbox
+        self._describe = describe
+        self._recent = recent
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._under_way: set[str] = set()
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="verbs")
+        self.restart_wanted = False
+        self._say_restarted()
+
+    def take(self, command: Command) -> None:
+        """Begin a verb; one that was done before is only reported again."""
+        done = (read_json(self._file) or {}).get(command.command_id)
+        if done is not None and done["state"] != _RESTARTING:
+            self._outbox.outcome(CommandOutcome(command_id=command.command_id, **done))
+            return
+        with self._lock:
+            if done is not None or command.command_id in self._under_way:
+                return
+            self._under_way.add(command.command_id)
+        self._pool.submit(self._carry_out, command)
+
+    def close(self) -> None:
+        """Begin no more."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _carry_out(self, command: Command) -> None:
+        logger.info("The server asks for %s.", command.command)
+        try:
+            found = self._do(command)
+        except (TunefleetError, OSError) as error:
+            self._end(command, state="failed", message=str(error))
+        except Exception as error:
+            logger.exception("The verb %s failed.", command.command)
+            self._end(command, state="failed", message=f"{type(error).__name__}: {error}")
+        else:
+            if found is None:
+                self._restart(command)
+            else:
+                self._end(command, state="applied", message="Collected.", result=found)
+
+    def _do(self, command: Command) -> dict[str, Any] | None:
+        """Carry out a verb; None if the worker is to start anew for it."""
+        match command.command:
+            case AgentVerb.RESTART:
+                return None
+            case AgentVerb.UPDATE_CONFIG:
+                changes.write(self._state, command.data)
+                return None
+            case AgentVerb.COLLECT_DIAGNOSTICS:
+                return self._diagnose()
+            case AgentVerb.UPGRADE:
+                upgrading.upgrade(command.data.get("version"))
+                return None
+            case _:
+                raise InputError(f"There is no verb {command.command!r}; there is {', '.join(AgentVerb)}.")
+
+    def _diagnose(self) -> dict[str, Any]:
+        return {
+            "worker": self._describe().model_dump(mode="json"),
+            "pid": os.getpid(),
+            "python": sys.version,
+            "executable": sys.executable,
+            "packages": {name: _version(name) for name in _PACKAGES},
+            "changes": changes.read(self._state),
+            "held": [
+                {"task": record.offer.task_id, "attempt": record.offer.attempt, "launch": record.launch}
+                for record in self._state.attempts()
+            ],
+            "log": list(self._recent.lines),
+        }
+
+    def _restart(self, command: Command) -> None:
+        self._remember(command.command_id, {"state": _RESTARTING})
+        self.restart_wanted = True
+        self._stop()
+
+    def _end(self, command: Command, **outcome: Any) -> None:
+        self._remember(command.command_id, outcome)
+        self._outbox.outcome(CommandOutcome(command_id=command.command_id, **outcome))
+
+    def _say_restarted(self) -> None:
+        for command_id, done in (read_json(self._file) or {}).items():
+            if done["state"] == _RESTARTING:
+                outcome = {"state": "applied", "message": f"Started anew as process {os.getpid()}."}
+                self._remember(command_id, outcome)
+                self._outbox.outcome(CommandOutcome.model_validate({"command_id": command_id, **outcome}))
+
+    def _remember(self, command_id: str, outcome: dict[str, Any]) -> None:
+        known = {**(read_json(self._file) or {}), command_id: outcome}
+        write_json(self._file, dict(list(known.items())[-_REMEMBERED:]), mode=0o600, sync=True)
+
+
+def exec_self() -> NoReturn:
+    """Become a new process of this program, with the same command line, environment and pid."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
