@@ -29,6 +29,8 @@ class TrainerControlCallback(TrainerCallback):
     def on_train_begin(self, *args, **kwargs):
         print("the script's own control begins")
 
+    on_init_end = on_train_begin
+
 rows = [{"input_ids": torch.arange(8) + n % 8, "labels": torch.arange(8) + n % 8} for n in range(32)]
 torch.manual_seed(0)
 config = LlamaConfig(
