@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.story import Story, alive, check_series, submit, until
+from tests.acceptance.story import Story, alive, check_series, document, submit, until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.worker.state import StateFolder
@@ -63,6 +63,17 @@ def _weights(story: Story) -> str:
     return hashlib.sha256((story.folder.root / "final_lora" / "adapter_model.safetensors").read_bytes()).hexdigest()
 
 
+def _stand_still(client: Client, story: Story) -> None:
+    """Stop the trainer until the server shows it, and let it go on until it does not."""
+    trainer = story.trainer()
+    assert trainer is not None
+    os.kill(trainer.pid, signal.SIGSTOP)
+    until(lambda: client.tasks.get(story.task_id).stalled_since, "the server shows the standstill")
+    os.kill(trainer.pid, signal.SIGCONT)
+    until(lambda: not client.tasks.get(story.task_id).stalled_since, "the mark goes away")
+    assert "is stopped (SIGSTOP)" in story.folder.log.read_text()
+
+
 def test_a_training_makes_way_for_somebody_and_ends_with_the_same_weights(
     tmp_path: Path, gpu: Gpu, somebody: int, free_port: Callable[[], int]
 ) -> None:
@@ -78,7 +89,10 @@ def test_a_training_makes_way_for_somebody_and_ends_with_the_same_weights(
     }
     fleet = LocalFleet(tmp_path / "data", port=free_port(), environment=environment, save_client=False)
     with fleet, Client(fleet.url, fleet.key) as client:
-        undisturbed = submit(client, fleet, STEPS)
+        text = document(STEPS).replace("  retry:", "  limits: {stall_after_s: 3}\n  retry:")
+        undisturbed = Story(fleet, client.submit(text).task_id, STEPS)
+        until(lambda: undisturbed.step() >= 2, "step 2")
+        _stand_still(client, undisturbed)
         assert client.tasks.wait(undisturbed.task_id, timeout_s=120).status == "completed"
 
         story = submit(client, fleet, STEPS)
