@@ -233,6 +233,12 @@ def test_lost_lease_frees_the_job_and_the_late_agent_is_told(start: Start, tmp_p
             slow = plain.take(kept)
             job_id = train(admin, "lost", "  retry: {max_attempts: 1}")
             job = lab.take(job_id)
+            asked, left = train(admin, "asked"), train(admin, "left")
+            for paused in (asked, left):
+                there = lab.take(paused)
+                assert there.patch(f"/local/{paused}/status", json={"status": "paused"}).status_code == 200
+            assert admin.post(f"/tasks/{asked}/resume").json()["status"] == "paused"
+            assert [each["command"] for each in lab.poll(want=0)["commands"]] == ["resume"]
             assert job.put(f"/local/{job_id}/metrics", json={"step": 1, "train_loss": 2.0}).status_code == 200
             deadline = time.monotonic() + 20
             while admin.get(f"/tasks/{job_id}").json()["status"] == "running":
@@ -242,9 +248,13 @@ def test_lost_lease_frees_the_job_and_the_late_agent_is_told(start: Start, tmp_p
             assert admin.get(f"/tasks/{job_id}").json()["status"] == "queued"
             assert other.poll()["job"]["id"] == job_id
             other.take(job_id)
+            # A paused job stays with its agent; once that is gone, a resume puts it back into the queue.
+            assert admin.get(f"/tasks/{asked}").json()["status"] == "queued"
+            assert admin.get(f"/tasks/{left}").json()["status"] == "paused"
+            assert admin.post(f"/tasks/{left}/resume").json()["status"] == "queued"
             # What comes late of the first attempt is refused, and the agent is told to end the job.
             assert job.put(f"/local/{job_id}/metrics", json={"step": 2, "train_loss": 1.0}).status_code == 401
-            assert lab.beat(job_id)["drop"] == [job_id]
+            assert set(lab.beat(job_id, asked, left)["drop"]) == {job_id, asked, left}
             # One that never promised heartbeats is not given up so soon.
             assert slow.put(f"/local/{kept}/metrics", json={"step": 1, "train_loss": 2.0}).status_code == 200
     finally:

@@ -56,7 +56,7 @@ CAPABILITIES: dict[str, Any] = {
     "version": "0",
     "hostname": "lab",
     "executors": [{"kind": "sft"}, {"kind": "lora_sft"}],
-    "slots": {"job": 2},
+    "slots": {"job": 4},
     "cpu_count": 4,
     "memory_total_bytes": 8 << 30,
     "memory_free_bytes": 8 << 30,

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Header, Query, Request
 from tunefleet.server import bodies
 from tunefleet.server.auth import AgentKey, CoreDep, Member, Reader
 from tunefleet.server.training_errors import TrainingRoute
-from tunefleet.services.training import agents, polling
+from tunefleet.services.training import agent_list, claiming, polling
 from tunefleet.services.training.agents import Introduction
 from tunefleet.wire.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
 from tunefleet.wire.training_api import AgentList, AgentRemoved, AgentReply
@@ -51,7 +51,7 @@ async def poll(
 @router.post("/agent/claim/{task_id}")
 async def claim(core: CoreDep, key: AgentKey, who: Who, task_id: str) -> ClaimReply:
     """Take a job; of several agents one gets it, the others are answered 409 `ALREADY_CLAIMED`."""
-    return await polling.claim(core, key, who, task_id)
+    return await claiming.claim(core, key, who, task_id)
 
 
 @router.post("/agent/heartbeat", openapi_extra=bodies.documented(bodies.json_of(Heartbeat)))
@@ -63,16 +63,16 @@ async def heartbeat(request: Request, core: CoreDep, key: AgentKey, who: Who) ->
 @router.get("/agents")
 async def list_agents(core: CoreDep, who: Reader) -> AgentList:
     """List one's own agents; everybody's for an admin or viewer."""
-    return await agents.list_(core, who)
+    return await agent_list.list_(core, who)
 
 
 @router.get("/agents/{agent_id}")
 async def get_agent(core: CoreDep, who: Reader, agent_id: str) -> AgentReply:
     """Show an agent, and how many jobs it has had."""
-    return await agents.get(core, who, agent_id)
+    return await agent_list.get(core, who, agent_id)
 
 
 @router.delete("/agents/{agent_id}")
 async def remove_agent(core: CoreDep, who: Member, agent_id: str) -> AgentRemoved:
     """Forget an agent; 409 if it is online and has jobs."""
-    return await agents.remove(core, who, agent_id)
+    return await agent_list.remove(core, who, agent_id)

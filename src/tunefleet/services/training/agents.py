@@ -10,21 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError
-from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import endings, resuming, roster
+from tunefleet.errors import ConflictError, ForbiddenError, InputError
+from tunefleet.services import resuming, roster
 from tunefleet.services.core import Core
-from tunefleet.services.fleet import AGENT_SESSION as SESSION
-from tunefleet.services.fleet import Agent, Presence
-from tunefleet.services.identity import Actor, AttemptActor, may_read
+from tunefleet.services.fleet import AGENT_SESSION, Agent, Presence
+from tunefleet.services.identity import Actor, AttemptActor
 from tunefleet.services.roster import Presences
 from tunefleet.services.training.held import EXTERNAL, TRAININGS
-from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, attempts, events, tasks, training, wake, workers
+from tunefleet.store import Connection, events, tasks, training, wake, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.link import Capabilities, ExecutorOffer
-from tunefleet.wire.training_api import AgentList, AgentRemoved, AgentReply, AgentView
 
 _LEASED: Final = "leased"
 _POLLING: Final = "polling"
@@ -103,8 +99,8 @@ def remember(core: Core, row: WorkerRow, about: tuple[str, ...] | None = None) -
     known.about = about if about is not None else (has.hostname, has.platform, has.version)
     core.fleet.agents[row.id] = known
     before = core.fleet.presences.get(row.id)
-    if before is None or before.session != SESSION:
-        core.fleet.presences[row.id] = Presence(SESSION, lost=row.status != "online")
+    if before is None or before.session != AGENT_SESSION:
+        core.fleet.presences[row.id] = Presence(AGENT_SESSION, lost=row.status != "online")
     return known
 
 
@@ -121,7 +117,7 @@ def _enrol(
     leased = leased or (before is not None and before.state_id == _LEASED)
     row = WorkerRow(
         id=who.agent_id, project=actor.project, owner=actor.owner, key_id=actor.key_id,
-        state_id=_LEASED if leased else _POLLING, session=SESSION, status="online", capabilities=text,
+        state_id=_LEASED if leased else _POLLING, session=AGENT_SESSION, status="online", capabilities=text,
         registered_at=before.registered_at if before else now, last_seen_at=now,
     )  # fmt: skip
     workers.put(connection, row)
@@ -137,7 +133,7 @@ def refuse_stranger(actor: Actor, row: WorkerRow) -> None:
     Raises:
         ForbiddenError: If it is somebody else's, or the row is a worker's.
     """
-    if row.session != SESSION:
+    if row.session != AGENT_SESSION:
         raise ForbiddenError(f"{row.id} is the id of a worker.", hint="Give the agent an id of its own (AGENT_ID).")
     if row.owner != actor.owner or row.project != actor.project:
         raise ForbiddenError(f"The agent id {row.id} belongs to somebody else.", hint="Use another AGENT_ID.")
@@ -164,7 +160,7 @@ async def touch(core: Core, who: AttemptActor) -> None:
         return
     if who.worker_id not in core.fleet.agents:
         row = await core.read(partial(workers.get, worker_id=who.worker_id))
-        if row is None or row.session != SESSION:
+        if row is None or row.session != AGENT_SESSION:
             return
         remember(core, row)
     core.fleet.renew(who.worker_id, core.fleet.presences[who.worker_id], core.clock.wall())
@@ -172,7 +168,9 @@ async def touch(core: Core, who: AttemptActor) -> None:
 
 def patience_s(row: WorkerRow, lost_after_s: float) -> float:
     """Return after how long a silence a worker is given up."""
-    return max(SILENT_AGENT_S, lost_after_s) if row.session == SESSION and row.state_id == _POLLING else lost_after_s
+    return (
+        max(SILENT_AGENT_S, lost_after_s) if row.session == AGENT_SESSION and row.state_id == _POLLING else lost_after_s
+    )
 
 
 def deaf(connection: Connection, row: TaskRow) -> str | None:
@@ -182,7 +180,7 @@ def deaf(connection: Connection, row: TaskRow) -> str | None:
     if row.worker_id.startswith(EXTERNAL):
         return "it was registered by whom it reports for, and nobody carries commands there"
     worker = workers.get(connection, row.worker_id)
-    if worker is None or worker.session != SESSION or worker.state_id == _LEASED:
+    if worker is None or worker.session != AGENT_SESSION or worker.state_id == _LEASED:
         return None
     return f"the agent {row.worker_id} sends no heartbeats, and takes no commands"
 
@@ -210,7 +208,7 @@ def ask_to_go_on(connection: Connection, row: TaskRow, here: Presences) -> bool:
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
         refuse_deaf(connection, row)
     agent = workers.get(connection, row.worker_id) if row.worker_id is not None else None
-    if agent is None or agent.session != SESSION or agent.id not in here.limits:
+    if agent is None or agent.session != AGENT_SESSION or agent.id not in here.limits:
         return False
     if row.desired != "run" or row.generation <= row.reached:
         tasks.desire(connection, row.id, "run")
@@ -236,86 +234,6 @@ def give_up_one(connection: Connection, row: TaskRow, now: float) -> None:
         events.append(connection, [events.of_task(row, "task.message", now, {"message": error.message})])
 
 
-async def list_(core: Core, actor: Actor) -> AgentList:
-    """Return one's own agents; everybody's for an admin or viewer."""
-    may_read(actor)
-    rows = await core.read(workers.all_rows)
-    mine = [row for row in rows if row.session == SESSION and (actor.role != "member" or row.owner == actor.owner)]
-    return AgentList(agents=[_view(core, row) for row in mine], online_threshold_seconds=int(ONLINE_S))
-
-
-async def get(core: Core, actor: Actor, agent_id: str) -> AgentReply:
-    """Return an agent, and how many jobs it has had.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
-    may_read(actor)
-
-    def operation(connection: Connection) -> tuple[WorkerRow, tuple[int, int, int]]:
-        return find(connection, actor, agent_id), training.counts(connection, agent_id)
-
-    row, (total, completed, running) = await core.read(operation)
-    counted = {"total_jobs": total, "completed_jobs": completed, "running_jobs": running}
-    return AgentReply(agent=_view(core, row).model_copy(update=counted))
-
-
-async def remove(core: Core, actor: Actor, agent_id: str) -> AgentRemoved:
-    """Forget an agent; what it held is placed anew.
-
-    Raises:
-        NotFoundError: If there is none.
-        ConflictError: If it is online and holds jobs.
-    """
-
-    def operation(connection: Connection) -> None:
-        row = find(connection, actor, agent_id)
-        if actor.role != "admin":
-            refuse_stranger(actor, row)
-        mine = list(attempts.open_of(connection, agent_id).values())
-        if mine and _view(core, row).is_online:
-            raise ConflictError(f"The agent {agent_id} is online and has jobs.", hint="Cancel them, or stop it first.")
-        now = core.clock.wall()
-        endings.end(connection, [(each, TaskReason.WORKER_LOST, "Its agent was removed.") for each in mine], now)
-        workers.remove(connection, agent_id)
-
-    await core.write(operation)
-    core.fleet.forget(agent_id)
-    return AgentRemoved(message=f"The agent {agent_id} is forgotten.")
-
-
 def leased(row: WorkerRow) -> bool:
     """Whether an agent renews what it holds by heartbeats."""
     return row.state_id == _LEASED
-
-
-def find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
-    """Return an agent that the actor may see.
-
-    Raises:
-        NotFoundError: If there is none.
-    """
-    row = workers.get(connection, agent_id)
-    visible = row is not None and row.session == SESSION and row.project == actor.project
-    if row is None or not visible or (actor.role == "member" and row.owner != actor.owner):
-        raise NotFoundError(f"There is no agent {agent_id}.")
-    return row
-
-
-def _view(core: Core, row: WorkerRow) -> AgentView:
-    has, known = roster.capabilities(row.capabilities), core.fleet.agents.get(row.id)
-    seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
-    online = row.status == "online" and seen_at is not None and core.clock.wall() - seen_at < ONLINE_S
-    return AgentView(
-        agent_id=row.id,
-        user_id=row.owner,
-        hostname=has.hostname or None,
-        platform=has.platform or None,
-        version=has.version or None,
-        status="online" if online else "offline",
-        is_online=online,
-        last_poll_at=maybe_moment(seen_at),
-        registered_at=moment(row.registered_at),
-        has_lease=row.state_id == _LEASED,
-        load=known.load if known else {},
-    )
