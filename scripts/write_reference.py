@@ -30,6 +30,7 @@ PROCESSES = {
     "ServerSettings": "Server",
     "SharedGpuSettings": "Processes that run jobs",
     "WorkerSettings": "Worker",
+    "AgentSettings": "Agent",
 }
 
 

@@ -133,7 +133,7 @@ def test_what_a_request_may_name(bare: AgentProcess) -> None:
         answer = bare.post("/api/training/execute", request("x", path))
         assert (answer.status_code, words in answer.json()["detail"]) == (422, True), answer.text
     body = request("x")
-    body["config"]["model"]["name"] = body["config"]["tokenizer"]["name"] = "/root/model"
+    body["config"]["model"]["name"] = body["config"]["tokenizer"]["name"] = "/srv/model"
     assert "MODELS_DIR" in bare.post("/api/training/execute", body).json()["detail"]
     assert bare.get("/api/training/jobs").json() == {"jobs": []}, "nothing was begun"
 

@@ -79,7 +79,7 @@ spec:
     agent.until_status(task_id, "completed")
     until(lambda: run.refresh().status == "completed", "the server knows that it is done")
     assert "final_lora" in {artifact.name for artifact in run.artifacts()}
-    assert client.tasks.command_state(task_id, changed.id).state == "applied"
+    assert client.tasks.get_command(task_id, changed.id).state == "applied"
     points = agent.get(f"/api/training/metrics/{task_id}").json()["metrics"]
     train = [point for point in points if "train_loss" in point]
     assert [point["step"] for point in train] == list(range(1, 301))
