@@ -25,7 +25,8 @@ logger = logging.getLogger(__name__)
 
 MAX_HORIZON = 8
 _RING = 64
-_HORIZON_S = 0.05
+# So long may a command wait where steps are fast; the ranks talk to each other less often then.
+_HORIZON_S = 0.25
 _HEAR_EVERY_S = 0.25
 _SMOOTHING = 0.2
 _NOTHING: tuple[Command, ...] = ()

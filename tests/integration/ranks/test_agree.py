@@ -18,6 +18,7 @@ pytest.importorskip("torch")
 
 from torch.distributed import PrefixStore, TCPStore
 
+from tunefleet.attach import exchange
 from tunefleet.attach.agree import Line, PeerLostError
 from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.checkpoints import fault_of
@@ -178,7 +179,10 @@ def test_a_checkpoint_is_whole_when_the_slowest_rank_has_written(store: TCPStore
     assert fault_of(folder) == "rng_state_1.pth does not match its digest"
 
 
-def test_a_checkpoint_without_the_part_of_a_lost_rank_is_none(store: TCPStore, tmp_path: Path) -> None:
+def test_a_checkpoint_without_the_part_of_a_lost_rank_is_none(
+    store: TCPStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "_SEEN_S", 0.1)
     said: list[str] = []
     first, _ = finishers(store, said, timeout_s=0.3)
     folder = tmp_path / "checkpoint-5"

@@ -27,7 +27,7 @@ from tunefleet.programs.data.tokens import Encoder, tokenize
 from tunefleet.spec import TrainingData
 from tunefleet.wire.journal import ANY_RECORD, EventRecord, MetricRecord
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 PROGRAM = "rank_program:main"
 STEPS = int(os.environ.get("TUNEFLEET_RANK_STEPS", "60"))

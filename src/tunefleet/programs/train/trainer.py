@@ -163,8 +163,10 @@ class Trainer(SFTTrainer):
 
     def whole_weights(self) -> dict[str, Any]:
         """Return the weights of a model that is shared out among ranks, on rank 0; every rank calls it."""
-        weights: dict[str, Any] | None = self.accelerator.get_state_dict(self.model_wrapped)
-        return weights or {}
+        weights: dict[str, Any] = self.accelerator.get_state_dict(self.model_wrapped) or {}
+        # Gathered one by one, weights that are the same tensor are not known to be any more.
+        tied = getattr(self.model, "all_tied_weights_keys", None) or {}
+        return {name: tensor for name, tensor in weights.items() if name not in tied}
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write none: a checkpoint is for resuming."""
