@@ -47,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
         "checkpoint": {"asynchronous": True, "compress": "zstd"},
         "lora": {"dropout": 0.1, "r": 16},
     },
-    "accumulation": {**_DROPOUT, "training": {"gradient_accumulation_steps": 2}},
+    "accumulation, paused": {**_DROPOUT, "training": {"gradient_accumulation_steps": 2}},
     "stream": {**_DROPOUT, "data": _JSONL},
     "stream, packed, accumulated, read ahead": {
         **_DROPOUT,
@@ -112,6 +112,15 @@ class Run:
         os.kill(JobProcess.model_validate_json(self.folder.process_json.read_bytes()).pid, signal.SIGKILL)
         self.until(lambda: self.handle.poll() is not None)
 
+    def pause_at(self, step: int) -> None:
+        """Pause at a step that is not one of those that are saved anyway."""
+        self.until(lambda: ((status := self.handle.status()) is not None and status.step >= step) or self.handle.poll())
+        self.handle.command("pause", {}, f"pause-{self.launches[-1]}")
+        self.until(lambda: self.handle.poll() is not None)
+        end = self.handle.poll()
+        assert end is not None
+        assert end.outcome == "paused", (end, self.folder.log.read_text()[-3000:])
+
     def newest(self) -> int:
         whole = self.folder.checkpoints_dir.glob("checkpoint-*/manifest.json")
         return max((int(file.parent.name.rpartition("-")[2]) for file in whole), default=0)
@@ -175,12 +184,15 @@ def test_weights_are_those_of_a_training_that_was_never_killed(
     name = f"{list(CASES).index(case)}-{number}"
     moment = random.Random(name).randint(1, STEPS - 25)
     straight, broken = Run(supervisor, f"straight-{name}", spec), Run(supervisor, f"broken-{name}", spec)
-    broken.kill_after(moment)
+    if "paused" in case:
+        broken.pause_at(moment)
+    else:
+        broken.kill_after(moment)
     broken.launch()
     straight.finish()
     broken.finish()
     first = json.loads((broken.folder.journal_dir / f"{broken.launches[-1]}.jsonl").read_text().splitlines()[0])
-    assert moment <= first["from_step"] < STEPS, "it was killed in the midst of the training, with a whole checkpoint"
+    assert moment <= first["from_step"] < STEPS, "it ended in the midst of the training, with a whole checkpoint"
     assert [point[:2] for point in broken.series()] == [(step, step) for step in range(1, STEPS + 1)]
     assert broken.series() == straight.series()
     assert broken.digests() == straight.digests()
