@@ -7,7 +7,7 @@ from typing import Any, Final
 _JOB: Final = "exec-20260101-1"
 
 BODIES: Final[dict[str, dict[str, Any]]] = {
-    "MetricPoint": {
+    "ReportedPoint": {
         "step": 10,
         "epoch": 0.1,
         "train_loss": 1.25,

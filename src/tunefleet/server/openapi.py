@@ -43,7 +43,7 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     training_api.ControlAction,
     training_api.JobRegistration,
     training_api.MetricBatch,
-    training_api.MetricPoint,
+    training_api.ReportedPoint,
     training_api.ParameterUpdate,
     training_api.PredictionBatch,
     training_api.ResumeJob,
@@ -102,7 +102,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
 
 def _finish(operation: dict[str, Any]) -> None:
     for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-        name = content["schema"].get("$ref", "").rpartition("/")[2]
+        # A body that may be left out is one of its model and null.
+        forms = [content["schema"], *content["schema"].get("anyOf", ())]
+        name = next((form["$ref"] for form in forms if "$ref" in form), "").rpartition("/")[2]
         if name in _EXAMPLES:
             content["example"] = _EXAMPLES[name]
         elif kind == "application/yaml":

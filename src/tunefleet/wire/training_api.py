@@ -21,7 +21,7 @@ MAX_COUNT = 2**53
 JobId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 
-class MetricPoint(TrainingMetrics):
+class ReportedPoint(TrainingMetrics):
     """One reported point; what is derived of earlier ones (`loss_trend`, `best_*`) is worked out here, never taken."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, json_schema_extra={})
@@ -36,7 +36,7 @@ class MetricBatch(Open):
     """Body of `POST /api/training/local/metrics`."""
 
     job_id: str
-    metrics: Annotated[list[MetricPoint], Field(max_length=MAX_POINTS)]
+    metrics: Annotated[list[ReportedPoint], Field(max_length=MAX_POINTS)]
 
 
 class JobRegistration(Open):

@@ -24,8 +24,8 @@ from tunefleet.wire.training_api import (
     LogsStored,
     MetricBatch,
     MetricPage,
-    MetricPoint,
     MetricRows,
+    ReportedPoint,
     StatusStored,
 )
 
@@ -49,16 +49,16 @@ def same_job(who: AttemptActor, job_id: str) -> None:
         raise ForbiddenError(f"This token is good for {who.task_id} only.")
 
 
-@router.put("/local/{task_id}/metrics", openapi_extra=documented(MetricPoint))
+@router.put("/local/{task_id}/metrics", openapi_extra=documented(ReportedPoint))
 async def put_metrics(request: Request, core: CoreDep, who: OwnAttempt) -> Done:
     """Report one point of a job, with the job's token; the first one says that it runs. Step 0 is a step."""
-    return await metrics.report(core, who, [await bodies.read(request, MetricPoint)])
+    return await metrics.report(core, who, [await bodies.read(request, ReportedPoint)])
 
 
-@router.post("/jobs/{task_id}/metrics", openapi_extra=documented(MetricPoint))
+@router.post("/jobs/{task_id}/metrics", openapi_extra=documented(ReportedPoint))
 async def post_metrics(request: Request, core: CoreDep, who: OwnAttempt) -> Done:
     """Report one point of a job, as `PUT /api/training/local/{task_id}/metrics` does; `loss` is `train_loss`."""
-    return await metrics.report(core, who, [await bodies.read(request, MetricPoint)])
+    return await metrics.report(core, who, [await bodies.read(request, ReportedPoint)])
 
 
 @router.post("/local/metrics", openapi_extra=documented(MetricBatch))

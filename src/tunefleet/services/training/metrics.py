@@ -16,13 +16,13 @@ from tunefleet.services.training import held as holding
 from tunefleet.services.training import points as translate
 from tunefleet.store import Connection, journal, training, wake
 from tunefleet.store.rows import LaunchRow, PointRow
-from tunefleet.wire.training_api import Done, MetricPage, MetricPoint, MetricRow, MetricRows
+from tunefleet.wire.training_api import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 
 MAX_READ: Final = 100_000
 """The most points that one answer holds."""
 
 
-async def report(core: Core, who: AttemptActor, reported: Sequence[MetricPoint]) -> Done:
+async def report(core: Core, who: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
     """Store points of a job; the first one says that it runs.
 
     A point that is there already, with the same values, is not stored again; one with other values counts instead.
@@ -35,7 +35,7 @@ async def report(core: Core, who: AttemptActor, reported: Sequence[MetricPoint])
     return Done(count=len(reported))
 
 
-def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[MetricPoint], now: float) -> None:
+def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[ReportedPoint], now: float) -> None:
     held = holding.of_attempt(connection, who)
     holding.start(connection, held, now)
     launch = holding.launch_of(connection, held, now)
@@ -51,8 +51,8 @@ def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[Metr
 
 
 def _new(
-    connection: Connection, launch: LaunchRow, reported: Sequence[MetricPoint]
-) -> list[tuple[MetricPoint, dict[str, Any]]]:
+    connection: Connection, launch: LaunchRow, reported: Sequence[ReportedPoint]
+) -> list[tuple[ReportedPoint, dict[str, Any]]]:
     wanted = [(point, values) for point in reported if (values := translate.values_of(point))]
     if not wanted:
         return []
@@ -72,7 +72,7 @@ def _new(
     return fresh
 
 
-def _progress(launch: LaunchRow, reported: Sequence[MetricPoint], now: float) -> str | None:
+def _progress(launch: LaunchRow, reported: Sequence[ReportedPoint], now: float) -> str | None:
     if not reported:
         return None
     before: dict[str, Any] = orjson.loads(launch.progress) if launch.progress else {}

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tunefleet.store.rows import PointRow
-from tunefleet.wire.training_api import MetricPoint, MetricRow
+from tunefleet.wire.training_api import MetricRow, ReportedPoint
 
 _NAMES: Final = {
     "train_loss": "loss",
@@ -30,7 +30,7 @@ _MAX_LOSS: Final = 700.0
 """Above it, its exponential is no float."""
 
 
-def values_of(point: MetricPoint) -> dict[str, float | str]:
+def values_of(point: ReportedPoint) -> dict[str, float | str]:
     """Return a reported point's values as the journal names them; what was not reported is left out."""
     found = {ours: getattr(point, theirs) for theirs, ours in _NAMES.items()}
     if found["eval_perplexity"] is None:
@@ -47,7 +47,7 @@ def plain(value: float) -> float | str:
     return value
 
 
-def time_of(point: MetricPoint, now: float) -> float:
+def time_of(point: ReportedPoint, now: float) -> float:
     """Return when a point was measured, in unix seconds; a time without a zone is UTC, none at all is now."""
     if not point.timestamp:
         return now
