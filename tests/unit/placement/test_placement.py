@@ -179,3 +179,25 @@ def test_each_decision_is_the_best_fit_at_its_turn(
                 gpus_taken=chosen.gpus_taken + candidate.requirement.gpu_count,
             )
     assert [(a.task_id, a.worker_id) for a in plan(candidates, workers).assignments] == expected
+
+
+def test_a_task_goes_back_to_the_worker_with_its_folder_if_it_can_and_only_there_if_it_must() -> None:
+    better, folder = worker("a", gpus=(A100,)), worker("z")
+
+    def chosen(*workers: WorkerState, **more: Any) -> list[str]:
+        candidate = Candidate("t", need(), 0.0, **{"prefers": "z", **more})
+        return [assignment.worker_id for assignment in plan([candidate], workers).assignments]
+
+    assert chosen(better, folder) == ["z"]
+    busy = replace(folder, free={"job": 0})
+    assert chosen(better, busy) == ["a"]
+    assert chosen(better) == ["a"], "it is gone"
+    assert chosen(better, folder, avoid=frozenset({"z"})) == ["a"]
+    assert chosen(better, busy, only=True) == []
+    assert chosen(better, folder, only=True) == ["z"]
+
+
+def test_a_preferred_worker_is_not_given_out_twice() -> None:
+    candidates = [Candidate(f"t{n}", need(), float(n), prefers="w1") for n in range(3)]
+    found = plan(candidates, [worker("w1"), worker("w2")]).assignments
+    assert [(each.task_id, each.worker_id) for each in found] == [("t0", "w1"), ("t1", "w2")]
