@@ -9,9 +9,9 @@ from __future__ import annotations
 import hmac
 import os
 import re
-from typing import Annotated, Final
+from typing import Final
 
-from fastapi import Depends, Request
+from fastapi import Request
 
 from tunefleet.attach.peer import peer_uid
 from tunefleet.errors import AuthError, ForbiddenError
@@ -58,7 +58,3 @@ def _is_own_process(request: Request) -> bool:
     if peer is None or ours is None or not peer[0].startswith("127."):
         return False
     return peer_uid((peer[0], int(peer[1])), (ours[0], int(ours[1]))) == os.geteuid()
-
-
-Allowed = Depends(check)
-Checked = Annotated[None, Allowed]

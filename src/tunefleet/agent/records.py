@@ -20,6 +20,19 @@ logger = logging.getLogger(__name__)
 _NAME = "agent.json"
 
 
+class Interruption(Message):
+    """Why the agent ended a launch by itself.
+
+    Args:
+        why: `yielded`, `restarted`, `timeout` or `fail`.
+        text: The same in a sentence.
+    """
+
+    launch: str
+    why: str
+    text: str
+
+
 class AgentRecord(Message):
     """One job of this agent.
 
@@ -44,6 +57,8 @@ class AgentRecord(Message):
         muted: Why the backend is not told any more.
         refused: What the backend will never take: call and status → how often.
         polled: It was claimed from the backend.
+        ran_s: Seconds that its launches have run, as they were counted last.
+        restarts: How often it was started again after a standstill.
         delivers: The backend is our own server, and takes the files that the job leaves.
     """
 
@@ -78,6 +93,9 @@ class AgentRecord(Message):
     refused: dict[str, int] = Field(default_factory=dict)
     polled: bool = False
     delivers: bool = False
+    interruption: Interruption | None = None
+    ran_s: float = 0.0
+    restarts: int = 0
 
     @property
     def pause_id(self) -> str:

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tunefleet.agent.guard import Guard
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.site import Site
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError
@@ -62,6 +63,7 @@ class JobRun:
         self._site = site
         self._job = job
         self._stopping = stopping
+        self._guard = Guard(site, job)
         self._asked: str | None = None
         self._looked = 0.0
         self._way: MakingWay | None = None
@@ -70,7 +72,9 @@ class JobRun:
         """Run the job to its end, or until the agent goes."""
         job = self._job
         try:
-            end = self._watch(self._handle())
+            handle = self._handle()
+            while (end := self._settled(handle, self._watch(handle))) is None:
+                handle = self._job.handle = self._launch()
             self._note_end(end)
         except Left:
             return
@@ -195,6 +199,13 @@ class JobRun:
         return self._site.backend(record.backend, record.token).fetch_input(
             ref, self._site.settings.datasets_dir.expanduser().absolute() / ".inputs"
         )
+
+    def _settled(self, handle: JobHandle, end: JobEnd) -> JobEnd | None:
+        """Return how the job has ended; None if the agent ended this launch so that another one goes on."""
+        verdict = self._guard.verdict(handle, end)
+        if verdict is None or (self._job.record.wish is not None and verdict == "again"):
+            return end
+        return None if verdict == "again" else end.model_copy(update={"outcome": "failed", "error": verdict})
 
     def _watch(self, handle: JobHandle) -> JobEnd:
         while True:
