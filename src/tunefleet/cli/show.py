@@ -95,6 +95,7 @@ def _facts(task: TaskDetail) -> list[tuple[str, RenderableType | None]]:
         ("kind", task.kind),
         ("model", _at(task.spec, "model", "source", "identifier")),
         ("why it waits", task.why),
+        ("stalled since", f"{task.stalled_since:%Y-%m-%d %H:%M:%S} UTC" if task.stalled_since else None),
         ("reason", None if task.reason in PLAIN_REASONS else task.reason),
         ("workflow", task.workflow_id),
         ("retry of", task.parent_task_id),
@@ -154,10 +155,12 @@ def artifact_table(artifacts: tuple[ArtifactView, ...]) -> RenderableType:
 
 
 def _next(task: TaskDetail, artifacts: tuple[ArtifactView, ...]) -> str:
+    if task.status == TaskStatus.PAUSED:
+        return f"Go on: tunefleet resume {task.id}   Checkpoints: tunefleet checkpoints {task.id}"
     if not TaskStatus(task.status).final:
         return f"Follow: tunefleet logs -f {task.id}   Plot: tunefleet metrics --plot {task.id}"
     if task.status == TaskStatus.FAILED:
-        return f"Log: tunefleet logs {task.id}   Again: tunefleet retry {task.id}"
+        return f"Log: tunefleet logs {task.id}   Again: tunefleet retry {task.id}   On: tunefleet resume {task.id}"
     if artifacts:
         return f"Fetch: tunefleet artifacts get {artifacts[0].id}"
     return f"Log: tunefleet logs {task.id}"

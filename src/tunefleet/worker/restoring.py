@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 Fetch = Callable[[InputRef, Path], object]
 """Downloads an artifact into a folder, patiently; may go on where an earlier call was cut."""
+_DRAFT: Final = ".restoring-"
+_COPY: Final = f"{_DRAFT}copy"
 _LACKING: Final = (NotFoundError, ArtifactError)
 
 
@@ -51,6 +53,7 @@ class Restorer:
         """
         root = self._folder.checkpoints_dir
         root.mkdir(parents=True, exist_ok=True)
+        self._forget_drafts(resume)
         if resume.exact and resume.step is not None:
             if not self._have(resume.step, resume):
                 raise InputError(f"Nobody has the checkpoint of step {resume.step} any more, or it is damaged.")
@@ -65,6 +68,13 @@ class Restorer:
         elif resume.best is not None:
             self._bring(resume.best)
         return None
+
+    def _forget_drafts(self, resume: ResumeFrom) -> None:
+        """Delete what was begun to be fetched and is not wanted any more."""
+        wanted = {_draft_name(ref) for ref in (resume.checkpoint, resume.best) if ref is not None}
+        for draft in self._folder.root.glob(f"{_DRAFT}*"):
+            if draft.name not in wanted:
+                shutil.rmtree(draft, ignore_errors=True)
 
     def _have(self, step: int, resume: ResumeFrom) -> bool:
         name = f"checkpoint-{step}"
@@ -86,16 +96,16 @@ class Restorer:
             return True
         logger.info("Fetching %s (%s).", ref.name, ref.digest[:12])
         try:
-            self._place(target, lambda draft: self._fetch(ref, draft), draft_name=ref.digest[:16])
+            self._place(target, lambda draft: self._fetch(ref, draft), draft_name=_draft_name(ref))
         except _LACKING as error:
             logger.warning("%s cannot be fetched: %s", ref.name, error)
             return False
         return True
 
-    def _place(self, target: Path, fill: Callable[[Path], object], *, draft_name: str = "copy") -> None:
+    def _place(self, target: Path, fill: Callable[[Path], object], *, draft_name: str = _COPY) -> None:
         """Fill a draft beside the checkpoints, check it, and rename it into place."""
-        draft = self._folder.root / f".restoring-{draft_name}"
-        if draft_name == "copy":
+        draft = self._folder.root / draft_name
+        if draft_name == _COPY:
             shutil.rmtree(draft, ignore_errors=True)
         fill(draft)
         fault = fault_of(draft)
@@ -109,6 +119,10 @@ class Restorer:
             target.rename(aside)
         draft.rename(target)
         sync_folder(target.parent)
+
+
+def _draft_name(ref: InputRef) -> str:
+    return f"{_DRAFT}{ref.digest[:16]}"
 
 
 def _link(source: str, target: str) -> str:
