@@ -7,6 +7,7 @@ lock                    held by every process of the job
 checkpoints/checkpoint-<step>/ + manifest.json           superseded/   checkpoints beyond a resume
 final_lora/ | final_model/                               responses.json   the executor's result
 overrides.json          what `set` has changed           keep.json       checkpoints that retention must leave
+resume.json             what the launch resumed from     ranks/          why a rank failed
 control/                commands as files, where there is no port
 """
 
