@@ -23,6 +23,7 @@ def trainer(**arguments: Any) -> Any:
         "max_steps": -1,
         "num_train_epochs": 2.0,
         "train_batch_size": 4,
+        "world_size": 1,
         "gradient_accumulation_steps": 2,
         "save_strategy": "steps",
         "save_steps": 5,

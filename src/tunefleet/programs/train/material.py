@@ -100,12 +100,14 @@ def prepare(spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int
     max_length = min(training.max_seq_length, context or training.max_seq_length)
     if max_length < training.max_seq_length:
         journal.event("data.context", f"Rows are cut at {max_length} tokens, the longest that the model knows.")
+    train = None
+    if found.rows is not None:
+        train = _tokenized(found.rows, encoder, max_length, training.dataset_num_proc)
     held_out = None
     if found.held_out is not None:
         held_out = _tokenized(found.held_out, encoder, max_length, training.dataset_num_proc)
-    if found.rows is None:
+    if train is None or found.rows is None:
         return _streamed(spec, found, encoder, max_length, held_out)
-    train = _tokenized(found.rows, encoder, max_length, training.dataset_num_proc)
     for count, what in ((train.truncated, "longer than that and cut"), (train.dropped, "left out: nothing to learn")):
         if count:
             text = f"{count} of {train.rows + train.dropped} rows are {what} (limit: {max_length} tokens)."
