@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from . import world
 from .board import CommandBoard
 from .checkpoints import MANIFEST
 from .claim import claim, jobs_dir, plain_id
@@ -170,7 +171,8 @@ class BareJob:
 
 def quiet_session() -> JobSession:
     """Return a session that reports nowhere: for ranks that do not report, and where no folder can be written."""
-    return JobSession(Path(), {}, QuietJournal(log_events=False), StatusFile(None), None, itertools.count(1))
+    journal, status = QuietJournal(log_events=False), StatusFile(None)
+    return JobSession(Path(), {}, journal, status, None, itertools.count(1), rank=world.rank())
 
 
 def _job_folder(journal: bool | str | os.PathLike[str], job_id: str) -> Path | None:
