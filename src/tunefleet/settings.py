@@ -165,7 +165,7 @@ class AgentSettings(SharedGpuSettings):
     poll_enabled: bool = Field(default=True, validation_alias=_variable("POLL_ENABLED"))
     """Whether the backend is polled for jobs, if there is a key."""
     poll_interval_s: float = Field(default=10.0, gt=0, validation_alias=_variable("POLL_INTERVAL_SECONDS"))
-    """Seconds between two polls of a backend that does not hold them and does not say."""
+    """Seconds between two polls of a backend that does not hold them; unless it is set, the backend's word counts."""
     host: str = Field(default="127.0.0.1", validation_alias=_variable("HOST"))
     """The address to listen on; anything but loopback needs `AGENT_KEY`."""
     port: int | None = Field(default=None, ge=0, le=65535, validation_alias=_variable("PORT"))

@@ -99,7 +99,10 @@ class Poller:
         if reply.job is not None and want > 0 and self._claim(client, reply.job):
             return 0.0
         if reply.wait_s is None:
-            return float(reply.poll_interval_seconds or self._agent.settings.poll_interval_s)
+            settings = self._agent.settings
+            # Who sets the interval here means it; else the backend knows best.
+            own = "poll_interval_s" in settings.model_fields_set
+            return settings.poll_interval_s if own else float(reply.poll_interval_seconds)
         return max(0.0, _HASTE_S - (time.monotonic() - began))
 
     def _claim(self, client: AgentClient, job: PolledJob) -> bool:

@@ -18,7 +18,7 @@ from tunefleet.programs.train.result import Clock
 from tunefleet.spec import LoraSftSpec, TrainingTaskSpec, load_task_spec
 from tunefleet.wire.jobfolder import Job, JobFolder
 
-GPU_MEMORY_FRACTION = "TUNEFLEET_GPU_MEMORY_FRACTION"
+_SHARE = "TUNEFLEET_GPU_MEMORY_FRACTION"
 _BATCH = ("batch_size", "gradient_accumulation_steps")
 
 
@@ -98,7 +98,7 @@ def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | Non
     Raises:
         InputError: If the share is no number above 0 and up to 1.
     """
-    text = environment.get(GPU_MEMORY_FRACTION, "")
+    text = environment.get(_SHARE, "")
     if not text:
         return None
     try:
@@ -106,7 +106,7 @@ def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | Non
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise InputError(f"{GPU_MEMORY_FRACTION} is {text!r}.", hint="Write a number above 0 and up to 1.")
+        raise InputError(f"{_SHARE} is {text!r}.", hint="Write a number above 0 and up to 1.")
     if not torch.cuda.is_available():
         return None
     for device in range(torch.cuda.device_count()):
