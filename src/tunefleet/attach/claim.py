@@ -11,6 +11,7 @@ from pathlib import Path
 
 from . import identity
 from .endpoint import EndpointFolder
+from .environ import variable
 from .files import read_json
 
 logger = logging.getLogger("tunefleet.control")
@@ -22,8 +23,8 @@ _held: dict[Path, int] = {}
 
 def jobs_dir() -> Path:
     """Return where live jobs can be found: `TUNEFLEET_JOBS_DIR`, else `jobs` in `TUNEFLEET_HOME` or `~/.tunefleet`."""
-    given = os.environ.get("TUNEFLEET_JOBS_DIR")
-    return Path(given or Path(os.environ.get("TUNEFLEET_HOME") or "~/.tunefleet", "jobs")).expanduser()
+    given = variable("TUNEFLEET_JOBS_DIR")
+    return Path(given or Path(variable("TUNEFLEET_HOME") or "~/.tunefleet", "jobs")).expanduser()
 
 
 def plain_id(job_id: str | None) -> str:

@@ -6,9 +6,10 @@ once the ranks have met. Nothing here imports torch.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
+
+from .environ import variable
 
 _RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
@@ -42,5 +43,5 @@ def size() -> int:
 
 
 def _number(names: tuple[str, ...], default: int) -> int:
-    text = next((os.environ[name] for name in names if os.environ.get(name)), "")
+    text = next((text for name in names if (text := variable(name))), "")
     return int(text) if text.isdecimal() else default
