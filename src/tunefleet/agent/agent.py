@@ -32,10 +32,6 @@ class Agent:
     def open(self) -> None:
         """Look at the machine, and go on with what was there."""
         self.gpus.start()
-        sentry = self.book.site.sentry
-        if sentry is not None and self.gpus.devices:
-            sentry.start()
-            self.gpus.in_use = sentry.in_use
         self.book.open()
 
     def close(self) -> None:
@@ -43,8 +39,6 @@ class Agent:
         self.stopping.set()
         self.book.close()
         self.gpus.stop()
-        if self.book.site.sentry is not None:
-            self.book.site.sentry.close()
         self.book.site.jobs.close()
 
     def defaults(self) -> Defaults:

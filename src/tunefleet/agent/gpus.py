@@ -37,8 +37,6 @@ class Gpus:
         self._settings = settings
         self._read = read
         self._devices: tuple[GpuFigures, ...] = ()
-        self.in_use: Callable[[], dict[str, str]] = dict
-        """Who else uses which GPU, or did until a moment ago."""
         self._cuda: str | None = None
         self.sentry = self._sentry() if settings.yielding != "off" else None
         self._stopping = threading.Event()

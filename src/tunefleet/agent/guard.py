@@ -1,4 +1,4 @@
-"""What the agent decides about a running job by itself: that it ran too long, stands still, or is in somebody's way.
+"""What the agent decides about a running job by itself: that it ran too long or stands still.
 
 A launch that is ended for such a reason is noted first, so that an agent that is killed in between goes on where it
 was, and nobody takes the end for the job's own.
@@ -12,9 +12,7 @@ from typing import Final
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.records import Interruption
-from tunefleet.agent.site import Site
 from tunefleet.jobs import JobEnd, JobHandle, afterword
-from tunefleet.jobs.makeway import MakingWay
 from tunefleet.jobs.watchdog import Watchdog
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.spec.policy import LimitsSpec
@@ -32,21 +30,18 @@ class Guard:
     """Watches the launches of one job, one after the other.
 
     Args:
-        site: Collaborators.
         job: The job.
     """
 
-    def __init__(self, site: Site, job: AgentJob) -> None:
+    def __init__(self, job: AgentJob) -> None:
         spec = job.record.spec
         limits = LimitsSpec.model_validate(spec.get("limits") or {})
-        self._site = site
         self._job = job
         self._on_stall: str = spec.get("on_stall") or "keep"
         self._stall_after_s = limits.stall_after_s
         self._max_runtime_s = limits.max_runtime_s
         self._handle: JobHandle | None = None
         self._dog: Watchdog | None = None
-        self._way: MakingWay | None = None
         self._stalled = False
         self._next_look = self._next_kill = 0.0
         self._counted_to = time.monotonic()
@@ -58,7 +53,7 @@ class Guard:
             return
         self._next_look = now + _LOOK_S
         if self._handle is not handle:
-            self._handle, self._way, self._stalled = handle, None, False
+            self._handle, self._stalled = handle, False
             self._dog = Watchdog(handle.folder, handle.job, self._stall_after_s)
             self._counted_to = now
         if self._interruption(handle) is None:
@@ -74,7 +69,7 @@ class Guard:
         """
         self._count(time.monotonic())
         interruption = self._interruption(handle)
-        if interruption is None or not (end.reason in _KILLED or end.outcome in ("paused", "cancelled")):
+        if interruption is None or not (end.reason in _KILLED or end.outcome == "cancelled"):
             return None
         if interruption.why in ("fail", "timeout"):
             return interruption.text
@@ -94,13 +89,6 @@ class Guard:
             return
         if now - self._counted_to > _NOTE_S:
             self._count(now)
-        sentry = self._site.sentry
-        who = (
-            sentry.intruder(handle.job.gpus) if sentry is not None and self._site.settings.yielding == "pause" else None
-        )
-        if who is not None:
-            self._interrupt(handle, "yielded", f"The job makes way for {who}; it goes on when the GPU is free again.")
-            return
         self._check_progress(handle)
 
     def _check_progress(self, handle: JobHandle) -> None:
@@ -126,10 +114,7 @@ class Guard:
         interruption = self._interruption(handle)
         if interruption is None or now < self._next_kill:
             return
-        if interruption.why == "yielded":
-            self._way = self._way or MakingWay(handle)
-            self._way.push()
-        elif interruption.why == "timeout":
+        if interruption.why == "timeout":
             handle.cancel()
         else:
             # A process that hangs hears no SIGTERM.

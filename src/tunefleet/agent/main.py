@@ -32,9 +32,7 @@ from tunefleet.client.download import Downloader
 from tunefleet.errors import MachineError
 from tunefleet.executors import registry
 from tunefleet.jobs import Supervisor
-from tunefleet.jobs import gpus as ledger
 from tunefleet.jobs.environment import core_count
-from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.settings import AgentSettings, inherited_environment
 
 logger = logging.getLogger(__name__)
@@ -154,12 +152,6 @@ def build(settings: AgentSettings) -> Agent:
         sentry=gpus.sentry,
     )
     return Agent(settings, JobBook(site), gpus)
-
-
-def _sentry(settings: AgentSettings) -> GpuSentry | None:
-    if settings.yielding == "off":
-        return None
-    return GpuSentry(ledger.ledger_dir(settings.endpoints_dir), idle_s=settings.yield_idle_s)
 
 
 def bind(settings: AgentSettings) -> socket.socket:

@@ -24,7 +24,7 @@ class Interruption(Message):
     """Why the agent ended a launch by itself.
 
     Args:
-        why: `yielded`, `restarted`, `timeout` or `fail`.
+        why: `restarted`, `timeout` or `fail`.
         text: The same in a sentence.
     """
 

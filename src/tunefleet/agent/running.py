@@ -6,14 +6,13 @@ Every step is on disk before its effect, so the agent may be killed anywhere and
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
-from pathlib import Path
 from typing import Final
 
 from tunefleet.agent.guard import Guard
 from tunefleet.agent.job import AgentJob
+from tunefleet.agent.preparing import prepare
 from tunefleet.agent.site import Site
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError
 from tunefleet.executors.base import JobExecutor
@@ -24,7 +23,7 @@ from tunefleet.jobs.makeway import MakingWay
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.jobfolder import Job
-from tunefleet.wire.link import Offer, ResumeFrom
+from tunefleet.wire.link import Offer
 from tunefleet.wire.training import JobState
 
 logger = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class JobRun:
         self._site = site
         self._job = job
         self._stopping = stopping
-        self._guard = Guard(site, job)
+        self._guard = Guard(job)
         self._asked: str | None = None
         self._looked = 0.0
         self._way: MakingWay | None = None
@@ -106,7 +105,7 @@ class JobRun:
     def _launch(self) -> JobHandle:
         job = self._job
         job.note(state=JobState.RUNNING, started_at=job.record.started_at or time.time(), completed_at=None)
-        self._prepare()
+        prepare(self._site, job, self._heed_cancel)
         record = job.record
         executor = self._site.registry.find(record.kind)
         if not isinstance(executor, JobExecutor):
@@ -144,61 +143,6 @@ class JobRun:
         fraction = self._site.settings.gpu_memory_fraction
         cap = {"TUNEFLEET_GPU_MEMORY_FRACTION": f"{fraction:g}"} if work.gpus else {}
         return {**self._site.env, **cap, **work.env}
-
-    def _prepare(self) -> None:
-        job = self._job
-        for pointer, address in job.record.addresses.items():
-            if pointer in job.record.inputs:
-                continue
-            self._heed_cancel()
-            job.phase = "downloading"
-            path = self._site.fetch(address)
-            job.note(inputs={**job.record.inputs, pointer: str(path)})
-        for pointer, ref in job.record.digests.items():
-            if pointer not in job.record.inputs:
-                self._heed_cancel()
-                job.phase = "downloading"
-                job.note(inputs={**job.record.inputs, pointer: str(self._artifact(ref))})
-        if job.record.checkpoint is not None:
-            source = Path(job.record.checkpoint)
-            self._bring(source, source.name)
-            job.note(checkpoint=None, from_step=int(source.name.rpartition("-")[2]))
-        if job.record.resume is not None:
-            job.note(resume=None, from_step=self._restore(job.record.resume))
-        self._heed_cancel()
-
-    def _bring(self, source: Path, name: str) -> None:
-        """Copy a checkpoint into the job folder, whole or not at all."""
-        dest = self._job.folder.checkpoints_dir / name
-        if not dest.exists():
-            part = dest.with_name(f".{name}.partial")
-            shutil.rmtree(part, ignore_errors=True)
-            shutil.copytree(source, part)
-            part.replace(dest)
-
-    def _restore(self, resume: ResumeFrom) -> int | None:
-        """Make the checkpoint available that the server wants to go on from; return its step if it must be that one."""
-        step = resume.step
-        here = self._job.checkpoints()
-        if step is None or step in here or (not resume.exact and any(other > step for other in here)):
-            return step if resume.exact else None
-        if resume.checkpoint is None:
-            if resume.exact:
-                raise InputError(f"Nobody has the checkpoint of step {step} any more.")
-            self._job.add_warning(f"The checkpoint of step {step} cannot be had; it begins with what is here.")
-            return None
-        source = self._artifact({"digest": resume.checkpoint.digest, "name": resume.checkpoint.name})
-        whole = source if (source / "manifest.json").is_file() else next(source.glob("checkpoint-*"), source)
-        self._bring(whole, f"checkpoint-{step}")
-        return step if resume.exact else None
-
-    def _artifact(self, ref: dict[str, str]) -> Path:
-        record = self._job.record
-        if record.backend is None or record.token is None:
-            raise InputError(f"{ref.get('name', 'An input')} cannot be fetched: no backend is known.")
-        return self._site.backend(record.backend, record.token).fetch_input(
-            ref, self._site.settings.datasets_dir.expanduser().absolute() / ".inputs"
-        )
 
     def _settled(self, handle: JobHandle, end: JobEnd) -> JobEnd | None:
         """Return how the job has ended; None if the agent ended this launch so that another one goes on."""

@@ -31,7 +31,6 @@ class Site:
         gpus: Chooses a job's GPUs.
         backend: Makes the client of a job from URL and token.
         env: Variables of every job, such as its share of the cores.
-        sentry: Sees who else uses the GPUs; None if nobody minds.
         load: Utilisation of a GPU in percent by UUID, as it was seen last.
         sentry: Knows who else uses the GPUs; None if nobody is heeded.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from tunefleet.agent import guard as guard_module
 from tunefleet.agent.guard import Guard
 from tunefleet.agent.job import AgentJob
-from tunefleet.agent.records import AgentRecord, find
+from tunefleet.agent.records import AgentRecord
 from tunefleet.jobs import JobEnd
 from tunefleet.jobs.watchdog import Stall
 from tunefleet.lifecycle.task import TaskReason
@@ -62,33 +61,12 @@ def job(tmp_path: Path, **spec: Any) -> AgentJob:
     return AgentJob(JobFolder(tmp_path / "j"), record, lambda _: None)
 
 
-def guarded(found: AgentJob, who: str | None = None, yielding: str = "pause") -> tuple[Guard, Launch]:
-    sentry = SimpleNamespace(intruder=lambda _: who)
-    site: Any = SimpleNamespace(sentry=sentry, settings=SimpleNamespace(yielding=yielding))
-    return Guard(site, found), Launch(found.folder)
+def guarded(found: AgentJob) -> tuple[Guard, Launch]:
+    return Guard(found), Launch(found.folder)
 
 
 def end(reason: TaskReason = TaskReason.KILLED, outcome: Any = "failed") -> JobEnd:
     return JobEnd(outcome=outcome, reason=reason, launch="l1")
-
-
-def test_a_job_makes_way_and_goes_on(tmp_path: Path) -> None:
-    found = job(tmp_path)
-    guard, launch = guarded(found, "game (pid 7)")
-    guard.look(launch)  # type: ignore[arg-type]
-    assert launch.done == ["pause"]
-    assert guard.verdict(launch, end(TaskReason.PAUSED, "paused")) == "again"  # type: ignore[arg-type]
-    (kept,) = find(tmp_path)
-    assert kept.interruption is not None
-    assert kept.interruption.why == "yielded"
-
-
-@pytest.mark.parametrize("yielding", ["claim", "off"])
-def test_it_stays_where_that_was_not_asked_for(tmp_path: Path, yielding: str) -> None:
-    guard, launch = guarded(job(tmp_path), "game", yielding)
-    guard.look(launch)  # type: ignore[arg-type]
-    assert launch.done == []
-    assert guard.verdict(launch, end()) is None, "its end is its own"  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
