@@ -35,6 +35,7 @@ demo: $(RUN_READY) ## set everything up, then fine-tune a model with LoRA on thi
 test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage must be 85 % or more
 	@rm -f .coverage .coverage.*
 	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
+	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"
 	@$(BIN)/coverage run -m pytest -n $(TESTERS) --dist loadfile $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report

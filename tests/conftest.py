@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import tempfile
 from collections.abc import Callable
@@ -70,6 +71,16 @@ def missing() -> Callable[[str], None]:
         pytest.skip(f"{what} is missing")
 
     return say
+
+
+@pytest.fixture(scope="session")
+def chromium(missing: Callable[[str], None]) -> str:
+    """A real browser that can be driven from its command line."""
+    names = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+    found = next((path for name in names if (path := shutil.which(name))), None)
+    if found is None:
+        missing("a Chromium on PATH (scripts/browser.sh)")
+    return str(found)
 
 
 @pytest.fixture(scope="session")
