@@ -43,7 +43,9 @@ _BY_STATUS: dict[int, type[TunefleetError]] = {
 def _tree(root: type[TunefleetError]) -> dict[str, type[TunefleetError]]:
     found = {root.code: root}
     for child in root.__subclasses__():
-        found.update(_tree(child))
+        # A class without a code of its own, such as one of the server's, is the same problem as its parent.
+        for code, kind in _tree(child).items():
+            found.setdefault(code, kind)
     return found
 
 
