@@ -10,10 +10,10 @@ from .checkpoints import MANIFEST, SUPERSEDED, list_folders, list_whole, step_of
 from .files import read_json
 
 
-def kept_by_others(job_folder: Path) -> tuple[str, ...]:
+def kept_by_others(job_folder: Path, reasons: Iterable[str] = ("uploading", "pinned")) -> tuple[str, ...]:
     """Return the names in `keep.json`: checkpoints that somebody reads just now, or has pinned."""
     keep = read_json(job_folder / "keep.json") or {}
-    return tuple(str(name) for key in ("uploading", "pinned") for name in keep.get(key) or ())
+    return tuple(str(name) for reason in reasons for name in keep.get(reason) or ())
 
 
 def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()) -> list[str]:

@@ -57,15 +57,27 @@ class AttemptClient:
         return self._transport.run(routes.put_log(task_id, offset, data)).cursor
 
     def push_artifact(
-        self, task_id: str, name: str, kind: str, path: Path, metadata: Mapping[str, Any] | None = None
+        self,
+        task_id: str,
+        name: str,
+        kind: str,
+        path: Path,
+        metadata: Mapping[str, Any] | None = None,
+        expected: Mapping[str, str] | None = None,
     ) -> ArtifactView:
         """Upload a file or folder as an output of the task; a repeat costs nothing but the hashing.
 
+        Args:
+            expected: Paths within the folder and the digest of each: these files go and no others.
+
         Raises:
             NotFoundError: If there is nothing at `path`.
+            ArtifactError: If a file is not as expected, or changes while it is read.
             UnreachableError: If the server does not answer; what arrived is kept for the next try.
         """
-        return self._transport.run(transfer.push(path, name=name, kind=kind, task_id=task_id, metadata=metadata))
+        return self._transport.run(
+            transfer.push(path, name=name, kind=kind, task_id=task_id, metadata=metadata, expected=expected)
+        )
 
     def fetch_artifact(self, digest: str, dest: Path) -> Path:
         """Download an input of the task into `dest`.

@@ -57,6 +57,7 @@ def push(
     kind: str = "files",
     task_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
+    expected: Mapping[str, str] | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Flow[ArtifactView]:
     """Upload a file or a folder and publish it as an artifact.
@@ -67,16 +68,19 @@ def push(
         kind: What it is: `dataset`, `model`, `script`, `adapter`, `files` …
         task_id: The task that it belongs to, if it is the output of one.
         metadata: Anything JSON that is to stay with it.
+        expected: Paths within the folder and the digest of each: these files go and no others, and only as they are
+            said to be.
         on_progress: Called often, from the thread that reads the file.
 
     Raises:
         NotFoundError: If there is nothing at `source`.
-        ArtifactError: If the folder is empty or has a link out of it, or a file changes while it is read.
+        ArtifactError: If the folder is empty or has a link out of it, a file changes while it is read, or one is not
+            as expected.
         UnreachableError: If the server stays away.
     """
     root = Path(source).expanduser()
     label = name or root.resolve().name
-    files = yield from work(lambda: _scan(root, label, on_progress))
+    files = yield from work(lambda: _scan(root, label, on_progress, expected))
     yield from upload(label, files, on_progress=on_progress)
     entries = tuple(file.entry for file in files)
     about = {**(metadata or {}), **({SINGLE_FILE: True} if root.is_file() else {})}
@@ -84,9 +88,20 @@ def push(
     return (yield from ask(routes.publish_artifact(body, task_id)))
 
 
-def _scan(root: Path, label: str, on_progress: OnProgress) -> list[LocalFile]:
-    meter = _Meter("hashing", label, scan_size(root), on_progress)
-    return scan(root, progress=meter.add)
+def _scan(
+    root: Path, label: str, on_progress: OnProgress, expected: Mapping[str, str] | None = None
+) -> list[LocalFile]:
+    if expected is None:
+        meter = _Meter("hashing", label, scan_size(root), on_progress)
+        return scan(root, progress=meter.add)
+    files = scan(root, skip=lambda path: path not in expected)
+    found = {file.entry.path: file.entry.digest for file in files}
+    for path, digest in expected.items():
+        if found.get(path) != digest:
+            raise ArtifactError(
+                f"{path} of {label} is {'changed' if path in found else 'gone'}.", hint="Push it again."
+            )
+    return files
 
 
 def upload(label: str, files: Sequence[LocalFile], *, on_progress: OnProgress = ignore_progress) -> Flow[None]:

@@ -118,9 +118,15 @@ class Delivery(Protocol):
         """Deliver a piece of the log."""
 
     def push_artifact(
-        self, task_id: str, name: str, kind: str, path: Path, metadata: Mapping[str, Any] | None = None
+        self,
+        task_id: str,
+        name: str,
+        kind: str,
+        path: Path,
+        metadata: Mapping[str, Any] | None = None,
+        expected: Mapping[str, str] | None = None,
     ) -> object:
-        """Upload an output."""
+        """Upload an output; of a folder only the expected files, if they have the digests that are given."""
 
     def fetch_artifact(self, digest: str, dest: Path) -> Path:
         """Download an input."""

@@ -1,11 +1,13 @@
 """Sends checkpoints to the server while a job trains, so that another worker can go on from them.
 
 The newest whole one and the best, on connections of its own, one at a time and with pauses as long as an upload takes:
-journal and log come first. What is read is named in `keep.json`, so that the trainer does not delete it meanwhile.
+journal and log come first. What is read is named in `keep.json`, so that the trainer neither deletes nor compresses it
+meanwhile. Should it change all the same, what was sent of it is no artifact, and it is sent as it is now.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import threading
@@ -17,7 +19,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tunefleet.attach.checkpoints import MANIFEST, Checkpoint, list_whole
+from tunefleet.attach.checkpoints import MANIFEST, Checkpoint, digest_of, list_whole
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import (
     ArtifactError,
@@ -99,8 +101,8 @@ class CheckpointUploads:
         self._over.clear()
         delivery = self._connect(self._offer.token)
         try:
-            for checkpoint, about in self._next():
-                self._mailbox.patiently(lambda item=checkpoint, said=about: self._push(delivery, item, said))  # type: ignore[misc]
+            while todo := self._next():
+                self._mailbox.patiently(lambda item=todo[0]: self._push(delivery, *item))  # type: ignore[misc]
         finally:
             delivery.close()
 
@@ -135,26 +137,29 @@ class CheckpointUploads:
         newest, best = whole[-1], _best_of(whole[-1].path)
         wanted = [newest, *(item for item in whole[:-1] if item.path.name == best)]
         known = (self._sent, self._refused)
-        fresh = [item for item in wanted if all(notes.get(item.path.name) != item.digest for notes in known)]
+        fresh = [item for item in wanted if all(notes.get(item.path.name) != _saved_as(item) for notes in known)]
         return [(item, _about(item, best=item.path.name == best)) for item in fresh]
 
     def _push(self, delivery: Delivery, checkpoint: Checkpoint, about: dict[str, Any]) -> None:
         name = checkpoint.path.name
         self._protect((name,))
+        saved = _saved_as(checkpoint)
         try:
-            delivery.push_artifact(self._offer.task_id, name, KIND, checkpoint.path, about)
+            expected = _files_of(checkpoint)
+            delivery.push_artifact(self._offer.task_id, name, KIND, checkpoint.path, about, expected)
         except (OSError, *_LASTING) as error:
-            if isinstance(error, OSError | NotFoundError | ArtifactError) and not (checkpoint.path / MANIFEST).exists():
-                logger.debug("%s was deleted before it was sent.", name)
+            fleeting = isinstance(error, OSError | NotFoundError | ArtifactError)
+            if fleeting and _digest_now(checkpoint) != checkpoint.digest:
+                logger.debug("%s was deleted or compressed before it was sent.", name)
                 return
-            self._refused[name] = checkpoint.digest
+            self._refused[name] = saved
             logger.warning("%s of task %s is not sent to the server: %s", name, self._offer.task_id, error)
         except UnreachableError:
             raise
         except TunefleetError as error:
             raise UnreachableError(f"The server does not take {name} now: {error}") from error
         else:
-            self._sent[name] = checkpoint.digest
+            self._sent[name] = saved
             logger.info("Sent %s of task %s to the server.", name, self._offer.task_id)
         finally:
             self._protect(())
@@ -171,6 +176,29 @@ class CheckpointUploads:
             write_json(self._folder.keep_json, keep.model_copy(update={"uploading": names}).model_dump(mode="json"))
         except OSError as error:
             logger.warning("%s cannot be written, a checkpoint may be deleted while it is read: %s", KIND, error)
+
+
+def _files_of(checkpoint: Checkpoint) -> dict[str, str]:
+    """Return the files of a checkpoint with their digests, as its manifest names them now, and the manifest itself.
+
+    Raises:
+        ArtifactError: If it is not what it was when it was looked for.
+    """
+    text = (checkpoint.path / MANIFEST).read_bytes()
+    files = json.loads(text)["files"]
+    if digest_of(files) != checkpoint.digest:
+        raise ArtifactError(f"{checkpoint.path.name} has changed.")
+    return {**{file["path"]: file["digest"] for file in files}, MANIFEST: hashlib.sha256(text).hexdigest()}
+
+
+def _digest_now(checkpoint: Checkpoint) -> object:
+    return (read_json(checkpoint.path / MANIFEST) or {}).get("digest")
+
+
+def _saved_as(checkpoint: Checkpoint) -> str:
+    """Return the digest that a checkpoint had when it was saved: compressed, it is still the same checkpoint."""
+    manifest = read_json(checkpoint.path / MANIFEST) or {}
+    return str(manifest.get("saved_digest", checkpoint.digest))
 
 
 def _best_of(newest: Path) -> str | None:

@@ -98,7 +98,9 @@ class FakeServer(httpx.BaseTransport, httpx.AsyncBaseTransport):
             if limit is not None and len(have) >= offset + limit:
                 raise httpx.WriteError("the connection broke", request=request)
         if len(have) == int(request.headers["Upload-Length"]):
-            assert hashlib.sha256(have).hexdigest() == digest
+            if hashlib.sha256(have).hexdigest() != digest:
+                self.partials.pop(digest)
+                return problem(400, "artifact_invalid", "What arrived does not match its digest.")
             self.blobs[digest] = have
             self.partials.pop(digest, None)
         return httpx.Response(201)

@@ -138,7 +138,13 @@ class FakeFiles:
         return offset + len(data)
 
     def push_artifact(
-        self, task_id: str, name: str, kind: str, path: Path, metadata: Mapping[str, Any] | None = None
+        self,
+        task_id: str,
+        name: str,
+        kind: str,
+        path: Path,
+        metadata: Mapping[str, Any] | None = None,
+        expected: Mapping[str, str] | None = None,
     ) -> object:
         if self.push_error is not None:
             raise self.push_error

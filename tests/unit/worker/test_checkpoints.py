@@ -146,7 +146,7 @@ def test_the_newest_and_the_best_are_sent_and_protected_meanwhile(
     token = world.server.offer()
     seen: list[tuple[str, Any, Any]] = []
 
-    def push(task_id: str, name: str, kind: str, path: Path, metadata: Mapping[str, Any] | None = None) -> object:
+    def push(task_id: str, name: str, kind: str, path: Path, metadata: Mapping[str, Any], files: Any) -> object:
         keep = json.loads((world.results / "task-1" / "keep.json").read_text())
         seen.append((name, keep["uploading"], dict(metadata or {})))
         return None

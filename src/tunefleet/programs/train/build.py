@@ -6,6 +6,7 @@ import datasets
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 
 from tunefleet import attach
+from tunefleet.attach.retention import kept_by_others
 from tunefleet.programs.data.sources import Portion
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.sharding import allow_sharding_on_cpu
@@ -75,7 +76,8 @@ def _callbacks(launch: Launch, material: Material) -> list[TrainerCallback]:
         callbacks.append(StreamEpoch())
     callbacks += attach.callbacks_for_job(launch.folder.root)
     if spec.checkpoint.compress == "zstd":
-        callbacks.append(Compress())
+        folder = launch.folder.root
+        callbacks.append(Compress(lambda name: name in kept_by_others(folder, ("uploading",))))
     callbacks.append(WatchDivergence(spec.on_nan, launch.journal, launch.session.checkpoints_dir))
     stopping = spec.training.early_stopping
     if stopping is not None:

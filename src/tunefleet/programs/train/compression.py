@@ -1,7 +1,8 @@
 """Checkpoints that are kept take less room: their large files are compressed after they have become whole.
 
 A file's compressed copy is read back and compared with the manifest before the manifest names it instead; only then is
-the file deleted. Killed anywhere, the checkpoint is whole: as it was, or as it will be.
+the file deleted. Killed anywhere, the checkpoint is whole: as it was, or as it will be. One that is being uploaded waits
+its turn.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import queue
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +32,22 @@ _SMALLEST_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
 _PATIENCE_S = 600.0
 _LOOK_S = 0.05
+_BUSY_PAUSE_S = 0.5
+
+
+class InUseError(Exception):
+    """Somebody reads the checkpoint just now."""
 
 
 class Compress(TrainerCallback):
-    """Compresses each checkpoint in a thread once it has its manifest; what is not done when the process ends stays."""
+    """Compresses each checkpoint in a thread once it has its manifest; what is not done when the process ends stays.
 
-    def __init__(self) -> None:
+    Args:
+        in_use: Tells of a checkpoint's name whether somebody reads it just now; then it is left for later.
+    """
+
+    def __init__(self, in_use: Callable[[str], bool]) -> None:
+        self._in_use = in_use
         self._waiting: queue.Queue[Path] = queue.Queue()
         self._thread: threading.Thread | None = None
 
@@ -55,8 +67,11 @@ class Compress(TrainerCallback):
             while not (folder / MANIFEST).exists() and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
             try:
-                saved = compress(folder)
+                saved = compress(folder, self._in_use)
                 logger.info("%s is compressed: %s bytes less", folder.name, f"{saved:,}")
+            except InUseError:
+                time.sleep(_BUSY_PAUSE_S)
+                self._waiting.put(folder)
             except (OSError, zstandard.ZstdError) as error:
                 logger.warning("%s stays as it is: %s", folder.name, error)
             if not (folder / MANIFEST).exists():
@@ -64,15 +79,22 @@ class Compress(TrainerCallback):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def compress(folder: Path) -> int:
+def compress(folder: Path, in_use: Callable[[str], bool] = lambda _: False) -> int:
     """Compress the large files of a whole checkpoint.
+
+    Args:
+        folder: The checkpoint.
+        in_use: Tells of a checkpoint's name whether somebody reads it just now.
 
     Returns:
         How many bytes less it takes.
 
     Raises:
+        InUseError: If somebody reads it; nothing of it has changed.
         OSError: If something cannot be written, or does not read back as it was; the checkpoint is whole all the same.
     """
+    if in_use(folder.name):
+        raise InUseError
     manifest = read_json(folder / MANIFEST)
     if manifest is None:
         raise OSError("it has no manifest")
@@ -86,10 +108,15 @@ def compress(folder: Path) -> int:
         done.append(source)
     if not done:
         return 0
+    if in_use(folder.name):
+        for source in done:
+            source.with_name(source.name + SUFFIX).unlink()
+        raise InUseError
     size = sum(int(entry["size_bytes"]) for entry in files)
-    write_json(
-        folder / MANIFEST, {**manifest, "files": files, "size_bytes": size, "digest": digest_of(files)}, sync=True
-    )
+    changed = {"files": files, "size_bytes": size, "digest": digest_of(files)}
+    # By this it is known for the same checkpoint: nobody sends it twice.
+    changed["saved_digest"] = manifest.get("saved_digest", manifest["digest"])
+    write_json(folder / MANIFEST, {**manifest, **changed}, sync=True)
     sync_folder(folder)
     for source in done:
         source.unlink()

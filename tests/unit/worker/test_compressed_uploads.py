@@ -1,0 +1,167 @@
+"""A checkpoint that is compressed while it is sent arrives whole: as it was, or as it is then."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from tests.unit.client.fake import URL, FakeServer
+from tunefleet.attach.checkpoints import fault_of, finish_checkpoint
+from tunefleet.attach.retention import kept_by_others
+from tunefleet.client.attempt import AttemptClient
+from tunefleet.programs.train import compression
+from tunefleet.programs.train.compression import InUseError, compress
+from tunefleet.wire.jobfolder import JobFolder, Keep
+from tunefleet.wire.link import Offer
+from tunefleet.worker import uploads
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.uploads import CheckpointUploads
+
+FILES, SIZE = 12, 200_000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> JobFolder:
+    made = JobFolder(tmp_path / "task-1")
+    path = made.checkpoints_dir / "checkpoint-4"
+    path.mkdir(parents=True)
+    for number in range(FILES):
+        (path / f"part-{number:02}.bin").write_bytes(b"%06d" % number * (SIZE // 6))
+    finish_checkpoint(path)
+    return made
+
+
+@pytest.fixture
+def server() -> FakeServer:
+    return FakeServer()
+
+
+@pytest.fixture
+def sending(folder: JobFolder, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> CheckpointUploads:
+    monkeypatch.setattr(uploads, "_LOOK_S", 0.002)
+
+    def connect(token: str) -> AttemptClient:
+        client = AttemptClient(URL, token)
+        client._transport = server.sync()
+        return client
+
+    offer = Offer(token="t", task_id="task-1", workflow_id="w", attempt=1, kind="lora_sft", name="t", spec={})
+    return CheckpointUploads(offer, folder, connect, Mailbox())
+
+
+def arrived(server: FakeServer, where: Path) -> list[str | None]:
+    """Fetch each artifact that was published; returns what is wrong with it."""
+    faults = []
+    for number, made in enumerate(list(server.artifacts.values())):
+        copy = where / f"{number}" / made["name"]
+        for file in made["files"]:
+            (copy / file["path"]).parent.mkdir(parents=True, exist_ok=True)
+            (copy / file["path"]).write_bytes(server.blobs[file["digest"]])
+        faults.append(fault_of(copy))
+    return faults
+
+
+def until(condition: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_however_the_two_meet_what_is_published_is_whole(
+    seed: int, folder: JobFolder, server: FakeServer, sending: CheckpointUploads, tmp_path: Path
+) -> None:
+    path = folder.checkpoints_dir / "checkpoint-4"
+    delay_s = random.Random(seed).random() * 0.04
+    # Nobody tells it to wait: the worst case.
+    other = threading.Thread(target=lambda: (time.sleep(delay_s), compress(path)))
+    with sending.under_way():
+        other.start()
+        until(lambda: server.artifacts)
+        other.join()
+    assert arrived(server, tmp_path / "there") == [None], "one artifact, and whole"
+    assert fault_of(path) is None
+
+
+@pytest.mark.parametrize("moment", ["files", "bytes"])
+def test_one_that_changed_under_the_upload_is_sent_as_it_is_now(
+    moment: str,
+    folder: JobFolder,
+    server: FakeServer,
+    sending: CheckpointUploads,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path = folder.checkpoints_dir / "checkpoint-4"
+    usual_files, usual_put = uploads._files_of, server._put
+
+    def files_of(checkpoint: Any) -> dict[str, str]:
+        found = usual_files(checkpoint)
+        if moment == "files":
+            compress(path)
+        return found
+
+    def put(*args: Any) -> Any:
+        if moment == "bytes" and not path.joinpath("part-00.bin.zst").exists():
+            compress(path)
+        return usual_put(*args)
+
+    monkeypatch.setattr(uploads, "_files_of", files_of)
+    monkeypatch.setattr(server, "_put", put)
+    sending.bring_newest()
+    assert arrived(server, tmp_path / "there") == [None]
+    (made,) = server.artifacts.values()
+    assert "part-00.bin.zst" in {file["path"] for file in made["files"]}
+    assert not sending._next(), "nothing is left to be sent"
+
+
+def test_what_was_sent_is_not_sent_again_because_it_takes_less_room_now(
+    folder: JobFolder, server: FakeServer, sending: CheckpointUploads
+) -> None:
+    sending.bring_newest()
+    compress(folder.checkpoints_dir / "checkpoint-4")
+    sending.bring_newest()
+    assert len(server.artifacts) == 1
+
+
+def test_a_checkpoint_that_is_being_sent_is_compressed_later(folder: JobFolder) -> None:
+    path = folder.checkpoints_dir / "checkpoint-4"
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+
+    def in_use(name: str) -> bool:
+        return name in kept_by_others(folder.root, ("uploading",))
+
+    folder.keep_json.write_text(Keep(uploading=("checkpoint-4",), pinned=()).model_dump_json())
+    with pytest.raises(InUseError):
+        compress(path, in_use)
+    answers = iter([False, True])  # the upload begins while the copies are made
+    with pytest.raises(InUseError):
+        compress(path, lambda _: next(answers))
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+    folder.keep_json.write_text(Keep(uploading=(), pinned=("checkpoint-4",)).model_dump_json())
+    assert compress(path, in_use) > FILES * SIZE // 2, "a pinned one is only not deleted"
+
+
+def test_the_thread_comes_back_to_it(folder: JobFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    monkeypatch.setattr(compression, "_BUSY_PAUSE_S", 0.01)
+    busy = {"checkpoint-4": True}
+    callback = compression.Compress(lambda name: busy[name])
+    args = TrainingArguments(output_dir=str(folder.checkpoints_dir), use_cpu=True, report_to=[])
+    callback.on_save(args, TrainerState(global_step=4, is_world_process_zero=True), TrainerControl())
+    manifest = folder.checkpoints_dir / "checkpoint-4" / "manifest.json"
+    time.sleep(0.1)
+    assert "saved_digest" not in json.loads(manifest.read_text())
+    busy["checkpoint-4"] = False
+    until(lambda: "saved_digest" in json.loads(manifest.read_text()))
