@@ -100,11 +100,6 @@ def test_a_name_that_leaves_the_folder_is_refused(supervisor: Supervisor, job_id
         supervisor.launch(make_job("finish", job_id=job_id))
 
 
-def test_several_processes_are_refused_by_name(supervisor: Supervisor) -> None:
-    with pytest.raises(InputError, match="several processes"):
-        supervisor.launch(make_job("finish").model_copy(update={"processes": 2}))
-
-
 def test_each_attempt_has_its_own_log_and_its_launches_share_it(launch: Launch) -> None:
     first = launch("finish", say="one")
     first.wait(20)

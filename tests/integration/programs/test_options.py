@@ -19,7 +19,7 @@ from tunefleet.programs import assets, base_model
 from tunefleet.programs.data.shapes import Shape
 from tunefleet.programs.data.sources import open_portions
 from tunefleet.programs.data.tokens import Encoder, tokenize
-from tunefleet.programs.train import recipe
+from tunefleet.programs.train import build
 from tunefleet.programs.train.packing import pack
 from tunefleet.programs.train.trainer import Trainer
 from tunefleet.spec import TextShape, TrainingData
@@ -38,7 +38,7 @@ def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
             super().__init__(**options)
             built.append(self)
 
-    monkeypatch.setattr(recipe, "Trainer", Kept)
+    monkeypatch.setattr(build, "Trainer", Kept)
     return built
 
 
