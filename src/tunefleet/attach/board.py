@@ -22,6 +22,8 @@ from .overrides import check_changes
 logger = logging.getLogger("tunefleet.control")
 
 COMMANDS = ("graceful_stop", "save_checkpoint", "save_and_stop", "abort", "pause", "evaluate", "set")
+STATUS = "status"
+"""The document's fifth: taken like the others, and there is nothing to do; what it asks for is read by `GET`."""
 SAVING = ("save_checkpoint", "save_and_stop", "pause")
 """Those that are done when their checkpoint is durable; the others are done when they are applied."""
 
@@ -79,7 +81,7 @@ class CommandBoard:
             ValueError: If the data of a `set` is none that can be carried out.
             ClosedError: If the training has ended; the text says why.
         """
-        if command not in COMMANDS:
+        if command not in (*COMMANDS, STATUS):
             raise UnknownCommandError(command)
         if command == "set":
             check_changes(data or {})
@@ -91,9 +93,12 @@ class CommandBoard:
                 raise ClosedError(self._closed)
             item = Command(command_id or f"cmd-{uuid.uuid4().hex[:12]}", command, dict(data or {}), at=time.time())
             self._known[item.command_id] = item
-            self._waiting.append(item)
+            if command == STATUS:
+                item.state = "applied"
+            else:
+                self._waiting.append(item)
             self._tell(item)
-            self.armed = True
+            self.armed = bool(self._waiting)
         return item
 
     def listen(self, listener: Callable[[Command], None]) -> None:

@@ -111,6 +111,10 @@ class CheckpointCallback(TrainerCallback):
         whole = self._finisher.is_whole(step)
         return whole if self._meeting is None else self._meeting.tell(whole=whole)
 
+    def agree(self, yes: bool) -> bool:
+        """Return what rank 0 says, on every rank; all ranks call it after `settle`."""
+        return self._finisher.agree(yes) if self._meeting is None else self._meeting.tell(whole=yes)
+
     def _settle(self) -> None:
         for wait in self._session.before_manifest:
             wait()

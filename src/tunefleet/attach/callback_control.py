@@ -193,12 +193,19 @@ class ControlCallback(TrainerCallback):
     def _abort(self, step: int) -> NoReturn:
         """End the process here: the Trainer's end, and the script's own save after it, are skipped."""
         logger.info("abort ends the training at the end of step %d", step)
-        self._session.status.write(state="aborted", intent="abort", step=step)
+        try:
+            self._session.status.write(state="aborted", intent="abort", step=step)
+        except OSError as error:
+            # A full disk must not keep a training going that somebody wants to end.
+            logger.warning("The abort could not be written down: %s", error)
         self._board.close("the training was aborted")
         self._session.journal.event("training.aborted", f"Aborted at the end of step {step}.", "warning")
         # What was saved before stays resumable; nothing new is saved.
         self._checkpoints.drain(_DRAIN_ON_ABORT_S)
-        self._session.journal.sync()
+        try:
+            self._session.journal.sync()
+        except OSError as error:
+            logger.warning("The journal could not be synced: %s", error)
         raise SystemExit(0)
 
 

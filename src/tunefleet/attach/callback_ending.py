@@ -48,12 +48,10 @@ class EndingCallback(TrainerCallback):
         if not self._checkpoints.settle(step):
             self._give_up(f"the checkpoint of step {step} could not be finished")
             return
-        try:
-            self._session.journal.event("training.paused", f"Paused at the end of step {step}.", data={"step": step})
-            self._session.journal.sync()
-            self._session.status.write(state="paused", intent="pause", step=step)
-        except OSError as error:
-            self._give_up(f"the pause could not be written down: {error}")
+        fault = self._write_down(step)
+        # Only rank 0 writes: were it to stay where the others leave, it would wait for them for ever.
+        if not self._checkpoints.agree(fault is None):
+            self._give_up(f"the pause could not be written down: {fault or 'rank 0 says why'}")
             return
         self._board.close("the training was paused")
         self._ended = True
@@ -82,6 +80,15 @@ class EndingCallback(TrainerCallback):
     ) -> None:
         """Leave, should a loop come here first."""
         self._leave()
+
+    def _write_down(self, step: int) -> OSError | None:
+        try:
+            self._session.journal.event("training.paused", f"Paused at the end of step {step}.", data={"step": step})
+            self._session.journal.sync()
+            self._session.status.write(state="paused", intent="pause", step=step)
+        except OSError as error:
+            return error
+        return None
 
     def _leave(self) -> None:
         if self._ended:

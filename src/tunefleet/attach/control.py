@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from .board import COMMANDS, ClosedError, Command, CommandBoard, UnknownCommandError
+from .board import COMMANDS, STATUS, ClosedError, Command, CommandBoard, UnknownCommandError
 from .endpoint import EndpointFolder, list_endpoints
 from .peer import peer_uid
 from .status import StatusFile
@@ -240,7 +240,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         except ValueError as error:
             raise RefusedError(400, str(error)) from None
         except UnknownCommandError:
-            raise RefusedError(400, f"Unknown command: {command}", valid_commands=list(COMMANDS)) from None
+            raise RefusedError(400, f"Unknown command: {command}", valid_commands=[*COMMANDS, STATUS]) from None
         except ClosedError as closed:
             raise RefusedError(409, str(closed)) from None
         return {
@@ -261,7 +261,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise RefusedError(413, f"A command has at most {MAX_BODY_BYTES} bytes.")
         try:
             body = json.loads(self.rfile.read(int(length)), parse_constant=_no_number)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise RefusedError(400, "The body is not JSON.") from None
         if not isinstance(body, dict):
             raise RefusedError(400, "The body must be a JSON object.")

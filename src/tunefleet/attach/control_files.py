@@ -112,7 +112,7 @@ class ControlFiles:
                 raise ValueError(f"it has more than {MAX_FILE_BYTES} bytes")
             try:
                 return json.loads(file.read(MAX_FILE_BYTES + 1), parse_constant=_no_number)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"it is not JSON: {error}") from None
 
     def _answer(self, item: Command) -> None:

@@ -89,6 +89,21 @@ class CheckpointFinisher:
         """Tell whether this step's checkpoint was finished and has its manifest; every rank gives the same answer."""
         return self._whole.get(step, False)
 
+    def agree(self, yes: bool) -> bool:
+        """Return what rank 0 says, on every rank; all of them call it, when nothing is being finished.
+
+        Raises:
+            PeerLostError: If rank 0 is gone.
+        """
+        exchange = self._exchange
+        if exchange is None:
+            return yes
+        exchange.begin()
+        if exchange.rank > 0:
+            return exchange.verdict()
+        exchange.announce(whole=yes)
+        return yes
+
     def _run(self) -> None:
         while True:
             saved = self._queue.get()

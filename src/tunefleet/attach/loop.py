@@ -114,10 +114,10 @@ class Control:
             "spec": {"http": self._http},
             "endpoint_dir": str(jobs_dir()),
         }
+        self.values = _overrides(self.folder)
         if world.rank() == 0:
             self._refuse_a_second()
             write_json(self.folder / "job.json", job)
-            self.values = _overrides(self.folder)
         self._run = AttachedRun.open(self.folder, job, Training(1, self.folder, self.resume))
         self._begin()
         return self

@@ -7,7 +7,7 @@ overwritten at the next step. Every change goes to `overrides.json`; a training 
 from __future__ import annotations
 
 import logging
-import math
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ logger = logging.getLogger("tunefleet.control")
 FILE = "overrides.json"
 INTERVALS = ("logging_steps", "save_steps", "eval_steps")
 SETTABLE = ("learning_rate", *INTERVALS, "max_steps")
+_MOST_STEPS = 2**53
 KEPT = ("batch_size", "gradient_accumulation_steps", "rollbacks", "after")
 """What the supervisor of a job writes there for a second try, and its program applies."""
 
@@ -40,9 +41,10 @@ def check_changes(data: Mapping[str, Any]) -> None:
         raise ValueError(f"There is nothing to set; what can be set: {', '.join(SETTABLE)}.")
     for name, value in given.items():
         kinds = (int, float) if name == "learning_rate" else (int,)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value < math.inf:
-            kind = "a number" if name == "learning_rate" else "a whole number"
-            raise ValueError(f"{name} must be {kind} greater than 0, not {value!r}.")
+        most = sys.float_info.max if name == "learning_rate" else _MOST_STEPS
+        if isinstance(value, bool) or not isinstance(value, kinds) or not 0 < value <= most:
+            kind = "a number" if name == "learning_rate" else f"a whole number up to {_MOST_STEPS} and"
+            raise ValueError(f"{name} must be {kind} greater than 0, not {str(value)[:40]}.")
 
 
 class Overrides:

@@ -66,6 +66,15 @@ def test_a_command_is_acknowledged_and_its_outcome_can_be_asked_for(server: Cont
     assert (state.state, state.step, state.checkpoint) == ("durable", 7, "checkpoint-7")
 
 
+def test_the_documents_fifth_command_is_acknowledged_and_does_nothing(server: ControlServer) -> None:
+    code, body = command(server, "status")
+    assert (code, body["message"]) == (200, "Command status queued for execution")
+    assert not server.board.armed
+    assert call(server, "GET", f"/jobs/task-1/commands/{body['command_id']}")[1]["state"] == "applied"
+    known = {"graceful_stop", "save_checkpoint", "save_and_stop", "status", "abort"}
+    assert known <= set(command(server, "explode")[1]["valid_commands"])
+
+
 def test_the_same_id_is_the_same_command(server: ControlServer) -> None:
     body = {"command": "graceful_stop", "command_id": "cmd-1"}
     for _ in range(2):
@@ -108,6 +117,8 @@ def test_the_job_is_listed_without_its_token(server: ControlServer) -> None:
         ("POST", "/jobs/task-1/control", {"command": "abort", "data": [1]}, JSON, 400),
         ("POST", "/jobs/task-1/control", [], JSON, 400),
         ("POST", "/jobs/task-1/control", b"{", JSON, 400),
+        ("POST", "/jobs/task-1/control", b"[" * 60_000, JSON, 400),
+        ("POST", "/jobs/task-1/control", {"command": "set", "data": {"learning_rate": 10**400}}, JSON, 400),
         ("POST", "/jobs/task-1/control", b"x" * (MAX_BODY_BYTES + 1), JSON, 413),
         ("POST", "/jobs/task-1/control", {"command": "abort"}, {"Content-Type": "text/plain"}, 415),
         ("POST", "/jobs/task-1/control", {"command": "abort"}, {}, 415),

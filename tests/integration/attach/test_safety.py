@@ -172,6 +172,7 @@ def test_commands_are_files_without_http_and_their_outcomes_lie_beside_them(bare
     [
         (b"{", "not JSON"),
         (b"[]", "must be an object"),
+        (b"[" * 60_000, "not JSON"),
         (b'{"command": 3}', "must be an object"),
         (b'{"command": "explode"}', "no command explode"),
         (b'{"command": "set", "data": {"learning_rate": NaN}}', "NaN"),

@@ -67,6 +67,16 @@ def test_each_command_comes_as_a_flag_at_the_end_of_a_step(jobs: Path) -> None:
     assert find_endpoint(jobs, "loop") is None
 
 
+def test_every_rank_knows_what_was_set_before(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tunefleet.control("loop") as c:
+        ask(jobs, "set", {"learning_rate": 1e-4})
+        c.step(1)
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with tunefleet.control("loop") as c:
+        assert c.values == {"learning_rate": 1e-4}, "ranks with different rates would part"
+
+
 def test_a_pause_ends_the_process_when_its_checkpoint_is_durable_and_the_next_one_goes_on(jobs: Path) -> None:
     def train() -> int:
         with tunefleet.control("loop") as c:

@@ -94,6 +94,8 @@ def test_nothing_is_changed_if_one_part_is_refused() -> None:
         {"save_steps": 1.5},
         {"save_steps": True},
         {"max_steps": 0},
+        {"learning_rate": 10**400},
+        {"save_steps": 2**53 + 1},
         {"max_steps": None},
     ],
     ids=str,
