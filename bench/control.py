@@ -40,6 +40,9 @@ from tunefleet import TrainerControlCallback
 from tunefleet.attach import ranks
 from tunefleet.attach.board import CommandBoard
 
+# Length of a step in ms: how many of them, and what the check may cost (median). From 32 ms on fewer are decided ahead.
+RANK_STEPS = {"1": 2000, "20": 200, "300": 40}
+RANK_BUDGETS_US = {"1": 2, "20": 50, "300": 50}
 LIBRARIES = "import torch, peft; from trl import SFTTrainer"
 SPEC = {
     "taskType": "lora_sft",
@@ -104,18 +107,30 @@ def check_alone() -> dict[str, float]:
     return {"us": check * 1e6, "beyond_an_empty_call_us": (check - empty) * 1e6}
 
 
-def check_of_ranks(steps: int, step_s: float) -> dict[str, float]:
-    """Time the check of this rank over steps that take some time each; all ranks do this together."""
+def check_of_ranks(steps: int, step_s: float) -> dict[str, Any]:
+    """Time the check of this rank at the end of steps that compute, beside a call of an empty function there.
+
+    All ranks do this together. Both come out of the caches as cold as the computation leaves them.
+    """
     decider = ranks.decider_for(CommandBoard())
-    torch.distributed.barrier()
-    spent: list[float] = []
-    for step in range(1, steps + 1):
-        time.sleep(step_s)
+    numbers = torch.randn(128, 128)
+    spent: dict[str, list[float]] = {"check": [], "empty": []}
+
+    def timed(name: str, call: Callable[[int], Any], step: int, work_s: float) -> None:
+        until = time.perf_counter() + work_s
+        while time.perf_counter() < until:
+            torch.mm(numbers, numbers)
         begun = time.perf_counter()
-        decider.due(step)
-        spent.append(time.perf_counter() - begun)
+        call(step)
+        spent[name].append(time.perf_counter() - begun)
+
     torch.distributed.barrier()
-    return percentiles(spent[steps // 4 :], scale=1e6)
+    for step in range(1, steps + 1):
+        timed("empty", lambda _: None, step, step_s / 2)
+        timed("check", decider.due, step, step_s / 2)
+    torch.distributed.barrier()
+    # The first quarter is for the horizon to find out how long the steps are.
+    return {name: percentiles(seconds[steps // 4 :], scale=1e6) for name, seconds in spent.items()}
 
 
 def rank_main(out: Path, pairs: int, steps: int) -> None:
@@ -124,8 +139,7 @@ def rank_main(out: Path, pairs: int, steps: int) -> None:
     rank = torch.distributed.get_rank()
     found = {
         "rank": rank,
-        "check_20_ms_steps": check_of_ranks(200, 0.020),
-        "check_1_ms_steps": check_of_ranks(2000, 0.001),
+        "check": {step_ms: check_of_ranks(steps, int(step_ms) / 1e3) for step_ms, steps in RANK_STEPS.items()},
         "callbacks": paired(out / f"rank-{rank}", pairs, steps),
     }
     (out / f"rank-{rank}.json").write_text(json.dumps(found))
@@ -317,11 +331,12 @@ def report(found: dict[str, Any]) -> None:
     check = found["check_one_process"]
     print(f"check          {check['us']:.3f} µs, {check['beyond_an_empty_call_us']:.3f} beyond a call (budget 0.5)")
     for each in two:
-        slow, fast = each["check_20_ms_steps"], each["check_1_ms_steps"]
-        print(
-            f"check, rank {each['rank']}  steps of 20 ms {slow['p50']:.1f} µs (p99 {slow['p99']:.0f}; budget 50); "
-            f"of 1 ms {fast['p50']:.1f} µs (p99 {fast['p99']:.0f}; budget 2)"
-        )
+        for step_ms, row in each["check"].items():
+            check, empty, budget = row["check"], row["empty"], RANK_BUDGETS_US[step_ms]
+            print(
+                f"check, rank {each['rank']}  steps of {step_ms} ms: {check['p50']:.1f} µs (p99 {check['p99']:.0f}; "
+                f"an empty call there {empty['p50']:.1f}; budget {budget})"
+            )
     print(f"server memory  {', '.join(f'{size:.2f}' for size in found['server_memory_mb'])} MB (budget 1)")
     command = found["command_to_applied"]
     print(

@@ -20,6 +20,9 @@ from .identity import hostname, process_started_at
 
 logger = logging.getLogger(__name__)
 
+MAX_HORIZON = 8
+# So long may a command wait where steps are fast; the ranks talk to each other less often then.
+_HORIZON_S = 0.25
 _FIRST_LOOK_S = 50e-6
 _LONGEST_LOOK_S = 2e-3
 _PEERS_EVERY_S = 0.5
@@ -135,6 +138,11 @@ class Patience:
                 f"Rank {names} has not said {self._what} within {self._line._timeout_s:.0f} s; rank {self._line.rank} "
                 "waits no longer."
             )
+
+
+def horizon_of(step_s: float) -> int:
+    """Return how many steps of such a length the ranks decide in advance."""
+    return max(1, min(MAX_HORIZON, int(_HORIZON_S / max(step_s, 1e-6))))
 
 
 def open_line(purpose: str) -> Line | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import world
-from .ranks import cpu_group
+from .collective import cpu_group
 
 
 class Meeting:

@@ -18,15 +18,13 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from . import world
-from .agree import Line, Patience, open_line
+from .agree import Line, Patience, horizon_of, open_line
 from .board import ClosedError, Command, CommandBoard
+from .collective import Collective, cpu_group
 
 logger = logging.getLogger(__name__)
 
-MAX_HORIZON = 8
 _RING = 64
-# So long may a command wait where steps are fast; the ranks talk to each other less often then.
-_HORIZON_S = 0.25
 _HEAR_EVERY_S = 0.25
 _SMOOTHING = 0.2
 _NOTHING: tuple[Command, ...] = ()
@@ -77,11 +75,14 @@ class Leader:
         self._board = board
         self._line = line
         self._step = self._until = -1
+        # Before this step there is nothing to do but to see whether a command has come.
+        self._look_at = 0
         self._planned: dict[int, list[Command]] = {}
         self._held: list[Command] = []
         self._published = self._read_by_all = 0
         self._heard = 0
-        self._hear_at = self._asked_at = time.monotonic()
+        self._hear_at = self._looked_at = time.monotonic()
+        self._looked_step = 0
         self._step_s = 1.0
         for slot in range(_RING):
             line.set(f"ring/{slot}", b"-1 -1 []")
@@ -89,25 +90,34 @@ class Leader:
 
     def due(self, step: int) -> Sequence[Command]:
         """Publish if the others need it, and return what was decided for this step."""
-        if step == self._step:
-            return self._urgent()
+        if self._step < step < self._look_at and not self._board.armed:
+            self._step = step
+            return _NOTHING
+        return self._urgent() if step == self._step else self._look(step)
+
+    def _look(self, step: int) -> Sequence[Command]:
         now = time.monotonic()
-        horizon = self._horizon(now)
         if self._step < 0:
             self._until = step  # the first step is decided by convention: nothing acts
+            self._looked_step = step - 1
         self._step = step
+        horizon = self._horizon(step, now)
+        ahead = max(horizon // 2, 1)
         if now >= self._hear_at:
             self._hear(now)
         if self._board.armed or self._held:
             self._decide(step, horizon)
-        elif self._until < step + max(horizon // 2, 1):
+        elif self._until < step + ahead:
             self._publish(step + horizon, _NOTHING)
-        return self._planned.pop(step, _NOTHING) if self._planned else _NOTHING
+        due = _ready(self._planned, step) if self._planned else _NOTHING
+        self._look_at = step + 1 if self._planned else self._until - ahead + 1
+        return due
 
-    def _horizon(self, now: float) -> int:
-        taken, self._asked_at = now - self._asked_at, now
-        self._step_s += _SMOOTHING * (taken - self._step_s)
-        return max(1, min(MAX_HORIZON, int(_HORIZON_S / max(self._step_s, 1e-6))))
+    def _horizon(self, step: int, now: float) -> int:
+        steps, taken = max(step - self._looked_step, 1), now - self._looked_at
+        self._looked_step, self._looked_at = step, now
+        self._step_s += min(_SMOOTHING * steps, 1.0) * (taken / steps - self._step_s)
+        return horizon_of(self._step_s)
 
     def _decide(self, step: int, horizon: int) -> None:
         commands, self._held = [*self._held, *self._board.take()], []
@@ -154,6 +164,7 @@ class Leader:
         if not self._board.armed:
             return _NOTHING
         waiting = self._board.take()
+        self._look_at = self._step + 1
         self._held += [item for item in waiting if item.command != "abort"]
         aborts = [item for item in waiting if item.command == "abort"]
         if aborts:
@@ -176,13 +187,19 @@ class Follower:
         self._board = board
         self._line = line
         self._step = self._until = -1
+        # Up to this step it is known that nothing acts.
+        self._free_until = -1
         self._planned: dict[int, list[Command]] = {}
         self._next = 0
 
     def due(self, step: int) -> Sequence[Command]:
         """Wait until this step is decided, and return what acts at its end."""
-        if step == self._step:
+        if self._step < step <= self._free_until and not self._board.armed:
+            self._step = step
             return _NOTHING
+        return _NOTHING if step == self._step else self._look(step)
+
+    def _look(self, step: int) -> Sequence[Command]:
         if self._step < 0:
             self._until = step
         self._step = step
@@ -190,7 +207,9 @@ class Follower:
             self._pass_on()
         while step > self._until:
             self._read(step)
-        return self._planned.pop(step, _NOTHING) if self._planned else _NOTHING
+        due = _ready(self._planned, step) if self._planned else _NOTHING
+        self._free_until = step if self._planned else self._until
+        return due
 
     def _pass_on(self) -> None:
         for item in self._board.take():
@@ -213,42 +232,6 @@ class Follower:
             self._planned[at] = [self._board.adopt(Command(*fields)) for fields in plain]
 
 
-class Collective:
-    """Ranks without a common store: now and then all of them say what they were asked for, in one collective.
-
-    Args:
-        board: Where this rank's commands wait.
-        group: A process group on the CPU.
-    """
-
-    def __init__(self, board: CommandBoard, group: object) -> None:
-        self._board = board
-        self._group = group
-        self.leader = world.rank() == 0
-        self._step = self._at = -1
-        self._asked_at = time.monotonic()
-
-    def due(self, step: int) -> Sequence[Command]:
-        """Ask all ranks if this is a step for it; every rank asks at the same ones."""
-        if step == self._step or step < self._at:
-            return _NOTHING
-        steps = max(step - self._step, 1) if self._step >= 0 else 1
-        now = time.monotonic()
-        step_s, self._asked_at, self._step = (now - self._asked_at) / steps, now, step
-        torch, group = world.modules()
-        every = max(1, min(MAX_HORIZON, int(_HORIZON_S / max(step_s, 1e-6)))) if self.leader else 0
-        facts = torch.tensor([int(self._board.armed), every], dtype=torch.int64)
-        group.all_reduce(facts, op=group.ReduceOp.MAX, group=self._group)
-        self._at = step + int(facts[1])
-        return self._gather(group) if int(facts[0]) else _NOTHING
-
-    def _gather(self, group: object) -> list[Command]:
-        mine = [(item.command_id, item.command, item.data) for item in self._board.take()]
-        everybody: list[list[tuple[str, str, dict[str, object]]]] = [[] for _ in range(world.size())]
-        group.all_gather_object(everybody, mine, group=self._group)  # type: ignore[attr-defined]
-        return [self._board.adopt(Command(*fields)) for each in everybody for fields in each]
-
-
 def decider_for(board: CommandBoard) -> Decider:
     """Return the decider that fits this process; called when a training begins, when process groups exist."""
     if world.size() < 2 or world.distributed() is None:
@@ -259,14 +242,9 @@ def decider_for(board: CommandBoard) -> Decider:
     return Collective(board, cpu_group())
 
 
-def cpu_group() -> object:
-    """Return a process group whose collectives wait for no device; every rank makes it at the same time."""
-    _, group = world.modules()
-    try:
-        return group.new_group(backend="gloo")
-    except (RuntimeError, ValueError) as error:
-        logger.info("There is no gloo group (%s); the default one is used", error)
-        return group.group.WORLD
+def _ready(planned: dict[int, list[Command]], step: int) -> list[Command]:
+    """Take out what acts by now: a loop of somebody's own need not ask at every step."""
+    return [item for at in sorted(planned) if at <= step for item in planned.pop(at)]
 
 
 def _end(line: Line) -> None:

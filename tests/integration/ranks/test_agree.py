@@ -19,13 +19,13 @@ pytest.importorskip("torch")
 from torch.distributed import PrefixStore, TCPStore
 
 from tunefleet.attach import exchange
-from tunefleet.attach.agree import Line, PeerLostError
+from tunefleet.attach.agree import MAX_HORIZON, Line, PeerLostError
 from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.checkpoints import fault_of
 from tunefleet.attach.exchange import Exchange
 from tunefleet.attach.finisher import CheckpointFinisher, Saved
 from tunefleet.attach.identity import hostname, process_started_at
-from tunefleet.attach.ranks import MAX_HORIZON, Follower, Leader
+from tunefleet.attach.ranks import Follower, Leader
 
 pytestmark = pytest.mark.torch
 
@@ -92,6 +92,21 @@ def test_a_command_is_at_most_a_horizon_late(store: TCPStore) -> None:
             assert 150 < step <= 150 + MAX_HORIZON
             return
     pytest.fail("it was never carried out")
+
+
+def test_a_loop_that_asks_seldom_misses_nothing(store: TCPStore) -> None:
+    first, second = lines(store, 2)
+    board = CommandBoard()
+    leader, follower = Leader(board, first), Follower(CommandBoard(), second)
+    acted: list[tuple[int, str]] = []
+    for number, step in enumerate(range(3, 900, 3)):
+        if number % 10 == 0:
+            board.submit("save_checkpoint", command_id=f"cmd-{number}")
+        ours, theirs = leader.due(step), follower.due(step)
+        assert [item.command_id for item in ours] == [item.command_id for item in theirs]
+        acted += [(step, item.command_id) for item in ours]
+    assert [name for _, name in acted] == [f"cmd-{number}" for number in range(0, 299, 10)]
+    assert all(step <= 3 + 3 * int(name[4:]) + 3 * MAX_HORIZON for step, name in acted)
 
 
 def test_an_abort_in_an_evaluation_is_due_at_once_and_the_rest_is_not_lost(store: TCPStore) -> None:
@@ -177,6 +192,17 @@ def test_a_checkpoint_is_whole_when_the_slowest_rank_has_written(store: TCPStore
     assert "rng_state_1.pth" in (folder / "manifest.json").read_text()
     (folder / "rng_state_1.pth").write_text("randem")
     assert fault_of(folder) == "rng_state_1.pth does not match its digest"
+
+
+def test_all_ranks_stay_where_rank_0_cannot_leave(store: TCPStore) -> None:
+    first, second = finishers(store, [])
+    heard: list[bool] = []
+    for says in (False, True):
+        other = threading.Thread(target=lambda: heard.append(second.agree(True)))
+        other.start()
+        assert first.agree(says) is says
+        other.join(10)
+    assert heard == [False, True]
 
 
 def test_a_checkpoint_without_the_part_of_a_lost_rank_is_none(

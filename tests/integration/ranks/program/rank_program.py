@@ -17,7 +17,8 @@ import torch.distributed as dist
 
 from tunefleet import attach
 from tunefleet.attach.board import CommandBoard
-from tunefleet.attach.ranks import Collective, cpu_group, decider_for
+from tunefleet.attach.collective import Collective, cpu_group
+from tunefleet.attach.ranks import decider_for
 
 
 def main(folder: Path) -> None:
