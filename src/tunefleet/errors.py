@@ -15,8 +15,7 @@
     ├── ArtifactError        files that do not match their digest, or an unsafe archive
     ├── StoreError           the database or data folder cannot be used
     ├── UnreachableError     the server, or something that it needs, does not answer
-    ├── MachineError         this machine lacks something: a port, disk, a device, a package
-    └── DivergedError        the loss of a training is no number, or climbs and stays high
+    └── MachineError         this machine lacks something: a port, disk, a device, a package
 
 `str(error)` and `error.hint` are for the user and may be shown to anybody who made the request; `error.detail` is
 for logs only and is never sent over the network.
@@ -171,12 +170,6 @@ class UnreachableError(TunefleetError):
     """A server, or a service that it needs, does not answer."""
 
     code = "unreachable"
-
-
-class DivergedError(TunefleetError):
-    """The loss of a training is no number, or climbs and stays high."""
-
-    code = "diverged"
 
 
 class MachineError(TunefleetError):

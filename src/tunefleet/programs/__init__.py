@@ -5,6 +5,7 @@
     preview      what a training would see: rendered rows, the tokens that count, lengths
     data         from the `data` block of a spec to tokens; training and preview share it
     base_model   where a model lies, its tokenizer     hub        names of the Hugging Face hub
+    faults       what ends a job that no user can mend
     archives     an archive stands for its folder      assets     the model, dataset and examples that ship
 
 Knows the job folder and what `attach` gives; knows no server, worker or queue. Data, a model or a value that cannot be

@@ -18,9 +18,10 @@ from typing import Literal
 
 from tunefleet import attach
 from tunefleet.attach import stacks
-from tunefleet.errors import DivergedError, TunefleetError, UnreachableError
+from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.programs import ranks
+from tunefleet.programs.faults import DivergedError
 from tunefleet.wire.jobfolder import Job
 
 logger = logging.getLogger(__name__)

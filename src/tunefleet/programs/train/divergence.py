@@ -12,7 +12,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from tunefleet.attach.checkpoints import supersede_beyond
 from tunefleet.attach.quiet import Journal
-from tunefleet.errors import DivergedError
+from tunefleet.programs.faults import DivergedError
 
 Policy = Literal["stop", "rollback", "ignore"]
 
