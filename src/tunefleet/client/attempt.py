@@ -68,6 +68,11 @@ class AttemptClient:
         """Upload a file or folder as an output of the task; a repeat costs nothing but the hashing.
 
         Args:
+            task_id: The task.
+            name: Name of the artifact.
+            kind: What it is.
+            path: The file or folder.
+            metadata: Anything JSON that is to stay with it.
             expected: Paths within the folder and the digest of each: these files go and no others.
 
         Raises:

@@ -8,6 +8,7 @@ checkpoints/checkpoint-<step>/ + manifest.json           superseded/   checkpoin
 final_lora/ | final_model/                               responses.json   the executor's result
 overrides.json          what `set` has changed           keep.json       checkpoints that retention must leave
 resume.json             what the launch resumed from     ranks/          why a rank failed
+tokens/                 tokenised rows for later launches; gone once there is a result
 control/                commands as files, where there is no port
 """
 
@@ -102,6 +103,11 @@ class JobFolder:
     def checkpoints_dir(self) -> Path:
         """`checkpoint-<step>` folders."""
         return self.root / "checkpoints"
+
+    @property
+    def tokens_dir(self) -> Path:
+        """Tokenised rows that a later launch takes; deleted when the task has its result."""
+        return self.root / "tokens"
 
     @property
     def responses_json(self) -> Path:

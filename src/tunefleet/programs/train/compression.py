@@ -1,8 +1,8 @@
 """Checkpoints that are kept take less room: their large files are compressed after they have become whole.
 
 A file's compressed copy is read back and compared with the manifest before the manifest names it instead; only then is
-the file deleted. Killed anywhere, the checkpoint is whole: as it was, or as it will be. One that is being uploaded waits
-its turn.
+the file deleted. Killed anywhere, the checkpoint is whole: as it was, or as it will be. One that is being uploaded
+waits.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ import queue
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import zstandard
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from tunefleet.attach import world
 from tunefleet.attach.checkpoints import MANIFEST, digest_of
 from tunefleet.attach.files import read_json, sync_folder, write_json
 
@@ -33,6 +35,7 @@ _CHUNK_BYTES = 1 << 20
 _PATIENCE_S = 600.0
 _LOOK_S = 0.05
 _BUSY_PAUSE_S = 0.5
+_replacing = threading.Lock()
 
 
 class InUseError(Exception):
@@ -66,6 +69,10 @@ class Compress(TrainerCallback):
             deadline = time.monotonic() + _PATIENCE_S
             while not (folder / MANIFEST).exists() and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
+            if not (folder / MANIFEST).exists():
+                # It may still get one: hashing takes its time, and a checkpoint is not ours to delete for that.
+                logger.warning("%s stays as it is: it has no manifest after %.0f s", folder.name, _PATIENCE_S)
+                continue
             try:
                 saved = compress(folder, self._in_use)
                 logger.info("%s is compressed: %s bytes less", folder.name, f"{saved:,}")
@@ -116,15 +123,27 @@ def compress(folder: Path, in_use: Callable[[str], bool] = lambda _: False) -> i
     changed = {"files": files, "size_bytes": size, "digest": digest_of(files)}
     # By this it is known for the same checkpoint: nobody sends it twice.
     changed["saved_digest"] = manifest.get("saved_digest", manifest["digest"])
-    write_json(folder / MANIFEST, {**manifest, **changed}, sync=True)
-    sync_folder(folder)
-    for source in done:
-        source.unlink()
+    with _replacing:
+        if not (folder / MANIFEST).exists():
+            raise OSError("it was deleted meanwhile")
+        write_json(folder / MANIFEST, {**manifest, **changed}, sync=True)
+        sync_folder(folder)
+        for source in done:
+            source.unlink()
     return before - size
+
+
+@contextmanager
+def left_alone() -> Iterator[None]:
+    """Keep the files of every checkpoint where they are while this process, or another rank, reads one."""
+    with _replacing:
+        yield
 
 
 def opened(checkpoint: Path, workspace: Path) -> Path:
     """Return a folder with the checkpoint's files as they were saved: itself, or an unpacked copy in the workspace.
+
+    Of several ranks the first unpacks, and all call it.
 
     Raises:
         OSError: If it cannot be unpacked.
@@ -132,7 +151,15 @@ def opened(checkpoint: Path, workspace: Path) -> Path:
     packed = list(checkpoint.rglob(f"*{SUFFIX}"))
     if not packed:
         return checkpoint
-    target = workspace / checkpoint.name
+    target, group = workspace / checkpoint.name, world.distributed()
+    if world.rank() == 0:
+        _unpack(checkpoint, target)
+    if group is not None:
+        group.barrier()
+    return target
+
+
+def _unpack(checkpoint: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     for source in checkpoint.rglob("*"):
         copy = target / source.relative_to(checkpoint)
@@ -144,7 +171,6 @@ def opened(checkpoint: Path, workspace: Path) -> Path:
                 zstandard.ZstdDecompressor().copy_stream(packed_file, file)
         elif not copy.exists():
             shutil.copyfile(source, copy)
-    return target
 
 
 class DropUnpacked(TrainerCallback):

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from transformers import TrainingArguments
 
 from tunefleet.attach.checkpoints import list_whole
-from tunefleet.jobs.disk import Forecast, require_space
+from tunefleet.jobs.disk import DiskTooSmallError, Forecast, require_space
 from tunefleet.programs.train.trainer import Trainer
 from tunefleet.wire.jobfolder import JobFolder
 
 
-def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool) -> None:
+def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_room: Callable[[], bool]) -> None:
     """Refuse a training whose checkpoints and final model the disk cannot take.
+
+    What is kept to spare a later launch some work lies there already, so it is not free; a training is not refused for
+    it.
 
     Args:
         folder: Where it writes; checkpoints that a resumed training finds there count as written.
         trainer: Has the model and the arguments.
         adapter: Whether only the trainable weights are saved.
+        make_room: Deletes what can be made again; returns whether there was anything.
 
     Raises:
         MachineError: If the free space does not suffice; the message says how much is needed and free.
     """
     present = sum(checkpoint.size_bytes for checkpoint in list_whole(folder.checkpoints_dir))
-    require_space(folder.root, forecast(trainer, adapter=adapter), present_bytes=present)
+    needed = forecast(trainer, adapter=adapter)
+    try:
+        require_space(folder.root, needed, present_bytes=present)
+    except DiskTooSmallError:
+        if not make_room():
+            raise
+        require_space(folder.root, needed, present_bytes=present)
 
 
 def forecast(trainer: Trainer, *, adapter: bool) -> Forecast:

@@ -13,8 +13,9 @@ import datasets
 from tunefleet.attach.quiet import Journal
 from tunefleet.errors import DataError
 from tunefleet.programs.data import sources
+from tunefleet.programs.data.kept import KeptTokens
 from tunefleet.programs.data.streams import Reader
-from tunefleet.programs.data.tokens import Encoder, Tokenized, tokenize
+from tunefleet.programs.data.tokens import Encoder, Tokenized
 from tunefleet.programs.train import packing
 from tunefleet.programs.train.packing import Packed
 from tunefleet.programs.train.streaming import PLACE_FILE, Place, SampleStream
@@ -83,7 +84,9 @@ def find(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
     return Found(portions.train, None, portions.held_out)
 
 
-def prepare(spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int | None, journal: Journal) -> Material:
+def prepare(
+    spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int | None, journal: Journal, kept: KeptTokens
+) -> Material:
     """Tokenise the rows, or open the stream of samples.
 
     Args:
@@ -92,6 +95,7 @@ def prepare(spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int
         encoder: Makes tokens.
         context: The longest sequence that the model knows.
         journal: Told what was cut, left out, found.
+        kept: Has what an earlier launch has tokenised, or keeps it for a later one.
 
     Raises:
         DataError: If no row is left, or one cannot be used.
@@ -102,17 +106,20 @@ def prepare(spec: TrainingTaskSpec, found: Found, encoder: Encoder, context: int
         journal.event("data.context", f"Rows are cut at {max_length} tokens, the longest that the model knows.")
     train = None
     if found.rows is not None:
-        train = _tokenized(found.rows, encoder, max_length, training.dataset_num_proc)
+        rows = found.rows
+        train = kept.tokenize(rows.rows, rows.shape, encoder, max_length, training.dataset_num_proc)
     held_out = None
     if found.held_out is not None:
-        held_out = _tokenized(found.held_out, encoder, max_length, training.dataset_num_proc)
+        rows = found.held_out
+        held_out = kept.tokenize(rows.rows, rows.shape, encoder, max_length, training.dataset_num_proc)
     if train is None or found.rows is None:
         return _streamed(spec, found, encoder, max_length, held_out)
     for count, what in ((train.truncated, "longer than that and cut"), (train.dropped, "left out: nothing to learn")):
         if count:
             text = f"{count} of {train.rows + train.dropped} rows are {what} (limit: {max_length} tokens)."
             journal.event("data.truncated", text, "warning")
-    packed = packing.pack(train.dataset, max_length, train.tokens) if training.packing else None
+    packed = packing.pack(train.dataset, max_length, train.tokens, kept) if training.packing else None
+    kept.forget_others()
     journal.event(
         "data.ready",
         f"{train.rows} rows, {train.tokens} tokens, {train.trained_tokens} of them to learn.",
@@ -178,7 +185,3 @@ def _streamed(
         packed=spec.training.packing,
     )
     return Material(None, shape.wanted.kind, shape.origin, held_out, None, max_length, stream)
-
-
-def _tokenized(portion: sources.Portion, encoder: Encoder, max_length: int, processes: int | None) -> Tokenized:
-    return tokenize(portion.rows, portion.shape, encoder, max_length, processes)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import datasets
 from trl import pack_dataset
 
+from tunefleet.programs.data.kept import KeptTokens
+
 
 @dataclass(frozen=True, slots=True)
 class Packed:
@@ -23,13 +25,20 @@ class Packed:
     filled: float
 
 
-def pack(dataset: datasets.Dataset, length: int, tokens: int) -> Packed:
+def pack(dataset: datasets.Dataset, length: int, tokens: int, kept: KeptTokens | None = None) -> Packed:
     """Pack rows into sequences, best fit first; each row stays whole.
 
     Args:
         dataset: `input_ids` and `labels`, no row longer than `length`.
         length: Tokens a sequence holds.
         tokens: Tokens of all rows.
+        kept: Has what an earlier launch has packed, or keeps it for a later one.
     """
-    packed = pack_dataset(dataset, length, "bfd")
+    if kept is None:
+        packed = pack_dataset(dataset, length, "bfd")
+    else:
+        key, found = kept.derived(dataset, "bfd", length)
+        packed = pack_dataset(dataset, length, "bfd") if found is None else found
+        if found is None:
+            kept.keep_derived(key, packed)
     return Packed(packed, len(packed), tokens / (len(packed) * length))

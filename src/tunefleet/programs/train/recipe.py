@@ -17,6 +17,7 @@ import transformers
 from transformers import PreTrainedTokenizerBase
 
 from tunefleet.programs import base_model, ranks
+from tunefleet.programs.data.kept import KeptTokens
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train import assemble, hardware, outputs, result, samples
 from tunefleet.programs.train.begin import AtBegin
@@ -68,13 +69,15 @@ def _train(launch: Launch) -> None:
         base = assemble.locate_base(spec, launch.job.inputs, launch.workspace)
         tokenizer = base_model.load_tokenizer(base.source)
     with clock.part("tokenizing"):
-        encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
-        material = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal)
+        whole = spec.training.completion_only_loss is False
+        kept = KeptTokens(launch.folder.tokens_dir, tokenizer, whole=whole, writes=session.leads)
+        encoder = Encoder(tokenizer, whole=whole)
+        material = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal, kept)
     memory.tell(base.source, kernels, material.max_length, launch.journal)
     with clock.part("model"):
         trainer = build_trainer(launch, base, tokenizer, material, machine, kernels)
     if session.leads:
-        require_disk(launch.folder, trainer, adapter=isinstance(spec, LoraSftSpec))
+        require_disk(launch.folder, trainer, adapter=isinstance(spec, LoraSftSpec), make_room=kept.discard)
     wanted = spec.evaluate
     questions = ask(launch, found.held_out, encoder, trainer, wanted.answers, wanted.max_new_tokens)
     predict(launch, trainer, tokenizer, found.held_out, encoder)
@@ -98,6 +101,7 @@ def _train(launch: Launch) -> None:
     report = result.build(launch.job, spec, outcome) | {"overrides": launch.changes, "memory": memory.outcome()}
     if session.leads:
         outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
+    kept.discard()
 
 
 def _unpacked(launch: Launch, trainer: Trainer) -> str | None:
