@@ -48,9 +48,13 @@ def test_a_paused_task_ends_with_the_weights_of_one_that_never_paused(fleet: Loc
         trainer = story.trainer()
         assert trainer is not None
         queued_at = client.tasks.get(story.task_id).queued_at
-        # The server dies between the wish and its fulfilment: nothing of it is lost.
+        # The server dies between the wish and its fulfilment: nothing of it is lost. The trainer stands still until it is
+        # back, or it might be done before.
+        os.kill(trainer.pid, signal.SIGSTOP)
         assert client.tasks.pause(story.task_id).desired == "pause"
         story.kill("server")
+        until(lambda: client.tasks.get(story.task_id).desired == "pause", "the server that was started again")
+        os.kill(trainer.pid, signal.SIGCONT)
         paused = client.tasks.pause_and_wait(story.task_id, timeout_s=60)
         assert not alive(trainer.pid), "the process is gone, and with it what it held of the machine"
         (command,) = client.tasks.commands(story.task_id)
