@@ -122,6 +122,8 @@ def exit_codes_page() -> str:
         "# Exit codes\n",
         "<!-- Written by `make docs` from src/tunefleet/cli/exitcodes.py; edit the docstrings there. -->\n",
         "How a `tunefleet` command ended. With `--json` an error is an object on standard error, too.\n",
+        "`tunefleet run` ends as its command did: with that code, or 128 and the number of the signal that ended it. It has",
+        "a code of this table only where the command could not be started.\n",
         "| Code | Name | Meaning |",
         "|---|---|---|",
         *(f"| {code.value} | `{code.name}` | {meanings[code.name]} |" for code in ExitCode),

@@ -26,7 +26,7 @@ class ExitCode(IntEnum):
     OK = 0
     """It did what was asked."""
     FAILED = 1
-    """The task that was waited for failed, a check of `doctor` failed, or an error that has no code of its own."""
+    """A task or a command of `control` that was waited for failed, or a check of `doctor`; or an error has no code."""
     USAGE = 2
     """The command line itself is wrong: an unknown command or option, a missing argument."""
     INVALID = 3
@@ -42,9 +42,9 @@ class ExitCode(IntEnum):
     MACHINE = 8
     """This machine lacks something: a port, disk space, a device, a package; or a data folder cannot be used."""
     CANCELLED = 9
-    """The task that was waited for was cancelled."""
+    """The task that was waited for was cancelled, or the job that was watched was aborted."""
     TIMED_OUT = 10
-    """The task that was waited for was not final in time; it goes on."""
+    """The end of a task or the outcome of a command of `control` did not come in time; it is still to come."""
     BUG = 70
     """An error that Tunefleet does not understand. Please report it."""
     INTERRUPTED = 130

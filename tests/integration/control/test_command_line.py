@@ -265,6 +265,18 @@ class TestCleanup:
         assert foreign.exists()
         assert (home / "jobs" / "alive" / "endpoint.json").exists()
 
+    def test_what_ended_properly_goes_with_its_status(self, control: Control, home: Path) -> None:
+        for name, state in (("ended", "completed"), ("lives", "running")):
+            folder = home / "jobs" / name
+            folder.mkdir(parents=True)
+            StatusFile(folder).write(state=state)
+            (folder / "commands.json").write_text("{}")
+        code, said = control("cleanup", "--force", "--json")
+        assert code == 0
+        assert json.loads(said) == {"removed": ["ended"], "empty": 0, "kept": []}
+        # One that is not final may be of a job that is just being made.
+        assert [path.name for path in (home / "jobs").iterdir()] == ["lives"]
+
     def test_it_asks_and_says_what_it_would_remove(self, control: Control, home: Path) -> None:
         folder = dead(home, "gone")
         code, said = control("cleanup")
