@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +14,7 @@ pytest.importorskip("torch")
 
 from tunefleet.attach.checkpoints import fault_of, find_newest, finish_checkpoint
 from tunefleet.programs.train import compression
-from tunefleet.programs.train.compression import compress, opened
+from tunefleet.programs.train.compression import Compress, compress, left_alone, opened
 
 pytestmark = pytest.mark.torch
 LARGE, SMALL = b"weights " * 40_000, b'{"step": 5}'
@@ -66,6 +69,36 @@ def test_a_copy_that_does_not_read_back_is_not_used(checkpoint: Path, monkeypatc
     with pytest.raises(OSError, match="does not read back"):
         compress(checkpoint)
     assert {path.name for path in checkpoint.iterdir()} == {"model.safetensors", "trainer_state.json", "manifest.json"}
+
+
+def test_no_file_goes_while_somebody_reads(checkpoint: Path) -> None:
+    thread = threading.Thread(target=compress, args=(checkpoint,))
+    with left_alone():
+        thread.start()
+        thread.join(0.5)
+        assert (checkpoint / "model.safetensors").read_bytes() == LARGE
+    thread.join(10)
+    assert not (checkpoint / "model.safetensors").exists()
+
+
+def test_a_checkpoint_whose_manifest_comes_late_is_not_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compression, "_PATIENCE_S", 0.0)
+    folder = tmp_path / "checkpoint-1"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(LARGE)
+    callback = Compress(lambda _: False)
+    callback.on_save(
+        SimpleNamespace(output_dir=str(tmp_path)),  # type: ignore[arg-type]
+        SimpleNamespace(global_step=1, is_world_process_zero=True),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+    )
+    deadline = time.monotonic() + 10
+    while "no manifest" not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert (folder / "model.safetensors").exists()
 
 
 def test_a_checkpoint_that_is_deleted_meanwhile_leaves_nothing(tmp_path: Path) -> None:

@@ -45,6 +45,10 @@ class BackgroundWriter:
         """Hand over a part of the save that has begun."""
         self._saves[-1].append(self._thread.submit(work))
 
+    def wait(self) -> None:
+        """Wait until everything that was handed over is written, or has failed."""
+        self._thread.submit(lambda: None).result()
+
     def settle(self) -> None:
         """Wait for the oldest save that nobody has asked about.
 

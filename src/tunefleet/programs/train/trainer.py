@@ -25,7 +25,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl,
 from trl import SFTTrainer
 
 from tunefleet.programs.train.background import BackgroundWriter, copied, weights_of, write_optimizer
-from tunefleet.programs.train.compression import opened
+from tunefleet.programs.train.compression import left_alone, opened
 from tunefleet.programs.train.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
 
 
@@ -132,10 +132,16 @@ class Trainer(SFTTrainer):
         self._writer.submit(functools.partial(write_optimizer, output_dir, *states))
 
     def _load_best_model(self) -> None:
+        if self._writer is not None:
+            self._writer.wait()  # the best may be the last, which is just being written
         best = Path(str(self.state.best_model_checkpoint))
-        folder = opened(best, best.parent.parent / "inputs")
-        self.state.best_model_checkpoint = str(folder)
-        super()._load_best_model()
+        # Files that are missing are no error to Transformers: it would go on with the last weights.
+        with left_alone():
+            self.accelerator.wait_for_everyone()
+            folder = opened(best, best.parent.parent / "inputs")
+            self.state.best_model_checkpoint = str(folder)
+            super()._load_best_model()
+            self.accelerator.wait_for_everyone()
         self.state.best_model_checkpoint = str(best)
         if folder != best:
             shutil.rmtree(folder, ignore_errors=True)
