@@ -21,6 +21,10 @@ from .session import JobSession
 
 logger = logging.getLogger(__name__)
 
+_PATIENCE_S = 600.0
+_RANKS_PATIENCE_S = 20.0
+"""After a failure other ranks may be gone, and a checkpoint that is theirs, too, will not be finished."""
+
 
 class CheckpointCallback(TrainerCallback):
     """Finishes each checkpoint in the background, and deletes old ones only after a newer one is durable.
@@ -43,6 +47,7 @@ class CheckpointCallback(TrainerCallback):
         self._saved_step = -1
         self._save_began = 0.0
         self._finisher = CheckpointFinisher(self._settle, self._durable, self._failed)
+        session.before_end.append(self._settle_failure)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -114,6 +119,10 @@ class CheckpointCallback(TrainerCallback):
     def agree(self, yes: bool) -> bool:
         """Return what rank 0 says, on every rank; all ranks call it after `settle`."""
         return self._finisher.agree(yes) if self._meeting is None else self._meeting.tell(whole=yes)
+
+    def _settle_failure(self) -> None:
+        if not self.drain(_PATIENCE_S if self._finisher.alone else _RANKS_PATIENCE_S):
+            logger.warning("A checkpoint that was saved is not finished and will not be resumed from")
 
     def _settle(self) -> None:
         for wait in self._session.before_manifest:

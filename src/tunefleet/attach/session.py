@@ -44,6 +44,7 @@ class JobSession:
         rank: Number of the process among those of the training. Only rank 0 reports; the sessions of the others take
             everything and write nothing.
         before_manifest: Called before a checkpoint is hashed: wait there for what still writes to it.
+        before_end: Called before a failure ends the process: wait there for checkpoints that are being finished.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class JobSession:
     trainings: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     rank: int = 0
     before_manifest: list[Callable[[], None]] = field(default_factory=list)
+    before_end: list[Callable[[], object]] = field(default_factory=list)
 
     @property
     def leads(self) -> bool:
@@ -70,8 +72,14 @@ class JobSession:
         self.journal.sync()
         self.status.finish()
 
+    def settle(self) -> None:
+        """Wait until the checkpoints that were saved are finished: the next launch goes on from the newest of them."""
+        for wait in self.before_end:
+            wait()
+
     def fail(self, error: str, kind: str, traceback: str | None = None) -> None:
         """Record a failure: what the user reads, its kind (`wire.jobfolder.JobStatus.error_kind`), the traceback."""
+        self.settle()
         try:
             self.journal.sync()
         except OSError as fault:

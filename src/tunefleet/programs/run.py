@@ -61,6 +61,7 @@ def main(folder: Path) -> int:
         _program(job.program)(folder)
         session.finish()
     except Exception as error:
+        session.settle()
         kind = kind_of(error, folder)
         foreseen = isinstance(error, DiskTooSmallError)
         message = sentence_of(error) if kind != "disk" or foreseen else _disk_sentence(folder)

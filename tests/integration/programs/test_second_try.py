@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ pytest.importorskip("torch")
 
 import torch
 
+from tunefleet.attach import finisher
+from tunefleet.attach.checkpoints import find_newest
 from tunefleet.jobs import second_try
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.programs.train.trainer import Trainer
@@ -115,6 +118,23 @@ def test_a_loss_that_is_no_number_ends_the_training_before_it_is_saved(train: An
     assert plan(ended, TaskReason.DIVERGED) is None
     whole = [path.parent.name for path in ended.folder.checkpoints_dir.glob("checkpoint-*/manifest.json")]
     assert whole == ["checkpoint-2"]
+
+
+def test_a_checkpoint_that_was_saved_before_the_trouble_is_finished(
+    train: Any, poisoned: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = finisher.finish_checkpoint
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(0.5)
+        return usual(*args)
+
+    monkeypatch.setattr(finisher, "finish_checkpoint", slowly)
+    ended = train({"training": {"max_steps": 8, **SAVES}, "on_nan": "rollback"})
+    assert ended.status.error_kind == "diverged"
+    newest = find_newest(ended.folder.checkpoints_dir)
+    assert newest is not None
+    assert newest.step == 4, "the trouble began with the next step"
 
 
 def test_a_rollback_goes_on_from_the_last_good_checkpoint_with_half_the_rate(

@@ -78,7 +78,7 @@ def _callbacks(launch: Launch, material: Material) -> list[TrainerCallback]:
     if spec.checkpoint.compress == "zstd":
         folder = launch.folder.root
         callbacks.append(Compress(lambda name: name in kept_by_others(folder, ("uploading",))))
-    callbacks.append(WatchDivergence(spec.on_nan, launch.journal, launch.session.checkpoints_dir))
+    callbacks.append(WatchDivergence(spec.on_nan, launch.session))
     stopping = spec.training.early_stopping
     if stopping is not None:
         callbacks.append(StopWhenWorse(stopping.patience, stopping.threshold))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from pathlib import Path
 from typing import Any, Literal
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from tunefleet.attach import JobSession
 from tunefleet.attach.checkpoints import supersede_beyond
-from tunefleet.attach.quiet import Journal
 from tunefleet.programs.faults import DivergedError
 
 Policy = Literal["stop", "rollback", "ignore"]
@@ -50,14 +49,13 @@ class WatchDivergence(TrainerCallback):
 
     Args:
         policy: What the spec wants.
-        journal: Told what was seen.
-        checkpoints_dir: Checkpoints of the time of trouble are set aside here before a rollback.
+        session: Told what was seen; checkpoints of the time of trouble are set aside before a rollback.
     """
 
-    def __init__(self, policy: Policy, journal: Journal, checkpoints_dir: Path) -> None:
+    def __init__(self, policy: Policy, session: JobSession) -> None:
         self._policy = policy
-        self._journal = journal
-        self._checkpoints_dir = checkpoints_dir
+        self._session = session
+        self._journal = session.journal
         self._climb = Climb()
         self._said = False
 
@@ -85,7 +83,8 @@ class WatchDivergence(TrainerCallback):
         if ignored:
             return
         if self._policy == "rollback" and state.is_world_process_zero:
-            for moved in supersede_beyond(self._checkpoints_dir, since - 1):
+            self._session.settle()  # one that is being finished must be whole, or it could not be set aside
+            for moved in supersede_beyond(self._session.checkpoints_dir, since - 1):
                 text = f"{moved.name} was saved after the trouble began and is not resumed from."
                 self._journal.event("checkpoint.superseded", text, "warning")
         raise DivergedError(what, hint="Lower `training.learning_rate`, or look at the rows of that step.")
