@@ -15,7 +15,7 @@ from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.reporter import Reporter
 from tunefleet.agent.running import JobRun
 from tunefleet.agent.site import Site
-from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.wire.training import JobState
 
@@ -76,6 +76,7 @@ class JobBook:
 
         Raises:
             ConflictError: If there is one with that id.
+            MachineError: If it cannot be written down; then it is not taken.
         """
         with self._lock:
             known = self._jobs.get(record.job_id)
@@ -85,7 +86,14 @@ class JobBook:
                     hint="Send another execution_id.",
                 )
             job = self._add(record)
-            job.note()
+            try:
+                job.note()
+            except OSError as error:
+                del self._jobs[record.job_id]
+                raise MachineError(
+                    f"CHECKPOINTS_DIR cannot be written: {error.strerror or error}.",
+                    hint="Free space on the agent's disk, or mend the folder's permissions.",
+                ) from error
             logger.info("job(%s) %r is queued.", record.job_id, record.name)
         return job
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def from_poll(job: PolledJob, token: str, settings: AgentSettings, defaults: Def
     """Take a job that was claimed; its spec counts where the backend sends one. Raises as `from_request` does."""
     name = job.name or job.model_name
     if job.spec is None:
-        config = {**job.config, "model": {"name": job.model_name, **(job.config.get("model") or {})}}
+        config = {**job.config, "model": {"name": job.model_name, **_block(job.config, "model")}}
         return _record(job.id, name, config, job.dataset_path, settings, defaults, token=token, polled=True)
     spec = load_task_spec(job.spec)
     return AgentRecord(
@@ -73,7 +74,7 @@ def _record(
     **more: Any,
 ) -> AgentRecord:
     rows = places.dataset(dataset_path, settings.datasets_dir)
-    asked = (config.get("model") or {}).get("name")
+    asked = _block(config, "model").get("name")
     model = places.model(asked, settings.models_dir) if isinstance(asked, str) and asked else None
     meant = translate(config, rows.source, defaults, model=model, splits=rows.splits)
     return AgentRecord(
@@ -89,6 +90,13 @@ def _record(
         backend=settings.backend,
         **more,
     )
+
+
+def _block(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = config.get(name) or {}
+    if not isinstance(found, Mapping):
+        raise SpecError([Fault(f"config.{name}", f"must be an object, not {found!r:.40}")], filename="the config")
+    return found
 
 
 def _checked_id(job_id: str) -> str:

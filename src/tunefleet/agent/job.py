@@ -154,7 +154,7 @@ class AgentJob:
             return None
         here = self.checkpoints()
         named = Path(checkpoint)
-        wanted = named.name if named.parent == Path() else named.expanduser().absolute()
+        wanted = named.name if named.parent == Path() else named.absolute()
         for step, path in here.items():
             if wanted in (path.name, str(step), path.absolute()):
                 return step

@@ -48,7 +48,7 @@ def dataset(path: str, datasets_dir: Path) -> Dataset:
         ForbiddenError: If it lies outside of the folder.
         InputError: If it does not exist, or its address is of a kind that cannot be fetched.
     """
-    scheme = urlsplit(path).scheme.lower() if "://" in path else ""
+    scheme = path.partition("://")[0].lower() if "://" in path else ""
     if path.startswith(BUILTIN_PREFIX):
         return Dataset({"path": path}, {}, {}, ("train", "test"))
     if scheme in _FETCHED:
@@ -99,8 +99,9 @@ def local(name: str, folder: Path, setting: str) -> Path | None:
     Raises:
         ForbiddenError: If it lies outside, also by `..` or a link.
     """
+    _check_text(name, setting)
     root = folder.expanduser().resolve()
-    given = Path(name).expanduser()
+    given = Path(name).expanduser() if name.startswith("~/") else Path(name)
     outside = ForbiddenError(
         f"{name} lies outside of {setting}, the only folder that this agent reads from.",
         hint=f"Move it there, or start the agent with another {setting}.",
@@ -120,6 +121,12 @@ def local(name: str, folder: Path, setting: str) -> Path | None:
         # Whether something is there is nobody's business.
         raise outside
     return None
+
+
+def _check_text(name: str, setting: str) -> None:
+    """Refuse what no file can be called, and the system would stumble over."""
+    if "\0" in name or any("\ud800" <= sign <= "\udfff" for sign in name):
+        raise InputError(f"{name!r:.80} is no name of anything in {setting}.")
 
 
 def splits_of(path: Path) -> tuple[str, ...]:
@@ -147,7 +154,10 @@ def _of_hub(address: str) -> Dataset:
 
 
 def _name_of(address: str) -> str:
-    name = Path(urlsplit(address).path).name
+    try:
+        name = Path(urlsplit(address).path).name
+    except ValueError as error:
+        raise InputError(f"dataset_path: {address!r} is no address: {error}.") from None
     if Path(name).suffix.lower() not in _DATA_SUFFIXES:
         known = ", ".join(sorted(_DATA_SUFFIXES))
         raise InputError(f"dataset_path: {address} does not end like a data file.", hint=f"Known: {known}.")

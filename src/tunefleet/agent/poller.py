@@ -122,16 +122,23 @@ class Poller:
             agent.admit(record)
         except TunefleetError as error:
             logger.warning("job(%s) cannot run here: %s", job.id, error)
-            now = time.time()
-            record = AgentRecord(
-                job_id=job.id, name=job.name or job.id, kind=job.kind or "sft", spec={}, order=now, completed_at=now,
-                state=JobState.FAILED, error=str(error), backend=agent.settings.backend, token=claimed.job_token,
-                polled=True,
-            )  # fmt: skip
+            record = self._refused(claimed, str(error))
+        except Exception as error:
+            # It is claimed: whoever sent it would wait for ever.
+            logger.exception("job(%s) cannot be read.", job.id)
+            record = self._refused(claimed, f"The agent failed at this job: {type(error).__name__}: {error}")
         try:
             agent.book.submit(record)
         except ConflictError:
             agent.book.renew(record)
+
+    def _refused(self, claimed: ClaimReply, error: str) -> AgentRecord:
+        job, now = claimed.job, time.time()
+        return AgentRecord(
+            job_id=job.id, name=job.name or job.id, kind=job.kind or "sft", spec={}, order=now, completed_at=now,
+            state=JobState.FAILED, error=error, backend=self._agent.settings.backend, token=claimed.job_token,
+            polled=True,
+        )  # fmt: skip
 
     def _drop(self, job_ids: tuple[str, ...]) -> None:
         for job_id in job_ids:

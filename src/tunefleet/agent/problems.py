@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from tunefleet.errors import SpecError, TunefleetError
@@ -44,6 +45,13 @@ def install(app: FastAPI) -> None:
             log.warning("%s: %s (%s)", error.code, error.message, error.detail or "no detail")
         headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
         return JSONResponse({"detail": _detail(error)}, status, headers=headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def unreadable(_: Request, error: RequestValidationError) -> JSONResponse:
+        # What was sent is not sent back: it holds tokens, and may be what no JSON can hold.
+        return JSONResponse(
+            {"detail": [{key: each[key] for key in ("loc", "msg", "type")} for each in error.errors()]}, 422
+        )
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, _: Exception) -> JSONResponse:

@@ -9,14 +9,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request
 
-from tunefleet.agent import intake, views
+from tunefleet.agent import bodies, intake, views
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.problems import NotNow
 from tunefleet.errors import InputError, NotFoundError
 from tunefleet.wire.training import TrainingJobRequest
 
-router = APIRouter()
+router = APIRouter(route_class=bodies.Route)
 
 
 def agent_of(request: Request) -> Agent:

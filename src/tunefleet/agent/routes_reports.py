@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
-from tunefleet.agent import views
+from tunefleet.agent import bodies, views
 from tunefleet.agent.routes_jobs import agent_of
 from tunefleet.agent.stream import follow, respond
 
-router = APIRouter()
+router = APIRouter(route_class=bodies.Route)
 
 
 @router.get("/api/training/logs/{job_id}")

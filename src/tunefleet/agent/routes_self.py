@@ -8,11 +8,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from pydantic import Field
 
+from tunefleet.agent import bodies
 from tunefleet.agent.verbs import Verbs
 from tunefleet.wire.base import Body
 from tunefleet.wire.training import AgentCommand, AgentOutcome, AgentVerb
 
-router = APIRouter()
+router = APIRouter(route_class=bodies.Route)
 
 
 class VerbRequest(Body):

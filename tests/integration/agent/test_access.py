@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -151,6 +152,21 @@ def test_a_wrong_request_names_its_fields(bare: AgentProcess) -> None:
         ("body", "config", "training", "batch_size"),
     }
     assert bare.post("/api/training/execute", request("../x")).status_code == 422
+    assert "session" not in bare.post("/api/training/execute", body).text, "tokens are not sent back"
+
+
+def test_a_body_is_bounded_and_strict_json(bare: AgentProcess) -> None:
+    def sent(body: bytes) -> httpx.Response:
+        url = f"http://127.0.0.1:{bare.port}/api/training/execute"
+        return httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=10)
+
+    assert sent(b'{"config": "' + b"x" * (5 << 20) + b'"}').status_code == 413
+    rate = json.dumps(request("x", learning_rate=0.125)).encode()
+    for number in (b"NaN", b"-Infinity", b"1e999"):
+        answer = sent(rate.replace(b"0.125", number))
+        assert answer.status_code == 422, (number, answer.text)
+    assert sent(b"[" * 100_000).status_code == 422
+    assert bare.get("/api/training/jobs").json() == {"jobs": []}
 
 
 def test_the_second_port_is_taken_and_said_when_the_first_is_in_use(tmp_path: Path) -> None:

@@ -48,6 +48,12 @@ def test_what_lies_outside_is_refused(folder: Path, name: str) -> None:
         places.dataset(name.format(folder), folder)
 
 
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "/a\0b", "http://[::1", "http://[::1]:x/rows", "~nobody/x.jsonl"])
+def test_what_no_file_can_be_called_is_refused(folder: Path, name: str) -> None:
+    with pytest.raises(InputError):
+        places.dataset(name, folder)
+
+
 def test_hub_ids_and_addresses(folder: Path) -> None:
     assert places.dataset("org/name", folder).source == {"dataset_name": "org/name"}
     assert places.dataset("hf://datasets/org/name@v1", folder).source == {"dataset_name": "org/name", "revision": "v1"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -181,6 +182,26 @@ def test_values_that_cannot_be_used_name_the_key_that_was_written() -> None:
         "config.training.num_epochs",
     )
     assert "spec." not in text
+
+
+WRONG: list[Any] = [True, -1, 10**400, "x", "", [], [{}], {}, {"name": []}]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=repr)
+def test_a_value_of_the_wrong_kind_is_refused_or_said_and_never_a_crash(wrong: Any) -> None:
+    keys = {
+        "model": ["name", "revision", "quantization"],
+        "training": ["method", "optim", "quantization", "lora_config", "distributed", "eval_steps", "warmup_ratio"],
+        "data": ["eval_split", "train_split", "dataset_format", "max_samples", "text_field"],
+        "predictions": ["enabled", "sample_count"],
+    }
+    for block, names in keys.items():
+        for name in names:
+            given = config(**{block: {**({"name": "org/model"} if block == "model" else {}), name: wrong}})
+            with contextlib.suppress(SpecError):
+                translate(given, SOURCE, GPU)
+    for part in (1.5e300, "2e400"):
+        refused(config(data={"eval_split": part}), "config.data.eval_split")
 
 
 def test_unknown_keys_are_said_and_have_no_effect() -> None:

@@ -57,26 +57,29 @@ def held_out(read: Reading) -> float:
     """Return the part of a single set that is held out; 0 for none."""
     held, path = read.taken("data.eval_split", "eval_split", "data.validation_split")
     train = read.take("data.train_split")
-    if held is None and _is_number(train):
-        held, path = round(1 - _part(train), 6), "data.train_split"
-    elif _is_number(held) and _is_number(train) and _part(held) + _part(train) > 1 + 1e-9:
-        read.fault(path, "and data.train_split are more than everything", "leave one of them out")
+    trained = _part(train)
+    if held is None and trained is not None:
+        held, path = round(1 - trained, 6), "data.train_split"
     if held is None:
         return HELD_OUT
-    if isinstance(held, str) and not held.replace(".", "", 1).isdigit():
+    part = _part(held)
+    if part is None and isinstance(held, str):
         read.warnings.append(f"config.{path} {held!r} is a name; a split of that kind is found by itself.")
         return HELD_OUT
-    part = _part(held)
-    if not 0 <= part < 1:
-        read.fault(path, f"is {held!r}, not a part of one", "write for example 0.1")
+    if part is None or not 0 <= part < 1:
+        read.fault(path, f"is {held!r:.40}, not a part of one", "write for example 0.1")
         return HELD_OUT
+    if trained is not None and part + trained > 1 + 1e-9:
+        read.fault(path, "and data.train_split are more than everything", "leave one of them out")
     return part
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _part(value: Any) -> float:
-    number = float(value)
+def _part(value: Any) -> float | None:
+    """Read a part of one, also in percent; None for what is no number."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
     return number / 100 if number > 1 else number

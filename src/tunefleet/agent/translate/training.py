@@ -131,7 +131,7 @@ def _optimizer(read: Reading, defaults: Defaults) -> None:
     if name is None:
         return
     name = _OPTIMIZERS.get(str(name), name)
-    if name in _NEED_CUDA and not defaults.gpu:
+    if str(name) in _NEED_CUDA and not defaults.gpu:
         read.warn(path, f"{name!r} needs an NVIDIA GPU, and this machine has none: adamw_torch is used")
         name = "adamw_torch"
     read.put("training.optim", name, path)
