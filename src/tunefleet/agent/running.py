@@ -14,14 +14,14 @@ from tunefleet.agent.guard import Guard
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.preparing import prepare
 from tunefleet.agent.site import Site
-from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError
+from tunefleet.agent.steering import GRACE_S, Steering
+from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs import JobHandle, afterword, new_launch_id
+from tunefleet.jobs import JobHandle, afterword, new_launch_id, second_try
 from tunefleet.jobs.boot import boot_name
 from tunefleet.jobs.classify import JobEnd
 from tunefleet.jobs.makeway import MakingWay
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.jobfolder import Job
 from tunefleet.wire.link import Offer
 from tunefleet.wire.training import JobState
@@ -29,7 +29,6 @@ from tunefleet.wire.training import JobState
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
-_GRACE_S: Final = 30.0
 _GPU_PAUSE_S: Final = 2.0
 _STATES: Final = {
     "completed": JobState.COMPLETED,
@@ -63,8 +62,7 @@ class JobRun:
         self._job = job
         self._stopping = stopping
         self._guard = Guard(job)
-        self._asked: str | None = None
-        self._looked = 0.0
+        self._steering = Steering(job)
         self._way: MakingWay | None = None
 
     def run(self) -> None:
@@ -148,8 +146,22 @@ class JobRun:
         """Return how the job has ended; None if the agent ended this launch so that another one goes on."""
         verdict = self._guard.verdict(handle, end)
         if verdict is None or (self._job.record.wish is not None and verdict == "again"):
-            return end
+            return None if verdict is None and self._second_try(handle, end) else end
         return None if verdict == "again" else end.model_copy(update={"outcome": "failed", "error": verdict})
+
+    def _second_try(self, handle: JobHandle, end: JobEnd) -> bool:
+        """Tell whether the failed job is launched again, changed so that it may do better."""
+        record = self._job.record
+        if end.outcome != "failed" or record.wish is not None:
+            return False
+        try:
+            change = second_try.plan(handle.folder, record.spec, end.reason, handle.job.launch)
+        except (OSError, TunefleetError) as error:
+            logger.warning("job(%s) gets no second try: %s", record.job_id, error)
+            return False
+        if change is not None:
+            self._job.add_warning(change)
+        return change is not None
 
     def _watch(self, handle: JobHandle) -> JobEnd:
         while True:
@@ -161,7 +173,7 @@ class JobRun:
                 handle = self._job.handle = self._launch()
             if self._stopping.is_set():
                 raise Left
-            self._obey(handle)
+            self._steering.obey(handle)
             self._make_way(handle)
             self._job.changed.wait(_POLL_S)
             self._job.changed.clear()
@@ -189,45 +201,6 @@ class JobRun:
         words = "The job makes way for somebody else on its GPU; it goes on when that is free again."
         afterword.add(handle.folder, handle.job.launch, "job.yielded", words, phase="yielded")
         return True
-
-    def _obey(self, handle: JobHandle) -> None:
-        record = self._job.record
-        if record.wish == "cancel" and self._asked != "cancel":
-            handle.cancel(_GRACE_S)
-            self._asked = "cancel"
-            logger.info("job(%s) is cancelled.", record.job_id)
-        elif record.wish == "pause":
-            self._pause(handle)
-
-    def _pause(self, handle: JobHandle) -> None:
-        """Ask until the trainer takes it; while it still loads it takes nothing."""
-        command_id = self._job.record.pause_id
-        if self._asked != command_id:
-            try:
-                handle.command(ControlCommand.PAUSE, {}, command_id)
-            except (ConflictError, NotFoundError) as error:
-                logger.debug("job(%s) cannot be paused yet: %s", self._job.job_id, error)
-            except InputError as error:
-                self._job.note(wish=None)
-                self._job.add_warning(f"It could not be paused: {error}")
-            except TunefleetError as error:
-                logger.debug("job(%s) does not answer: %s", self._job.job_id, error)
-            else:
-                self._asked = command_id
-                logger.info("job(%s) is asked to pause.", self._job.job_id)
-        elif time.monotonic() - self._looked > 0.5:
-            self._looked = time.monotonic()
-            self._check_pause(handle, command_id)
-
-    def _check_pause(self, handle: JobHandle, command_id: str) -> None:
-        try:
-            state = handle.command_state(command_id)
-        except TunefleetError as error:
-            logger.debug("job(%s) does not say what became of the pause: %s", self._job.job_id, error)
-            return
-        if state.state == "failed" and handle.poll() is None:
-            self._job.note(wish=None)
-            self._job.add_warning(f"It could not be paused and goes on: {state.message or 'no checkpoint was saved'}")
 
     def _heed_cancel(self) -> None:
         if self._stopping.is_set():
@@ -259,8 +232,8 @@ class JobRun:
     def _fail(self, error: str) -> None:
         handle = self._job.handle
         if handle is not None and handle.job.launch == self._job.record.launch and handle.poll() is None:
-            handle.cancel(_GRACE_S)
-            handle.wait(_GRACE_S + 20)
+            handle.cancel(GRACE_S)
+            handle.wait(GRACE_S + 20)
         try:
             self._job.note(state=JobState.FAILED, wish=None, completed_at=time.time(), error=error)
         except OSError:
