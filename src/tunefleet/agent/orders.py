@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from tunefleet.agent.book import JobBook
 from tunefleet.agent.job import AgentJob
 from tunefleet.attach.files import read_json, write_json
-from tunefleet.errors import ConflictError, NotFoundError, TunefleetError
+from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.training import AgentCommand, AgentOutcome, AgentVerb, JobState
 
@@ -112,16 +112,30 @@ class Orders:
                 self._steer(job, command)
         with self._lock:
             self._open[command.command_id] = command
+            self._write()
         return None
 
     def _steer(self, job: AgentJob, command: AgentCommand) -> None:
-        if job.handle is None or job.record.state is not JobState.RUNNING:
+        """Hand a command to the trainer, which takes each id once; one that waits or loads is asked again later.
+
+        Raises:
+            ConflictError: If the job takes none any more.
+        """
+        if job.record.state not in (JobState.PENDING, JobState.RUNNING):
             raise ConflictError(f"Job {job.job_id} is not running: it is {job.record.state}.")
-        job.handle.command(command.command, command.data, command.command_id)
+        if job.handle is None:
+            return
+        try:
+            job.handle.command(command.command, command.data, command.command_id)
+        except (ConflictError, UnreachableError) as error:
+            logger.debug("job(%s) takes no %s yet: %s", job.job_id, command.command, error)
 
     def _follow(self, command: AgentCommand) -> None:
-        job = self._book.find(command.job_id or "")
-        outcome = self._state_of(job, command)
+        try:
+            job = self._book.find(command.job_id or "")
+            outcome = self._state_of(job, command)
+        except (ConflictError, InputError) as error:
+            outcome = AgentOutcome(command_id=command.command_id, state="failed", message=str(error))
         if outcome is not None:
             self._tell(outcome)
             if outcome.state in _SETTLED and not (outcome.state == "applied" and _saves(command)):
@@ -138,9 +152,13 @@ class Orders:
             )
         if command.command == ControlCommand.PAUSE:
             return self._pause_state(job, command)
-        if job.handle is None:
+        try:
+            found = job.handle.command_state(command.command_id) if job.handle is not None else None
+        except NotFoundError:
+            found = None
+        if found is None:
+            self._steer(job, command)
             return None
-        found = job.handle.command_state(command.command_id)
         if found.state != "pending":
             state = found.state
         elif record.state.final:
