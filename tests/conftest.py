@@ -14,7 +14,7 @@ import pytest
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 OURS = ("TUNEFLEET_", "ORCHESTRATOR_")
 EXACT = {"LOG_LEVEL", "RESULTS_DIR", "WORKER_ID", "WORKER_TAGS", "PUBLIC_BASE_URL"}
-KEPT = {"TUNEFLEET_CHAOS_ROUNDS"}
+KEPT = {"TUNEFLEET_CHAOS_ROUNDS", "TUNEFLEET_EXACT_ROUNDS", "TUNEFLEET_RANK_STEPS"}
 
 
 def pytest_configure(config: pytest.Config) -> None:
