@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from tunefleet.server import examples, examples_training, problems
-from tunefleet.wire import training, training_api
+from tunefleet.wire import training, training_jobs, training_reports
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
@@ -40,14 +40,14 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     training.Heartbeat,
     training.LogLines,
     training.StatusPatch,
-    training_api.ControlAction,
-    training_api.JobRegistration,
-    training_api.MetricBatch,
-    training_api.ReportedPoint,
-    training_api.ParameterUpdate,
-    training_api.PredictionBatch,
-    training_api.ResumeJob,
-    training_api.StartJob,
+    training_jobs.ControlAction,
+    training_jobs.JobRegistration,
+    training_reports.MetricBatch,
+    training_reports.ReportedPoint,
+    training_jobs.ParameterUpdate,
+    training_reports.PredictionBatch,
+    training_jobs.ResumeJob,
+    training_jobs.StartJob,
 )
 _EXAMPLES: Final = examples.BODIES | examples_training.BODIES
 _KEYS: Final = {

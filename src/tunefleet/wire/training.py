@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import AliasChoices, ConfigDict, Field
 
 from tunefleet.wire.base import Message
 from tunefleet.wire.link import Capabilities, ResumeFrom
+
+MAX_COUNT: Final = 2**53
+"""Steps and the like stay below what every reader of JSON holds exactly."""
 
 
 class JobState(StrEnum):
@@ -125,7 +128,7 @@ class StatusPatch(Open):
 
     status: str
     error: str | None = None
-    step: int | None = Field(default=None, ge=0, lt=2**53)
+    step: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
     checkpoint: str | None = None
 
 
@@ -138,7 +141,7 @@ class LogLines(Message):
     """
 
     logs: list[str]
-    offset: int | None = Field(default=None, ge=0, lt=2**53)
+    offset: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
 
 
 class PolledJob(Message):
@@ -219,7 +222,7 @@ class AgentOutcome(Message):
 
     command_id: str
     state: Literal["acknowledged", "applied", "durable", "failed"]
-    step: int | None = Field(default=None, ge=0, lt=2**53)
+    step: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
     checkpoint: str | None = None
     message: str | None = None
     data: dict[str, Any] = Field(default_factory=dict)

@@ -16,9 +16,10 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 
 from tests.integration.server.support import HandWorker, Running, submit
-from tunefleet.wire import api, link, training, training_api
+from tunefleet.wire import api, link, training, training_jobs, training_reports
 
 BUDGET_S = 20.0
+HOMES = (api, link, training, training_jobs, training_reports)
 PUBLIC = {"/api/v1/healthz", "/api/v1/info", "/api/v1/schema"}
 
 
@@ -67,7 +68,7 @@ def test_every_json_body_has_an_example_that_fits(document: dict[str, Any]) -> N
         if body is not None:
             forms = [body["schema"], *body["schema"].get("anyOf", ())]
             name = next(form["$ref"] for form in forms if "$ref" in form).rpartition("/")[2]
-            model = next(getattr(home, name) for home in (api, link, training, training_api) if hasattr(home, name))
+            model = next(getattr(home, name) for home in HOMES if hasattr(home, name))
             assert model.model_validate(body["example"]), f"{method} {path}"
 
 

@@ -13,20 +13,15 @@ from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.training import jobs, logs, metrics, status, view
 from tunefleet.wire.training import LogLines, StatusPatch
-from tunefleet.wire.training_api import (
+from tunefleet.wire.training_jobs import JobList, JobPage, JobRegistered, JobRegistration, JobStatus, StatusStored
+from tunefleet.wire.training_reports import (
     Done,
-    JobList,
-    JobPage,
-    JobRegistered,
-    JobRegistration,
-    JobStatus,
     LogPage,
     LogsStored,
     MetricBatch,
     MetricPage,
     MetricRows,
     ReportedPoint,
-    StatusStored,
 )
 
 router = APIRouter(tags=["training"], route_class=TrainingRoute)

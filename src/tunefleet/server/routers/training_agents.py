@@ -12,7 +12,7 @@ from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services.training import agent_list, claiming, polling
 from tunefleet.services.training.agents import Introduction
 from tunefleet.wire.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
-from tunefleet.wire.training_api import AgentList, AgentRemoved, AgentReply
+from tunefleet.wire.training_agents import AgentList, AgentRemoved, AgentReply
 
 router = APIRouter(tags=["training"], route_class=TrainingRoute)
 

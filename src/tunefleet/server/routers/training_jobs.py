@@ -17,23 +17,18 @@ from tunefleet.services import logs
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.training import control, errors, predictions
-from tunefleet.wire.training_api import (
+from tunefleet.wire.training_failures import FailureAnalysis, JobErrors
+from tunefleet.wire.training_jobs import (
     ControlAction,
     ControlDone,
-    Done,
-    FailureAnalysis,
-    JobErrors,
     ParametersUpdated,
     ParameterUpdate,
-    PredictionBatch,
-    PredictionEpochs,
-    PredictionPage,
-    PredictionTrends,
     ResumedJob,
     ResumeJob,
     Started,
     StartJob,
 )
+from tunefleet.wire.training_reports import Done, PredictionBatch, PredictionEpochs, PredictionPage, PredictionTrends
 
 router = APIRouter(tags=["training"], route_class=TrainingRoute)
 

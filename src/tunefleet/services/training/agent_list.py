@@ -12,7 +12,7 @@ from tunefleet.services.training.agents import ONLINE_S, leased, refuse_stranger
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, attempts, training, workers
 from tunefleet.store.rows import WorkerRow
-from tunefleet.wire.training_api import AgentList, AgentRemoved, AgentReply, AgentView
+from tunefleet.wire.training_agents import AgentList, AgentRemoved, AgentReply, AgentView
 
 
 async def list_(core: Core, actor: Actor) -> AgentList:

@@ -31,7 +31,7 @@ from tunefleet.store.rows import TaskRow
 from tunefleet.store.training import JobRow
 from tunefleet.wire.api import CommandRequest
 from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.training_api import (
+from tunefleet.wire.training_jobs import (
     ControlAction,
     ControlDone,
     JobRegistration,

@@ -18,7 +18,7 @@ from tunefleet.services.views import maybe_moment
 from tunefleet.store import Connection, attempts, tasks, training
 from tunefleet.store.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.store.training import JobRow
-from tunefleet.wire.training_api import ErrorItem, FailureAnalysis, JobErrors
+from tunefleet.wire.training_failures import ErrorItem, FailureAnalysis, JobErrors
 
 _TOLD = frozenset({"warning", "error"})
 _Found = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]

@@ -24,7 +24,7 @@ from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.task_moves import Move, New, enter, switch
 from tunefleet.store.training import JobRow
 from tunefleet.wire.training import StatusPatch
-from tunefleet.wire.training_api import JobItem, JobList, JobPage, JobRegistered, JobRegistration
+from tunefleet.wire.training_jobs import JobItem, JobList, JobPage, JobRegistered, JobRegistration
 
 _WAITING: Final = frozenset({"queued", "pending"})
 LIST_LIMIT: Final = 50

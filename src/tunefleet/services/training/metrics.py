@@ -16,7 +16,7 @@ from tunefleet.services.training import held as holding
 from tunefleet.services.training import points as translate
 from tunefleet.store import Connection, journal, training, wake
 from tunefleet.store.rows import LaunchRow, PointRow
-from tunefleet.wire.training_api import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
+from tunefleet.wire.training_reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 
 MAX_READ: Final = 100_000
 """The most points that one answer holds."""

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tunefleet.store.rows import PointRow
-from tunefleet.wire.training_api import MetricRow, ReportedPoint
+from tunefleet.wire.training_reports import MetricRow, ReportedPoint
 
 _NAMES: Final = {
     "train_loss": "loss",

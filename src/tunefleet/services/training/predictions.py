@@ -16,7 +16,7 @@ from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.store import Connection, journal, training, wake
-from tunefleet.wire.training_api import Done, PredictionEpochs, PredictionItem, PredictionPage, PredictionTrends
+from tunefleet.wire.training_reports import Done, PredictionEpochs, PredictionItem, PredictionPage, PredictionTrends
 
 _OURS: Final = {"sample_index": "index", "prediction": "output", "ground_truth": "reference"}
 """Field of a reported prediction → field of a journal record."""

@@ -22,7 +22,7 @@ from tunefleet.store import Connection, commands, events, journal, wake
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import CommandOutcome, Finish
 from tunefleet.wire.training import StatusPatch
-from tunefleet.wire.training_api import StatusStored
+from tunefleet.wire.training_jobs import StatusStored
 
 REPORTABLE: Final = ("running", "paused", "completed", "failed", "cancelled")
 _ENDS: Final[dict[str, frozenset[str]]] = {

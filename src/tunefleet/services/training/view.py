@@ -19,7 +19,7 @@ from tunefleet.store import Connection, attempts, journal, tasks, training
 from tunefleet.store.rows import PointRow, TaskRow
 from tunefleet.store.training import JobRow
 from tunefleet.wire.api import ProgressView
-from tunefleet.wire.training_api import JobStatus
+from tunefleet.wire.training_jobs import JobStatus
 
 WARN_AFTER_S: Final = 300.0
 """A running job that says nothing for so long gets a warning."""

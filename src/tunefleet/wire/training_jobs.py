@@ -1,4 +1,4 @@
-"""Bodies and views of the backend half of the training-agent protocol, as our server serves it (contract B6 and B7).
+"""Jobs in the backend half of the training-agent protocol: registered, listed, steered, started (contracts B6, B7).
 
 Bodies take unknown fields, since clients of several generations exist; what is known of them is typed.
 """
@@ -8,35 +8,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, ConfigDict, Field
+from pydantic import AliasChoices, Field
 
 from tunefleet.wire.base import Message
-from tunefleet.wire.training import Open, TrainingMetrics
-
-MAX_POINTS = 5_000
-"""The most points in one batch."""
-MAX_COUNT = 2**53
-"""Steps and the like stay below what every reader of JSON holds exactly."""
+from tunefleet.wire.training import MAX_COUNT, Open
 
 JobId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-
-
-class ReportedPoint(TrainingMetrics):
-    """One reported point; what is derived of earlier ones (`loss_trend`, `best_*`) is worked out here, never taken."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, populate_by_name=True, json_schema_extra={})
-
-    step: int = Field(ge=0, lt=MAX_COUNT)
-    total_steps: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
-    elapsed_seconds: float | None = None
-    remaining_seconds: float | None = None
-
-
-class MetricBatch(Open):
-    """Body of `POST /api/training/local/metrics`."""
-
-    job_id: str
-    metrics: Annotated[list[ReportedPoint], Field(max_length=MAX_POINTS)]
 
 
 class JobRegistration(Open):
@@ -65,72 +42,12 @@ class JobRegistered(Message):
     status: str
 
 
-class Done(Message):
-    """Something was stored; `count` says how much of it was new to us or not."""
-
-    success: Literal[True] = True
-    count: int | None = None
-
-
 class StatusStored(Message):
     """The answer to a status."""
 
     success: Literal[True] = True
     status: str
     updated_at: datetime
-
-
-class LogsStored(Message):
-    """The answer to log lines; `total_logs` counts the attempt's, and is the `offset` of the next ones."""
-
-    success: Literal[True] = True
-    logs_appended: int
-    total_logs: int
-
-
-class LogPage(Message):
-    """Lines of a job's log."""
-
-    logs: list[str]
-    total_lines: int
-    offset: int
-    limit: int
-
-
-class MetricRow(Message):
-    """A point as it is read back; all rates and memory as in `TrainingMetrics`."""
-
-    job_id: str
-    step: int
-    epoch: float | None = None
-    train_loss: float | str | None = None
-    eval_loss: float | str | None = None
-    learning_rate: float | str | None = None
-    grad_norm: float | str | None = None
-    gpu_memory_allocated_gb: float | str | None = None
-    gpu_memory_reserved_gb: float | str | None = None
-    gpu_utilization_percent: float | str | None = None
-    perplexity: float | str | None = None
-    eval_perplexity: float | str | None = None
-    train_perplexity: float | str | None = None
-    samples_per_second: float | str | None = None
-    tokens_per_second: float | str | None = None
-    timestamp: datetime
-
-
-class MetricRows(Message):
-    """All points of a job."""
-
-    job_id: str
-    metrics: list[MetricRow]
-
-
-class MetricPage(MetricRows):
-    """A page of points."""
-
-    total: int
-    limit: int
-    offset: int
 
 
 class JobStatus(Message):
@@ -275,117 +192,6 @@ class ParametersUpdated(Message):
     command_id: str | None = None
 
 
-class ErrorItem(Message):
-    """One kind of error that a job ran into."""
-
-    timestamp: datetime | None = None
-    level: str
-    phase: str | None = None
-    message: str
-    dedupe_key: str
-    count: int = 1
-
-
-class Frame(Message):
-    """A line of a traceback."""
-
-    file: str
-    line: int
-    function: str
-    code: str | None = None
-
-
-class TracebackView(Message):
-    """A traceback, raw and taken apart."""
-
-    raw: str
-    frames: list[Frame]
-    exception_type: str | None = None
-    exception_message: str | None = None
-
-
-class JobErrors(Message):
-    """What went wrong in a job."""
-
-    job_id: str
-    error_summary: str | None
-    errors: list[ErrorItem]
-    traceback: TracebackView | None
-    error_count: int
-    unique_error_count: int
-
-
-class Suggestion(Message):
-    """A change of the configuration that may help."""
-
-    field: str
-    current_value: Any = None
-    suggested_value: Any = None
-    reason: str
-    impact: str
-
-
-class Analysis(Message):
-    """Why a job failed, as far as its last words tell."""
-
-    error_type: str
-    error_phase: str | None = None
-    description: str
-    confidence: Literal["high", "medium", "low"]
-    suggestions: list[Suggestion]
-
-
-class FailureAnalysis(Message):
-    """The answer of analyze-failure."""
-
-    success: Literal[True] = True
-    analysis: Analysis
-    job_config: dict[str, Any]
-
-
-class PredictionItem(Open):
-    """Text that a model wrote for a sample, as it is reported."""
-
-    step: int = Field(default=0, ge=0, lt=MAX_COUNT)
-    epoch: float | None = None
-    sample_index: int = 0
-    prompt: str = ""
-    prediction: str = ""
-    ground_truth: str | None = None
-
-
-class PredictionBatch(Open):
-    """Body of `POST /api/training/local/predictions`."""
-
-    job_id: str
-    predictions: Annotated[list[PredictionItem], Field(max_length=MAX_POINTS)]
-
-
-class PredictionPage(Message):
-    """Predictions, in the order in which they were made."""
-
-    job_id: str
-    predictions: list[dict[str, Any]]
-    total_count: int
-    epoch_count: int
-    limit: int
-    offset: int
-
-
-class PredictionEpochs(Message):
-    """At which epochs and steps there are predictions."""
-
-    job_id: str
-    epochs: list[dict[str, Any]]
-
-
-class PredictionTrends(Message):
-    """Measures of the predictions over the steps, as means."""
-
-    job_id: str
-    trends: list[dict[str, Any]]
-
-
 class StartJob(Open):
     """Body of `POST /api/training/local/start`.
 
@@ -407,44 +213,4 @@ class Started(Message):
 
     success: Literal[True] = True
     job_id: str
-    message: str
-
-
-class AgentView(Message):
-    """An agent."""
-
-    agent_id: str
-    user_id: str
-    hostname: str | None
-    platform: str | None
-    version: str | None
-    status: Literal["online", "offline"]
-    is_online: bool
-    last_poll_at: datetime | None
-    registered_at: datetime
-    has_lease: bool
-    """Whether it renews what it holds by heartbeats; one that does not is given up later."""
-    load: dict[str, Any] = Field(default_factory=dict)
-    total_jobs: int | None = None
-    completed_jobs: int | None = None
-    running_jobs: int | None = None
-
-
-class AgentList(Message):
-    """All agents that the caller may see."""
-
-    agents: list[AgentView]
-    online_threshold_seconds: int
-
-
-class AgentReply(Message):
-    """One agent."""
-
-    agent: AgentView
-
-
-class AgentRemoved(Message):
-    """An agent was forgotten."""
-
-    success: Literal[True] = True
     message: str

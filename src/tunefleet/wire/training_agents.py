@@ -1,0 +1,50 @@
+"""Agents that poll, as people see them (contract B5)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tunefleet.wire.base import Message
+
+
+class AgentView(Message):
+    """An agent."""
+
+    agent_id: str
+    user_id: str
+    hostname: str | None
+    platform: str | None
+    version: str | None
+    status: Literal["online", "offline"]
+    is_online: bool
+    last_poll_at: datetime | None
+    registered_at: datetime
+    has_lease: bool
+    """Whether it renews what it holds by heartbeats; one that does not is given up later."""
+    load: dict[str, Any] = Field(default_factory=dict)
+    total_jobs: int | None = None
+    completed_jobs: int | None = None
+    running_jobs: int | None = None
+
+
+class AgentList(Message):
+    """All agents that the caller may see."""
+
+    agents: list[AgentView]
+    online_threshold_seconds: int
+
+
+class AgentReply(Message):
+    """One agent."""
+
+    agent: AgentView
+
+
+class AgentRemoved(Message):
+    """An agent was forgotten."""
+
+    success: Literal[True] = True
+    message: str
