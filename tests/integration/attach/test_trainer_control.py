@@ -18,6 +18,7 @@ from transformers import TrainerCallback
 from tests.integration.attach.tiny import At, Rates
 from tunefleet import TrainerControlCallback
 from tunefleet.attach.checkpoints import fault_of
+from tunefleet.attach.status import StatusFile
 from tunefleet.jobs.control import ControlClient, find_endpoint
 
 pytestmark = pytest.mark.torch
@@ -148,6 +149,30 @@ def test_a_pause_whose_checkpoint_fails_has_failed_and_the_training_goes_on(
     one.run()
     assert (one.outcome().state, one.status["state"], one.status["step"]) == ("failed", "completed", 8)
     assert "No space left" in str(one.outcome().message)
+
+
+@pytest.mark.parametrize("command", ["abort", "pause"])
+def test_on_a_full_disk_an_abort_ends_and_a_pause_fails(
+    script: Make, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    write = StatusFile.write
+
+    def full(self: StatusFile, **fields: Any) -> None:
+        if fields.get("state") in ("aborted", "paused"):
+            raise OSError(28, "No space left on device")
+        write(self, **fields)
+
+    monkeypatch.setattr(StatusFile, "write", full)
+    one = script()
+    one.ask(3, command)
+    if command == "abort":
+        with pytest.raises(SystemExit):
+            one.run()
+        assert one.saved() == []
+        return
+    one.run()
+    assert (one.outcome().state, one.status["state"], one.status["step"]) == ("failed", "completed", 8)
+    assert "could not be written down" in str(one.outcome().message)
 
 
 @pytest.mark.parametrize("options", [{}, BEST], ids=["plain", "load_best_model_at_end"])
