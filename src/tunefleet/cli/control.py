@@ -36,6 +36,8 @@ COMMANDS = {
     "evaluate": ControlCommand.EVALUATE,
     "set": ControlCommand.SET,
 }
+_ENDING = frozenset({"pause", "abort"})
+_GONE_S = 30.0
 
 
 @examples("tunefleet control list", "tunefleet control list --remote gpu-box:41235 --token TOKEN")
@@ -67,7 +69,11 @@ def _ask(steering: JobSteering, verb: str, data: dict[str, Any] | None, timeout_
     if not wait:
         return reply
     with view.waiting(f"{verb}: handed to {steering.job_id}, which acts at the end of its step") as told:
-        return wait_for(lambda: _outcome(steering, reply.command_id), timeout_s, told)
+        state = wait_for(lambda: _outcome(steering, reply.command_id), timeout_s, told)
+        # The answer may come before the process has let go of its GPU, and what is started next wants it.
+        if verb in _ENDING and state.state != "failed" and is_settled(state):
+            steering.await_end(_GONE_S if timeout_s is None else min(timeout_s, _GONE_S))
+        return state
 
 
 def _outcome(steering: JobSteering, command_id: str) -> CommandState:

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tunefleet.attach import trainings
 from tunefleet.attach.files import read_json
+from tunefleet.attach.status import FINAL_STATES
 from tunefleet.cli.console import Json, err, print_json
 from tunefleet.cli.lazy import examples
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
@@ -23,8 +24,10 @@ from tunefleet.jobs.foreground import ForegroundRun, RunEnd
 from tunefleet.jobs.gpuinfo import read_gpus
 from tunefleet.jobs.supervisor import new_launch_id
 from tunefleet.settings import ClientSettings, inherited_environment, load
-from tunefleet.wire.jobfolder import Job, JobFolder
+from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
 
+_ENDING_S = 30.0
+"""How long a run that has said its last word may take to be gone."""
 _UNTOLD = frozenset({"_", "OLDPWD", "SHLVL", "PWD", "TERM", "COLUMNS", "LINES", "WINDOWID", "XDG_SESSION_ID"})
 
 
@@ -116,11 +119,21 @@ def _before(folder: JobFolder, resume: str) -> Job:
     if "command" not in job.spec:
         raise InputError(f"{resume} is no run of a command.", hint="Resume a task by `tunefleet resume`.")
     status = read_status(folder)
-    if locks.is_held(folder.lock):
+    if not _let_end(folder, status):
         raise ConflictError(f"Run {resume} is alive.", hint=f"See it with `tunefleet control watch {resume}`.")
     if status is not None and status.state == "completed":
         raise ConflictError(f"Run {resume} has completed.", hint="Start another one with a --name of its own.")
     return job
+
+
+def _let_end(folder: JobFolder, status: JobStatus | None) -> bool:
+    """Tell whether nothing of a run lives; one that has said its last word gets the time to go."""
+    deadline = time.monotonic() + (_ENDING_S if status is not None and status.state in FINAL_STATES else 0.0)
+    while locks.is_held(folder.lock):
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def _safe(results: Path, name: str) -> JobFolder:

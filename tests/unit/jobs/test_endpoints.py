@@ -14,7 +14,7 @@ import pytest
 
 from tunefleet.attach import identity
 from tunefleet.attach.endpoint import EndpointFolder
-from tunefleet.jobs.control import find_endpoint, withdraw_endpoint
+from tunefleet.jobs.control import JobSteering, find_endpoint, withdraw_endpoint
 
 
 @pytest.fixture
@@ -75,3 +75,12 @@ def test_a_zombie_is_no_process() -> None:
         time.sleep(0.01)
     assert identity.process_started_at(process.pid) is None
     process.wait()
+
+
+def test_the_end_of_a_job_is_the_end_of_its_process(published: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        change(published, pid=process.pid, process_started_at=identity.process_started_at(process.pid))
+        steering = JobSteering.here(published, "task-1")
+        assert not steering.await_end(0.1)
+        process.communicate(b"\n")
+        assert steering.await_end(10.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,6 +146,18 @@ class JobSteering:
         if gone and not is_settled(state):
             return state.model_copy(update={"state": "failed", "message": "the process ended before it was done"})
         return state
+
+    def await_end(self, timeout_s: float) -> bool:
+        """Wait until the process of a job of this machine is gone, and with it what it held; False if it is not.
+
+        Of a job elsewhere nothing is known: True.
+        """
+        deadline = time.monotonic() + timeout_s
+        while self.found is not None and not self._gone():
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.05)
+        return True
 
     def _ask(self, command_id: str) -> tuple[CommandState | None, TunefleetError | None]:
         if self._client is None:
