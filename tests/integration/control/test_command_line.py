@@ -20,7 +20,8 @@ from tunefleet.attach.control_files import ControlFiles
 from tunefleet.attach.endpoint import EndpointFolder
 from tunefleet.attach.files import write_json
 from tunefleet.attach.status import StatusFile
-from tunefleet.cli import control, main
+from tunefleet.cli import control as commands
+from tunefleet.cli import main
 from tunefleet.cli.exitcodes import ExitCode
 
 
@@ -73,7 +74,7 @@ Start = Callable[..., Trainer]
 @pytest.fixture(autouse=True)
 def no_process_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in is a thread of this process, which does not end with it."""
-    monkeypatch.setattr(control, "_GONE_S", 0.0)
+    monkeypatch.setattr(commands, "_GONE_S", 0.0)
 
 
 @pytest.fixture
