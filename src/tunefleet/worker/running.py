@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from pathlib import Path
 from typing import Final
 
-from tunefleet.errors import InputError, MachineError, TunefleetError
+from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs import new_launch_id, second_try
+from tunefleet.jobs import second_try
 from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.link import InputRef, Offer, Reached
+from tunefleet.wire.link import Reached
+from tunefleet.worker.ending import Ending
 from tunefleet.worker.guard import Guard
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.ports import Delivery, End, Handle
-from tunefleet.worker.restoring import Restorer
+from tunefleet.worker.preparing import Preparation
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 from tunefleet.worker.steering import Steering
@@ -26,15 +25,10 @@ from tunefleet.worker.watched import Watched
 logger = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.1
-_SETTLED: Final = frozenset({"durable", "failed"})
 _SUSPEND_GRACE_S: Final = 5.0
-_CANCEL_PAUSE_S: Final = 2.0
-"""Pause before a cancel is tried again that a full disk did not let through."""
 _GPU_PATIENCE_S: Final = 60.0
 """How long a GPU is waited for that another job of ours holds."""
 _BUSY_PAUSE_S: Final = 5.0
-_ENDING_S: Final = 120.0
-"""How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time."""
 
 _UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 """Ends that say nothing of the task if the machine was rebooted meanwhile."""
@@ -63,13 +57,12 @@ class JobRun:
         found: Handle | None,
     ) -> None:
         self._site = site
-        self._executor = executor
         self._mailbox = mailbox
-        self._delivery = delivery
+        self._ending = Ending(site, record.offer.task_id)
+        self._preparation = Preparation(site, executor, mailbox, delivery)
         self.record = record
         self.handle = found
         self._cancelled_at: float | None = None
-        self._cancel_from = 0.0
         self._timed_out = False
         self._steering = Steering(site.outbox, mailbox, lambda: self.record, self._note)
         self._guard = Guard(site, record.offer.token, record.offer.spec, self)
@@ -137,19 +130,12 @@ class JobRun:
             return
         self._note(suspended=True)
         logger.info("Suspending task %s.", self.record.offer.task_id)
-        self._save(handle)
+        self._ending.save(handle, f"suspend-{self.record.launch}")
         self.end(handle, grace_s=_SUSPEND_GRACE_S)
 
     def end(self, handle: Handle, *, grace_s: float) -> None:
         """End the job and wait until it is gone; whatever it leaves is not read."""
-        asked = self._cancel(handle, grace_s)
-        deadline = time.monotonic() + grace_s + _ENDING_S
-        while handle.poll() is None:
-            if time.monotonic() > deadline:
-                logger.error("The job of task %s does not end.", self.record.offer.task_id)
-                return
-            time.sleep(_POLL_S)
-            asked = asked or self._cancel(handle, grace_s)
+        self._ending.end(handle, grace_s=grace_s)
 
     def _adoptable(self) -> Handle | None:
         handle = self.handle
@@ -209,52 +195,22 @@ class JobRun:
                 self._mailbox.pause(1.0)
 
     def _launch(self) -> Handle:
-        offer = self.record.offer
-        self._check_code(offer)
-        inputs = {pointer: self._input(pointer) for pointer in offer.inputs}
+        job = self._preparation.job(self.record.offer, again=self.record.launch is not None, pause=self._raise_cancel)
+        self._note(launch=job.launch, suspended=False, watched=self._guard.started())
+        return self._site.jobs.launch(job)
+
+    def _raise_cancel(self) -> None:
         self._heed_cancel()
         if self.cancelled:
             raise Cancelled
-        from_step = self._restore(offer)
-        launch = new_launch_id()
-        job = self._executor.job(offer, launch=launch, inputs=inputs)
-        job = job.model_copy(update={"env": self._site.env | job.env, "gpus": self._site.gpus(offer.spec)})
-        job = job.model_copy(update={"from_step": from_step})
-        self._note(launch=launch, suspended=False, watched=self._guard.started())
-        return self._site.jobs.launch(job)
-
-    def _restore(self, offer: Offer) -> int | None:
-        """Bring the checkpoint that the attempt goes on from; later launches of it go on from their own."""
-        if offer.resume is None:
-            return None
-        resume = offer.resume if self.record.launch is None else offer.resume.model_copy(update={"exact": False})
-        restorer = Restorer(self._site.folder(offer.task_id), self._site.folder, self._fetch)
-        return restorer.prepare(resume)
-
-    def _fetch(self, ref: InputRef, dest: Path) -> Path:
-        return self._mailbox.patiently(lambda: self._delivery.fetch_artifact(ref.digest, dest))
-
-    def _input(self, pointer: str) -> str:
-        ref = self.record.offer.inputs[pointer]
-        return str(
-            self._mailbox.patiently(lambda: self._site.inputs.materialise(ref, self._delivery.fetch_artifact)),
-        )
-
-    def _check_code(self, offer: Offer) -> None:
-        source = (offer.spec.get("model") or {}).get("source") or {}
-        if source.get("trust_remote_code") and not self._site.allow_code:
-            raise InputError(
-                f"The model {source.get('identifier')} needs trust_remote_code, which this worker does not allow.",
-                hint="Start a worker with --allow-code if you trust the code in that model.",
-            )
 
     def _obey(self, handle: Handle) -> None:
         self._heed_cancel()
-        if self.cancelled and self._cancelled_at is None and self._cancel(handle, self.record.offer.grace_s):
+        if self.cancelled and self._cancelled_at is None and self._ending.ask(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
         if not self._timed_out and self._guard.overdue:
-            self._timed_out = self._cancel(handle, self.record.offer.grace_s)
+            self._timed_out = self._ending.ask(handle, self.record.offer.grace_s)
         self._steering.obey(handle)
 
     def _heed_cancel(self) -> None:
@@ -268,28 +224,6 @@ class JobRun:
             logger.warning("%s", error)
             self.record = self.record.model_copy(update={"cancel_generation": desired.generation})
         self._site.outbox.reach(Reached(token=self.record.offer.token, generation=desired.generation))
-
-    def _cancel(self, handle: Handle, grace_s: float) -> bool:
-        """Ask the job to end; `False` if that could not be noted in its folder, and is to be tried again."""
-        if time.monotonic() < self._cancel_from:
-            return False
-        try:
-            handle.cancel(grace_s)
-        except OSError as error:
-            logger.warning("Task %s cannot be cancelled yet, trying again: %s", self.record.offer.task_id, error)
-            self._cancel_from = time.monotonic() + _CANCEL_PAUSE_S
-            return False
-        return True
-
-    def _save(self, handle: Handle) -> None:
-        command_id = f"suspend-{self.record.launch}"
-        deadline = time.monotonic() + self._site.suspend_save_s
-        try:
-            handle.command(ControlCommand.SAVE_CHECKPOINT, {}, command_id)
-            while time.monotonic() < deadline and handle.command_state(command_id).state not in _SETTLED:
-                time.sleep(_POLL_S)
-        except TunefleetError as error:
-            logger.info("No checkpoint was saved, an earlier one has to do: %s", error)
 
     def _note(self, **changes: object) -> None:
         record = self.record.model_copy(update=changes)

@@ -1,0 +1,68 @@
+"""Ending a job before it ends by itself, and having it save before."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from tunefleet.errors import TunefleetError
+from tunefleet.wire.control import ControlCommand
+from tunefleet.worker.ports import Handle
+from tunefleet.worker.site import Site
+
+logger = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.1
+_SETTLED: Final = frozenset({"durable", "failed"})
+_CANCEL_PAUSE_S: Final = 2.0
+"""Pause before a cancel is tried again that a full disk did not let through."""
+_ENDING_S: Final = 120.0
+"""How long a job may take to be gone after SIGKILL was due; a process in uninterruptible sleep takes its time."""
+
+
+class Ending:
+    """Ends the jobs of one attempt.
+
+    Args:
+        site: Says how long a save may take.
+        task_id: For the log.
+    """
+
+    def __init__(self, site: Site, task_id: str) -> None:
+        self._site = site
+        self._task_id = task_id
+        self._ask_from = 0.0
+
+    def ask(self, handle: Handle, grace_s: float) -> bool:
+        """Ask the job to end; `False` if that could not be noted in its folder, and is to be tried again."""
+        if time.monotonic() < self._ask_from:
+            return False
+        try:
+            handle.cancel(grace_s)
+        except OSError as error:
+            logger.warning("Task %s cannot be cancelled yet, trying again: %s", self._task_id, error)
+            self._ask_from = time.monotonic() + _CANCEL_PAUSE_S
+            return False
+        return True
+
+    def end(self, handle: Handle, *, grace_s: float) -> None:
+        """End the job and wait until it is gone; whatever it leaves is not read."""
+        asked = self.ask(handle, grace_s)
+        deadline = time.monotonic() + grace_s + _ENDING_S
+        while handle.poll() is None:
+            if time.monotonic() > deadline:
+                logger.error("The job of task %s does not end.", self._task_id)
+                return
+            time.sleep(_POLL_S)
+            asked = asked or self.ask(handle, grace_s)
+
+    def save(self, handle: Handle, command_id: str) -> None:
+        """Have the job save, if that is quick."""
+        deadline = time.monotonic() + self._site.suspend_save_s
+        try:
+            handle.command(ControlCommand.SAVE_CHECKPOINT, {}, command_id)
+            while time.monotonic() < deadline and handle.command_state(command_id).state not in _SETTLED:
+                time.sleep(_POLL_S)
+        except TunefleetError as error:
+            logger.info("No checkpoint was saved, an earlier one has to do: %s", error)

@@ -1,0 +1,75 @@
+"""From an offer to the job that is launched: its inputs and its checkpoint are on this machine, its GPUs are chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tunefleet.errors import InputError
+from tunefleet.executors.base import JobExecutor
+from tunefleet.jobs import new_launch_id
+from tunefleet.wire.jobfolder import Job
+from tunefleet.wire.link import InputRef, Offer
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.ports import Delivery
+from tunefleet.worker.restoring import Restorer
+from tunefleet.worker.site import Site
+
+
+class Preparation:
+    """Prepares the launches of one attempt.
+
+    Args:
+        site: Collaborators.
+        executor: The kind's executor.
+        mailbox: Interrupts every wait.
+        delivery: The server's side of the attempt.
+    """
+
+    def __init__(self, site: Site, executor: JobExecutor, mailbox: Mailbox, delivery: Delivery) -> None:
+        self._site = site
+        self._executor = executor
+        self._mailbox = mailbox
+        self._delivery = delivery
+
+    def job(self, offer: Offer, *, again: bool, pause: Callable[[], None]) -> Job:
+        """Prepare a launch.
+
+        Args:
+            offer: The attempt.
+            again: Whether the attempt was launched before; then it goes on from its own checkpoints.
+            pause: Called when the inputs are there; may raise to give the launch up.
+
+        Raises:
+            InputError: If it may not run here, or its checkpoint cannot be had.
+            Dropped, Stopped: While something is fetched.
+        """
+        self._check_code(offer)
+        inputs = {pointer: self._input(ref) for pointer, ref in offer.inputs.items()}
+        pause()
+        from_step = self._restore(offer, again=again)
+        job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs)
+        here = {"env": self._site.env | job.env, "gpus": self._site.gpus(offer.spec), "from_step": from_step}
+        return job.model_copy(update=here)
+
+    def _check_code(self, offer: Offer) -> None:
+        source = (offer.spec.get("model") or {}).get("source") or {}
+        if source.get("trust_remote_code") and not self._site.allow_code:
+            raise InputError(
+                f"The model {source.get('identifier')} needs trust_remote_code, which this worker does not allow.",
+                hint="Start a worker with --allow-code if you trust the code in that model.",
+            )
+
+    def _input(self, ref: InputRef) -> str:
+        store, fetch = self._site.inputs, self._delivery.fetch_artifact
+        return str(self._mailbox.patiently(lambda: store.materialise(ref, fetch)))
+
+    def _restore(self, offer: Offer, *, again: bool) -> int | None:
+        """Bring the checkpoint that the attempt goes on from."""
+        if offer.resume is None:
+            return None
+        resume = offer.resume.model_copy(update={"exact": False}) if again else offer.resume
+        return Restorer(self._site.folder(offer.task_id), self._site.folder, self._fetch).prepare(resume)
+
+    def _fetch(self, ref: InputRef, dest: Path) -> Path:
+        return self._mailbox.patiently(lambda: self._delivery.fetch_artifact(ref.digest, dest))
