@@ -47,54 +47,58 @@ def windows(handle: JobHandle) -> list[tuple[int, int]]:
     return sorted(item.window for item in records if isinstance(item, MetricRecord) and item.window is not None)
 
 
-def paused_and_resumed(supervisor: Supervisor, name: str, steps: int, **options: Any) -> JobHandle:
-    at = random.randrange(3, steps - 12)
+def paused(supervisor: Supervisor, name: str, train: dict[str, Any], after: int) -> JobHandle:
+    """Train without us, from beginning to end; then with us, and pause at a random step."""
+    at = random.randrange(after, train["max_steps"] - 12)
     print(f"{name} is asked to pause in step {at}")
-    train = {"do": "train", "max_steps": steps, **options}
-    first = supervisor.launch(job(PROGRAM, job_id=name, baseline=True, at=[at, 1, "pause"], **train))
-    assert end(first, 240).reason is TaskReason.PAUSED
-    newest = list_whole(first.folder.checkpoints_dir)[-1]
-    assert at <= newest.step <= at + 9
-    assert not (first.folder.root / "final").exists(), "the script went on after the pause"
-    again = supervisor.launch(job(PROGRAM, job_id=name, attempt=2, baseline=False, **train))
-    assert end(again, 240).reason is TaskReason.FINISHED
-    assert left(again, "trained") == left(again, "bare")
-    tiles = windows(again)
-    assert [tiles[0][0], tiles[-1][1]] == [1, steps]
-    assert all(late[0] == early[1] + 1 for early, late in pairwise(tiles))
-    return again
+    handle = supervisor.launch(job(PROGRAM, job_id=name, do="train", baseline=True, at=[at, 1, "pause"], **train))
+    assert end(handle, 240).reason is TaskReason.PAUSED
+    assert at <= list_whole(handle.folder.checkpoints_dir)[-1].step <= at + 9
+    assert not (handle.folder.root / "final").exists(), "the script went on after the pause"
+    return handle
 
 
-def test_a_pause_of_two_ranks_is_exact_and_so_is_going_on_before_a_broken_checkpoint(supervisor: Supervisor) -> None:
-    saving = {"save_strategy": "steps", "save_steps": STEPS // 3}
-    handle = paused_and_resumed(supervisor, "ddp", STEPS, **saving)
-    damaged = handle.folder.checkpoints_dir / f"checkpoint-{STEPS // 3 * 3}" / "rng_state_1.pth"
-    data = bytearray(damaged.read_bytes())
+def resumed(supervisor: Supervisor, name: str, train: dict[str, Any]) -> JobHandle:
+    """Go on to the end, and come to the weights that there would have been without us."""
+    handle = supervisor.launch(job(PROGRAM, job_id=name, attempt=2, do="train", baseline=False, **train))
+    assert end(handle, 240).reason is TaskReason.FINISHED
+    assert left(handle, "trained") == left(handle, "bare")
+    return handle
+
+
+def test_going_on_before_a_broken_checkpoint_of_two_ranks_is_exact(supervisor: Supervisor) -> None:
+    third = STEPS // 3
+    train = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": third}
+    damaged = list_whole(paused(supervisor, "ddp", train, third + 1).folder.checkpoints_dir)[-1]
+    file = damaged.path / "rng_state_1.pth"
+    data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
-    damaged.write_bytes(data)
+    file.write_bytes(data)
     # Beside it one that is aborted: it needs the same imports.
     aborted = supervisor.launch(
         job(PROGRAM, job_id="aborted", do="train", baseline=False, at=[4, 1, "abort"], max_steps=10**6)
     )
-    again = supervisor.launch(
-        job(PROGRAM, job_id="ddp", attempt=3, do="train", baseline=False, max_steps=STEPS, **saving)
-    )
-    assert end(again, 240).reason is TaskReason.FINISHED
-    assert left(again, "trained") == left(again, "bare")
+    again = resumed(supervisor, "ddp", train)
     assert "rng_state_1.pth does not match its digest" in again.folder.log.read_text()
     journal = (again.folder.journal_dir / f"{again.job.launch}.jsonl").read_text().splitlines()
     events = [record for line in journal if isinstance(record := ANY_RECORD.validate_json(line), EventRecord)]
-    assert any(f"{damaged.parent.name} is set aside: rng_state_1.pth" in event.message for event in events)
-    (resumed,) = [event.data["step"] for event in events if event.name == "training.resumed"]
-    assert STEPS // 3 * 2 <= resumed < STEPS
+    assert any(f"{damaged.path.name} is set aside: rng_state_1.pth" in event.message for event in events)
+    (from_step,) = [event.data["step"] for event in events if event.name == "training.resumed"]
+    assert from_step in (third, third * 2)
+    assert from_step < damaged.step
     assert end(aborted, 240).reason is TaskReason.ABORTED
     assert not (aborted.folder.root / "final").exists()
     assert list_whole(aborted.folder.checkpoints_dir) == []
 
 
 def test_a_pause_of_two_ranks_that_share_the_model_is_exact(supervisor: Supervisor) -> None:
-    sharded = {"fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}
-    handle = paused_and_resumed(supervisor, "fsdp", min(STEPS, 20), **sharded)
+    steps = min(STEPS, 20)
+    train = {"max_steps": steps, "fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}
+    paused(supervisor, "fsdp", train, 3)
+    handle = resumed(supervisor, "fsdp", train)
+    tiles = windows(handle)
+    assert [tiles[0][0], tiles[-1][1]] == [1, steps]
+    assert all(late[0] == early[1] + 1 for early, late in pairwise(tiles))
     (checkpoint,) = list_whole(handle.folder.checkpoints_dir)
     files = {entry["path"] for entry in json.loads((checkpoint.path / "manifest.json").read_text())["files"]}
     assert {"rng_state_0.pth", "rng_state_1.pth"} <= files
