@@ -5,18 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-from tunefleet.agent import records
+from tunefleet.agent import records, reporting
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.reporter import Reporter
 from tunefleet.agent.running import JobRun
 from tunefleet.agent.site import Site
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
-from tunefleet.executors.base import JobExecutor
 from tunefleet.wire.training import JobState
 
 logger = logging.getLogger(__name__)
@@ -216,44 +214,10 @@ class JobBook:
             self._bump()
 
     def _report(self, job: AgentJob) -> None:
-        record = job.record
         reporter = self._reporters.get(job.job_id)
-        if reporter is not None and reporter.alive:
+        if (reporter is not None and reporter.alive) or self._stopping.is_set():
             return
-        done = record.state.final and record.told is record.state
-        if (
-            record.backend is None
-            or record.token is None
-            or record.muted is not None
-            or done
-            or self._stopping.is_set()
-        ):
-            return
-        client = self.site.backend(record.backend, record.token)
-        reporter = Reporter(job, client, load=self._load_of(job), before_end=self._deliverer(job))
-        self._reporters[job.job_id] = reporter
-        reporter.start()
-
-    def _load_of(self, job: AgentJob) -> Callable[[], float | None]:
-        def load() -> float | None:
-            gpus = job.handle.job.gpus if job.handle is not None else ()
-            return self.site.load(gpus[0]) if gpus else None
-
-        return load
-
-    def _deliverer(self, job: AgentJob) -> Callable[[], None] | None:
-        """Return what uploads the job's outputs, for a job that our own server gave; others take no files."""
-        executor = self.site.registry.find(job.record.kind)
-        if not job.record.delivers or not isinstance(executor, JobExecutor):
-            return None
-        record = job.record
-
-        def deliver() -> None:
-            outputs = [(output.name, output.kind, output.path) for output in executor.outputs(job.folder)]
-            client = self.site.backend(record.backend or "", record.token or "")
-            try:
-                client.deliver(job.job_id, outputs)
-            finally:
-                client.close()
-
-        return deliver
+        fresh = reporting.reporter_for(self.site, job)
+        if fresh is not None:
+            self._reporters[job.job_id] = fresh
+            fresh.start()

@@ -130,6 +130,21 @@ class AgentJob:
                 logger.warning("job(%s) %s", self.job_id, sentence)
                 self.note(warnings=(*self._record.warnings, sentence))
 
+    def say_warnings(self) -> None:
+        """Write the warnings into its log."""
+        lines = "".join(f"warning: {sentence}\n" for sentence in self._record.warnings)
+        if lines:
+            # One write in append mode: it does not fall into a line of the trainer's.
+            with self.folder.log.open("ab") as log:
+                log.write(lines.encode())
+
+    def link_final(self) -> None:
+        """Let `final` name what was trained, as the document's folder does."""
+        final = self.folder.root / "final"
+        for name in ("final_lora", "final_model"):
+            if (self.folder.root / name).is_dir() and not final.exists():
+                final.symlink_to(name)
+
     def checkpoints(self) -> dict[int, Path]:
         """Return the whole checkpoints on disk by step, in order."""
         found = self.folder.checkpoints_dir.glob("checkpoint-*/manifest.json")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import ipaddress
 import logging
 import signal
 import socket
@@ -22,6 +20,7 @@ from tunefleet.agent.app import create_app
 from tunefleet.agent.book import JobBook
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.identity import agent_id
+from tunefleet.agent.listening import bind, check
 from tunefleet.agent.orders import Orders
 from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.progress import ProgressLines
@@ -37,9 +36,7 @@ from tunefleet.settings import AgentSettings, inherited_environment
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG: Final = 512
 _RESTART_S: Final = 1.0
-_PORTS: Final = (8000, 8001)
 _JOB_DEFAULTS: Final = {"OMP_WAIT_POLICY": "PASSIVE"}
 """Threads that spin while they wait take the core from the one they wait for."""
 
@@ -115,19 +112,6 @@ def _poller(agent: Agent, verbs: Verbs, name: str) -> Poller | None:
     return Poller(agent, lambda: client_for(backend, key.get_secret_value(), name), orders, due)
 
 
-def check(settings: AgentSettings) -> None:
-    """Refuse settings that would let anybody in.
-
-    Raises:
-        MachineError: If it would listen beyond loopback without a key.
-    """
-    if settings.key is None and not _is_loopback(settings.host):
-        raise MachineError(
-            f"HOST={settings.host} lets others reach the agent, and AGENT_KEY is not set.",
-            hint="Set AGENT_KEY to a long random text, or leave HOST out.",
-        )
-
-
 def build(settings: AgentSettings) -> Agent:
     """Make an agent, and its folders."""
     for folder in (settings.models_dir, settings.datasets_dir, settings.checkpoints_dir, settings.logs_dir):
@@ -152,27 +136,6 @@ def build(settings: AgentSettings) -> Agent:
         sentry=gpus.sentry,
     )
     return Agent(settings, JobBook(site), gpus)
-
-
-def bind(settings: AgentSettings) -> socket.socket:
-    """Listen: on `PORT`, or without one on 8000, and on 8001 when that is taken.
-
-    Raises:
-        MachineError: If no port can be had.
-    """
-    wanted = _PORTS if settings.port is None else (settings.port,)
-    for port in wanted:
-        try:
-            bound = _listen(settings.host, port)
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or port == wanted[-1]:
-                raise MachineError(
-                    f"{settings.host}:{port} cannot be listened on: {error.strerror}.", hint="Set PORT to a free one."
-                ) from None
-            logger.warning("Port %d is taken and PORT is not set: the agent takes %d.", port, _PORTS[1])
-        else:
-            return bound
-    raise AssertionError("the last port either works or raises")
 
 
 class _Server(uvicorn.Server):
@@ -214,32 +177,6 @@ class _Server(uvicorn.Server):
         host, port = self._bound.getsockname()[:2]
         logger.info("Tunefleet agent %s at http://%s:%d", tunefleet.__version__, host, port)
         self.run(sockets=[self._bound])
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except socket.gaierror as error:
-        raise MachineError(f"HOST={host!r} has no address: {error.strerror}.") from None
-    bound = socket.socket(family, kind, protocol)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind(address)
-        bound.listen(_BACKLOG)
-    except OSError:
-        bound.close()
-        raise
-    bound.setblocking(False)
-    return bound
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _make(folder: Path) -> None:

@@ -122,7 +122,7 @@ class JobRun:
         job.phase = None
         # It is for this launch alone; when the machine restarts, the newest checkpoint counts.
         job.note(from_step=None)
-        self._say_warnings()
+        job.say_warnings()
         return handle
 
     def _gpus(self) -> tuple[str, ...]:
@@ -139,15 +139,20 @@ class JobRun:
 
     def _environment(self, work: Job) -> dict[str, str]:
         fraction = self._site.settings.gpu_memory_fraction
-        cap = {"TUNEFLEET_GPU_MEMORY_FRACTION": f"{fraction:g}"} if work.gpus else {}
-        return {**self._site.env, **cap, **work.env}
+        return {
+            **self._site.env,
+            **({"TUNEFLEET_GPU_MEMORY_FRACTION": f"{fraction:g}"} if work.gpus else {}),
+            **work.env,
+        }
 
     def _settled(self, handle: JobHandle, end: JobEnd) -> JobEnd | None:
         """Return how the job has ended; None if the agent ended this launch so that another one goes on."""
         verdict = self._guard.verdict(handle, end)
-        if verdict is None or (self._job.record.wish is not None and verdict == "again"):
-            return None if verdict is None and self._second_try(handle, end) else end
-        return None if verdict == "again" else end.model_copy(update={"outcome": "failed", "error": verdict})
+        if verdict is None:
+            return None if self._second_try(handle, end) else end
+        if verdict == "again":
+            return None if self._job.record.wish is None else end
+        return end.model_copy(update={"outcome": "failed", "error": verdict})
 
     def _second_try(self, handle: JobHandle, end: JobEnd) -> bool:
         """Tell whether the failed job is launched again, changed so that it may do better."""
@@ -166,9 +171,9 @@ class JobRun:
     def _watch(self, handle: JobHandle) -> JobEnd:
         while True:
             end = handle.poll()
-            if end is not None and not self._made_way(handle, end):
-                return end
             if end is not None:
+                if not self._made_way(handle, end):
+                    return end
                 # It waits until the GPU was quiet for a while.
                 handle = self._job.handle = self._launch()
             if self._stopping.is_set():
@@ -214,20 +219,13 @@ class JobRun:
         if job.record.wish == "cancel" and state is not JobState.COMPLETED:
             state = JobState.CANCELLED
         if state is JobState.COMPLETED:
-            self._link_final()
+            job.link_final()
         error = end.error if state is JobState.FAILED else None
         ended = time.time() if state.final else None
         job.note(state=state, wish=None, completed_at=ended, error=error, detail=end.detail)
         if job.handle is not None:
             job.handle.acknowledge()
         logger.info("job(%s) is %s%s", job.job_id, state, f": {error}" if error else ".")
-
-    def _link_final(self) -> None:
-        """Let `final` name what was trained, as the document's folder does."""
-        final = self._job.folder.root / "final"
-        for name in ("final_lora", "final_model"):
-            if (self._job.folder.root / name).is_dir() and not final.exists():
-                final.symlink_to(name)
 
     def _fail(self, error: str) -> None:
         handle = self._job.handle
@@ -240,15 +238,7 @@ class JobRun:
             logger.exception("The end of job(%s) cannot be noted.", self._job.job_id)
 
     def _rebooted(self) -> bool:
-        boot = self._job.record.boot
-        return boot is not None and boot != boot_name()
-
-    def _say_warnings(self) -> None:
-        lines = "".join(f"warning: {sentence}\n" for sentence in self._job.record.warnings)
-        if lines:
-            # One write in append mode: it does not fall into a line of the trainer's.
-            with self._job.folder.log.open("ab") as log:
-                log.write(lines.encode())
+        return self._job.record.boot not in (None, boot_name())
 
 
 def _offer(job: AgentJob) -> Offer:
