@@ -53,6 +53,16 @@ class Service:
             return user / "Library" / "LaunchAgents" / f"{LABEL}.plist"
         return user / ".config" / "systemd" / "user" / UNIT
 
+    def working_folder(self) -> Path:
+        """Return where the installed service works; `folder` if none is installed."""
+        if not self.definition.exists():
+            return self.folder
+        text = self.definition.read_bytes()
+        if self.platform == "darwin":
+            return Path(plistlib.loads(text)["WorkingDirectory"])
+        lines = dict(line.split("=", 1) for line in text.decode().splitlines() if "=" in line)
+        return Path(lines["WorkingDirectory"].replace("%%", "%"))
+
     def install(self, settings: Sequence[str] = ()) -> list[Path]:
         """Write settings, folder and definition; an existing setting stays unless it is given anew.
 

@@ -73,7 +73,7 @@ def logs(
     """Print the end of the agent's log."""
     service = _service(None)
     directory = load_agent().logs_dir.expanduser()
-    path = (directory if directory.is_absolute() else service.folder / directory) / "agent.log"
+    path = (directory if directory.is_absolute() else service.working_folder() / directory) / "agent.log"
     if not path.exists():
         raise NotFoundError(f"There is no {path}.", hint="Has the agent been started?")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:]:
