@@ -19,6 +19,7 @@ from tunefleet.errors import InputError
 from tunefleet.jobs import JobHandle
 from tunefleet.jobs.classify import read_status
 from tunefleet.wire.jobfolder import JobFolder, JobStatus
+from tunefleet.wire.link import Offer
 from tunefleet.wire.training import JobState
 
 logger = logging.getLogger(__name__)
@@ -129,6 +130,19 @@ class AgentJob:
             if sentence not in self._record.warnings:
                 logger.warning("job(%s) %s", self.job_id, sentence)
                 self.note(warnings=(*self._record.warnings, sentence))
+
+    def offer(self) -> Offer:
+        """Put it into the words in which an executor takes it."""
+        record = self._record
+        return Offer(
+            token=f"agent-{record.job_id}",
+            task_id=record.job_id,
+            workflow_id=record.job_id,
+            attempt=record.attempt,
+            kind=record.kind,
+            name=record.name,
+            spec=record.spec,
+        )
 
     def say_warnings(self) -> None:
         """Write the warnings into its log."""

@@ -23,7 +23,6 @@ from tunefleet.jobs.classify import JobEnd
 from tunefleet.jobs.makeway import MakingWay
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Job
-from tunefleet.wire.link import Offer
 from tunefleet.wire.training import JobState
 
 logger = logging.getLogger(__name__)
@@ -112,7 +111,7 @@ class JobRun:
         if reason is not None:
             raise MachineError(reason)
         launch = new_launch_id()
-        work = executor.job(_offer(job), launch=launch, inputs=record.inputs)
+        work = executor.job(job.offer(), launch=launch, inputs=record.inputs)
         work = work.model_copy(update={"gpus": self._gpus(), "from_step": record.from_step})
         work = work.model_copy(update={"env": self._environment(work)})
         self._heed_cancel()
@@ -239,17 +238,3 @@ class JobRun:
 
     def _rebooted(self) -> bool:
         return self._job.record.boot not in (None, boot_name())
-
-
-def _offer(job: AgentJob) -> Offer:
-    """Put a job into the words in which an executor takes it."""
-    record = job.record
-    return Offer(
-        token=f"agent-{record.job_id}",
-        task_id=record.job_id,
-        workflow_id=record.job_id,
-        attempt=record.attempt,
-        kind=record.kind,
-        name=record.name,
-        spec=record.spec,
-    )
