@@ -68,6 +68,7 @@ class CommandBoard:
         self._closed: str | None = None
         self._waiting: list[Command] = []
         self._known: dict[str, Command] = {}
+        self._earlier: set[str] = set()
         self._saving: list[str] = []
         self._listeners: list[Callable[[Command], None]] = []
         if self._file is not None:
@@ -87,8 +88,12 @@ class CommandBoard:
             check_changes(data or {})
         with self._lock:
             known = self._known.get(command_id) if command_id else None
-            if known is not None:
+            # A pause that is asked for again, though an earlier process has saved for it, did not hold: the process was
+            # killed, or launched again, before anybody had heard of its end.
+            unheard = known is not None and known.command == "pause" and known.command_id in self._earlier
+            if known is not None and not unheard:
                 return known
+            self._earlier.discard(command_id or "")
             if self._closed is not None:
                 raise ClosedError(self._closed)
             item = Command(command_id or f"cmd-{uuid.uuid4().hex[:12]}", command, dict(data or {}), at=time.time())
@@ -194,3 +199,5 @@ class CommandBoard:
             if unfinished:
                 item.state, item.message = "failed", "the process ended before it was done"
             self._known[item.command_id] = item
+            if item.state == "durable":
+                self._earlier.add(item.command_id)

@@ -146,7 +146,8 @@ class JobRun:
             # The worker was killed while it suspended the job.
             self.end(handle, grace_s=_SUSPEND_GRACE_S)
             return None
-        if end is not None and end.outcome != "completed":
+        # Who was asked to pause and has done so has paused, whatever the worker was about to do with it.
+        if end is not None and end.outcome not in {"completed", "paused"}:
             if not self.record.suspended and self._guard.interrupted(handle) is not None:
                 return handle  # `watch` knows what its end means
             untold = self.record.suspended or (self._guard.rebooted and end.reason in _UNTOLD)

@@ -47,6 +47,20 @@ def test_it_acts_once_even_across_a_restart(tmp_path: Path) -> None:
     assert not second.armed
 
 
+def test_a_pause_that_did_not_hold_acts_again(tmp_path: Path) -> None:
+    first = CommandBoard(tmp_path)
+    first.submit("pause", command_id="pause-1")
+    first.take()
+    first.applied("pause-1", 7, saving=True)
+    first.durable("pause-1", "checkpoint-7")
+    assert first.submit("pause", command_id="pause-1").state == "durable", "it is about to end"
+    # Killed then, and launched again.
+    second = CommandBoard(tmp_path)
+    assert second.submit("pause", command_id="pause-1").state == "pending"
+    second.submit("pause", command_id="pause-1")
+    assert [item.command_id for item in second.take()] == ["pause-1"]
+
+
 def test_what_a_killed_process_had_not_done_has_failed(tmp_path: Path) -> None:
     board = CommandBoard(tmp_path)
     board.submit("save_checkpoint", command_id="waiting")

@@ -393,6 +393,18 @@ def test_suspending_saves_ends_and_goes_on_in_the_same_attempt(world: World) -> 
     assert first.job.attempt == second.job.attempt == 1
 
 
+def test_a_job_that_has_paused_while_it_was_suspended_has_paused(world: World) -> None:
+    token = world.server.offer()
+    running = Running(world)
+    running.__enter__()
+    job = world.job()
+    running.stop(suspend=True)
+    job.ended = FakeEnd("paused", TaskReason.PAUSED)  # its pause was under way, and came first
+    with Running(world):
+        assert world.server.finished(token).outcome == "paused"
+    assert len(world.jobs.all) == 1
+
+
 def test_suspending_heeds_a_job_that_was_not_taken_up_yet(world: World) -> None:
     world.server.offer()
     with Running(world):
