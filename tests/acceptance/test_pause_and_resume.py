@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +15,6 @@ import pytest
 from tests.acceptance.story import Story, alive, check_series, submit, until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.jobfolder import JobFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -48,8 +45,8 @@ def test_a_paused_task_ends_with_the_weights_of_one_that_never_paused(fleet: Loc
         trainer = story.trainer()
         assert trainer is not None
         queued_at = client.tasks.get(story.task_id).queued_at
-        # The server dies between the wish and its fulfilment: nothing of it is lost. The trainer stands still until it is
-        # back, or it might be done before.
+        # The server dies between the wish and its fulfilment: nothing of it is lost. The trainer stands still until it
+        # is back, or it might be done before.
         os.kill(trainer.pid, signal.SIGSTOP)
         assert client.tasks.pause(story.task_id).desired == "pause"
         story.kill("server")
@@ -82,66 +79,27 @@ def test_a_paused_task_ends_with_the_weights_of_one_that_never_paused(fleet: Loc
         before = next(each.step for each in client.tasks.checkpoints(story.task_id) if each.resumable)
         again = client.tasks.resume(story.task_id, from_step=before)
         assert again.parent_task_id == story.task_id
-        assert client.tasks.wait(again.id, timeout_s=120).status == "completed"
         child = Story(fleet, again.id, STEPS)
-        assert [from_step for _, from_step in child.launches()] == [before]
+        until(lambda: child.step() > before, "it goes on")
+        _interrupt_twice_in_a_pause(client, child)
+        client.tasks.resume(child.task_id)
+        assert client.tasks.wait(child.task_id, timeout_s=120).status == "completed"
+        assert child.launches()[0][1] == before
         assert weights(child) == weights(straight)
 
 
-class Machine:
-    """A worker as a process of its own, that nobody starts again."""
-
-    def __init__(self, fleet: LocalFleet, name: str, results: Path) -> None:
-        self.results = results
-        key = (fleet.data / "keys" / "worker.key").read_text().strip()
-        environment = {**os.environ, **ENVIRONMENT, "TUNEFLEET_WORKER_KEY": key, "TUNEFLEET_WARM_START": "false"}
-        environment["TUNEFLEET_HOME"] = str(results / "home")
-        command = [sys.executable, "-m", "tunefleet.worker", "--server", fleet.url, "--id", name]
-        results.mkdir()
-        with (results / "worker.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "--results-dir", str(results)], env=environment, stdout=log, stderr=log
-            )
-
-    def end(self) -> None:
-        """Stop it and its job."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.wait(60)
-
-
-def test_another_machine_goes_on_when_worker_and_trainer_die(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    pytest.importorskip("trl")
-    environment = {**ENVIRONMENT, "TUNEFLEET_LOST_AFTER_S": "3"}
-    fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=0, environment=environment, save_client=False)
-    machines: list[Machine] = []
-    with fleet, Client(fleet.url, fleet.key, patience_s=30) as client:
-        try:
-            machines.append(Machine(fleet, "first", tmp_path / "first"))
-            story = submit(client, fleet, 300)
-            until(lambda: any(c.artifact for c in client.tasks.checkpoints(story.task_id)), "a checkpoint is uploaded")
-            machines.append(Machine(fleet, "second", tmp_path / "second"))
-            until(lambda: len(client.workers.list().items) == 2, "the second machine is there")
-            folder = JobFolder(tmp_path / "first" / story.task_id)
-            machines[0].process.kill()
-            machines[0].process.wait()
-            for pid in _processes(folder):
-                os.kill(pid, signal.SIGKILL)
-            moved = tmp_path / "second" / story.task_id / "journal"
-            until(lambda: [*moved.glob("*.jsonl")], "the second machine has begun", within_s=90)
-            until(lambda: client.tasks.get(story.task_id).worker_id == "second", "and says so")
-            client.tasks.stop(story.task_id)
-            done = client.tasks.wait(story.task_id, timeout_s=120)
-        finally:
-            for machine in machines:
-                machine.end()
-        assert (done.status, done.reason) == ("completed", "stopped_early")
-        assert [attempt.reason for attempt in done.attempt_list] == ["worker_lost", "stopped_early"]
-        first = min(moved.glob("*.jsonl")).read_text().splitlines()[0]
-        assert '"from_step":0' not in first.replace(" ", ""), "it did not begin anew"
-
-
-def _processes(folder: JobFolder) -> list[int]:
-    """The trainer and its keeper."""
-    process = json.loads(folder.process_json.read_bytes())
-    return [process["keeper_pid"], process["pid"]]
+def _interrupt_twice_in_a_pause(client: Client, story: Story) -> None:
+    """An impatient Ctrl-C at the worker, and another one: the task is paused all the same, and nothing is left over."""
+    trainer, worker = story.trainer(), story.fleet.pid("worker")
+    assert trainer is not None
+    assert worker is not None
+    client.tasks.pause(story.task_id)
+    until(lambda: client.tasks.commands(story.task_id)[0].state != "pending", "the pause is under way")
+    for _ in range(2):
+        os.kill(worker, signal.SIGINT)
+        time.sleep(0.05)
+    until(lambda: story.fleet.pid("worker") not in {worker, None}, "the next worker")
+    assert not alive(trainer.pid)
+    assert client.tasks.pause_and_wait(story.task_id, timeout_s=60).status == "paused"
+    saved = client.tasks.checkpoints(story.task_id)[-1]
+    assert saved.artifact == f"checkpoint-{saved.step}"
