@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.integration.attach.tiny import ROWS, digest, tiny_model
@@ -53,10 +53,29 @@ def main(folder: Path, *, resume: bool) -> None:
     note(folder, "ours", train(folder / "ours", Slow(), TrainerControlCallback(job_id="two"), resume=resume))
 
 
-def note(folder: Path, name: str, weights: str) -> None:
+def note(folder: Path, name: str, text: str) -> None:
     """Leave for the test what this rank has come to."""
-    (folder / f"{name}-{dist.get_rank()}").write_text(weights)
+    part = folder / f".{name}-{os.environ['RANK']}"
+    part.write_text(text)
+    part.rename(folder / f"{name}-{os.environ['RANK']}")
+
+
+def in_children(folder: Path, ports: list[str]) -> int | None:
+    """Return the number of the launch that this process is; in the parent None, when all are done.
+
+    Each is a process of its own, with a store of its own, forked when the libraries are imported: that takes longest.
+    """
+    for number, port in enumerate(ports):
+        while number and not (folder / "go").exists():
+            time.sleep(0.02)
+        if (pid := os.fork()) == 0:
+            os.environ.update(MASTER_PORT=port, TORCHELASTIC_USE_AGENT_STORE="False")
+            return number
+        note(folder, f"ended-{number}", str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+    return None
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), resume="resume" in sys.argv)
+    place = Path(sys.argv[1])
+    if (mine := in_children(place, sys.argv[2:])) is not None:
+        main(place, resume=mine > 0)

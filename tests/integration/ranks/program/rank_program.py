@@ -53,13 +53,17 @@ def loop(session: attach.JobSession, steps: int, seed: int, lost: int | None = N
     asker.start()
     acted = _walk(decider, steps, rng, 0.002)
     asker.join()
+    every: list[Any] = [None] * dist.get_world_size()
+    if lost is not None:
+        dist.all_gather_object(every, acted)
+        note(session, "acted", every)
+        dist.barrier()
     if rank == lost:
         os.kill(os.getpid(), signal.SIGKILL)
     fallback, slow = CommandBoard(None), random.Random(rank)
     collective = Collective(fallback, cpu_group())
     fallback.submit("save_checkpoint", command_id=f"fallback-{rank}")
     acted += _walk(collective, 30, slow, 0.001)
-    every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, acted)
     note(session, "acted", every)
     dist.destroy_process_group()
