@@ -27,6 +27,7 @@ Optimizer = Literal[
 ]
 Strategy = Literal["no", "steps", "epoch"]
 
+
 def _trackers(value: Any) -> Any:
     names = [value] if isinstance(value, str) else value
     return [name for name in names if name != "none"] if isinstance(names, list | tuple) else names
@@ -50,6 +51,8 @@ class TrainingSpec(Block):
     """Optimizer steps; ends the training whatever `num_train_epochs` says."""
     batch_size: PositiveInt = 2
     """Rows a device and forward pass."""
+    eval_batch_size: PositiveInt | None = None
+    """Rows a device and forward pass of an evaluation; by default `batch_size`, and at least 8."""
     gradient_accumulation_steps: PositiveInt = 1
     """Forward passes an optimizer step."""
     learning_rate: PositiveFloat = 5e-5

@@ -48,11 +48,11 @@ class SetData(Message):
         max_steps: Where the training ends; raising it counts from the next resume on, lowering it at once.
     """
 
-    learning_rate: float | None = Field(default=None, gt=0)
-    logging_steps: int | None = Field(default=None, ge=1)
-    save_steps: int | None = Field(default=None, ge=1)
-    eval_steps: int | None = Field(default=None, ge=1)
-    max_steps: int | None = Field(default=None, ge=1)
+    learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    logging_steps: int | None = Field(default=None, ge=1, le=2**53)
+    save_steps: int | None = Field(default=None, ge=1, le=2**53)
+    eval_steps: int | None = Field(default=None, ge=1, le=2**53)
+    max_steps: int | None = Field(default=None, ge=1, le=2**53)
 
 
 class ControlRequest(Message):

@@ -136,6 +136,13 @@ def test_noise_on_the_embeddings_changes_the_training(train: Any) -> None:
     assert plain.result["held_out"]["loss_before"] == noisy.result["held_out"]["loss_before"]
 
 
+def test_evaluations_have_a_batch_of_their_own(train: Any, trainers: list[Trainer]) -> None:
+    losses = [train({"training": {"eval_batch_size": size}}).result["held_out"]["loss_before"] for size in (None, 3)]
+    assert [trainer.args.per_device_eval_batch_size for trainer in trainers] == [8, 3]
+    # The held-out loss is a mean over tokens: how they are batched does not matter.
+    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+
+
 def test_bf16_on_a_cpu_when_asked_for(train: Any, trainers: list[Trainer]) -> None:
     plain = train()
     half = train({"training": {"bf16": True}})

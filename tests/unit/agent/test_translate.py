@@ -39,6 +39,7 @@ def test_the_agents_own_spelling() -> None:
             training={
                 "num_train_epochs": 2,
                 "per_device_train_batch_size": 6,
+                "per_device_eval_batch_size": 3,
                 "learning_rate": 1e-4,
                 "warmup_steps": 7,
                 "eval_steps": 20,
@@ -55,6 +56,7 @@ def test_the_agents_own_spelling() -> None:
     training = spec["training"]
     wanted = {"num_train_epochs": 2, "batch_size": 6, "learning_rate": 1e-4, "warmup_steps": 7, "max_seq_length": 99}
     assert training.items() >= wanted.items()
+    assert training["eval_batch_size"] == 3
     assert (training["eval_strategy"], training["eval_steps"]) == ("steps", 20)
     assert (training["save_steps"], training["logging_steps"]) == (11, 3)
 

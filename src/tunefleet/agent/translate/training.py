@@ -9,6 +9,7 @@ from tunefleet.agent.translate.reading import Reading
 
 _STRAIGHT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("max_steps", ("training.max_steps",)),
+    ("eval_batch_size", ("training.per_device_eval_batch_size", "training.eval_batch_size")),
     ("gradient_accumulation_steps", ("training.gradient_accumulation_steps",)),
     ("lr_scheduler_type", ("training.lr_scheduler_type", "training.lr_scheduler")),
     ("weight_decay", ("training.weight_decay",)),
@@ -37,7 +38,6 @@ _OF_OTHER_METHODS: Final = (
 _WITHOUT_EFFECT: Final = (
     "training.pretokenize", "training.group_by_length", "training.dataloader_pin_memory",
     "training.dataloader_prefetch_factor", "training.dataloader_persistent_workers", "training.dataloader_drop_last",
-    "training.per_device_eval_batch_size", "training.eval_batch_size",
 )  # fmt: skip
 
 

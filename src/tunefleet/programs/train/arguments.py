@@ -31,7 +31,7 @@ def training_arguments(
         kernels: What was chosen for it.
         output_dir: Where checkpoints go.
         run_name: Name of the run in trackers.
-        evaluation_batch: Rows of a batch in an evaluation; by default some, whatever the training's batch.
+        evaluation_batch: Rows of a batch in an evaluation, whatever the spec says.
 
     Raises:
         MachineError: If a tracker or optimizer needs a package that is not installed.
@@ -46,7 +46,9 @@ def training_arguments(
         num_train_epochs=training.num_train_epochs,
         max_steps=training.max_steps or -1,
         per_device_train_batch_size=training.batch_size,
-        per_device_eval_batch_size=evaluation_batch or max(training.batch_size, _SMALLEST_EVALUATION_BATCH),
+        per_device_eval_batch_size=evaluation_batch
+        or training.eval_batch_size
+        or max(training.batch_size, _SMALLEST_EVALUATION_BATCH),
         gradient_accumulation_steps=training.gradient_accumulation_steps,
         learning_rate=training.learning_rate,
         lr_scheduler_type=training.lr_scheduler_type,
