@@ -96,6 +96,7 @@ class Poller:
         reply = client.poll(_HOLD_S, want=want)
         self._orders.take(reply.commands)
         self._drop(reply.drop)
+        return not reply.drop
         if reply.job is not None and want > 0 and self._claim(client, reply.job):
             return 0.0
         if reply.wait_s is None:
@@ -153,19 +154,21 @@ class Poller:
             while not self._stopping.is_set():
                 self._due.clear()
                 try:
-                    self._beat(client, with_capabilities=not told)
-                    told = True
+                    told = self._beat(client, with_capabilities=not told)
                 except NotFoundError:
                     logger.info("The backend knows no heartbeats; jobs are claimed without a lease.")
                     return
                 except TunefleetError as error:
+                    # The backend may have forgotten this agent meanwhile, or have been told to.
+                    told = False
                     logger.debug("The heartbeat failed: %s", error)
                     self._stopping.wait(_AWAY_S[0])
                 except Exception:
                     logger.exception("The heartbeat failed; it is tried again.")
                 self._due.wait(self._beat_s)
 
-    def _beat(self, client: AgentClient, *, with_capabilities: bool) -> None:
+    def _beat(self, client: AgentClient, *, with_capabilities: bool) -> bool:
+        """Send one; tell whether the backend surely knows what this machine has: one that drops jobs may not."""
         agent = self._agent
         outcomes = self._orders.outcomes()
         held = [job.job_id for job in agent.book.jobs() if job.record.polled and not job.told_all]
@@ -181,3 +184,4 @@ class Poller:
         self._orders.stored(outcomes, reply.outcomes)
         self._orders.take(reply.commands)
         self._drop(reply.drop)
+        return not reply.drop

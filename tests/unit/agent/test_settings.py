@@ -17,7 +17,7 @@ from tunefleet.agent.translate import Defaults
 from tunefleet.errors import MachineError
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.settings import AgentSettings, load, load_agent
-from tunefleet.wire.training import PollReply
+from tunefleet.wire.training import Heartbeat, HeartbeatReply, PollReply
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +66,31 @@ def test_how_often_a_backend_is_polled(
     orders: Any = SimpleNamespace(take=lambda commands: None, run=None)
     poller = Poller(agent, lambda: client, orders, threading.Event())
     assert poller._poll_once(client) == pause_s
+
+
+@pytest.mark.parametrize(("lease_s", "pause_s"), [(60.0, 4.0), (6.0, 2.0)])
+def test_load_is_sent_as_often_as_it_says_and_within_the_lease(
+    monkeypatch: pytest.MonkeyPatch, lease_s: float, pause_s: float
+) -> None:
+    monkeypatch.setenv("HEARTBEAT_INTERVAL_SECONDS", "4")
+    monkeypatch.setattr("tunefleet.agent.poller.load", lambda agent: {"cpu_percent": 1.0})
+    sent: list[Heartbeat] = []
+    drop: tuple[str, ...] = ()
+
+    def heartbeat(beat: Heartbeat) -> HeartbeatReply:
+        sent.append(beat)
+        return HeartbeatReply(lease_s=lease_s, drop=drop)
+
+    client: Any = SimpleNamespace(heartbeat=heartbeat)
+    book = SimpleNamespace(free=lambda: 1, jobs=list, drop=lambda job_id: None)
+    agent: Any = SimpleNamespace(settings=load_agent(), book=book, stopping=threading.Event())
+    orders: Any = SimpleNamespace(take=list, run=None, outcomes=tuple, stored=lambda sent, stored: None)
+    poller = Poller(agent, lambda: client, orders, threading.Event())
+    assert poller._beat(client, with_capabilities=False) is True
+    assert (poller._beat_s, sent[0].load) == (pause_s, {"cpu_percent": 1.0})
+    # A backend that drops jobs may have forgotten the agent: it is told again what the machine has.
+    drop = ("job-1",)
+    assert poller._beat(client, with_capabilities=False) is False
 
 
 def test_the_agents_name_is_made_once(home: Path) -> None:
