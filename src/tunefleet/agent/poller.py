@@ -96,7 +96,6 @@ class Poller:
         reply = client.poll(_HOLD_S, want=want)
         self._orders.take(reply.commands)
         self._drop(reply.drop)
-        return not reply.drop
         if reply.job is not None and want > 0 and self._claim(client, reply.job):
             return 0.0
         if reply.wait_s is None:
