@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,3 +48,20 @@ def test_the_best_is_loaded_though_it_is_just_being_written_or_compressed(
     )
     assert ended.status.state == "completed"
     assert loaded == [True]
+
+
+def test_it_is_said_where_the_weights_of_the_best_are_gone(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Trainer._load_best_model
+
+    def load(self: Trainer) -> None:
+        for file in Path(str(self.state.best_model_checkpoint)).glob("*.safetensors"):
+            file.unlink()
+        real(self)
+
+    monkeypatch.setattr(Trainer, "_load_best_model", load)
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2}
+    ended = train({"training": {**options, "load_best_model_at_end": True}})
+    assert ended.status.state == "completed"
+    (said,) = [record for record in ended.records("event") if record["name"] == "training.best_missing"]
+    assert "checkpoint-2" in said["message"]
+    assert said["level"] == "error"

@@ -91,6 +91,7 @@ def _train(launch: Launch) -> None:
     resume = str(session.resume.path) if session.resume else None
     with clock.part("training"):
         trainer.train(resume_from_checkpoint=_unpacked(launch, trainer))
+    _complain_of_best(launch, trainer)
     with clock.part("evaluation_after"):
         after = _measure(launch, trainer, tokenizer, questions, trainer.state.global_step, "after")
     with clock.part("saving"):
@@ -102,6 +103,13 @@ def _train(launch: Launch) -> None:
     if session.leads:
         outputs.write_file(launch.folder.responses_json, json.dumps(report, indent=1).encode())
     kept.discard()
+
+
+def _complain_of_best(launch: Launch, trainer: Trainer) -> None:
+    if trainer.best_missing:
+        best = Path(str(trainer.state.best_model_checkpoint)).name
+        text = f"The best checkpoint, {best}, has lost its weights: what is delivered are the last ones."
+        launch.journal.event("training.best_missing", text, "error")
 
 
 def _unpacked(launch: Launch, trainer: Trainer) -> str | None:

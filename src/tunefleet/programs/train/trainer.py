@@ -29,6 +29,10 @@ from tunefleet.programs.train.compression import left_alone, opened
 from tunefleet.programs.train.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
 
 
+_WEIGHTS = ("model", "pytorch_model", "adapter_model")
+"""How the names of weight files and of folders with shards begin."""
+
+
 @contextmanager
 def random_state_kept() -> Iterator[None]:
     """Put every random generator back afterwards."""
@@ -45,6 +49,8 @@ def random_state_kept() -> Iterator[None]:
 class Trainer(SFTTrainer):
     """Trains on rows that are tokenised already."""
 
+    best_missing = False
+    """Whether the best checkpoint was to be delivered and its weights were gone."""
     _loss_sum = 0.0
     _loss_tokens = 0
     _stream: SampleStream | None = None
@@ -135,11 +141,12 @@ class Trainer(SFTTrainer):
         if self._writer is not None:
             self._writer.wait()  # the best may be the last, which is just being written
         best = Path(str(self.state.best_model_checkpoint))
-        # Files that are missing are no error to Transformers: it would go on with the last weights.
         with left_alone():
             self.accelerator.wait_for_everyone()
             folder = opened(best, best.parent.parent / "inputs")
             self.state.best_model_checkpoint = str(folder)
+            # Missing files are no error to Transformers: it goes on with the last weights, which somebody must say.
+            self.best_missing = not any(path.name.startswith(_WEIGHTS) for path in folder.iterdir())
             super()._load_best_model()
             self.accelerator.wait_for_everyone()
         self.state.best_model_checkpoint = str(best)
