@@ -15,6 +15,8 @@ CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 OURS = ("TUNEFLEET_", "ORCHESTRATOR_")
 EXACT = {"LOG_LEVEL", "RESULTS_DIR", "WORKER_ID", "WORKER_TAGS", "PUBLIC_BASE_URL"}
 KEPT = {"TUNEFLEET_CHAOS_ROUNDS", "TUNEFLEET_EXACT_ROUNDS", "TUNEFLEET_RANK_STEPS"}
+# Where a folder's tests are run by themselves, its conftest imports the libraries before pytest is configured.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,7 +31,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(folder.cleanup)
     os.environ["TUNEFLEET_HOME"] = str(Path(folder.name, "home"))
     os.environ["HF_HOME"] = str(Path(folder.name, "hf"))
-    os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Two threads of torch beside server and worker on two cores are slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
