@@ -60,9 +60,7 @@ def _train(launch: Launch) -> None:
     kernels = hardware.choose(
         machine, bf16=spec.training.bf16, fp16=spec.training.fp16, attention=spec.attention, liger=spec.training.liger
     )
-    if spec.training.packing and not kernels.varlen and spec.training.batch_size > 1:
-        text = "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
-        launch.journal.event("training.packing", text, "warning")
+    _tell_packing(launch, kernels)
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
         found = find(spec, launch.job.inputs, launch.workspace)
     with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
@@ -91,7 +89,6 @@ def _train(launch: Launch) -> None:
     resume = str(session.resume.path) if session.resume else None
     with clock.part("training"):
         trainer.train(resume_from_checkpoint=_unpacked(launch, trainer))
-    _complain_of_best(launch, trainer)
     with clock.part("evaluation_after"):
         after = _measure(launch, trainer, tokenizer, questions, trainer.state.global_step, "after")
     with clock.part("saving"):
@@ -105,11 +102,11 @@ def _train(launch: Launch) -> None:
     kept.discard()
 
 
-def _complain_of_best(launch: Launch, trainer: Trainer) -> None:
-    if trainer.best_missing:
-        best = Path(str(trainer.state.best_model_checkpoint)).name
-        text = f"The best checkpoint, {best}, has lost its weights: what is delivered are the last ones."
-        launch.journal.event("training.best_missing", text, "error")
+def _tell_packing(launch: Launch, kernels: hardware.Kernels) -> None:
+    training = launch.spec.training
+    if training.packing and not kernels.varlen and training.batch_size > 1:
+        text = "Packing without FlashAttention pays for all pairs of tokens in a batch: batch_size 1 is faster."
+        launch.journal.event("training.packing", text, "warning")
 
 
 def _unpacked(launch: Launch, trainer: Trainer) -> str | None:
@@ -163,6 +160,10 @@ def _deliver(launch: Launch, trainer: Trainer, tokenizer: PreTrainedTokenizerBas
     keys: dict[str, Any] = {f"{name}_path": None, f"{name}_archive": None, f"{name}_archive_path": None}
     if not launch.spec.training.save_model:
         return keys
+    if trainer.best_missing:
+        best = Path(str(trainer.state.best_model_checkpoint)).name
+        text = f"The best checkpoint, {best}, has lost its weights: what is delivered are the last ones."
+        launch.journal.event("training.best_missing", text, "error")
     # Of a model that is shared out every rank brings its part; one of them writes.
     weights = trainer.whole_weights() if launch.spec.training.distributed == "fsdp" else None
     if not launch.session.leads:

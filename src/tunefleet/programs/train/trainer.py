@@ -28,7 +28,6 @@ from tunefleet.programs.train.background import BackgroundWriter, copied, weight
 from tunefleet.programs.train.compression import left_alone, opened
 from tunefleet.programs.train.streaming import PLACE, PLACE_FILE, Place, SampleStream, StreamShare, loader
 
-
 _WEIGHTS = ("model", "pytorch_model", "adapter_model")
 """How the names of weight files and of folders with shards begin."""
 
