@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +13,25 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.journal import JournalState, point_of
 from tunefleet.agent.logtext import Stamper
 from tunefleet.client.backend import JobClient
-from tunefleet.errors import AuthError, TunefleetError, UnreachableError
+from tunefleet.errors import AuthError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.wire.training import TrainingMetrics
 
 logger = logging.getLogger(__name__)
 
 _LINES: Final = 100
+_POINTS: Final = 1000
+
+
+_Numbered = tuple[int, TrainingMetrics]
+
+
+class _Stuck(Exception):
+    """What came before this record is reported; this one cannot be now."""
+
+    def __init__(self, seq: int, error: UnreachableError) -> None:
+        super().__init__(str(error))
+        self.seq = seq
+        self.error = error
 
 
 class BackendSink:
@@ -38,18 +53,27 @@ class BackendSink:
         self._rest = b""
         self._stamper = Stamper(job.record.started_at or job.record.order)
         self.refused: AuthError | None = None
+        self._batches = True
 
     def journal(self, launch: str, from_seq: int, lines: list[str]) -> int:
         """Report the points and predictions among records; returns the number of the next record."""
-        for seq, line in enumerate(lines, from_seq):
-            try:
-                self._record(orjson.loads(line))
-            except orjson.JSONDecodeError:
-                logger.warning("job(%s): record %d of %s cannot be read.", self._job.job_id, seq, launch)
-            except UnreachableError:
-                if seq == from_seq:
-                    raise
-                return seq
+        points: list[_Numbered] = []
+        try:
+            for seq, line in enumerate(lines, from_seq):
+                record = self._parsed(line, launch, seq)
+                point = self._point(record)
+                if point is not None:
+                    points.append((seq, point))
+                if len(points) >= (_POINTS if self._batches else 1) or record.get("type") == "prediction":
+                    self._report(points)
+                    points = []
+                if record.get("type") == "prediction":
+                    self._predict(seq, record)
+            self._report(points)
+        except _Stuck as stuck:
+            if stuck.seq == from_seq:
+                raise stuck.error from stuck
+            return stuck.seq
         return from_seq + len(lines)
 
     def log(self, offset: int, data: bytes) -> int:
@@ -75,19 +99,44 @@ class BackendSink:
             rest, self._rest = self._rest, b""
             self._post([rest])
 
-    def _record(self, record: dict[str, Any]) -> None:
-        if self._job.record.muted is not None:
-            return
-        if record.get("type") == "prediction":
-            self._guard("predictions", lambda: self._client.predictions(self._job.job_id, [self._prediction(record)]))
-            return
+    def _parsed(self, line: str, launch: str, seq: int) -> dict[str, Any]:
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            logger.warning("job(%s): record %d of %s cannot be read.", self._job.job_id, seq, launch)
+            return {}
+        return record if isinstance(record, dict) else {}
+
+    def _point(self, record: dict[str, Any]) -> TrainingMetrics | None:
         self._state.points.clear()
         self._state.take(record)
-        point = None
-        if record.get("type") == "metric" and record.get("series", "train") == "train":
-            point = point_of(record, self._state.progress, self._load())
-        if point is not None:
-            self._guard("metrics", lambda: self._client.metrics(self._job.job_id, point))
+        if record.get("type") != "metric" or record.get("series", "train") != "train":
+            return None
+        return point_of(record, self._state.progress, self._load())
+
+    def _report(self, points: list[_Numbered]) -> None:
+        """Report points, at once where the backend takes them so: after an outage there are thousands."""
+        if self._job.record.muted is not None or (len(points) > 1 and self._report_at_once(points)):
+            return
+        for seq, point in points:
+            self._guard("metrics", partial(self._client.metrics, self._job.job_id, point), seq)
+
+    def _report_at_once(self, points: list[_Numbered]) -> bool:
+        try:
+            self._client.metrics_batch(self._job.job_id, [point for _, point in points])
+        except (UnreachableError, AuthError) as error:
+            raise _Stuck(points[0][0], self._kept(error)) from error
+        except TunefleetError as error:
+            # It knows no batches, or one of these points is not to its liking: each is reported alone.
+            self._batches = not isinstance(error, NotFoundError)
+            logger.debug("job(%s): %d points are reported one by one: %s", self._job.job_id, len(points), error)
+            return False
+        return True
+
+    def _predict(self, seq: int, record: dict[str, Any]) -> None:
+        if self._job.record.muted is None:
+            one = [self._prediction(record)]
+            self._guard("predictions", lambda: self._client.predictions(self._job.job_id, one), seq)
 
     def _prediction(self, record: dict[str, Any]) -> dict[str, Any]:
         known = {
@@ -104,19 +153,25 @@ class BackendSink:
 
     def _post(self, lines: list[bytes]) -> None:
         text = [self._stamper.line(line) for line in lines]
-        self._guard("logs", lambda: self._client.logs(self._job.job_id, text, self._line))
+        try:
+            self._guard("logs", lambda: self._client.logs(self._job.job_id, text, self._line), 0)
+        except _Stuck as stuck:
+            raise stuck.error from stuck
         self._line += len(lines)
 
-    def _guard(self, what: str, call: Any) -> None:
+    def _guard(self, what: str, call: Any, seq: int) -> None:
         try:
             call()
-        except UnreachableError:
-            raise
-        except AuthError as error:
-            self.refused = error
-            raise UnreachableError(str(error)) from error
+        except (UnreachableError, AuthError) as error:
+            raise _Stuck(seq, self._kept(error)) from error
         except TunefleetError as error:
             skip(self._job, what, error)
+
+    def _kept(self, error: UnreachableError | AuthError) -> UnreachableError:
+        if isinstance(error, UnreachableError):
+            return error
+        self.refused = error
+        return UnreachableError(str(error))
 
     def _stand_at(self, offset: int) -> None:
         """Find out which line an offset is in, and what of that line was taken before; after a restart only."""

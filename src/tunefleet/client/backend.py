@@ -66,6 +66,11 @@ class JobClient:
         """
         self._send("PUT", f"/api/training/local/{job_id}/metrics", point.model_dump(mode="json", exclude_none=True))
 
+    def metrics_batch(self, job_id: str, points: Sequence[TrainingMetrics]) -> None:
+        """Report points at once; raises as `metrics` does, and `NotFoundError` where a backend takes no batches."""
+        rows = [point.model_dump(mode="json", exclude_none=True) for point in points]
+        self._send("POST", "/api/training/local/metrics", {"job_id": job_id, "metrics": rows})
+
     def status(self, job_id: str, patch: StatusPatch) -> None:
         """Report how the job stands; raises as `metrics` does."""
         self._send("PATCH", f"/api/training/local/{job_id}/status", patch.model_dump(mode="json", exclude_none=True))

@@ -42,14 +42,21 @@ class Call:
     status: int = 200
 
 
+BATCH = "/api/training/local/metrics"
+
+
 @dataclass
 class StubBackend:
-    """A stand-in for somebody's backend; `answer` says what a call gets. It can be taken down and up again."""
+    """A stand-in for somebody's backend; `answer` says what a call gets. It can be taken down and up again.
+
+    It knows the document's calls only, unless it takes points in batches.
+    """
 
     port: int = 0
     calls: list[Call] = field(default_factory=list)
     answer: Callable[[Call], tuple[int, Json]] = lambda _: (200, {"success": True})
     server: http.server.ThreadingHTTPServer | None = None
+    batches: bool = False
 
     @property
     def url(self) -> str:
@@ -72,7 +79,8 @@ class StubBackend:
                     self.close_connection = True
                     return
                 call = Call(self.command, self.path, {k.lower(): v for k, v in self.headers.items()}, body)
-                call.status, reply = stub.answer(call)
+                unknown = call.path == BATCH and not stub.batches
+                call.status, reply = (404, {"error": "no such route"}) if unknown else stub.answer(call)
                 stub.calls.append(call)
                 data = json.dumps(reply).encode()
                 self.send_response(call.status)
@@ -100,7 +108,13 @@ class StubBackend:
     def taken(self, job_id: str, what: str) -> list[Json]:
         """The bodies of one kind that were taken for a job, in order."""
         path = f"/api/training/local/{job_id}/{what}"
-        return [call.body for call in list(self.calls) if call.path == path and call.status == 200]
+        found: list[Json] = []
+        for call in [call for call in list(self.calls) if call.status == 200]:
+            if call.path == path:
+                found.append(call.body)
+            elif what == "metrics" and call.path == BATCH and call.body["job_id"] == job_id:
+                found += call.body["metrics"]
+        return found
 
     def statuses(self, job_id: str) -> list[str]:
         return [body["status"] for body in self.taken(job_id, "status")]

@@ -80,9 +80,11 @@ def written(tmp_path: Path, stub: StubBackend) -> Iterator[Written]:
         reporter.join(5)
 
 
+@pytest.mark.parametrize("batches", [False, True])
 def test_nothing_is_lost_or_doubled_while_the_backend_is_away_and_the_agent_is_restarted(
-    written: Written, stub: StubBackend
+    written: Written, stub: StubBackend, batches: bool
 ) -> None:
+    stub.batches = batches
     written.steps(1, 3)
     written.say("one\ntwo\nhalf a")
     first = written.report()
@@ -99,6 +101,8 @@ def test_nothing_is_lost_or_doubled_while_the_backend_is_away_and_the_agent_is_r
     stub.up()
     until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
     assert [point["step"] for point in stub.taken("job-1", "metrics")] == list(range(1, 131))
+    calls = sum(call.path.endswith("metrics") and call.status == 200 for call in stub.calls)
+    assert (calls < 20) if batches else (calls == 130), "what has waited is told at once where that is possible"
     log = [line[22:] for line in stub.log("job-1")]
     assert log == ["one", "two", "half a line", *(f"line {n}" for n in range(250)), "no end"]
     logs = stub.taken("job-1", "logs")
