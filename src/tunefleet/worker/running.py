@@ -105,13 +105,13 @@ class JobRun:
                 self._guard.look(handle)
                 self._mailbox.pause(_POLL_S)
                 continue
-            self._steering.last_look(handle)
             verdict = end if self.cancelled or self._timed_out else self._guard.verdict(handle, end)
-            if verdict is not None and not self._second_try(handle, verdict):
-                return verdict
-            again = self._launch_again(handle, end)
+            final = verdict is not None and not self._second_try(handle, verdict)
+            again = None if final else self._launch_again(handle, end)
             if again is None:
-                return end
+                self._steering.last_look(handle)
+                return verdict if final and verdict is not None else end
+            self._steering.launched_again()
             self.handle = handle = again
 
     @property

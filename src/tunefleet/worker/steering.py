@@ -48,6 +48,8 @@ class Steering:
         self._wishes: dict[str, int] = {}
         self._next_look = 0.0
         self._deaf_since: float | None = None
+        if record().suspended:
+            self.launched_again()
 
     def obey(self, handle: Handle) -> None:
         """Do what is asked for by now, as far as the job lets it."""
@@ -61,6 +63,13 @@ class Steering:
         for command in list(self._waiting.values()):
             self._send(handle, command)
         self._look(handle)
+
+    def launched_again(self) -> None:
+        """The job is another process now: a pause that the one before did not come to is asked for again."""
+        pauses = [command for command in self._followed.values() if command.command == ControlCommand.PAUSE]
+        for command in pauses:
+            del self._followed[command.command_id]
+            self._wishes.pop(command.command_id, None)
 
     def last_look(self, handle: Handle) -> None:
         """The job has ended: report what became of its commands; the server fails those that nothing became of."""

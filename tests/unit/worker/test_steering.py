@@ -84,6 +84,30 @@ def test_a_pause_is_asked_for_until_the_job_takes_it_and_then_followed(world: Wo
     assert (world.server.reached[-1].token, world.server.reached[-1].generation) == (token, 1)
 
 
+def test_a_pause_that_an_interrupted_worker_ended_is_asked_of_the_next_launch(world: World) -> None:
+    token = world.server.offer()
+    command_id = pause_id("task-1", 1, 1)
+    running = Running(world)
+    running.__enter__()
+    job = steered(world)
+    job.loading = False
+    world.server.want(token, "pause")
+    world.server.wait_for(lambda: "acknowledged" in states(world, command_id))
+    # The trainer is ended by the worker before it comes to the pause, and says so.
+    running.stop(suspend=True)
+    job.become(command_id, "failed", message="the training was aborted")
+    with Running(world):
+        world.server.want(token, "pause")
+        world.server.wait_for(lambda: len(world.jobs.all) == 2)
+        again = steered(world)
+        again.loading = False
+        world.server.wait_for(lambda: again.commands == ["pause"])
+        again.become(command_id, "durable", step=9, checkpoint="checkpoint-9")
+        again.end(FakeEnd("paused", TaskReason.PAUSED))
+        assert world.server.finished(token).outcome == "paused"
+    assert "failed" not in states(world, command_id)
+
+
 def test_a_command_that_a_restart_found_under_way_is_followed_on_and_not_sent_again(world: World) -> None:
     token = world.server.offer()
     with Running(world):
