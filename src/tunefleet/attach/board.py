@@ -88,8 +88,8 @@ class CommandBoard:
             check_changes(data or {})
         with self._lock:
             known = self._known.get(command_id) if command_id else None
-            # A pause that is asked for again, though an earlier process has saved for it, did not hold: the process was
-            # killed, or launched again, before anybody had heard of its end.
+            # A pause that is asked for again, though an earlier process has seen its end, did not hold: that process was
+            # killed, or launched again, before anybody had heard of it.
             unheard = known is not None and known.command == "pause" and known.command_id in self._earlier
             if known is not None and not unheard:
                 return known
@@ -199,5 +199,5 @@ class CommandBoard:
             if unfinished:
                 item.state, item.message = "failed", "the process ended before it was done"
             self._known[item.command_id] = item
-            if item.state == "durable":
+            if item.state in ("durable", "failed"):
                 self._earlier.add(item.command_id)

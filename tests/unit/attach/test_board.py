@@ -47,13 +47,17 @@ def test_it_acts_once_even_across_a_restart(tmp_path: Path) -> None:
     assert not second.armed
 
 
-def test_a_pause_that_did_not_hold_acts_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("came", [True, False])
+def test_a_pause_that_did_not_hold_acts_again(tmp_path: Path, came: bool) -> None:
     first = CommandBoard(tmp_path)
     first.submit("pause", command_id="pause-1")
-    first.take()
-    first.applied("pause-1", 7, saving=True)
-    first.durable("pause-1", "checkpoint-7")
-    assert first.submit("pause", command_id="pause-1").state == "durable", "it is about to end"
+    if came:
+        first.take()
+        first.applied("pause-1", 7, saving=True)
+        first.durable("pause-1", "checkpoint-7")
+        assert first.submit("pause", command_id="pause-1").state == "durable", "it is about to end"
+    else:
+        first.close("the training was aborted")
     # Killed then, and launched again.
     second = CommandBoard(tmp_path)
     assert second.submit("pause", command_id="pause-1").state == "pending"
