@@ -171,6 +171,8 @@ def test_a_sparse_bomb(tmp_path: Path) -> None:
         b"BZh9" + b"x" * 100,
         b"\xfd7zXZ\x00" + b"x" * 100,
     ],
+    # gzip writes the time into its header: names made of the bytes would differ between two processes.
+    ids=["empty", "text", "gzip of text", "cut tar.gz", "cut tar", "cut zip", "bzip2", "xz"],
 )
 def test_broken_archives(tmp_path: Path, data: bytes) -> None:
     refused(tmp_path, data, ArtifactError, "not a whole archive|no files")
