@@ -88,8 +88,8 @@ class CommandBoard:
             check_changes(data or {})
         with self._lock:
             known = self._known.get(command_id) if command_id else None
-            # A pause that is asked for again, though an earlier process has seen its end, did not hold: that process was
-            # killed, or launched again, before anybody had heard of it.
+            # A pause that is asked for again, though an earlier process has seen its end, did not hold: that process
+            # was killed, or launched again, before anybody had heard of it.
             unheard = known is not None and known.command == "pause" and known.command_id in self._earlier
             if known is not None and not unheard:
                 return known

@@ -53,7 +53,7 @@ def paused(supervisor: Supervisor, name: str, train: dict[str, Any], after: int)
     print(f"{name} is asked to pause in step {at}")
     handle = supervisor.launch(job(PROGRAM, job_id=name, do="train", baseline=True, at=[at, 1, "pause"], **train))
     assert end(handle, 240).reason is TaskReason.PAUSED
-    # Rank 0 hears of what another rank was asked for a quarter of a second later; how late it acts then is held elsewhere.
+    # Rank 0 hears a quarter of a second later of what another rank was asked; how late it acts then is held elsewhere.
     assert at <= list_whole(handle.folder.checkpoints_dir)[-1].step
     assert not (handle.folder.root / "final").exists(), "the script went on after the pause"
     return handle
