@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.errors import MachineError, TunefleetError
@@ -11,7 +12,8 @@ from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import second_try
 from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import Reached
+from tunefleet.wire.control import ControlCommand
+from tunefleet.wire.link import FinishOutcome, Reached
 from tunefleet.worker.ending import Ending
 from tunefleet.worker.guard import Guard
 from tunefleet.worker.mailbox import Cancelled, Mailbox
@@ -32,6 +34,18 @@ _BUSY_PAUSE_S: Final = 5.0
 
 _UNTOLD: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 """Ends that say nothing of the task if the machine was rebooted meanwhile."""
+_SETTLED: Final = frozenset({"completed", "paused"})
+"""Ends that the job came to by itself, or as it was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class PausedEnd:
+    """The end of a job that is paused where its newest checkpoint is."""
+
+    outcome: FinishOutcome = "paused"
+    reason: TaskReason = TaskReason.PAUSED
+    error: str | None = None
+    detail: str | None = None
 
 
 class JobRun:
@@ -105,6 +119,8 @@ class JobRun:
                 self._guard.look(handle)
                 self._mailbox.pause(_POLL_S)
                 continue
+            if self._cut_off_pausing and end.outcome not in _SETTLED:
+                return PausedEnd()
             verdict = end if self.cancelled or self._timed_out else self._guard.verdict(handle, end)
             final = verdict is not None and not self._second_try(handle, verdict)
             again = None if final else self._launch_again(handle, end)
@@ -145,14 +161,20 @@ class JobRun:
         if end is None and self.record.suspended:
             # The worker was killed while it suspended the job.
             self.end(handle, grace_s=_SUSPEND_GRACE_S)
-            return None
+            end = handle.poll()
         # Who was asked to pause and has done so has paused, whatever the worker was about to do with it.
-        if end is not None and end.outcome not in {"completed", "paused"}:
+        if end is not None and end.outcome not in _SETTLED and not self._cut_off_pausing:
             if not self.record.suspended and self._guard.interrupted(handle) is not None:
                 return handle  # `watch` knows what its end means
             untold = self.record.suspended or (self._guard.rebooted and end.reason in _UNTOLD)
             return None if untold else handle
         return handle
+
+    @property
+    def _cut_off_pausing(self) -> bool:
+        """Whether the worker ended the job in the middle of a pause: a launch would only train for the next pause."""
+        pausing = any(command.command == ControlCommand.PAUSE for command in self.record.commands)
+        return self.record.suspended and pausing
 
     def _second_try(self, handle: Handle, end: End) -> bool:
         """Tell whether the failed job is launched again within the attempt, changed so that it may do better."""

@@ -166,16 +166,3 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
         writer.close()
         writer.sync()
     assert len(records(writer)) == 1
-
-
-def test_a_metric_costs_the_training_thread_next_to_nothing(tmp_path: Path) -> None:
-    values = {"loss": 1.25, "grad_norm": 0.5, "learning_rate": 1e-4, "epoch": 0.1}
-    with opened(tmp_path) as writer:
-        best = math.inf
-        for _ in range(20):
-            began = time.perf_counter()
-            for step in range(200):
-                writer.metric(step, values, epoch=0.1, window=(step, step))
-            best = min(best, (time.perf_counter() - began) / 200)
-            writer.sync()
-    assert best < 10e-6
