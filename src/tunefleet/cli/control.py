@@ -14,18 +14,14 @@ from tunefleet.cli.control_jobs import JobId, Remote, Token, curl_line, endpoint
 from tunefleet.cli.control_watch import watch
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
-from tunefleet.cli.options import confirm
+from tunefleet.cli.options import Timeout, confirm, parse_pairs
 from tunefleet.errors import ConflictError, InputError, UnreachableError
 from tunefleet.jobs.control import JobSteering, is_settled, list_jobs, wait_for
-from tunefleet.spec import parse_value
 from tunefleet.wire.control import CommandState, ControlCommand
 
 app = typer.Typer(help="See and steer the trainings of this machine.", no_args_is_help=True)
 
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only hand the command over; do not wait for its outcome.")]
-Timeout = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after so long.")
-]
 Force = Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Do not ask.")]
 COMMANDS = {
     "save": ControlCommand.SAVE_CHECKPOINT,
@@ -188,17 +184,7 @@ def set_(
     remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False,
 ) -> None:  # fmt: skip
     """Change a running training; what is changed survives a resume."""
-    _command("set", job, remote, token, (no_wait, timeout, as_json), _pairs(pairs))
-
-
-def _pairs(pairs: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name.strip() or not text.strip():
-            raise InputError(f"{pair} cannot be read.", hint="Write it like learning_rate=1e-5.")
-        found[name.strip()] = parse_value(text.strip())
-    return found
+    _command("set", job, remote, token, (no_wait, timeout, as_json), parse_pairs(pairs))
 
 
 @examples("tunefleet control curl my-run", "tunefleet control curl my-run save", "tunefleet control curl my-run pause")
@@ -217,7 +203,7 @@ def curl(
     if steering is not None and (steering.found is None or steering.found.endpoint is None or not steering.live):
         raise ConflictError(f"Job {job} has ended; nobody would answer.")
     command = COMMANDS[verb].value if verb != "status" else None
-    line = curl_line(steering, job, remote_host(remote, None) if remote else None, command, _pairs(pairs or []))
+    line = curl_line(steering, job, remote_host(remote, None) if remote else None, command, parse_pairs(pairs or []))
     if as_json:
         print_json({"curl": line})
     else:

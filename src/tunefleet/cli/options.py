@@ -58,6 +58,9 @@ Artifact = Annotated[
     typer.Argument(metavar="ARTIFACT", help="Its name, id or digest.", autocompletion=complete_artifact),
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Timeout = Annotated[
+    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after so long.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -79,6 +82,21 @@ def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
         if not equals or not dotted:
             raise InputError(f"--set {pair} cannot be read.", hint="Write it like --set training.learning_rate=1e-4.")
         found[dotted] = parse_value(text.strip())
+    return found
+
+
+def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    """Read `learning_rate=1e-5` pairs that change a running training; a value is what YAML makes of it.
+
+    Raises:
+        InputError: If a pair has no `=`, no name or no value.
+    """
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name.strip() or not text.strip():
+            raise InputError(f"{pair} cannot be read.", hint="Write it like learning_rate=1e-5.")
+        found[name.strip()] = parse_value(text.strip())
     return found
 
 

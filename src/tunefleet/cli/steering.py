@@ -12,19 +12,15 @@ from tunefleet.cli import words
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
-from tunefleet.cli.options import TaskId, TaskIds
+from tunefleet.cli.options import TaskId, TaskIds, Timeout, parse_pairs
 from tunefleet.cli.session import connect
 from tunefleet.client import Client
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.spec import parse_value
 from tunefleet.wire.api import CommandView
 
 T = TypeVar("T")
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only ask for it; do not wait for the outcome.")]
-Timeout = Annotated[
-    float | None, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after so long.")
-]
 
 
 @examples("tunefleet pause task-3f9a", "tunefleet pause task-3f9a --no-wait")
@@ -129,7 +125,7 @@ def set_(
     as_json: Json = False,
 ) -> None:
     """Change a running task; what is changed survives a resume."""
-    _command(task, "set", _pairs(pairs), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
+    _command(task, "set", parse_pairs(pairs), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 @examples("tunefleet checkpoints task-3f9a", "tunefleet checkpoints task-3f9a --json | jq '.[].step'")
@@ -195,13 +191,3 @@ def _in_time(wait: Callable[..., T], *arguments: str, timeout_s: float | None) -
     except TimeoutError as error:
         say(str(error), style="warn")
         raise typer.Exit(ExitCode.TIMED_OUT) from None
-
-
-def _pairs(pairs: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name.strip() or not text.strip():
-            raise InputError(f"{pair} cannot be read.", hint="Write it like learning_rate=1e-5.")
-        found[name.strip()] = parse_value(text.strip())
-    return found
