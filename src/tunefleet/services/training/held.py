@@ -49,6 +49,17 @@ def of_attempt(connection: Connection, who: AttemptActor) -> Held:
     return Held(attempt, task)
 
 
+def of_reporter(connection: Connection, who: AttemptActor, now: float) -> Held:
+    """Read and lock what a token speaks for, and note that it runs: only a job that runs has something to report.
+
+    Raises:
+        ConflictError: If the attempt became void.
+    """
+    held = of_attempt(connection, who)
+    start(connection, held, now)
+    return held
+
+
 def start(connection: Connection, held: Held, now: float) -> None:
     """Note that a registered job runs, unless that is known."""
     if held.attempt.state != "offered":

@@ -34,8 +34,7 @@ async def report(core: Core, who: AttemptActor, body: LogLines) -> LogsStored:
 
 
 def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: float) -> LogsStored:
-    held = holding.of_attempt(connection, who)
-    holding.start(connection, held, now)
+    holding.of_reporter(connection, who, now)
     count = training.lines(connection, who.attempt_id)
     offset = count if body.offset is None else body.offset
     if offset > count:

@@ -36,8 +36,7 @@ async def report(core: Core, who: AttemptActor, reported: Sequence[ReportedPoint
 
 
 def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[ReportedPoint], now: float) -> None:
-    held = holding.of_attempt(connection, who)
-    holding.start(connection, held, now)
+    held = holding.of_reporter(connection, who, now)
     launch = holding.launch_of(connection, held, now)
     new = _new(connection, launch, reported)
     rows = [

@@ -38,8 +38,7 @@ async def report(core: Core, who: AttemptActor, reported: Sequence[PredictionIte
 
 
 def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[PredictionItem], now: float) -> None:
-    held = holding.of_attempt(connection, who)
-    holding.start(connection, held, now)
+    held = holding.of_reporter(connection, who, now)
     launch = holding.launch_of(connection, held, now)
     known = {
         _identity(orjson.loads(body))
