@@ -179,12 +179,8 @@ def wait_for_task(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause = 0.05
     while True:
-        try:
-            task = yield from ask(routes.get_task(task_id))
-        except UnreachableError:
-            if deadline is not None and time.monotonic() > deadline:
-                raise
-            yield Pause(_POLL_S)
+        task = yield from _look(routes.get_task(task_id), deadline)
+        if task is None:
             continue
         if on_update:
             on_update(task)
@@ -194,6 +190,17 @@ def wait_for_task(
             raise TimeoutError(f"{task.id} is still {task.status} after {timeout_s} s; it goes on.")
         yield Pause(pause)
         pause = min(pause * 1.5, _POLL_S)
+
+
+def _look(call: Call[T], deadline: float | None) -> Flow[T | None]:
+    """Make a call; None, a moment later, while the server cannot be reached and there is time to ask again."""
+    try:
+        return (yield from ask(call))
+    except UnreachableError:
+        if deadline is not None and time.monotonic() > deadline:
+            raise
+        yield Pause(_POLL_S)
+        return None
 
 
 def wait_for_worker_command(worker_id: str, command_id: str, *, timeout_s: float | None = None) -> Flow[CommandView]:
@@ -232,12 +239,8 @@ def _wait_for_command(
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         left_s = _HOLD_S if deadline is None else min(_HOLD_S, max(0.0, deadline - time.monotonic()))
-        try:
-            command = yield from ask(look(left_s))
-        except UnreachableError:
-            if deadline is not None and time.monotonic() > deadline:
-                raise
-            yield Pause(_POLL_S)
+        command = yield from _look(look(left_s), deadline)
+        if command is None:
             continue
         if on_update:
             on_update(command)
