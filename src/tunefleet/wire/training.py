@@ -132,18 +132,6 @@ class StatusPatch(Open):
     checkpoint: str | None = None
 
 
-class LogLines(Message):
-    """Body of `POST …/{job_id}/logs`.
-
-    Args:
-        logs: Lines, each `[YYYY-MM-DD HH:MM:SS] text` in UTC.
-        offset: Ours: the number of the first line within the attempt, so that a repetition is not stored twice.
-    """
-
-    logs: list[str]
-    offset: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
-
-
 class PolledJob(Message):
     """A job as an agent is offered it.
 

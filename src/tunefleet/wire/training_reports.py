@@ -42,6 +42,18 @@ class Done(Message):
     count: int | None = None
 
 
+class LogLines(Message):
+    """Body of `POST …/{job_id}/logs`.
+
+    Args:
+        logs: Lines, each `[YYYY-MM-DD HH:MM:SS] text` in UTC.
+        offset: Ours: the number of the first line within the attempt, so that a repetition is not stored twice.
+    """
+
+    logs: list[str]
+    offset: int | None = Field(default=None, ge=0, lt=MAX_COUNT)
+
+
 class LogsStored(Message):
     """The answer to log lines; `total_logs` counts the attempt's, and is the `offset` of the next ones."""
 

@@ -12,10 +12,11 @@ from tunefleet.server.auth import AnyAttempt, CoreDep, Member, OwnAttempt, Reade
 from tunefleet.server.training_errors import TrainingRoute
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.training import jobs, logs, metrics, status, view
-from tunefleet.wire.training import LogLines, StatusPatch
+from tunefleet.wire.training import StatusPatch
 from tunefleet.wire.training_jobs import JobList, JobPage, JobRegistered, JobRegistration, JobStatus, StatusStored
 from tunefleet.wire.training_reports import (
     Done,
+    LogLines,
     LogPage,
     LogsStored,
     MetricBatch,

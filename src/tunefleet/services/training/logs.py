@@ -14,8 +14,7 @@ from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.training import held as holding
 from tunefleet.store import Connection, logs, training, wake
-from tunefleet.wire.training import LogLines
-from tunefleet.wire.training_reports import LogPage, LogsStored
+from tunefleet.wire.training_reports import LogLines, LogPage, LogsStored
 
 _PIECE_BYTES: Final = 1 << 20
 
