@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from tunefleet.attach.files import read_json, write_json
+from tunefleet.jobs.watched import Watched
 from tunefleet.wire.base import Message
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import ResumeFrom
@@ -18,19 +19,6 @@ from tunefleet.wire.training import JobState
 logger = logging.getLogger(__name__)
 
 _NAME = "agent.json"
-
-
-class Interruption(Message):
-    """Why the agent ended a launch by itself.
-
-    Args:
-        why: `restarted`, `timeout` or `fail`.
-        text: The same in a sentence.
-    """
-
-    launch: str
-    why: str
-    text: str
 
 
 class AgentRecord(Message):
@@ -49,17 +37,14 @@ class AgentRecord(Message):
         checkpoint: A checkpoint folder to start from, copied into the job folder first.
         from_step: The checkpoint to resume from; the newest whole one if None.
         resume: Where it goes on, in our server's words; done once it is brought here.
-        boot: Which boot of the machine the launch began on.
-        yields: The launch that is to make way, or has made way, for somebody else on its GPU.
         backend: Who is told; nobody if None.
         token: The job's token for the backend.
         told: The last status that the backend has taken.
         muted: Why the backend is not told any more.
         refused: What the backend will never take: call and status → how often.
         polled: It was claimed from the backend.
-        ran_s: Seconds that its launches have run, as they were counted last.
-        restarts: How often it was started again after a standstill.
         delivers: The backend is our own server, and takes the files that the job leaves.
+        watched: How long it ran, and why the agent itself ended the newest launch, if it did.
     """
 
     job_id: str
@@ -81,8 +66,6 @@ class AgentRecord(Message):
     from_step: int | None = None
     resume: ResumeFrom | None = None
     launch: str | None = None
-    boot: str | None = None
-    yields: str | None = None
     error: str | None = None
     detail: str | None = None
     warnings: tuple[str, ...] = ()
@@ -93,9 +76,7 @@ class AgentRecord(Message):
     refused: dict[str, int] = Field(default_factory=dict)
     polled: bool = False
     delivers: bool = False
-    interruption: Interruption | None = None
-    ran_s: float = 0.0
-    restarts: int = 0
+    watched: Watched = Watched()
 
     @property
     def pause_id(self) -> str:

@@ -10,17 +10,16 @@ import threading
 import time
 from typing import Final
 
-from tunefleet.agent.guard import Guard
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.preparing import prepare
 from tunefleet.agent.site import Site
 from tunefleet.agent.steering import GRACE_S, Steering
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
-from tunefleet.jobs import JobHandle, afterword, new_launch_id, second_try
-from tunefleet.jobs.boot import boot_name
+from tunefleet.jobs import JobHandle, new_launch_id, second_try
 from tunefleet.jobs.classify import JobEnd
-from tunefleet.jobs.makeway import MakingWay
+from tunefleet.jobs.guard import End, Guard
+from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Job
 from tunefleet.wire.training import JobState
@@ -60,9 +59,14 @@ class JobRun:
         self._site = site
         self._job = job
         self._stopping = stopping
-        self._guard = Guard(job)
+        self._guard = Guard(
+            job.record.spec,
+            self,
+            sentry=site.sentry,
+            makes_way=site.settings.yielding == "pause",
+            on_stall_change=lambda _, sentence: job.add_warning(sentence) if sentence else None,
+        )
         self._steering = Steering(job)
-        self._way: MakingWay | None = None
 
     def run(self) -> None:
         """Run the job to its end, or until the agent goes."""
@@ -85,17 +89,24 @@ class JobRun:
         finally:
             job.phase = None
 
+    @property
+    def watched(self) -> Watched:
+        """What the guard has written down."""
+        return self._job.record.watched
+
+    def note_watched(self, watched: Watched) -> None:
+        """Write down what the guard must not forget."""
+        self._job.note(watched=watched)
+
     def _handle(self) -> JobHandle:
         found = self._job.handle
         if found is not None and found.job.launch == self._job.record.launch:
             end = found.poll()
-            if end is not None and self._made_way(found, end):
-                logger.info("job(%s) goes on: it had made way.", self._job.job_id)
-            elif end is None or not (self._rebooted() and end.reason in _UNTOLD):
+            untold = end is not None and end.reason in _UNTOLD and self._guard.rebooted
+            if not untold or self._guard.interrupted(found) is not None:
                 logger.info("job(%s) is adopted.", self._job.job_id)
-                return found
-            else:
-                logger.info("job(%s) goes on: the machine was restarted.", self._job.job_id)
+                return found  # `_settled` knows what an end means that the agent brought about
+            logger.info("job(%s) goes on: the machine was restarted.", self._job.job_id)
         self._job.handle = self._launch()
         return self._job.handle
 
@@ -115,7 +126,7 @@ class JobRun:
         work = work.model_copy(update={"gpus": self._gpus(), "from_step": record.from_step})
         work = work.model_copy(update={"env": self._environment(work)})
         self._heed_cancel()
-        job.note(launch=launch, boot=boot_name())
+        job.note(launch=launch, watched=self._guard.started())
         job.phase = "starting"
         handle = self._site.jobs.launch(work)
         job.phase = None
@@ -144,16 +155,20 @@ class JobRun:
             **work.env,
         }
 
-    def _settled(self, handle: JobHandle, end: JobEnd) -> JobEnd | None:
-        """Return how the job has ended; None if the agent ended this launch so that another one goes on."""
+    def _settled(self, handle: JobHandle, end: JobEnd) -> End | None:
+        """Return how the job has ended; None if another launch goes on, once the GPU is free."""
+        wish = self._job.record.wish
+        if end.outcome == "cancelled" and self._guard.overdue and wish != "cancel":
+            limit_s = float(self._job.record.spec["limits"]["max_runtime_s"])
+            error = f"The job ran longer than limits.max_runtime_s ({limit_s:g} s) allows."
+            return end.model_copy(update={"outcome": "failed", "reason": TaskReason.TIMEOUT, "error": error})
         verdict = self._guard.verdict(handle, end)
         if verdict is None:
-            return None if self._second_try(handle, end) else end
-        if verdict == "again":
-            return None if self._job.record.wish is None else end
-        return end.model_copy(update={"outcome": "failed", "error": verdict})
+            fulfilled = wish == "cancel" or (wish == "pause" and end.outcome == "paused")
+            return end if fulfilled else None
+        return None if self._second_try(handle, verdict) else verdict
 
-    def _second_try(self, handle: JobHandle, end: JobEnd) -> bool:
+    def _second_try(self, handle: JobHandle, end: End) -> bool:
         """Tell whether the failed job is launched again, changed so that it may do better."""
         record = self._job.record
         if end.outcome != "failed" or record.wish is not None:
@@ -171,40 +186,15 @@ class JobRun:
         while True:
             end = handle.poll()
             if end is not None:
-                if not self._made_way(handle, end):
-                    return end
-                # It waits until the GPU was quiet for a while.
-                handle = self._job.handle = self._launch()
+                return end
             if self._stopping.is_set():
                 raise Left
             self._steering.obey(handle)
-            self._make_way(handle)
+            if self._guard.overdue:
+                handle.cancel(GRACE_S)
+            self._guard.look(handle)
             self._job.changed.wait(_POLL_S)
             self._job.changed.clear()
-
-    def _make_way(self, handle: JobHandle) -> None:
-        """Pause the job, without telling it paused, when somebody else uses its GPU; written down first."""
-        sentry = self._site.sentry
-        if self._job.record.yields != handle.job.launch:
-            heeded = sentry is not None and self._site.settings.yielding == "pause"
-            who = sentry.intruder(handle.job.gpus) if sentry is not None and heeded else None
-            if who is None:
-                return
-            logger.info("job(%s) makes way for %s.", self._job.job_id, who)
-            self._job.note(yields=handle.job.launch)
-            self._way = None
-        self._way = self._way or MakingWay(handle)
-        self._way.push()
-
-    def _made_way(self, handle: JobHandle, end: JobEnd) -> bool:
-        """Tell whether an end was brought about by `_make_way`, and nobody wants the job to end or to stay paused."""
-        record = self._job.record
-        ours = end.outcome == "paused" or end.reason is TaskReason.KILLED
-        if record.yields != handle.job.launch or record.wish is not None or not ours:
-            return False
-        words = "The job makes way for somebody else on its GPU; it goes on when that is free again."
-        afterword.add(handle.folder, handle.job.launch, "job.yielded", words, phase="yielded")
-        return True
 
     def _heed_cancel(self) -> None:
         if self._stopping.is_set():
@@ -212,7 +202,7 @@ class JobRun:
         if self._job.record.wish == "cancel":
             raise Cancelled
 
-    def _note_end(self, end: JobEnd) -> None:
+    def _note_end(self, end: End) -> None:
         job = self._job
         state = _STATES[end.outcome]
         if job.record.wish == "cancel" and state is not JobState.COMPLETED:
@@ -221,7 +211,8 @@ class JobRun:
             job.link_final()
         error = end.error if state is JobState.FAILED else None
         ended = time.time() if state.final else None
-        job.note(state=state, wish=None, completed_at=ended, error=error, detail=end.detail)
+        watched = self._guard.ended()
+        job.note(state=state, wish=None, completed_at=ended, error=error, detail=end.detail, watched=watched)
         if job.handle is not None:
             job.handle.acknowledge()
         logger.info("job(%s) is %s%s", job.job_id, state, f": {error}" if error else ".")
@@ -235,6 +226,3 @@ class JobRun:
             self._job.note(state=JobState.FAILED, wish=None, completed_at=time.time(), error=error)
         except OSError:
             logger.exception("The end of job(%s) cannot be noted.", self._job.job_id)
-
-    def _rebooted(self) -> bool:
-        return self._job.record.boot not in (None, boot_name())

@@ -25,12 +25,13 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.executors.base import JobExecutor, Output, ResultError
+from tunefleet.jobs.guard import End
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
 from tunefleet.wire.link import Finish, JournalBatch, Offer
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Mailbox
-from tunefleet.worker.ports import Delivery, End, Shipper
+from tunefleet.worker.ports import Delivery, Shipper
 from tunefleet.worker.site import Site
 
 logger = logging.getLogger(__name__)

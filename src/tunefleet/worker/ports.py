@@ -9,30 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from tunefleet.lifecycle.task import TaskReason
+from tunefleet.jobs.guard import End
 from tunefleet.wire.control import CommandState, ControlReply
 from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
-from tunefleet.wire.link import FinishOutcome, JournalBatch
-
-
-class End(Protocol):
-    """How a job ended."""
-
-    @property
-    def outcome(self) -> FinishOutcome:
-        """Completed, failed, cancelled or paused."""
-
-    @property
-    def reason(self) -> TaskReason:
-        """Why."""
-
-    @property
-    def error(self) -> str | None:
-        """One sentence, if it failed."""
-
-    @property
-    def detail(self) -> str | None:
-        """The last traceback, if there is one."""
+from tunefleet.wire.link import JournalBatch
 
 
 class Handle(Protocol):

@@ -11,18 +11,18 @@ from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import second_try
 from tunefleet.jobs.gpus import GpuBusyError
+from tunefleet.jobs.guard import End, Guard
+from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import FinishOutcome, Reached
 from tunefleet.worker.ending import Ending
-from tunefleet.worker.guard import Guard
 from tunefleet.worker.mailbox import Cancelled, Mailbox
-from tunefleet.worker.ports import Delivery, End, Handle
+from tunefleet.worker.ports import Delivery, Handle
 from tunefleet.worker.preparing import Preparation
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 from tunefleet.worker.steering import Steering
-from tunefleet.worker.watched import Watched
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,13 @@ class JobRun:
         self._cancelled_at: float | None = None
         self._timed_out = False
         self._steering = Steering(site.outbox, mailbox, lambda: self.record, self._note)
-        self._guard = Guard(site, record.offer.token, record.offer.spec, self)
+        self._guard = Guard(
+            record.offer.spec,
+            self,
+            sentry=site.sentry,
+            makes_way=site.makes_way,
+            on_stall_change=lambda for_s, _: site.outbox.stalled(record.offer.token, for_s),
+        )
 
     @property
     def cancelled(self) -> bool:

@@ -19,10 +19,10 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from tunefleet.errors import MachineError
+from tunefleet.jobs.watched import Watched
 from tunefleet.wire.base import Message
 from tunefleet.wire.link import Command, Offer
 from tunefleet.worker.files import write_synced
-from tunefleet.worker.watched import Watched
 
 logger = logging.getLogger(__name__)
 

@@ -52,7 +52,7 @@ def test_a_job_makes_way_and_goes_on_also_with_the_next_agent(tmp_path: Path, fr
         record = agent.job_folder("shared") / "agent.json"
         os.kill(trainer, signal.SIGSTOP)  # a fast machine would be done before anybody has looked
         _use(gpus, somebody.pid, trainer)
-        until(lambda: json.loads(record.read_text())["yields"], "the agent has decided", 10)
+        until(lambda: json.loads(record.read_text())["watched"]["interruption"], "the agent has decided", 10)
         os.kill(trainer, signal.SIGCONT)
         until(lambda: not locks.is_held(agent.job_folder("shared") / "lock"), "the GPU is free", 10)
         assert agent.status("shared")["status"] == "running", "nobody has paused it"

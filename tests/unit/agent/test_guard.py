@@ -1,104 +1,199 @@
-"""What the agent decides by itself: with a double of a launch, and the real rules."""
+"""What the agent does by itself about a job: doubles of supervisor, launch and watchdog; a real walk, real rules."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tunefleet.agent import guard as guard_module
-from tunefleet.agent.guard import Guard
+from tests.unit.worker.fakes import TrainExecutor
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.records import AgentRecord
+from tunefleet.agent.running import JobRun
+from tunefleet.agent.site import Site
+from tunefleet.executors.registry import Registry
 from tunefleet.jobs import JobEnd
+from tunefleet.jobs import guard as guard_module
+from tunefleet.jobs.boot import boot_name
+from tunefleet.jobs.runtime import RunClock
 from tunefleet.jobs.watchdog import Stall
+from tunefleet.jobs.watched import Interruption, Watched
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.settings import AgentSettings
 from tunefleet.wire.jobfolder import Job, JobFolder
 from tunefleet.wire.training import JobState
 
+KILLED = JobEnd(outcome="failed", reason=TaskReason.KILLED, error="It was killed.", launch="l1")
+PAUSED = JobEnd(outcome="paused", reason=TaskReason.PAUSED, launch="l1")
+YIELD = Interruption(launch="l1", why="yield", text="a game")
+
 
 class Launch:
-    """A double of a `JobHandle` that notes how it was ended."""
+    """A double of a `JobHandle`: it lives until it is ended, or until `over`; notes how it was ended."""
 
-    def __init__(self, folder: JobFolder) -> None:
+    def __init__(self, job: Job, folder: JobFolder, over: Callable[[], bool] = lambda: False) -> None:
+        self.job = job
         self.folder = folder
-        self.job = Job(
-            job_id="j",
-            task_id="j",
-            attempt=1,
-            launch="l1",
-            kind="sft",
-            name="n",
-            program="p:q",
-            spec={},
-            gpus=("GPU-a",),
-        )
+        self.over = over
+        self.end: JobEnd | None = None
         self.done: list[str] = []
+
+    def poll(self) -> JobEnd | None:
+        if self.end is None and self.over():
+            self.end = KILLED.model_copy(update={"outcome": "completed", "reason": TaskReason.FINISHED, "error": None})
+        return self.end
 
     def kill(self) -> None:
         self.done.append("kill")
+        self.end = KILLED
 
-    def cancel(self, grace_s: float = 0) -> None:
+    def cancel(self, grace_s: float) -> None:
         self.done.append("cancel")
+        self.end = self.end or JobEnd(outcome="cancelled", reason=TaskReason.ABORTED, launch="l1")
 
     def command(self, name: str, data: Any = None, command_id: str | None = None) -> None:
         self.done.append(name)
+        self.end = PAUSED
+
+    def acknowledge(self) -> None:
+        self.done.append("read")
 
 
 class Watch:
     """A double of the watchdog that sees a standstill."""
 
+    silent_s = 700.0
+
     def __init__(self, *_: object) -> None:
         pass
 
     def look(self) -> Stall:
-        return Stall(700.0, 5, "training", "loop.py:7", "")
+        return Stall(700.0, 5, "training", "loop.py:7", "the stacks")
 
 
-def job(tmp_path: Path, **spec: Any) -> AgentJob:
-    record = AgentRecord(job_id="j", name="n", kind="sft", spec=spec, order=0.0, state=JobState.RUNNING, launch="l1")
-    return AgentJob(JobFolder(tmp_path / "j"), record, lambda _: None)
+class Agent:
+    """One job on a machine without GPUs, and the launches that were made for it."""
+
+    def __init__(self, tmp_path: Path, *, over: Callable[[AgentJob], bool] = lambda _: False, **spec: Any) -> None:
+        record = AgentRecord(job_id="j", name="n", kind="train", spec=spec, order=0.0, state=JobState.RUNNING)
+        self.job = AgentJob(JobFolder(tmp_path / "j"), record, lambda _: None)
+        self.launches: list[Launch] = []
+        self._over = over
+        self._site = Site(
+            settings=AgentSettings(_env_file=None, home=tmp_path),  # type: ignore[call-arg]
+            jobs=self,  # type: ignore[arg-type]
+            registry=Registry([TrainExecutor()]),
+            fetch=Path,
+            gpus=lambda _: (),
+            backend=None,  # type: ignore[arg-type]
+        )
+
+    def launch(self, work: Job) -> Launch:
+        """Do the supervisor's part."""
+        self.launches.append(Launch(work, self.job.folder, lambda: self._over(self.job)))
+        return self.launches[-1]
+
+    def found(self, end: JobEnd | None, **record: Any) -> Launch:
+        """Let the launch `l1` be there already, from an earlier agent."""
+        job = TrainExecutor().job(self.job.offer(), launch="l1", inputs={})
+        launch = Launch(job, self.job.folder, lambda: self._over(self.job))
+        launch.end = end
+        self.job.handle = launch  # type: ignore[assignment]
+        self.job.note(launch="l1", **record)
+        return launch
+
+    def run(self) -> AgentRecord:
+        """Run the job to its end."""
+        JobRun(self._site, self.job, threading.Event()).run()
+        return self.job.record
 
 
-def guarded(found: AgentJob) -> tuple[Guard, Launch]:
-    return Guard(found), Launch(found.folder)
+@pytest.fixture
+def stalling(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard_module, "_LOOK_S", 0.0)
+    monkeypatch.setattr(guard_module, "Watchdog", Watch)
 
 
-def end(reason: TaskReason = TaskReason.KILLED, outcome: Any = "failed") -> JobEnd:
-    return JobEnd(outcome=outcome, reason=reason, launch="l1")
-
-
+@pytest.mark.usefixtures("stalling")
 @pytest.mark.parametrize(
-    ("on_stall", "done", "verdict"), [("keep", [], None), ("restart", ["kill"], "again"), ("fail", ["kill"], "700 s")]
+    ("on_stall", "done", "state", "again"),
+    [
+        ("keep", ["read"], JobState.COMPLETED, 0),
+        ("restart", ["kill", "read"], JobState.FAILED, guard_module.MAX_RESTARTS),
+        ("fail", ["kill", "read"], JobState.FAILED, 0),
+    ],
 )
 def test_a_standstill_is_said_and_acted_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_stall: str, done: list[str], verdict: str | None
+    tmp_path: Path, on_stall: str, done: list[str], state: JobState, again: int
 ) -> None:
-    monkeypatch.setattr(guard_module, "Watchdog", Watch)
-    found = job(tmp_path, on_stall=on_stall)
-    guard, launch = guarded(found)
-    guard.look(launch)  # type: ignore[arg-type]
-    assert "700 s" in found.record.warnings[0]
-    assert launch.done == done
-    said = guard.verdict(launch, end())  # type: ignore[arg-type]
-    assert said == verdict or (verdict is not None and verdict in (said or ""))
+    agent = Agent(tmp_path, over=lambda job: on_stall == "keep" and bool(job.record.warnings), on_stall=on_stall)
+    record = agent.run()
+    assert "700 s" in record.warnings[0]
+    assert (record.state, agent.launches[-1].done) == (state, done)
+    assert [launch.done for launch in agent.launches[:-1]] == [["kill"]] * again
+    if state is JobState.FAILED:
+        assert "700 s" in (record.error or "")
+        assert record.detail == "the stacks"
 
 
-def test_restarts_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_module, "Watchdog", Watch)
-    found = job(tmp_path, on_stall="restart")
-    found.note(restarts=guard_module.MAX_RESTARTS)
-    guard, launch = guarded(found)
-    guard.look(launch)  # type: ignore[arg-type]
-    assert "700 s" in (guard.verdict(launch, end()) or "")  # type: ignore[arg-type]
+@pytest.mark.usefixtures("stalling")
+def test_restarts_are_counted_over_agents(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, on_stall="restart")
+    launch = agent.found(None, watched=Watched(stall_restarts=guard_module.MAX_RESTARTS))
+    record = agent.run()
+    assert (record.state, launch.done, agent.launches) == (JobState.FAILED, ["kill", "read"], [])
+    assert "started again 3 times" in (record.error or "")
 
 
 def test_a_job_that_runs_too_long_is_ended_and_time_counts_over_launches(tmp_path: Path) -> None:
-    found = job(tmp_path, limits={"max_runtime_s": 50})
-    found.note(ran_s=51.0)
-    guard, launch = guarded(found)
-    guard.look(launch)  # type: ignore[arg-type]
-    assert launch.done == ["cancel"]
-    said = guard.verdict(launch, end(TaskReason.ABORTED, "cancelled"))  # type: ignore[arg-type]
-    assert "max_runtime_s (50 s)" in (said or "")
+    agent = Agent(tmp_path, limits={"max_runtime_s": 50})
+    agent.job.note(watched=Watched(clock=RunClock(ran_s=51.0)))
+    record = agent.run()
+    assert agent.launches[0].done == ["cancel", "read"]
+    assert record.state is JobState.FAILED
+    assert record.error == "The job ran longer than limits.max_runtime_s (50 s) allows."
+
+
+def test_who_cancels_a_job_that_runs_too_long_has_cancelled_it(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, limits={"max_runtime_s": 50})
+    agent.found(None, watched=Watched(clock=RunClock(ran_s=51.0)), wish="cancel")
+    assert (agent.run().state, agent.job.record.error) == (JobState.CANCELLED, None)
+
+
+def test_a_paused_job_does_not_age(tmp_path: Path) -> None:
+    agent = Agent(tmp_path, limits={"max_runtime_s": 1000})
+    agent.found(None, watched=Watched(clock=RunClock(ran_s=5.0, running_since=0.0, boot=boot_name())), wish="pause")
+    record = agent.run()
+    assert record.state is JobState.PAUSED
+    assert record.watched.clock.running_since is None
+    assert record.watched.clock.ran_s > 5.0
+
+
+@pytest.mark.parametrize(
+    ("end", "wish", "state", "launched"),
+    [
+        (KILLED, None, JobState.COMPLETED, True),
+        (PAUSED, None, JobState.COMPLETED, True),
+        (KILLED, "cancel", JobState.CANCELLED, False),
+        (PAUSED, "pause", JobState.PAUSED, False),
+        (KILLED, "pause", JobState.PAUSED, True),
+    ],
+)
+def test_a_job_that_made_way_goes_on_with_the_next_agent_unless_that_is_not_wanted(
+    tmp_path: Path, end: JobEnd, wish: str | None, state: JobState, launched: bool
+) -> None:
+    agent = Agent(tmp_path, over=lambda job: job.record.wish is None)
+    agent.found(end, watched=Watched(interruption=YIELD), wish=wish, wishes=1)
+    assert agent.run().state is state
+    assert bool(agent.launches) == launched
+    assert agent.job.record.watched.interruption == (None if launched else YIELD)
+
+
+@pytest.mark.parametrize(("rebooted", "state"), [(True, JobState.COMPLETED), (False, JobState.FAILED)])
+def test_a_job_that_a_restart_of_the_machine_ended_goes_on(tmp_path: Path, rebooted: bool, state: JobState) -> None:
+    agent = Agent(tmp_path, over=lambda _: True)
+    agent.found(KILLED, watched=Watched(clock=RunClock(boot="another" if rebooted else boot_name())))
+    assert agent.run().state is state

@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
-from tunefleet.jobs import yielding
+from tunefleet.jobs import guard, yielding
 from tunefleet.jobs.gpuinfo import GpuFigures, GpuProcess
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import JobStatus
-from tunefleet.worker import guard
 
 STILL = {"limits": {"stall_after_s": 0.05}}
 

@@ -1,34 +1,67 @@
-"""What a worker decides about a running job by itself: that it ran too long, stands still, or is in somebody's way.
+"""What a worker or agent decides about a job by itself: that it ran too long, stands still, or is in somebody's way.
 
-A launch that the worker ends for such a reason is noted first, so that a worker that is killed in between goes on
-where it was, and nobody takes the end for the task's own.
+A launch that is ended for such a reason is noted first, so that one who is killed in between goes on where they were,
+and nobody takes the end for the job's own.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from tunefleet.jobs import afterword
 from tunefleet.jobs.boot import boot_name
-from tunefleet.jobs.makeway import MakingWay
+from tunefleet.jobs.makeway import MakingWay, Pausable
+from tunefleet.jobs.runtime import Runtime
 from tunefleet.jobs.watchdog import Stall, Watchdog
+from tunefleet.jobs.watched import Interruption, Watched
+from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.spec.policy import LimitsSpec
+from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import FinishOutcome
-from tunefleet.worker.limits import Runtime
-from tunefleet.worker.ports import End, Handle
-from tunefleet.worker.site import Site
-from tunefleet.worker.watched import Interruption, Watched
 
 logger = logging.getLogger(__name__)
 
 MAX_RESTARTS: Final = 3
-"""How often one attempt is started again after a standstill; then it fails."""
+"""How often one job is started again after a standstill; then it fails."""
 _LOOK_S: Final = 1.0
 _KILL_AGAIN_S: Final = 5.0
+
+
+StallChange = Callable[[float | None, str | None], None]
+"""Takes for how many seconds a job has shown no life, and that in a sentence; None and None: it is over."""
+
+
+class End(Protocol):
+    """How a launch ended: `JobEnd` fits."""
+
+    @property
+    def outcome(self) -> FinishOutcome:
+        """Completed, failed, cancelled or paused."""
+
+    @property
+    def reason(self) -> TaskReason:
+        """Why."""
+
+    @property
+    def error(self) -> str | None:
+        """One sentence, if it failed."""
+
+    @property
+    def detail(self) -> str | None:
+        """The last traceback, if there is one."""
+
+
+class Handle(Pausable, Protocol):
+    """A launch that is watched: `JobHandle` fits."""
+
+    @property
+    def folder(self) -> JobFolder:
+        """Where it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +86,30 @@ class Notebook(Protocol):
 
 
 class Guard:
-    """Watches the launches of one attempt, one after the other.
+    """Watches the launches of one job, one after the other.
 
     Args:
-        site: Collaborators.
-        token: The attempt.
         spec: The task's spec, JSON.
-        notebook: Survives the worker.
+        notebook: Survives the process.
+        sentry: Knows who else uses the GPUs; None if nobody is heeded.
+        makes_way: Whether the running job makes way for others on its GPU.
+        on_stall_change: Told, from the thread that calls `look` and `verdict`.
     """
 
-    def __init__(self, site: Site, token: str, spec: dict[str, Any], notebook: Notebook) -> None:
+    def __init__(
+        self,
+        spec: Mapping[str, Any],
+        notebook: Notebook,
+        *,
+        sentry: GpuSentry | None = None,
+        makes_way: bool = False,
+        on_stall_change: StallChange = lambda _for_s, _sentence: None,
+    ) -> None:
         limits = LimitsSpec.model_validate(spec.get("limits") or {})
-        self._site = site
-        self._token = token
         self._notebook = notebook
+        self._sentry = sentry
+        self._makes_way = makes_way
+        self._tell_stall = on_stall_change
         self._on_stall: str = spec.get("on_stall") or "keep"
         self._stall_after_s = limits.stall_after_s
         self._runtime = Runtime(notebook.watched.clock, limits.max_runtime_s)
@@ -79,23 +122,27 @@ class Guard:
 
     @property
     def rebooted(self) -> bool:
-        """Whether the machine was started anew since the attempt's newest launch."""
+        """Whether the machine was started anew since the job's newest launch."""
         boot = self._notebook.watched.clock.boot
         return boot is not None and boot != boot_name()
 
     @property
     def overdue(self) -> bool:
-        """Whether the attempt has run longer than its spec allows."""
+        """Whether the job has run longer than its spec allows."""
         return self._runtime.exceeded
 
     def interrupted(self, handle: Handle) -> Interruption | None:
-        """Return why the worker ended this launch, or is about to."""
+        """Return why this launch was ended by its watcher, or is about to be."""
         interruption = self._notebook.watched.interruption
         return interruption if interruption is not None and interruption.launch == handle.job.launch else None
 
     def started(self) -> Watched:
         """Return what is to be written down with a new launch."""
         return Watched(clock=self._runtime.start(), stall_restarts=self._notebook.watched.stall_restarts)
+
+    def ended(self) -> Watched:
+        """Return what is to be written down with the job's end: its clock stands still."""
+        return self._notebook.watched.model_copy(update={"clock": self._runtime.stop()})
 
     def look(self, handle: Handle) -> None:
         """Look after a live launch; called several times a second, most often does nothing."""
@@ -115,11 +162,12 @@ class Guard:
 
     def verdict(self, handle: Handle, end: End) -> End | None:
         """Say what an end means: the end to deliver, or None: launch again as soon as there is room."""
-        self._tell_stall(None)
+        clock = self._runtime.stop()
+        self._tell_stall(None, None)
         interruption = self.interrupted(handle)
         if interruption is None or (end.outcome, end.reason) not in _OURS[interruption.why]:
             return end
-        self._note(clock=self._runtime.stop())
+        self._note(clock=clock)
         if interruption.why == "fail":
             return StalledEnd(interruption.text, interruption.detail)
         name, words, phase = _SAID[interruption.why]
@@ -128,7 +176,7 @@ class Guard:
 
     def room(self, handle: Handle) -> bool:
         """Tell whether a launch that was interrupted may be followed by the next one now."""
-        interruption, sentry = self.interrupted(handle), self._site.sentry
+        interruption, sentry = self.interrupted(handle), self._sentry
         yielded = interruption is not None and interruption.why == "yield"
         return not yielded or sentry is None or sentry.quiet(handle.job.gpus)
 
@@ -146,11 +194,11 @@ class Guard:
         before, self._stall = self._stall, self._dog.look()
         if self._stall is None:
             if before is not None:
-                self._tell_stall(None)
+                self._tell_stall(None, None)
             return
         if before is not None:
             return
-        self._tell_stall(self._dog.silent_s)
+        self._tell_stall(self._dog.silent_s, self._stall.sentence)
         if self._on_stall == "keep":
             return
         restarts = self._notebook.watched.stall_restarts
@@ -168,11 +216,11 @@ class Guard:
 
     def _watch_gpus(self, handle: Handle) -> Interruption | None:
         interruption = self.interrupted(handle)
-        sentry = self._site.sentry
-        who = sentry.intruder(handle.job.gpus) if sentry is not None and self._site.makes_way else None
+        sentry = self._sentry
+        who = sentry.intruder(handle.job.gpus) if sentry is not None and self._makes_way else None
         if interruption is not None or who is None:
             return interruption
-        logger.info("Task %s makes way for %s.", handle.job.task_id, who)
+        logger.info("job(%s) makes way for %s", handle.job.job_id, who)
         interruption = Interruption(launch=handle.job.launch, why="yield", text=who)
         self._note(interruption=interruption)
         return interruption
@@ -185,11 +233,8 @@ class Guard:
         elif time.monotonic() >= self._next_kill:
             # A process that hangs hears no SIGTERM.
             self._next_kill = time.monotonic() + _KILL_AGAIN_S
-            logger.warning("Task %s is killed. %s", handle.job.task_id, interruption.text)
+            logger.warning("job(%s) is killed. %s", handle.job.job_id, interruption.text)
             handle.kill()
-
-    def _tell_stall(self, for_s: float | None) -> None:
-        self._site.outbox.stalled(self._token, for_s)
 
     def _note(self, **changes: object) -> None:
         self._notebook.note_watched(self._notebook.watched.model_copy(update=changes))
@@ -205,4 +250,4 @@ _OURS: Final[dict[str, frozenset[tuple[str, TaskReason]]]] = {
     "fail": _KILLED,
     "yield": _KILLED | {("paused", TaskReason.PAUSED)},
 }
-"""Ends that an interruption brings about; any other is the task's own, which came first."""
+"""Ends that an interruption brings about; any other is the job's own, which came first."""

@@ -1,15 +1,15 @@
-"""What the watching over an attempt's job must remember over a restart of the worker."""
+"""What the watching over a job must remember over a restart of who watches."""
 
 from __future__ import annotations
 
 from typing import Literal
 
+from tunefleet.jobs.runtime import RunClock
 from tunefleet.wire.base import Message
-from tunefleet.worker.limits import RunClock
 
 
 class Interruption(Message):
-    """Why the worker ends a launch.
+    """Why a worker or agent ends a launch.
 
     Args:
         launch: Which launch.
@@ -25,11 +25,11 @@ class Interruption(Message):
 
 
 class Watched(Message):
-    """What must be remembered of an attempt over a restart of the worker.
+    """What must be remembered of a job over a restart of who watches it.
 
     Args:
-        clock: How long its jobs ran.
-        interruption: Why the worker ended the newest launch, if it did.
+        clock: How long its launches ran.
+        interruption: Why the newest launch was ended from outside, if it was.
         stall_restarts: How often it was started again after a standstill.
     """
 

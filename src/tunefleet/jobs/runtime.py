@@ -1,7 +1,7 @@
-"""How long the job of an attempt has run: by the machine's monotonic clock, over restarts of worker and machine.
+"""How long a job has run: by the machine's monotonic clock, over its launches and restarts of who watches it.
 
-Neither a wall clock that is set nor a machine that sleeps counts; nor does the time in which no job of the attempt
-lives, because it makes way for somebody or because the machine is down.
+Neither a wall clock that is set nor a machine that sleeps counts; nor does the time in which none of its
+launches lives, because it makes way for somebody or because the machine is down.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RunClock(Message):
 
 
 class Runtime:
-    """The run clock of one attempt, and its limit.
+    """The run clock of one job, and its limit.
 
     Args:
         clock: What was written down last.
@@ -80,7 +80,7 @@ class Runtime:
 
     @property
     def ran_s(self) -> float:
-        """How long the attempt has run."""
+        """How long the job has run."""
         return self.clock.shows(self._now(), self._boot)
 
     @property
