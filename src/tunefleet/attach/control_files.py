@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from . import repeat
 from .board import ClosedError, Command, CommandBoard, UnknownCommandError
 from .files import write_json
 
@@ -52,7 +53,8 @@ class ControlFiles:
         for name in self._waiting():
             self._refuse(name, "the training had not started")
         self._board.listen(self._answer)
-        threading.Thread(target=self._run, name="tunefleet-control-files", daemon=True).start()
+        watch = (self._stop, POLL_S, self._look, "The control folder cannot be read", logger)
+        threading.Thread(target=repeat.until, args=watch, name="tunefleet-control-files", daemon=True).start()
         logger.debug("Commands are taken as files in %s", self.folder)
 
     def stop(self) -> None:
@@ -60,17 +62,6 @@ class ControlFiles:
         if not self._stop.is_set():
             self._stop.set()
             self._look(anyway=True)
-
-    def _run(self) -> None:
-        complained = False
-        while not self._stop.wait(POLL_S):
-            try:
-                self._look()
-                complained = False
-            except Exception:
-                if not complained:
-                    logger.exception("The control folder cannot be read; trying again")
-                complained = True
 
     def _look(self, *, anyway: bool = False) -> None:
         changed_at = self.folder.stat().st_mtime

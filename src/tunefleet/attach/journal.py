@@ -18,6 +18,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import repeat
+
 logger = logging.getLogger(__name__)
 
 FLUSH_S = 0.2
@@ -80,7 +82,6 @@ class JournalWriter:
         self._progress: dict[str, Any] | None = None
         self._progress_at = -math.inf
         self._closed = False
-        self._complained = False
         self._pid = os.getpid()
         self._on_tick = on_tick
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -89,7 +90,8 @@ class JournalWriter:
             first = {"launch": launch, "attempt": attempt, "from_step": from_step, "checkpoint": checkpoint}
             self._put("launch", {**first, "pid": self._pid})
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tunefleet-journal", daemon=True)
+        turn = (self._stop, FLUSH_S, self._turn, "The journal cannot be written", logger)
+        self._thread = threading.Thread(target=repeat.until, args=turn, name="tunefleet-journal", daemon=True)
         self._thread.start()
 
     @property
@@ -182,19 +184,12 @@ class JournalWriter:
             self._progress, self._progress_at = None, now
             self._queue.append(record)
 
-    def _run(self) -> None:
-        while not self._stop.wait(FLUSH_S):
-            try:
-                self._take_progress(now=time.monotonic())
-                self._flush()
-                self._complained = False
-                if self._on_tick is not None:
-                    self._on_tick()
-            except Exception:
-                # A full disk must not end the training's reports for good: what was not written is kept.
-                if not self._complained:
-                    logger.exception("The journal cannot be written; trying again")
-                self._complained = True
+    def _turn(self) -> None:
+        # A full disk must not end the training's reports for good: what was not written is kept.
+        self._take_progress(now=time.monotonic())
+        self._flush()
+        if self._on_tick is not None:
+            self._on_tick()
 
     def _flush(self) -> None:
         with self._lock:

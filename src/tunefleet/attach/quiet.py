@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+from . import repeat
 
 logger = logging.getLogger("tunefleet.control")
 
@@ -56,12 +57,11 @@ class QuietJournal:
     """
 
     def __init__(self, on_tick: Callable[[], None] | None = None, *, log_events: bool = True) -> None:
-        self._on_tick = on_tick
         self._log_events = log_events
-        self._pid = os.getpid()
         self._stop = threading.Event()
         if on_tick is not None:
-            threading.Thread(target=self._run, name="tunefleet-status", daemon=True).start()
+            tick = (self._stop, _TICK_S, on_tick, "The status cannot be written", logger)
+            threading.Thread(target=repeat.until, args=tick, name="tunefleet-status", daemon=True).start()
 
     def metric(
         self,
@@ -96,14 +96,3 @@ class QuietJournal:
     def close(self) -> None:
         """End the thread."""
         self._stop.set()
-
-    def _run(self) -> None:
-        complained = False
-        while self._on_tick is not None and not self._stop.wait(_TICK_S):
-            try:
-                self._on_tick()
-                complained = False
-            except Exception:
-                if not complained:
-                    logger.exception("The status cannot be written; trying again")
-                complained = True
