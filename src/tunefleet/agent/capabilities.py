@@ -9,8 +9,9 @@ from importlib.metadata import version
 from typing import Any
 
 from tunefleet.agent.agent import Agent
+from tunefleet.jobs.devices import described
 from tunefleet.jobs.environment import core_count
-from tunefleet.wire.link import Capabilities, Gpu
+from tunefleet.wire.link import Capabilities
 
 
 def capabilities(agent: Agent) -> Capabilities:
@@ -25,16 +26,7 @@ def capabilities(agent: Agent) -> Capabilities:
         memory_total_bytes=figures.memory_total_bytes,
         memory_free_bytes=figures.memory_available_bytes,
         disk_free_bytes=figures.disk_free_bytes or 0,
-        gpus=tuple(
-            Gpu(
-                index=gpu.index,
-                name=gpu.name,
-                uuid=gpu.uuid,
-                memory_total_bytes=gpu.memory_total_bytes or 0,
-                memory_free_bytes=gpu.memory_free_bytes,
-            )
-            for gpu in agent.gpus.devices
-        ),
+        gpus=described(agent.gpus.devices),
         allow_code=agent.settings.allow_code,
         platform=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
     )

@@ -9,12 +9,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tunefleet.errors import InputError, MachineError
+from tunefleet.jobs import devices
 from tunefleet.jobs import gpus as ledger
-from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus
+from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus, visible
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.settings import AgentSettings
-from tunefleet.spec import load_task_spec
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +61,12 @@ class Gpus:
         return GpuSentry(
             ledger.ledger_dir(self._settings.endpoints_dir),
             idle_s=self._settings.yield_idle_s,
-            read=lambda: _visible(self._read(), self._settings.visible_gpus),
+            read=lambda: visible(self._read(), self._settings.visible_gpus),
         )
 
     def look(self) -> None:
         """Ask the driver."""
-        self._devices = _visible(self._read(), self._settings.visible_gpus)
+        self._devices = visible(self._read(), self._settings.visible_gpus)
 
     @property
     def devices(self) -> tuple[GpuFigures, ...]:
@@ -104,44 +103,15 @@ class Gpus:
         """Return the UUIDs of the GPUs for a job; none on a machine without, or if the job wants none.
 
         Raises:
-            InputError: If this machine does not have as many.
-            MachineError: If they are in use by others just now.
+            GpuBusyError: If they are in use by others just now.
+            MachineError: If this machine does not have as many of that type and memory.
         """
-        if not self._devices:
-            return ()
-        wanted = load_task_spec(spec).resources.hardware.gpu
-        count = 1 if wanted is None else wanted.count
-        if count > len(self._devices):
-            raise InputError(f"The job wants {count} GPUs, and this machine has {len(self._devices)}.")
         folder = ledger.ledger_dir(self._settings.endpoints_dir)
-        others = {} if self.sentry is None else self.sentry.in_use()
-        taken = {gpu.uuid: others.get(gpu.uuid) or ledger.holder(folder, gpu.uuid) for gpu in self._devices}
-        free = [gpu for gpu in self._devices if taken[gpu.uuid] is None]
-        if len(free) < count:
-            held = ", ".join(f"{gpu.name} by {taken[gpu.uuid]}" for gpu in self._devices if taken[gpu.uuid])
-            raise MachineError(f"No GPU is free for the job ({held}).", hint="It waits until one is.")
-        # The ones with the most free memory: somebody outside may use the others.
-        best = sorted(free, key=lambda gpu: gpu.memory_free_bytes or 0, reverse=True)
-        return tuple(gpu.uuid for gpu in best[:count])
+        return devices.choose(spec, self._devices, ledger=folder, sentry=self.sentry)
 
     def _run(self) -> None:
         while not self._stopping.wait(self._settings.gpu_interval_s):
             self.look()
-
-
-def _visible(found: Sequence[GpuFigures], visible: str | None) -> tuple[GpuFigures, ...]:
-    """Apply `CUDA_VISIBLE_DEVICES`: indices or UUID prefixes, up to the first that does not exist."""
-    if visible is None:
-        return tuple(found)
-    chosen: list[GpuFigures] = []
-    for word in (part.strip() for part in visible.split(",")):
-        match = [
-            gpu for gpu in found if (str(gpu.index) == word if word.isdigit() else word and gpu.uuid.startswith(word))
-        ]
-        if len(match) != 1:
-            break
-        chosen += match
-    return tuple(chosen)
 
 
 def _cuda_version() -> str | None:

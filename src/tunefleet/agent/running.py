@@ -18,6 +18,7 @@ from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import JobHandle, new_launch_id, second_try
 from tunefleet.jobs.classify import JobEnd
+from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.jobs.guard import End, Guard
 from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
@@ -141,7 +142,7 @@ class JobRun:
             self._heed_cancel()
             try:
                 return self._site.gpus(self._job.record.spec)
-            except MachineError as error:
+            except GpuBusyError as error:
                 if self._job.phase != "waiting for a GPU":
                     logger.info("job(%s) waits: %s", self._job.job_id, error)
                 self._job.phase = "waiting for a GPU"

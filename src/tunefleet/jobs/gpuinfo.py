@@ -11,7 +11,7 @@ import importlib
 import logging
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
@@ -81,6 +81,26 @@ def read_gpus() -> tuple[GpuFigures, ...]:
     """
     found = _by_nvml()
     return found if found is not None else _by_smi()
+
+
+def visible(found: Sequence[GpuFigures], variable: str | None) -> tuple[GpuFigures, ...]:
+    """Apply `CUDA_VISIBLE_DEVICES`: indices or UUID prefixes, in its order, up to the first that does not exist.
+
+    Args:
+        found: All GPUs of the machine.
+        variable: The variable's value; `None` if it is not set.
+    """
+    if variable is None:
+        return tuple(found)
+    chosen: list[GpuFigures] = []
+    for word in (part.strip() for part in variable.split(",")):
+        match = [
+            gpu for gpu in found if (str(gpu.index) == word if word.isdigit() else word and gpu.uuid.startswith(word))
+        ]
+        if len(match) != 1:
+            break
+        chosen += match
+    return tuple(chosen)
 
 
 def _by_nvml() -> tuple[GpuFigures, ...] | None:

@@ -19,15 +19,15 @@ from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, MachineError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
-from tunefleet.jobs import JournalShipper, Supervisor
+from tunefleet.jobs import JournalShipper, Supervisor, devices
 from tunefleet.jobs import gpus as ledger
 from tunefleet.jobs.environment import core_count
-from tunefleet.jobs.gpuinfo import read_gpus
+from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus, visible
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.links.http import HttpLink
 from tunefleet.settings import WorkerSettings, inherited_environment
 from tunefleet.wire.link import Capabilities
-from tunefleet.worker import changes, gpus, probe
+from tunefleet.worker import changes, probe
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.site import Site
@@ -151,7 +151,7 @@ def _sentry(settings: WorkerSettings) -> GpuSentry | None:
     sentry = GpuSentry(
         ledger.ledger_dir(settings.endpoints_dir),
         idle_s=settings.yield_idle_s,
-        read=lambda: probe.visible_gpus(read_gpus(), settings.visible_gpus),
+        read=lambda: _visible_gpus(settings),
     )
     sentry.look()
     return sentry
@@ -162,8 +162,12 @@ def _in_use(sentry: GpuSentry | None) -> dict[str, str]:
 
 
 def _choose_gpus(settings: WorkerSettings, sentry: GpuSentry | None, spec: Mapping[str, Any]) -> tuple[str, ...]:
-    holder = partial(ledger.holder, ledger.ledger_dir(settings.endpoints_dir))
-    return gpus.choose(spec, probe.gpus(settings.visible_gpus, _in_use(sentry)), holder=holder)
+    folder = ledger.ledger_dir(settings.endpoints_dir)
+    return devices.choose(spec, _visible_gpus(settings), ledger=folder, sentry=sentry)
+
+
+def _visible_gpus(settings: WorkerSettings) -> tuple[GpuFigures, ...]:
+    return visible(read_gpus(), settings.visible_gpus)
 
 
 class _Stopper:

@@ -14,10 +14,12 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.running import JobRun
 from tunefleet.agent.site import Site
+from tunefleet.errors import MachineError
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs import JobEnd
 from tunefleet.jobs import guard as guard_module
 from tunefleet.jobs.boot import boot_name
+from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.jobs.runtime import RunClock
 from tunefleet.jobs.watchdog import Stall
 from tunefleet.jobs.watched import Interruption, Watched
@@ -75,21 +77,27 @@ class Watch:
 
 
 class Agent:
-    """One job on a machine without GPUs, and the launches that were made for it."""
+    """One job on a machine with a GPU, and the launches that were made for it."""
 
     def __init__(self, tmp_path: Path, *, over: Callable[[AgentJob], bool] = lambda _: False, **spec: Any) -> None:
         record = AgentRecord(job_id="j", name="n", kind="train", spec=spec, order=0.0, state=JobState.RUNNING)
         self.job = AgentJob(JobFolder(tmp_path / "j"), record, lambda _: None)
         self.launches: list[Launch] = []
+        self.refusals: list[MachineError] = []
         self._over = over
         self._site = Site(
             settings=AgentSettings(_env_file=None, home=tmp_path),  # type: ignore[call-arg]
             jobs=self,  # type: ignore[arg-type]
             registry=Registry([TrainExecutor()]),
             fetch=Path,
-            gpus=lambda _: (),
+            gpus=self._gpus,
             backend=None,  # type: ignore[arg-type]
         )
+
+    def _gpus(self, _: object) -> tuple[str, ...]:
+        if self.refusals:
+            raise self.refusals.pop(0)
+        return ("GPU-a",)
 
     def launch(self, work: Job) -> Launch:
         """Do the supervisor's part."""
@@ -197,3 +205,16 @@ def test_a_job_that_a_restart_of_the_machine_ended_goes_on(tmp_path: Path, reboo
     agent = Agent(tmp_path, over=lambda _: True)
     agent.found(KILLED, watched=Watched(clock=RunClock(boot="another" if rebooted else boot_name())))
     assert agent.run().state is state
+
+
+def test_a_job_waits_for_a_gpu_in_use_and_not_for_one_that_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tunefleet.agent.running._GPU_PAUSE_S", 0.01)
+    agent = Agent(tmp_path, over=lambda _: True)
+    agent.refusals = [GpuBusyError("in use"), GpuBusyError("in use")]
+    assert agent.run().state is JobState.COMPLETED
+    assert [launch.job.gpus for launch in agent.launches] == [("GPU-a",)]
+    agent = Agent(tmp_path / "other", over=lambda _: True)
+    agent.refusals = [MachineError("none fits")]
+    assert (agent.run().state, agent.job.record.error, agent.launches) == (JobState.FAILED, "none fits", [])

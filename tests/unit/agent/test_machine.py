@@ -64,6 +64,24 @@ def test_devices_are_told_limited_and_chosen(tmp_path: Path) -> None:
     assert gpus.choose(several) == ()
 
 
+def test_a_job_gets_the_type_and_memory_that_it_wants_or_is_refused(tmp_path: Path) -> None:
+    gpus = seen(tmp_path, A100, T4)
+
+    def wanting(**gpu: object) -> dict[str, object]:
+        return {**SPEC, "resources": {"hardware": {"gpu": gpu}}}
+
+    assert gpus.choose(wanting(type="t4")) == ("GPU-t",), "though the other one has more memory free"
+    assert gpus.choose(wanting(memory="30Gi")) == ("GPU-a",)
+    (held,) = ledger.claim(ledger.ledger_dir(settings(tmp_path).endpoints_dir), ["GPU-a"], "another")
+    with pytest.raises(ledger.GpuBusyError, match="A100"):
+        gpus.choose(wanting(memory="30Gi"))
+    os.close(held)
+    for never in ({"type": "h100"}, {"type": "t4", "memory": "30Gi"}, {"count": 3}):
+        with pytest.raises(MachineError, match="fit") as refused:
+            gpus.choose(wanting(**never))
+        assert not isinstance(refused.value, ledger.GpuBusyError), "waiting does not help"
+
+
 def test_a_job_that_could_never_fit_is_refused_with_the_setting_that_says_so(tmp_path: Path) -> None:
     header = json.dumps({"w": {"dtype": "BF16", "shape": [1 << 20, 1000], "data_offsets": [0, 0]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)

@@ -1,0 +1,84 @@
+"""Which GPUs a job gets, those that fit its spec and that nobody here has claimed or uses; and how others are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tunefleet.errors import MachineError
+from tunefleet.jobs import gpus as claims
+from tunefleet.jobs.gpuinfo import GpuFigures
+from tunefleet.jobs.yielding import GpuSentry
+from tunefleet.spec import load_task_spec
+from tunefleet.wire.link import Gpu
+
+
+def described(gpus: Sequence[GpuFigures], in_use: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
+    """Return devices as a server or backend is told of them.
+
+    Args:
+        gpus: Which.
+        in_use: UUID → who else uses it.
+    """
+    return tuple(
+        Gpu(
+            index=gpu.index,
+            name=gpu.name,
+            uuid=gpu.uuid,
+            memory_total_bytes=gpu.memory_total_bytes or 0,
+            memory_free_bytes=gpu.memory_free_bytes,
+            in_use_by=(in_use or {}).get(gpu.uuid),
+        )
+        for gpu in gpus
+    )
+
+
+def choose(
+    spec: Mapping[str, Any], gpus: Sequence[GpuFigures], *, ledger: Path, sentry: GpuSentry | None
+) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs for a task; empty on a machine without, or if the task wants none.
+
+    Args:
+        spec: The task's spec, JSON.
+        gpus: The devices that may be used here.
+        ledger: `gpus.ledger_dir`.
+        sentry: Knows who else uses them; None if nobody is heeded.
+
+    Raises:
+        GpuBusyError: If the task may use GPUs here, but not enough that fit are free.
+        MachineError: If too few fit.
+    """
+    if not gpus:
+        return ()
+    wanted = load_task_spec(spec).resources.hardware.gpu
+    count = 1 if wanted is None else wanted.count
+    if count == 0:
+        return ()
+    name = "" if wanted is None or wanted.type == "any" else wanted.type
+    memory = (wanted.memory_bytes if wanted is not None else None) or 0
+    fitting = [
+        gpu
+        for gpu in gpus
+        if re.search(re.escape(name), gpu.name, re.IGNORECASE) and (gpu.memory_total_bytes or 0) >= memory
+    ]
+    if len(fitting) < count:
+        few = "none fits" if not fitting else f"{len(fitting)} of {count} fit"
+        raise MachineError(
+            f"No GPU is free for the task ({few}).",
+            hint="Run it on a machine that has what it wants, or let it want less.",
+        )
+    others = {} if sentry is None else sentry.in_use()
+    taken = {gpu.uuid: others.get(gpu.uuid) or claims.holder(ledger, gpu.uuid) for gpu in fitting}
+    free = [gpu for gpu in fitting if taken[gpu.uuid] is None]
+    if len(free) < count:
+        held = ", ".join(f"{gpu.name} by {taken[gpu.uuid]}" for gpu in fitting if taken[gpu.uuid])
+        few = "No GPU is" if count == 1 else f"{len(free)} of {count} GPUs are"
+        raise claims.GpuBusyError(
+            f"{few} free for the task ({held}).",
+            hint="Wait for the other process, or give this machine another GPU.",
+        )
+    # Those with the most free memory: somebody outside may use the others.
+    free.sort(key=lambda gpu: gpu.memory_free_bytes or 0, reverse=True)
+    return tuple(gpu.uuid for gpu in free[:count])

@@ -1,0 +1,102 @@
+"""Which GPUs of a machine a job gets, by their claims on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tunefleet.errors import MachineError
+from tunefleet.jobs import devices, gpus
+from tunefleet.jobs.gpuinfo import GpuFigures, visible
+from tunefleet.jobs.yielding import GpuSentry
+
+
+def _gpu(index: int, name: str = "NVIDIA A100", *, memory: int = 80, free: int = 80) -> GpuFigures:
+    return GpuFigures(index, f"GPU-{index:02d}", name, (memory - free) << 30, memory << 30)
+
+
+MACHINE = (_gpu(0, free=10), _gpu(1), _gpu(2, "NVIDIA RTX 2080", memory=8, free=8))
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("1", [1]),
+        ("2,0", [2, 0]),
+        ("0,7,1", [0]),
+        ("-1", []),
+        ("GPU-01", [1]),
+        ("GPU-0", []),
+    ],
+)
+def test_cuda_visible_devices_is_applied_as_cuda_does(variable: str | None, expected: list[int]) -> None:
+    assert [gpu.index for gpu in visible(MACHINE, variable)] == expected
+
+
+def _spec(**gpu: object) -> dict[str, object]:
+    spec: dict[str, object] = {
+        "taskType": "sft",
+        "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+        "data": {"prompts": ["a"]},
+    }
+    if gpu:
+        spec["resources"] = {"hardware": {"gpu": gpu}}
+    return spec
+
+
+def _chosen(spec: dict[str, object], ledger: Path, machine: tuple[GpuFigures, ...] = MACHINE) -> tuple[str, ...]:
+    return devices.choose(spec, machine, ledger=ledger, sentry=None)
+
+
+def test_a_task_gets_the_free_gpu_with_the_most_memory(tmp_path: Path) -> None:
+    assert _chosen(_spec(), tmp_path) == ("GPU-01",)
+
+
+def test_type_and_memory_must_both_fit(tmp_path: Path) -> None:
+    assert _chosen(_spec(count=1, type="rtx"), tmp_path) == ("GPU-02",)
+    with pytest.raises(MachineError, match="none fits"):
+        _chosen(_spec(count=1, type="rtx", memory="20Gi"), tmp_path)
+    untold = (GpuFigures(0, "GPU-a", "Fake GB10"),)
+    assert _chosen(_spec(count=1), tmp_path, untold) == ("GPU-a",)
+    with pytest.raises(MachineError, match="none fits"):
+        _chosen(_spec(count=1, memory="1Gi"), tmp_path, untold)
+
+
+def test_a_gpu_that_somebody_has_claimed_is_left_alone(tmp_path: Path) -> None:
+    held = gpus.claim(tmp_path, ["GPU-00"], "a") + gpus.claim(tmp_path, ["GPU-01"], "b")
+    assert _chosen(_spec(), tmp_path) == ("GPU-02",)
+    with pytest.raises(gpus.GpuBusyError, match="A100 by job a"):
+        _chosen(_spec(count=1, type="a100"), tmp_path)
+    for fd in held:
+        os.close(fd)
+
+
+def test_a_gpu_that_others_use_is_left_alone_and_told(tmp_path: Path) -> None:
+    # The driver of the fake names no processes: what it says of the memory shows that somebody is there.
+    machine = (_gpu(0, free=10), _gpu(1, free=70))
+    sentry = GpuSentry(tmp_path, idle_s=60, read=lambda: machine)
+    sentry.look()
+    assert devices.choose(_spec(), machine, ledger=tmp_path, sentry=sentry) == ("GPU-01",)
+    with pytest.raises(gpus.GpuBusyError, match=r"1 of 2 GPUs are free for the task \(NVIDIA A100 by somebody"):
+        devices.choose(_spec(count=2), machine, ledger=tmp_path, sentry=sentry)
+    told = devices.described((*machine, GpuFigures(2, "GPU-c", "Fake GB10")), sentry.in_use())
+    assert [(gpu.uuid, (gpu.in_use_by or "").split(" (")[0], gpu.memory_free_bytes) for gpu in told] == [
+        ("GPU-00", "somebody", 10 << 30), ("GPU-01", "", 70 << 30), ("GPU-c", "", None),
+    ]  # fmt: skip
+    assert told[2].memory_total_bytes == 0
+
+
+def test_a_task_on_several_gpus_gets_as_many_or_none(tmp_path: Path) -> None:
+    assert _chosen(_spec(count=2), tmp_path) == ("GPU-01", "GPU-00")
+    with pytest.raises(MachineError, match="1 of 2 fit") as few:
+        _chosen(_spec(count=2, type="rtx"), tmp_path)
+    assert not isinstance(few.value, gpus.GpuBusyError), "waiting does not help"
+
+
+def test_no_gpu_is_needed_where_there_is_none_or_none_is_wanted(tmp_path: Path) -> None:
+    assert _chosen(_spec(count=1), tmp_path, ()) == ()
+    assert _chosen(_spec(count=0), tmp_path) == ()
