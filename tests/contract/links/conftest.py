@@ -47,7 +47,7 @@ class Site:
 @pytest.fixture(scope="module", params=["http"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     data: Path = tmp_path_factory.mktemp("data")
-    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=6))
+    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=180))
     bound = launch.bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     server = launch.make(create_app(core))

@@ -39,7 +39,7 @@ class Trainer:
         return self.link.exchange(ExchangeRequest.model_validate({**plain, "holding": self.holding, **more}))
 
     def start(self, task_id: str) -> Offer:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             for offer in self.say(wait_s=1.0).offers:
                 assert offer.task_id == task_id

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -322,8 +321,6 @@ def test_a_server_that_cannot_start_costs_no_job(tmp_path: Path, monkeypatch: py
     supervisor = Supervisor(
         tmp_path / "results", endpoints_dir=tmp_path / "home" / "jobs", base_env=environment(tmp_path)
     )
-    began = time.monotonic()
     handle = supervisor.launch(make_job("finish"))
-    assert handle.wait(20) is not None
-    assert time.monotonic() - began < 15
+    assert handle.wait(60) is not None
     assert not process_of(handle).warm

@@ -27,7 +27,7 @@ def start() -> Callable[..., Running]:
         server = launch.make(create_app(core))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
         thread.start()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not server.started:
             assert time.monotonic() < deadline, "the server did not start"
             time.sleep(0.01)

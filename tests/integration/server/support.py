@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,20 +35,21 @@ class Running:
 
     def client(self, key: str | None = None, **options: Any) -> httpx.Client:
         headers = {**({"Authorization": f"Bearer {key}"} if key else {}), **options.pop("headers", {})}
-        return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=20, **options)
+        return httpx.Client(base_url=f"{self.url}/api/v1", headers=headers, timeout=60, **options)
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The server's event loop."""
-        return self.server.servers[0].get_loop()
-
-    def stop(self) -> float:
-        """Stop it as a signal would; returns how long that took, in seconds."""
-        began = time.monotonic()
+    def stop(self) -> None:
+        """Stop it as a signal would."""
         self.server.should_exit = True
-        self.thread.join(15)
+        self.thread.join(30)
         assert not self.thread.is_alive()
-        return time.monotonic() - began
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait until something is so; a minute passes only if it never will be."""
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.01)
 
 
 @dataclass
@@ -94,7 +95,7 @@ class HandWorker:
 
     def take(self, task_id: str) -> str:
         """Accept the offer of a task and return its token."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             offers = self.exchange(wait_s=1.0, want={"light": self.slots})["offers"]
             tokens = {offer["task_id"]: offer["token"] for offer in offers}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.server.support import ECHO, HandWorker, Running, is_problem, submit
+from tests.integration.server.support import ECHO, HandWorker, Running, is_problem, submit, until
 from tunefleet import errors
 from tunefleet.server import problems
 
@@ -147,30 +146,25 @@ def test_unexpected_failure_tells_nothing_and_logs_all(
 
     with caplog.at_level(logging.ERROR):
         body = is_problem(admin.get("/tasks"), 500, "internal")
-        deadline = time.monotonic() + 5
-        while not traced():  # it is logged in the server's thread, after the answer
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(traced)  # it is logged in the server's thread, after the answer
     assert "1234" not in str(body)
 
 
 def test_background_loop_survives_a_failure(
     start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    looked: list[float] = []
+    looked = 0
 
     async def fails_once(_: object) -> int:
-        looked.append(time.monotonic())
-        if len(looked) == 1:
+        nonlocal looked
+        looked += 1
+        if looked == 1:
             raise RuntimeError("the first look failed")
         return 0
 
     monkeypatch.setattr("tunefleet.services.sweep.run_once", fails_once)
     running = start(tmp_path / "data")
-    deadline = time.monotonic() + 10
-    while len(looked) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: looked > 1)
     running.stop()
     running.core.close()
     assert "The sweep loop failed" in caplog.text

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
-from tests.integration.server.support import HandWorker, Running, is_problem, submit
+from tests.integration.server.support import HandWorker, Running, is_problem, submit, until
+from tunefleet.server import launch
 
 
 @contextmanager
@@ -145,9 +147,12 @@ def test_journal_overlap_is_trimmed_and_a_gap_is_refused(
     hand.finish(token)
 
 
-def test_stop_releases_polls_and_streams_within_a_second(start: Callable[..., Running], tmp_path: Path) -> None:
-    running = start(tmp_path / "data")
-    ended: dict[str, float] = {}
+def test_stop_releases_polls_and_streams(
+    start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_GRACE_S", 600)  # nothing is cut off: it ends by itself
+    running = start(tmp_path / "data", lost_after_s=600)
+    ended: set[str] = set()
     open_ = threading.Semaphore(0)
     with running.client(running.admin_key) as admin, running.client(running.worker_key) as worker:
         hand = HandWorker(worker, "poller")
@@ -155,28 +160,25 @@ def test_stop_releases_polls_and_streams_within_a_second(start: Callable[..., Ru
         task_id = submit(admin)
 
         def poll() -> None:
-            hand.exchange(wait_s=8)
-            ended["poll"] = time.monotonic()
+            hand.exchange(wait_s=100)
+            ended.add("poll")
 
         def follow(path: str) -> None:
             with running.client(running.admin_key) as client, stream(client, path) as events:
                 open_.release()
                 list(events)
-            ended[path] = time.monotonic()
+            ended.add(path)
 
         threads = [threading.Thread(target=poll)]
         for path in ["/events/stream", f"/tasks/{task_id}/log/stream"]:
             threads.append(threading.Thread(target=follow, args=[path]))
         for thread in threads:
             thread.start()
-        assert all(open_.acquire(timeout=20) for _ in range(2))
-        time.sleep(0.5)
+        assert all(open_.acquire(timeout=60) for _ in range(2))
+        until(lambda: running.core.signals._waiters.get("worker:poller"))
         assert not ended
-        stopped = time.monotonic()
-        took = running.stop()
+        running.stop()
         for thread in threads:
-            thread.join(5)
+            thread.join(30)
     running.core.close()
-    assert took < 2.0
     assert len(ended) == 3
-    assert max(ended.values()) - stopped < 1.0

@@ -4,7 +4,6 @@ import inspect
 import re
 import subprocess
 import sys
-import time
 from importlib import import_module
 from pathlib import Path
 
@@ -71,20 +70,14 @@ def test_help_is_plain_where_there_is_no_terminal_and_framed_where_there_is(
     assert main.run([]) == 2 or "Usage" in capsys.readouterr().out
 
 
-def test_help_imports_nothing_heavy_and_is_quick() -> None:
+def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys; from tunefleet.cli.main import run; run(['--help'])\n"
         "heavy = {'pydantic', 'httpx', 'yaml', 'rich', 'plotext', 'torch', 'fastapi'} & set(sys.modules)\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        took.append(time.perf_counter() - began)
-        assert done.returncode == 0, done.stderr
-    # 0.1 s on an idle machine; the budget is 0.2 s, and a test machine may be busy and measure coverage.
-    assert min(took) < 1.0
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_wrong_command_line_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,9 @@ async def test_a_task_that_nobody_could_run_says_so(lab: Lab) -> None:
     with pytest.raises(SpecError, match="no worker could run"):
         await workflows.submit(lab.core, lab.admin, SubmitRequest(document=wants_gpu, strict=True))
     why = await tasks.why(lab.core, lab.admin, made.tasks[0].id)
-    assert why.workers == {"w1": "has 0 GPUs, 1 are needed"}
+    assert [(each.worker_id, each.verdict, each.reason) for each in why.workers] == [
+        ("w1", "never", "has 0 GPUs, 1 are needed")
+    ]
     gpu = Gpu(index=0, name="RTX", uuid="u", memory_total_bytes=48 << 30)
     worker = lab.worker("w2", session="s2")
     await worker.register(gpus=(gpu,))

@@ -83,7 +83,7 @@ class Stage:
         self.gate = threading.Event()
 
     def until(self, predicate: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not predicate():
             assert time.monotonic() < deadline
             time.sleep(0.001)
@@ -96,11 +96,11 @@ def stages() -> Iterator[list[Stage]]:
     for stage in made:
         stage.exchanger.stop()
         stage.gate.set()
-        stage.exchanger.join(5)
+        stage.exchanger.join(60)
 
 
 def test_one_exchange_is_open_while_there_is_no_news(stages: list[Stage]) -> None:
-    stage = Stage(lambda n, r: (stage.gate.wait(5) and ExchangeReply()) or ExchangeReply())
+    stage = Stage(lambda n, r: (stage.gate.wait(60) and ExchangeReply()) or ExchangeReply())
     stages.append(stage)
     stage.exchanger.start(3.0)
     stage.until(lambda: stage.link.requests)
@@ -113,17 +113,16 @@ def test_news_go_out_at_once_on_a_second_connection(stages: list[Stage]) -> None
     def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
         if request.finishes:
             return ExchangeReply(finished=tuple(f.token for f in request.finishes))
-        stage.gate.wait(5)
+        stage.gate.wait(60)
         return ExchangeReply()
 
     stage = Stage(answer)
     stages.append(stage)
     stage.exchanger.start(3.0)
     stage.until(lambda: stage.link.requests)
-    began = time.monotonic()
     stage.outbox.finish(Finish(token="t", outcome="completed", reason="finished"))
     stage.until(lambda: any(reply.finished for reply in stage.mind.handled))
-    assert time.monotonic() - began < 1.0
+    assert [reply.finished for reply in stage.mind.handled] == [("t",)], "the first one is still open"
     assert stage.link.most_open == 2
     stage.gate.set()
     stage.until(lambda: stage.link.requests[-1].finishes == ())
@@ -134,7 +133,7 @@ def test_what_an_answer_brings_about_is_said_in_one_exchange(stages: list[Stage]
         if number == 1:
             return ExchangeReply(accepted=("go",))
         if number > 2:
-            stage.gate.wait(5)
+            stage.gate.wait(60)
         return ExchangeReply(finished=tuple(f.token for f in request.finishes))
 
     def handle(reply: ExchangeReply) -> None:
@@ -172,7 +171,7 @@ def test_an_absent_server_is_registered_with_anew_and_nothing_is_lost(stages: li
             raise UnreachableError("cut")
         if request.finishes:
             return ExchangeReply(finished=("t",))
-        stage.gate.wait(5)
+        stage.gate.wait(60)
         return ExchangeReply()
 
     stage = Stage(answer, register=register)
@@ -199,7 +198,7 @@ def test_a_worker_that_the_server_does_not_know_registers_again(stages: list[Sta
     def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
         if number == 1:
             raise NotFoundError("The worker is not registered.")
-        stage.gate.wait(5)
+        stage.gate.wait(60)
         return ExchangeReply()
 
     stage = Stage(answer)
@@ -227,7 +226,7 @@ def test_results_go_out_in_exchanges_that_a_server_takes(stages: list[Stage]) ->
     def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
         if request.finishes:
             return ExchangeReply(finished=tuple(f.token for f in request.finishes))
-        stage.gate.wait(5)
+        stage.gate.wait(60)
         return ExchangeReply()
 
     stage = Stage(answer)
