@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
-import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.capabilities import diagnose
-from tunefleet.errors import ConflictError, InputError, MachineError, TunefleetError
+from tunefleet.errors import ConflictError, InputError, TunefleetError
+from tunefleet.jobs import upgrading
 from tunefleet.settings import AgentSettings, load_agent
 from tunefleet.wire.training import AgentCommand, AgentOutcome, AgentVerb
 
@@ -36,8 +33,6 @@ CHANGEABLE: Final[dict[str, str]] = {
     "LOG_LEVEL": "log_level",
 }
 """Variable → field: what `update-config` may change."""
-_VERSION: Final = re.compile(r"\d+(\.\d+){0,3}([abrc.]+\d+)?")
-_PIP_S: Final = 600.0
 _LOG_LINES: Final = 200
 
 
@@ -115,43 +110,9 @@ class Verbs:
         return tidy
 
     def _upgrade(self, data: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        command = upgrade_command(data.get("version"))
-        logger.info("Upgrading: %s", " ".join(command))
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S, check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise MachineError(f"pip could not be run: {error}.") from error
-        if done.returncode != 0:
-            words = (done.stderr or done.stdout).strip().splitlines()
-            raise MachineError(f"pip failed: {words[-1] if words else done.returncode}.")
+        output = upgrading.upgrade(data.get("version"), who="agent")
         self._restart()
-        return "Upgraded; the agent starts anew, its jobs go on.", {"output": done.stdout[-2000:]}
-
-
-def upgrade_command(version: object) -> list[str]:
-    """Return the command that upgrades this installation.
-
-    Args:
-        version: Which version; the newest if None.
-
-    Raises:
-        InputError: If it is no version.
-        ConflictError: If this is a source tree, which pip must not replace.
-    """
-    if version is not None and (not isinstance(version, str) or not _VERSION.fullmatch(version)):
-        raise InputError(f"{version!r} is no version.", hint="Write for example 1.2.3.")
-    if _is_source_tree():
-        raise ConflictError("This agent runs from a source tree.", hint="Update it there, then send restart.")
-    wanted = f"tunefleet=={version}" if version else "tunefleet"
-    return [sys.executable, "-m", "pip", "install", "--upgrade", "--no-input", wanted]
-
-
-def _is_source_tree() -> bool:
-    try:
-        text = distribution("tunefleet").read_text("direct_url.json")
-    except PackageNotFoundError:
-        return True
-    return text is not None and bool(json.loads(text).get("dir_info", {}).get("editable"))
+        return "Upgraded; the agent starts anew, its jobs go on.", {"output": output}
 
 
 def write_private(path: Path, text: str) -> None:

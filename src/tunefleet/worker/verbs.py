@@ -18,9 +18,10 @@ from typing import Any, Final, NoReturn
 
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import InputError, TunefleetError
+from tunefleet.jobs import upgrading
 from tunefleet.wire.link import Capabilities, Command, CommandOutcome
 from tunefleet.wire.training import AgentVerb
-from tunefleet.worker import changes, upgrading
+from tunefleet.worker import changes
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder
 
@@ -119,7 +120,8 @@ class Verbs:
             case AgentVerb.COLLECT_DIAGNOSTICS:
                 return self._diagnose()
             case AgentVerb.UPGRADE:
-                upgrading.upgrade(command.data.get("version"))
+                # A fleet moves to a version that somebody has named, not to whatever is newest.
+                upgrading.upgrade(command.data.get("version") or "", who="worker")
                 return None
             case _:
                 raise InputError(f"There is no verb {command.command!r}; there is {', '.join(AgentVerb)}.")

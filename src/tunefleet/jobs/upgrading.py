@@ -19,25 +19,31 @@ logger = logging.getLogger(__name__)
 
 _VERSION: Final = re.compile(r"\d+(\.\d+){0,3}([abrc.]+\d+)?")
 _PIP_S: Final = 900.0
+_OUTPUT_CHARS: Final = 2000
 
 
-def upgrade(wanted: object) -> None:
+def upgrade(wanted: object, *, who: str) -> str:
     """Install a version.
 
     Args:
-        wanted: Which, such as `1.2.3`.
+        wanted: Which, such as `1.2.3`; the newest if None.
+        who: What runs here, for the message: `worker` or `agent`.
+
+    Returns:
+        The end of what pip printed.
 
     Raises:
         InputError: If it is no version.
         ConflictError: If the environment is not to be changed by us; the message says why.
         MachineError: If pip fails.
     """
-    if not isinstance(wanted, str) or not _VERSION.fullmatch(wanted):
+    if wanted is not None and not (isinstance(wanted, str) and _VERSION.fullmatch(wanted)):
         raise InputError(f"{wanted!r} is no version.", hint="Name one, such as 1.2.3.")
     reason = refusal()
     if reason is not None:
-        raise ConflictError(f"This worker cannot be upgraded from afar: {reason}.")
-    command = [sys.executable, "-m", "pip", "install", "--no-input", f"tunefleet=={wanted}"]
+        raise ConflictError(f"This {who} cannot be upgraded from afar: {reason}.")
+    package = "tunefleet" if wanted is None else f"tunefleet=={wanted}"
+    command = [sys.executable, "-m", "pip", "install", "--upgrade", "--no-input", package]
     logger.info("Upgrading: %s", " ".join(command))
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S, check=False)
@@ -46,6 +52,7 @@ def upgrade(wanted: object) -> None:
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise MachineError(f"pip failed: {said[-1] if said else f'exit code {done.returncode}'}")
+    return done.stdout[-_OUTPUT_CHARS:]
 
 
 def refusal() -> str | None:
