@@ -12,7 +12,7 @@ from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_worker, confirm
 from tunefleet.cli.session import connect
-from tunefleet.wire.api import WorkerView
+from tunefleet.wire.fleet import WorkerView
 from tunefleet.wire.link import Gpu
 
 app = typer.Typer(help="List the machines that run tasks.", invoke_without_command=True)

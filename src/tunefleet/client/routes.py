@@ -36,11 +36,10 @@ from tunefleet.wire.api import (
     TaskDetail,
     TaskView,
     ValidateReply,
-    WhyView,
-    WorkerView,
     WorkflowDetail,
     WorkflowView,
 )
+from tunefleet.wire.fleet import WhyView, WorkerView
 from tunefleet.wire.link import Cursor, JournalBatch
 
 

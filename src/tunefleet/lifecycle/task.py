@@ -51,6 +51,7 @@ class TaskReason(StrEnum):
     OFFERED = "offered"
     NOT_ACCEPTED = "not_accepted"
     STARTED = "started"
+    SPLIT = "split"
     FINISHED = "finished"
     STOPPED_EARLY = "stopped_early"
     PAUSED = "paused"
@@ -93,6 +94,7 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     TaskReason.OFFERED: Outcome(_S.DISPATCHED),
     TaskReason.NOT_ACCEPTED: Outcome(_S.QUEUED, RetryBudget.FREE),
     TaskReason.STARTED: Outcome(_S.RUNNING),
+    TaskReason.SPLIT: Outcome(_S.RUNNING),
     TaskReason.FINISHED: Outcome(_S.COMPLETED),
     TaskReason.STOPPED_EARLY: Outcome(_S.COMPLETED),
     TaskReason.PAUSED: Outcome(_S.PAUSED),
@@ -118,7 +120,7 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
 
 _OPEN = frozenset(TaskStatus) - FINAL
 TRANSITIONS: Final[dict[TaskStatus, frozenset[TaskStatus]]] = {
-    _S.PENDING: frozenset({_S.QUEUED, _S.SKIPPED, _S.FAILED, _S.CANCELLED}),
+    _S.PENDING: frozenset({_S.QUEUED, _S.RUNNING, _S.SKIPPED, _S.FAILED, _S.CANCELLED}),
     _S.QUEUED: frozenset({_S.DISPATCHED, _S.FAILED, _S.CANCELLED}),
     _S.DISPATCHED: frozenset({_S.QUEUED, _S.RUNNING, _S.FAILED, _S.CANCELLED}),
     _S.RUNNING: frozenset({_S.QUEUED, _S.PAUSED, _S.COMPLETED, _S.FAILED, _S.CANCELLED}),

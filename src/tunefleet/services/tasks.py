@@ -10,7 +10,7 @@ import orjson
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.placement import Fit, match
+from tunefleet.placement import Fit, Reject, match
 from tunefleet.services import cancelling, removal, roster, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
@@ -22,7 +22,8 @@ from tunefleet.spec import override_document, parse_workflow
 from tunefleet.store import Connection, attempts, journal, tasks
 from tunefleet.store import workflows as workflow_rows
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.api import Page, TaskDetail, TaskView, WhyView, WorkflowDetail
+from tunefleet.wire.api import Page, TaskDetail, TaskView, WorkflowDetail
+from tunefleet.wire.fleet import WhyView, WorkerVerdict
 
 
 async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:
@@ -156,15 +157,21 @@ async def why(core: Core, actor: Actor, task_id: str) -> WhyView:
     def operation(connection: Connection) -> WhyView:
         row = find(connection, actor, task_id)
         sentence = roster.reasons(connection, here, [row]).get(row.id)
-        verdicts: dict[str, str] = {}
+        verdicts: list[WorkerVerdict] = []
         if row.status == TaskStatus.QUEUED:
             need = roster.needs(connection, [row.requirement_key])[row.requirement_key]
             for worker in roster.states(connection, here):
                 verdict = match(need, worker)
-                verdicts[worker.id] = "could run it now" if isinstance(verdict, Fit) else verdict.reason
-        return WhyView(task_id=row.id, status=row.status, why=sentence, workers=verdicts)
+                verdicts.append(_verdict(worker.id, verdict))
+        return WhyView(task_id=row.id, status=row.status, why=sentence, workers=tuple(verdicts))
 
     return await core.read(operation)
+
+
+def _verdict(worker_id: str, verdict: Fit | Reject) -> WorkerVerdict:
+    if isinstance(verdict, Fit):
+        return WorkerVerdict(worker_id=worker_id, verdict="fits")
+    return WorkerVerdict(worker_id=worker_id, verdict="never" if verdict.lasting else "waits", reason=verdict.reason)
 
 
 def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:

@@ -13,7 +13,8 @@ from tunefleet.services.paging import bounded
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, attempts, commands, workers
 from tunefleet.store.rows import WorkerRow
-from tunefleet.wire.api import Page, WorkerView
+from tunefleet.wire.api import Page
+from tunefleet.wire.fleet import WorkerView
 
 
 async def list_(

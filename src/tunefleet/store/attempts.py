@@ -41,7 +41,7 @@ _OFFERS = (
         tasks.c.workflow_id,
         tasks.c.kind,
         tasks.c.name,
-        task_documents.c.spec,
+        func.coalesce(task_documents.c.resolved, task_documents.c.spec),
         task_documents.c.inputs,
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
@@ -62,7 +62,7 @@ _TASKS = (
 )
 _TAKEN = (
     select(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key, func.count())
-    .where(_OPEN)
+    .where(_OPEN, attempts.c.merged_into.is_(None))
     .group_by(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key)
 )
 

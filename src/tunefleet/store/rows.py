@@ -81,6 +81,7 @@ class TaskRow(NamedTuple):
     finished_at: float | None
     version: int
     stalled_since: float | None = None
+    merge_key: str | None = None
 
 
 class DocumentRow(NamedTuple):
@@ -91,6 +92,7 @@ class DocumentRow(NamedTuple):
     inputs: str
     result: str | None
     detail: str | None
+    resolved: str | None = None
 
 
 class AttemptRow(NamedTuple):
@@ -110,6 +112,7 @@ class AttemptRow(NamedTuple):
     offered_at: float
     accepted_at: float | None
     finished_at: float | None
+    merged_into: str | None = None
 
     @property
     def open(self) -> bool:

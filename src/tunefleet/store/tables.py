@@ -36,11 +36,12 @@ metadata = MetaData(
 DEFAULT_PROJECT: Final = "default"
 """Every row belongs to a project; there is one until there are more."""
 
-_SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
+SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
 _QUEUED: Final = text("status = 'queued'")
 _DELAYED: Final = text("status = 'queued' AND ready_at > 0")
 _EXPIRING: Final = text("status = 'queued' AND queue_deadline IS NOT NULL")
 _OPEN: Final = text("state IN ('offered', 'accepted')")
+_MERGING: Final = text("status = 'queued' AND merge_key IS NOT NULL")
 _UNDER_WAY: Final = text("state IN ('pending', 'acknowledged', 'applied')")
 
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
@@ -48,7 +49,7 @@ meta = Table("meta", metadata, Column("name", String, primary_key=True), Column(
 api_keys = Table(
     "api_keys",
     metadata,
-    Column("seq", _SERIAL, primary_key=True, autoincrement=True),
+    Column("seq", SERIAL, primary_key=True, autoincrement=True),
     Column("id", String, nullable=False, unique=True),
     Column("project", String, nullable=False),
     Column("name", String, nullable=False),
@@ -75,7 +76,7 @@ sessions = Table(
 workflows = Table(
     "workflows",
     metadata,
-    Column("seq", _SERIAL, primary_key=True, autoincrement=True),
+    Column("seq", SERIAL, primary_key=True, autoincrement=True),
     Column("id", String, nullable=False, unique=True),
     Column("project", String, nullable=False),
     Column("name", String, nullable=False),
@@ -95,7 +96,7 @@ workflows = Table(
 workflow_documents = Table(
     "workflow_documents",
     metadata,
-    Column("workflow_seq", _SERIAL, primary_key=True, autoincrement=False),
+    Column("workflow_seq", SERIAL, primary_key=True, autoincrement=False),
     Column("document", Text, nullable=False),
     Column("warnings", Text, nullable=False),
 )
@@ -103,7 +104,7 @@ workflow_documents = Table(
 tasks = Table(
     "tasks",
     metadata,
-    Column("seq", _SERIAL, primary_key=True, autoincrement=True),
+    Column("seq", SERIAL, primary_key=True, autoincrement=True),
     Column("id", String, nullable=False, unique=True),
     Column("project", String, nullable=False),
     Column("workflow_id", String, nullable=False),
@@ -140,22 +141,29 @@ tasks = Table(
     Column("finished_at", Double),
     Column("version", Integer, nullable=False),
     Column("stalled_since", Double),
+    Column("merge_key", String),
     Index("ix_tasks_queue", "requirement_key", "rank", sqlite_where=_QUEUED, postgresql_where=_QUEUED),
     Index("ix_tasks_delayed", "ready_at", sqlite_where=_DELAYED, postgresql_where=_DELAYED),
     Index("ix_tasks_expiring", "queue_deadline", sqlite_where=_EXPIRING, postgresql_where=_EXPIRING),
+    Index("ix_tasks_merging", "merge_key", "rank", sqlite_where=_MERGING, postgresql_where=_MERGING),
     sqlite_autoincrement=True,
 )
-"""`rank` orders a queue: the time of queueing, moved forward for priority, so that ageing costs no update."""
+"""`rank` orders a queue: the time of queueing, moved forward for priority, so that ageing costs no update.
+
+Waiting tasks with one `merge_key` may run as one; it names their owner too.
+"""
 
 task_documents = Table(
     "task_documents",
     metadata,
-    Column("task_seq", _SERIAL, primary_key=True, autoincrement=False),
+    Column("task_seq", SERIAL, primary_key=True, autoincrement=False),
     Column("spec", Text, nullable=False),
     Column("inputs", Text, nullable=False),
     Column("result", Text),
     Column("detail", Text),
+    Column("resolved", Text),
 )
+"""`spec` is what the user wrote; `resolved` the same with its references replaced, once what they name has ended."""
 
 task_inputs = Table(
     "task_inputs",
@@ -193,9 +201,12 @@ attempts = Table(
     Column("offered_at", Double, nullable=False),
     Column("accepted_at", Double),
     Column("finished_at", Double),
+    Column("merged_into", String),
     Index("ix_attempts_open", "worker_id", sqlite_where=_OPEN, postgresql_where=_OPEN),
     sqlite_with_rowid=False,
 )
+
+"""`merged_into`: the attempt whose offer carries this one; it takes no slot of its own."""
 
 commands = Table(
     "commands",
@@ -282,7 +293,7 @@ workers = Table(
 events = Table(
     "events",
     metadata,
-    Column("id", _SERIAL, primary_key=True, autoincrement=True),
+    Column("id", SERIAL, primary_key=True, autoincrement=True),
     Column("project", String, nullable=False),
     Column("at", Double, nullable=False),
     Column("kind", String, nullable=False),
@@ -383,7 +394,7 @@ blob_pins = Table(
 artifacts = Table(
     "artifacts",
     metadata,
-    Column("seq", _SERIAL, primary_key=True, autoincrement=True),
+    Column("seq", SERIAL, primary_key=True, autoincrement=True),
     Column("id", String, nullable=False, unique=True),
     Column("project", String, nullable=False),
     Column("name", String, nullable=False),

@@ -8,7 +8,6 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from tunefleet.wire.base import Body, Message
-from tunefleet.wire.link import Capabilities
 
 T = TypeVar("T")
 
@@ -129,6 +128,14 @@ class TaskView(Message):
     stalled_since: datetime | None = None
     """Since when a running task has written no journal record, if that is longer than `limits.stall_after_s`."""
     progress: ProgressView | None = None
+    depends_on: tuple[str, ...] = ()
+    """Ids of the tasks that must be completed before."""
+    shard_of: str | None = None
+    """The task that this one is a part of."""
+    shard: tuple[int, int] | None = None
+    """Which part of how many, counted from 0."""
+    merged_into: str | None = None
+    """The task whose run computes this one too."""
 
 
 class TaskDetail(TaskView):
@@ -273,19 +280,6 @@ class BlobReply(Message):
     missing: tuple[BlobMissing, ...]
 
 
-class WorkerView(Message):
-    """A worker as the server knows it."""
-
-    id: str
-    status: Literal["online", "unreachable", "lost", "offline"]
-    owner: str
-    capabilities: Capabilities
-    running: tuple[str, ...] = ()
-    """Ids of the tasks that it holds."""
-    registered_at: datetime
-    last_seen_at: datetime | None = None
-
-
 class KeyCreate(Body):
     """A new API key.
 
@@ -336,16 +330,6 @@ class CloneRequest(Body):
     """
 
     overrides: dict[str, Any] = Field(default_factory=dict)
-
-
-class WhyView(Message):
-    """Why a task waits: one sentence, and what each worker lacks."""
-
-    task_id: str
-    status: str
-    why: str | None = None
-    workers: dict[str, str] = Field(default_factory=dict)
-    """Worker id → why the task cannot run there now."""
 
 
 class LoginCode(Message):

@@ -41,6 +41,8 @@ class ExecutorOffer(Message):
     slot_class: SlotClass = "job"
     available: bool = True
     reason: str | None = None
+    merges: bool = False
+    """Whether it takes several equal tasks as one offer (`Offer.merged`)."""
 
 
 class Capabilities(Message):
@@ -57,8 +59,22 @@ class Capabilities(Message):
     gpus: tuple[Gpu, ...] = ()
     tags: tuple[str, ...] = ()
     cached_models: tuple[str, ...] = ()
+    cached_datasets: tuple[str, ...] = ()
     allow_code: bool = False
     platform: str = ""
+    secrets: tuple[str, ...] = ()
+    """Names, never values, of the secrets that it has."""
+    bandwidth_bytes_per_s: float | None = None
+    """What its traffic of results is held to; None if it is not."""
+    cost_per_hour: float = 1.0
+    link: Literal["http", "redis"] = "http"
+    cpu_model: str = ""
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    address: str | None = None
+    started_at: float | None = None
+    """Unix time of the process's start."""
+    pid: int | None = None
 
 
 class RegisterRequest(Message):
@@ -136,6 +152,28 @@ class Reached(Message):
     generation: int
 
 
+class GpuLoad(Message):
+    """How one GPU of a worker stands now."""
+
+    uuid: str
+    memory_free_bytes: int | None = None
+    in_use_by: str | None = None
+    utilisation_percent: float | None = None
+    power_w: float | None = None
+
+
+class Load(Message):
+    """How busy a worker is; told every `HEARTBEAT_INTERVAL_SEC`, apart from the lease."""
+
+    memory_free_bytes: int
+    disk_free_bytes: int
+    load_1m: float | None = None
+    load_5m: float | None = None
+    load_15m: float | None = None
+    uptime_s: float | None = None
+    gpus: tuple[GpuLoad, ...] = ()
+
+
 class ExchangeRequest(Message):
     """Everything that a worker has to say, and how long it will wait for an answer.
 
@@ -156,6 +194,8 @@ class ExchangeRequest(Message):
     discarded: tuple[str, ...] = ()
     stalled: dict[str, float] = Field(default_factory=dict)
     want: dict[SlotClass, int] = Field(default_factory=dict)
+    load: Load | None = None
+    """Told now and then; None leaves the last figures standing."""
 
 
 class InputRef(Message):
@@ -188,6 +228,18 @@ class ResumeFrom(Message):
     from_task: str | None = None
 
 
+class MergedTask(Message):
+    """A task that is computed together with the one of an offer; its result is delivered under its own token."""
+
+    token: str
+    task_id: str
+    workflow_id: str
+    attempt: int
+    name: str
+    spec: dict[str, Any]
+    inputs: dict[str, InputRef] = Field(default_factory=dict)
+
+
 class Offer(Message):
     """One attempt of a task, offered to one worker.
 
@@ -199,6 +251,8 @@ class Offer(Message):
         inputs: For each pointer into the spec (such as `data.path`) the artifact to put in its place.
         grace_s: How long a cancelled job has to end before SIGTERM.
         resume: Where it goes on, if the task has run before.
+        merged: Equal tasks that the executor computes in the same run. Each has its own token, is accepted and
+            finished by it, and takes no slot.
     """
 
     token: str
@@ -212,6 +266,7 @@ class Offer(Message):
     slot_class: SlotClass = "job"
     grace_s: float = 30.0
     resume: ResumeFrom | None = None
+    merged: tuple[MergedTask, ...] = ()
 
 
 class Desired(Message):

@@ -15,7 +15,8 @@ from tests.integration.server.support import ECHO, HandWorker, Running
 from tunefleet.cli import options
 from tunefleet.cli.main import run
 from tunefleet.client import Client
-from tunefleet.wire.api import ArtifactView, KeyCreated, MetricsView, PruneReply, TaskDetail, TaskView, WorkerView
+from tunefleet.wire.api import ArtifactView, KeyCreated, MetricsView, PruneReply, TaskDetail, TaskView
+from tunefleet.wire.fleet import WorkerView
 
 
 @pytest.fixture

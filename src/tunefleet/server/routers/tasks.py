@@ -11,7 +11,8 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.services import tasks
-from tunefleet.wire.api import CloneRequest, Page, TaskDetail, TaskView, WhyView
+from tunefleet.wire.api import CloneRequest, Page, TaskDetail, TaskView
+from tunefleet.wire.fleet import WhyView
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 

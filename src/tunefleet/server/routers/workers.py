@@ -9,7 +9,8 @@ from fastapi import APIRouter, Query
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.services import verbs, workers
-from tunefleet.wire.api import CommandRequest, CommandView, Page, WorkerView
+from tunefleet.wire.api import CommandRequest, CommandView, Page
+from tunefleet.wire.fleet import WorkerView
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 

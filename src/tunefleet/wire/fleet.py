@@ -1,0 +1,64 @@
+"""Views of workers, and of why a task waits; part of the HTTP API under `/api/v1`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from tunefleet.wire.base import Message
+from tunefleet.wire.link import Capabilities, Load
+
+
+class WorkerView(Message):
+    """A worker as the server knows it."""
+
+    id: str
+    status: Literal["online", "unreachable", "lost", "offline"]
+    owner: str
+    capabilities: Capabilities
+    running: tuple[str, ...] = ()
+    """Ids of the tasks that it holds."""
+    registered_at: datetime
+    last_seen_at: datetime | None = None
+    cordoned: bool = False
+    """It gets nothing new, because somebody said so."""
+    draining: bool = False
+    """It finishes what it has, then leaves."""
+    elastic_disabled: bool = False
+    """It gets nothing new, because it was idle and the queue was short."""
+    load: Load | None = None
+
+
+class WorkerVerdict(Message):
+    """Whether one worker could run a task.
+
+    Args:
+        verdict: `fits`, `waits` (it could, but not now) or `never` (as it is).
+        reason: Why not, as a clause after the worker's name.
+        score: What the placement policy makes of it, for those that fit; higher goes first.
+    """
+
+    worker_id: str
+    verdict: Literal["fits", "waits", "never"]
+    reason: str | None = None
+    score: float | None = None
+
+
+class WhyView(Message):
+    """Why a task stands where it stands.
+
+    Args:
+        why: One sentence; null where there is nothing to say, as of a task that runs.
+        ahead: How many waiting tasks with the same needs go before it.
+        waits_for: Upstream tasks that have not ended: id and name.
+        workers: What each registered worker makes of it.
+        attempts: What became of its earlier tries, oldest first, a sentence each.
+    """
+
+    task_id: str
+    status: str
+    why: str | None = None
+    ahead: int = 0
+    waits_for: tuple[tuple[str, str], ...] = ()
+    workers: tuple[WorkerVerdict, ...] = ()
+    attempts: tuple[str, ...] = ()
