@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
+from transformers import LlamaForCausalLM, Trainer, TrainingArguments
 
+from tests.integration.attach.tiny import ROWS, At, tiny_config
 from tunefleet import attach
 from tunefleet.attach.callback_control import ControlCallback
 from tunefleet.attach.checkpoints import fault_of, list_whole
@@ -27,19 +28,6 @@ from tunefleet.wire.jobfolder import Job, JobStatus
 from tunefleet.wire.journal import ANY_RECORD, MetricRecord
 
 pytestmark = pytest.mark.torch
-
-ROWS = [{"input_ids": torch.arange(8) + n % 8, "labels": torch.arange(8) + n % 8} for n in range(32)]
-
-
-class At(TrainerCallback):
-    """Does something once, when a step ends."""
-
-    def __init__(self, step: int, act: Callable[[], Any]) -> None:
-        self.step, self.act = step, act
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step - 1:
-            self.act()
 
 
 class Run:
@@ -74,9 +62,6 @@ class Run:
         if do is not None:
             callbacks.insert(0, do)
         torch.manual_seed(0)
-        config = LlamaConfig(
-            vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-        )
         arguments: dict[str, Any] = {"max_steps": 6, "logging_steps": 4, "save_steps": 3, **options}
         args = TrainingArguments(
             output_dir=str(session.checkpoints_dir),
@@ -87,7 +72,7 @@ class Run:
             **arguments,
         )
         trainer = Trainer(
-            model=LlamaForCausalLM(config),
+            model=LlamaForCausalLM(tiny_config()),
             args=args,
             train_dataset=ROWS,  # type: ignore[arg-type]
             eval_dataset=ROWS[:4],  # type: ignore[arg-type]
@@ -283,10 +268,7 @@ def test_a_second_trainer_has_its_own_series_and_the_same_port(run: Run) -> None
         args = TrainingArguments(
             output_dir=str(run.folder / "checkpoints"), max_steps=2, logging_steps=1, report_to=[], use_cpu=True
         )
-        config = LlamaConfig(
-            vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2
-        )
-        model = LlamaForCausalLM(config)
+        model = LlamaForCausalLM(tiny_config())
         Trainer(model=model, args=args, train_dataset=ROWS, callbacks=callbacks).train()  # type: ignore[arg-type]
 
     servers: list[Any] = []

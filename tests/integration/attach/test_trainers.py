@@ -15,9 +15,9 @@ import torch
 import trl
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, LlamaForSequenceClassification, PreTrainedTokenizerFast
 
-from tests.integration.attach.tiny import At, digest
+from tests.integration.attach.tiny import At, digest, tiny_config
 from tunefleet import TrainerControlCallback
 from tunefleet.attach import claim
 from tunefleet.attach.checkpoints import fault_of
@@ -57,17 +57,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def model_for(kind: str, folder: Path) -> Any:
     """Return a model that lies in a folder: some trainers load a second one from there, to compare with."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        num_labels=1,
-    )
+    config = tiny_config(pad_token_id=0, bos_token_id=1, eos_token_id=2, num_labels=1)
     cls = LlamaForSequenceClassification if kind == "Reward" else LlamaForCausalLM
     cls(config).save_pretrained(folder)
     return cls.from_pretrained(folder)

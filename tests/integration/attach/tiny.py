@@ -37,18 +37,16 @@ class Rates(TrainerCallback):
         self.seen[state.global_step + 1] = float(optimizer.param_groups[0]["lr"])
 
 
+def tiny_config(**more: Any) -> LlamaConfig:
+    """Return what a model is made of that trains in a moment."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    return LlamaConfig(vocab_size=32, **sizes, **more)
+
+
 def tiny_model() -> LlamaForCausalLM:
     torch.manual_seed(0)
     # Dropout makes a training depend on the random state.
-    config = LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        attention_dropout=0.2,
-    )
-    return LlamaForCausalLM(config)
+    return LlamaForCausalLM(tiny_config(attention_dropout=0.2))
 
 
 def digest(model: Any) -> str:
