@@ -10,7 +10,6 @@ from rich.text import Text
 
 Curve = Sequence[tuple[int, float]]
 _DOTS = r"[\u2801-\u28ff]+"
-_PLAIN_MARKER = "*"
 
 
 def curve(points: Curve, *, title: str, width: int, height: int) -> Text:

@@ -28,8 +28,6 @@ class SystemFigures:
     cpu_percent: float | None
     memory_total_bytes: int
     memory_used_bytes: int
-    disk_total_bytes: int | None
-    disk_used_bytes: int | None
     disk_free_bytes: int | None
     network_sent_bytes: int | None
     network_received_bytes: int | None
@@ -56,28 +54,24 @@ class SystemReader:
         memory = psutil.virtual_memory()
         cpu = psutil.cpu_percent(interval=None)
         looked, self._looked = self._looked, True
-        disk = _disk(self._path)
         sent, received = _network()
         return SystemFigures(
             cpu_count=psutil.cpu_count() or 1,
             cpu_percent=cpu if looked else None,
             memory_total_bytes=memory.total,
             memory_used_bytes=memory.total - memory.available,
-            disk_total_bytes=disk and disk[0],
-            disk_used_bytes=disk and disk[1],
-            disk_free_bytes=disk and disk[2],
+            disk_free_bytes=_disk_free(self._path),
             network_sent_bytes=sent,
             network_received_bytes=received,
         )
 
 
-def _disk(path: Path) -> tuple[int, int, int] | None:
+def _disk_free(path: Path) -> int | None:
     try:
-        usage = shutil.disk_usage(path)
+        return shutil.disk_usage(path).free
     except OSError as error:
         logger.debug("The disk of %s cannot be read: %s", path, error)
         return None
-    return usage.total, usage.used, usage.free
 
 
 def _network() -> tuple[int | None, int | None]:

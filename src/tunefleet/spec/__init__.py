@@ -24,7 +24,6 @@ from tunefleet.spec.policy import (
 from tunefleet.spec.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
 from tunefleet.spec.schema import json_schema
 from tunefleet.spec.tasks import (
-    API_VERSIONS,
     TASK_KINDS,
     BaseTaskSpec,
     EchoSpec,
@@ -37,7 +36,6 @@ from tunefleet.spec.training import EarlyStoppingSpec, LoraTrainingSpec, Trainin
 from tunefleet.spec.workflow import TaskNode, Workflow, dump_task_spec, load_task_spec, parse_workflow
 
 __all__ = [
-    "API_VERSIONS",
     "BUILTIN_PREFIX",
     "TASK_KINDS",
     "BaseTaskSpec",

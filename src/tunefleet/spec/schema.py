@@ -9,8 +9,6 @@ from pydantic import Field, create_model
 from tunefleet.spec.tasks import EchoSpec, LoraSftSpec, SftSpec
 from tunefleet.spec.workflow import Document
 
-SCHEMA_ID = "https://tunefleet.dev/schema/workflow.json"
-
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a workflow document.

@@ -17,8 +17,6 @@ from tunefleet.spec.resources import ResourcesSpec
 from tunefleet.spec.together import Faults, output_faults, training_faults
 from tunefleet.spec.training import LoraTrainingSpec, TrainingSpec
 
-API_VERSIONS: Final = ("tunefleet/v1", "mloc/v1", "flowmesh/v1")
-
 
 class BaseTaskSpec(Block):
     """What every task kind has."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.jobs.control.discovery import FoundJob
-from tunefleet.wire.control import CommandState, ControlReply
+from tunefleet.wire.control import CommandFile, CommandState, ControlReply
 
 
 class FileControlClient:
@@ -38,7 +38,8 @@ class FileControlClient:
         now = time.time()
         name = command_id or f"cmd-{uuid.uuid4().hex[:12]}"
         file = _free(folder, command, int(now * 1000))
-        write_json(file, {"command": command, "timestamp": now, "data": data or {}, "command_id": name}, mode=0o600)
+        asked = CommandFile(command=command, timestamp=now, data=data or {}, command_id=name)
+        write_json(file, asked.model_dump(), mode=0o600)
         self._asked[name] = file
         message = f"Command {command} lies ready for the job to read it"
         return ControlReply(command=command, command_id=name, timestamp=now, message=message)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError, UnreachableError
-from tunefleet.wire.control import CommandState, ControlReply, Endpoint
+from tunefleet.wire.control import CommandState, ControlReply, ControlRequest, Endpoint
 
 _TIMEOUT_S = 5.0
 _KINDS = {
@@ -78,8 +78,8 @@ class ControlClient:
             InputError: If there is no such command.
             UnreachableError: If the job does not answer.
         """
-        body = {"command": command, "data": data or {}, "command_id": command_id}
-        return ControlReply.model_validate(self._call("POST", "control", body))
+        body = ControlRequest(command=command, data=data or {}, command_id=command_id)
+        return ControlReply.model_validate(self._call("POST", "control", body.model_dump()))
 
     def state(self, command_id: str) -> CommandState:
         """Return what became of a command.
