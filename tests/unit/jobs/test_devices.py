@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.errors import MachineError
 from tunefleet.jobs import devices, gpus
-from tunefleet.jobs.gpuinfo import GpuFigures, visible
+from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.jobs.yielding import GpuSentry
 
 
@@ -18,23 +18,6 @@ def _gpu(index: int, name: str = "NVIDIA A100", *, memory: int = 80, free: int =
 
 
 MACHINE = (_gpu(0, free=10), _gpu(1), _gpu(2, "NVIDIA RTX 2080", memory=8, free=8))
-
-
-@pytest.mark.parametrize(
-    ("variable", "expected"),
-    [
-        (None, [0, 1, 2]),
-        ("", []),
-        ("1", [1]),
-        ("2,0", [2, 0]),
-        ("0,7,1", [0]),
-        ("-1", []),
-        ("GPU-01", [1]),
-        ("GPU-0", []),
-    ],
-)
-def test_cuda_visible_devices_is_applied_as_cuda_does(variable: str | None, expected: list[int]) -> None:
-    assert [gpu.index for gpu in visible(MACHINE, variable)] == expected
 
 
 def _spec(**gpu: object) -> dict[str, object]:
@@ -60,6 +43,9 @@ def test_type_and_memory_must_both_fit(tmp_path: Path) -> None:
     assert _chosen(_spec(count=1, type="rtx"), tmp_path) == ("GPU-02",)
     with pytest.raises(MachineError, match="none fits"):
         _chosen(_spec(count=1, type="rtx", memory="20Gi"), tmp_path)
+    with pytest.raises(MachineError, match="1 of 2 fit") as few:
+        _chosen(_spec(count=2, type="rtx"), tmp_path)
+    assert not isinstance(few.value, gpus.GpuBusyError), "waiting does not help"
     untold = (GpuFigures(0, "GPU-a", "Fake GB10"),)
     assert _chosen(_spec(count=1), tmp_path, untold) == ("GPU-a",)
     with pytest.raises(MachineError, match="none fits"):
@@ -88,13 +74,6 @@ def test_a_gpu_that_others_use_is_left_alone_and_told(tmp_path: Path) -> None:
         ("GPU-00", "somebody", 10 << 30), ("GPU-01", "", 70 << 30), ("GPU-c", "", None),
     ]  # fmt: skip
     assert told[2].memory_total_bytes == 0
-
-
-def test_a_task_on_several_gpus_gets_as_many_or_none(tmp_path: Path) -> None:
-    assert _chosen(_spec(count=2), tmp_path) == ("GPU-01", "GPU-00")
-    with pytest.raises(MachineError, match="1 of 2 fit") as few:
-        _chosen(_spec(count=2, type="rtx"), tmp_path)
-    assert not isinstance(few.value, gpus.GpuBusyError), "waiting does not help"
 
 
 def test_no_gpu_is_needed_where_there_is_none_or_none_is_wanted(tmp_path: Path) -> None:

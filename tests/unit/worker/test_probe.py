@@ -6,10 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from tunefleet.errors import MachineError
+from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.settings import WorkerSettings
 from tunefleet.wire.link import ExecutorOffer
 from tunefleet.worker import main as worker_main
 from tunefleet.worker import probe
+
+GIB = 1 << 30
+MACHINE = (
+    GpuFigures(0, "GPU-00", "NVIDIA A100", 70 * GIB, 80 * GIB),
+    GpuFigures(1, "GPU-01", "NVIDIA A100", 0, 80 * GIB),
+    GpuFigures(2, "GPU-02", "NVIDIA RTX 2080", 0, 8 * GIB),
+)
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the driver name three."""
+    monkeypatch.setattr(probe, "read_gpus", lambda: MACHINE)
+    monkeypatch.setattr(worker_main, "read_gpus", lambda: MACHINE)
 
 
 def test_capabilities_name_slots_tags_and_what_the_machine_has(tmp_path: Path) -> None:
@@ -21,6 +37,44 @@ def test_capabilities_name_slots_tags_and_what_the_machine_has(tmp_path: Path) -
     assert 0 < found.memory_free_bytes <= found.memory_total_bytes
     assert found.disk_free_bytes > 0
     assert found.executors[0].kind == "echo"
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("1", [1]),
+        ("2,0", [2, 0]),
+        ("0,7,1", [0]),
+        ("-1", []),
+        ("GPU-01", [1]),
+        ("GPU-0", []),
+    ],
+)
+def test_cuda_visible_devices_is_applied_as_cuda_does(
+    tmp_path: Path, variable: str | None, expected: list[int]
+) -> None:
+    settings = WorkerSettings(visible_gpus=variable)
+    told = probe.capabilities(settings, (), results_dir=tmp_path).gpus
+    assert [gpu.index for gpu in told] == expected
+    assert all(gpu.memory_total_bytes == MACHINE[gpu.index].memory_total_bytes for gpu in told)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_a_task_on_several_gpus_gets_as_many_or_none(tmp_path: Path) -> None:
+    settings = WorkerSettings(home=tmp_path)
+    spec: dict[str, object] = {
+        "taskType": "sft",
+        "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+        "data": {"prompts": ["a"]},
+    }
+    two = {**spec, "resources": {"hardware": {"gpu": {"count": 2, "type": "a100"}}}}
+    assert worker_main._choose_gpus(settings, None, two) == ("GPU-01", "GPU-00")
+    four = {**spec, "resources": {"hardware": {"gpu": {"count": 4}}}}
+    with pytest.raises(MachineError, match="3 of 4 fit"):
+        worker_main._choose_gpus(settings, None, four)
 
 
 @pytest.mark.parametrize(
