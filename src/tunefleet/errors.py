@@ -4,7 +4,8 @@
     ├── SpecError            a document that a user wrote is wrong (lists every fault)
     ├── InputError           data, a model or a value that a user named cannot be used
     │   ├── DataError        a dataset is missing, empty or lacks a field
-    │   └── ModelError       a model or tokenizer is missing or cannot be loaded
+    │   ├── ModelError       a model or tokenizer is missing or cannot be loaded
+    │   └── ReferenceFault   a reference to another task's result has no value there
     ├── NotFoundError        nothing has that id or name
     ├── ConflictError        the thing is in a state that forbids the request
     │   ├── IllegalTransition   a status change that the lifecycle table does not have
@@ -102,6 +103,12 @@ class ModelError(InputError):
     """A model or tokenizer is missing or cannot be loaded."""
 
     code = "model_invalid"
+
+
+class ReferenceFault(InputError):
+    """A reference to another task's result has no value there."""
+
+    code = "reference_invalid"
 
 
 class NotFoundError(TunefleetError):

@@ -7,6 +7,7 @@ library; whether a path, a dataset or a model exists is found out elsewhere.
 from __future__ import annotations
 
 from tunefleet.spec.adapter import LoraSpec, QuantizationSpec
+from tunefleet.spec.condition import ConditionSpec, judge
 from tunefleet.spec.data import DataSource, EvalSpec, JsonlSpec, TextShape, TrainingData
 from tunefleet.spec.echo import EchoData
 from tunefleet.spec.edit import deep_set, override_document, parse_value
@@ -21,6 +22,7 @@ from tunefleet.spec.policy import (
     PredictionsSpec,
     RetrySpec,
 )
+from tunefleet.spec.references import fill_secrets, resolve, secrets_of
 from tunefleet.spec.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
 from tunefleet.spec.schema import json_schema
 from tunefleet.spec.tasks import (
@@ -41,6 +43,7 @@ __all__ = [
     "BaseTaskSpec",
     "CheckpointLoadSpec",
     "CheckpointSpec",
+    "ConditionSpec",
     "DataSource",
     "EarlyStoppingSpec",
     "EchoData",
@@ -73,12 +76,16 @@ __all__ = [
     "Workflow",
     "deep_set",
     "dump_task_spec",
+    "fill_secrets",
     "format_memory",
     "json_schema",
+    "judge",
     "load_task_spec",
     "local_paths",
     "override_document",
     "parse_memory",
     "parse_value",
     "parse_workflow",
+    "resolve",
+    "secrets_of",
 ]

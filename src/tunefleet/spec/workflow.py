@@ -10,6 +10,7 @@ from pydantic import AfterValidator, Field, ValidationError
 
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec.base import Block, Text, wrong
+from tunefleet.spec.condition import ConditionSpec
 from tunefleet.spec.explain import explain, fault_at, nearest
 from tunefleet.spec.refused import REFUSED_KINDS
 from tunefleet.spec.tasks import TASK_KINDS, BaseTaskSpec, TaskSpec, across
@@ -60,14 +61,22 @@ class TaskNode:
     """A task of a workflow.
 
     Args:
-        name: Its name, unique in the workflow.
-        spec: What it does.
-        depends_on: Names of the tasks that must be completed before.
+        name: Its name, unique in the workflow: of the stage or node, or `metadata.name` of a single task.
+        spec: What it does; None if it has references, which are replaced once the tasks before it have ended.
+        raw: The mapping below `spec`, merged with what all stages share, as written: references are left in.
+        common: The blocks that every kind has, as far as they are known without references; `spec` if that is known.
+        depends_on: Names of the tasks in this document that must be completed before.
+        external: Ids of tasks submitted before that must be completed before, as written.
+        condition: Whether it runs at all, judged by the result of one of `depends_on` or `external`.
     """
 
     name: str
-    spec: TaskSpec
+    spec: TaskSpec | None
+    raw: dict[str, Any]
+    common: BaseTaskSpec
     depends_on: tuple[str, ...] = ()
+    external: tuple[str, ...] = ()
+    condition: ConditionSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +89,7 @@ class Workflow:
         name: `metadata.name`.
         owner: `metadata.owner`, a note.
         description: `metadata.annotations.description`.
-        tasks: In this version exactly one.
+        tasks: In the order of the document.
     """
 
     api_version: str
@@ -115,7 +124,7 @@ def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
         name=meta.name,
         owner=meta.owner,
         description=None if description is None else str(description),
-        tasks=(TaskNode(name=meta.name, spec=spec),),
+        tasks=(TaskNode(name=meta.name, spec=spec, raw=document.spec, common=spec),),
     )
 
 

@@ -1,0 +1,199 @@
+"""References between the tasks of a pipeline: finding them in a spec, and replacing them by what they name.
+
+A spec is plain data here, as it was written. Results come as stored envelopes; nothing is read from anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tunefleet.errors import InputError, ReferenceFault
+from tunefleet.spec import graph_template
+from tunefleet.spec.lookup import Envelopes, as_text, look_up
+from tunefleet.spec.placeholders import Escape, Piece, Reference, Secret, Stray, escape, pieces, reference, whole
+from tunefleet.spec.text import Path, dotted
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A placeholder in a spec.
+
+    Args:
+        where: Path below `spec`.
+        piece: What stands there.
+        alone: Whether the value consists of it; then the value's type is what it names.
+    """
+
+    where: Path
+    piece: Reference | Secret | Stray
+    alone: bool
+
+
+def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
+    """Yield every placeholder of a spec: in texts, as `{node, path}` in a list of items, in template columns.
+
+    Args:
+        spec: The mapping below `spec`, as written.
+        names: Names of the other tasks.
+    """
+    for where, text in _texts(spec, ()):
+        alone = whole(text, names) is not None
+        for piece in pieces(text, names):
+            if isinstance(piece, Reference | Secret | Stray):
+                yield Found(where, piece, alone)
+    for where, entry in _entries(spec):
+        found = reference(str(entry["node"]), str(entry["path"]))
+        wrong_path = Stray(str(entry["path"]), "is not a path", "write it like result.items[0].output")
+        yield Found(where, found or wrong_path, alone=True)
+    for where, column in graph_template.columns(spec):
+        named = graph_template.named_by(column, names)
+        if named is not None:
+            yield Found(where, named, alone=True)
+
+
+def secrets_of(spec: Any) -> tuple[str, ...]:
+    """Return the names of the secrets that a spec needs on its worker, sorted."""
+    return tuple(sorted({each.piece.name for each in find(spec) if isinstance(each.piece, Secret)}))
+
+
+def resolve(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
+    """Replace the references of a spec by the values that they name.
+
+    Args:
+        spec: The mapping below `spec`, as written.
+        envelopes: Name of each task before → its stored result.
+
+    Returns:
+        A new mapping for `load_task_spec`. A value that is one reference gets the type of what it names; inside a text
+        a text stands as it is, and anything else as JSON. `graph_template` data has become a list of one prompt.
+        `${secret:NAME}` stays, and a `${` that comes out of a result is escaped: a result can name no secret.
+
+    Raises:
+        ReferenceFault: If a reference has no value; names the field, the reference and what is there instead.
+    """
+    names = tuple(envelopes)
+
+    def replace(text: str) -> Any:
+        found = whole(text, names)
+        if isinstance(found, Reference):
+            return _escaped(look_up(found, envelopes))
+        return "".join(_embedded(piece, envelopes) for piece in pieces(text, names))
+
+    resolved: dict[str, Any] = _map_texts(spec, replace, ())
+    for where, entry in list(_entries(resolved)):
+        text = _at(where, partial(_value_of, entry, envelopes))
+        resolved["data"]["items"][where[-1]] = escape(as_text(text))
+    if graph_template.is_template(resolved):
+        resolved["data"] = _at(("data", "template"), lambda: graph_template.to_list(resolved["data"], envelopes))
+    return resolved
+
+
+def fill_secrets(spec: Any, secrets: Callable[[str], str | None]) -> Any:
+    """Replace the secrets of a resolved spec, and `$${` by the characters that it stands for; done on the worker.
+
+    Args:
+        spec: Any part of a spec.
+        secrets: Name → value, or None if this worker has no such secret.
+
+    Returns:
+        A copy for the executor's eyes only.
+
+    Raises:
+        InputError: If a secret is not there.
+    """
+
+    def replace(text: str) -> str:
+        return "".join(_revealed(piece, secrets) for piece in pieces(text))
+
+    return _map_texts(spec, replace, ())
+
+
+def _revealed(piece: Piece, secrets: Callable[[str], str | None]) -> str:
+    match piece:
+        case Secret(name):
+            value = secrets(name)
+            if value is None:
+                raise InputError(
+                    f"The task needs the secret {name}, which this worker does not have.",
+                    hint=f"Set TUNEFLEET_SECRET_{name} on the worker.",
+                )
+            return value
+        case _:
+            return "${" if isinstance(piece, Escape) else _as_written(piece)
+
+
+def _embedded(piece: Piece, envelopes: Envelopes) -> str:
+    if isinstance(piece, Reference):
+        return escape(as_text(look_up(piece, envelopes)))
+    return "$${" if isinstance(piece, Escape) else _as_written(piece)
+
+
+def _as_written(piece: Piece) -> str:
+    match piece:
+        case str():
+            return piece
+        case Secret(name):
+            return f"${{secret:{name}}}"
+        case Escape():
+            return "$${"
+        case _:
+            return piece.text
+
+
+def _escaped(value: Any) -> Any:
+    return _map_texts(value, escape, ())
+
+
+def _value_of(entry: Mapping[str, Any], envelopes: Envelopes) -> Any:
+    named = reference(str(entry["node"]), str(entry["path"]))
+    if named is None:
+        raise ReferenceFault(f"{entry['path']!r} is not a path.", hint="Write it like result.items[0].output.")
+    return look_up(named, envelopes)
+
+
+def _entries(spec: Any) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+    """Yield the `{node, path}` entries of `data.items`."""
+    data = spec.get("data") if isinstance(spec, Mapping) else None
+    items = data.get("items") if isinstance(data, Mapping) else None
+    for index, item in enumerate(items if isinstance(items, list) else ()):
+        if is_entry(item):
+            yield ("data", "items", index), item
+
+
+def is_entry(item: Any) -> bool:
+    """Whether an entry of `data.items` names a value of another task."""
+    return isinstance(item, Mapping) and set(item) == {"node", "path"}
+
+
+def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
+    if isinstance(value, str):
+        if "${" in value:
+            yield where, value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _texts(inner, (*where, key))
+    elif isinstance(value, list | tuple):
+        for index, inner in enumerate(value):
+            yield from _texts(inner, (*where, index))
+
+
+def _map_texts(value: Any, change: Callable[[str], Any], where: Path) -> Any:
+    if isinstance(value, str):
+        return _at(where, lambda: change(value)) if "${" in value else value
+    if isinstance(value, Mapping):
+        return {key: _map_texts(inner, change, (*where, key)) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_map_texts(inner, change, (*where, index)) for index, inner in enumerate(value)]
+    return value
+
+
+def _at(where: Path, make: Callable[[], Any]) -> Any:
+    """Make a value; a fault is told with the place of the value."""
+    try:
+        return make()
+    except ReferenceFault as fault:
+        field = dotted(("spec", *where))
+        raise ReferenceFault(f"{field}: {fault.message}", hint=fault.hint) from None
