@@ -111,7 +111,7 @@ class JobBook:
         if job.record.state is not JobState.RUNNING:
             fresh |= {"state": record.state, "error": record.error, "completed_at": record.completed_at, "wish": None}
             fresh |= {"spec": record.spec or job.record.spec, "order": record.order, "launch": None}
-            fresh |= {"resume": record.resume}
+            fresh |= {"resume": record.resume, "watched": record.watched}
             job.handle = None
         self._stop_report(job)
         job.note(**fresh)

@@ -14,6 +14,7 @@ import pytest
 
 from tests.integration.agent.conftest import CONFIG, AgentProcess, Call, StubBackend, until, write_rows
 from tunefleet.client import Client
+from tunefleet.jobs import locks
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +91,22 @@ def agent_jobs(agent: AgentProcess) -> list[str]:
     return [job["job_id"] for job in agent.get("/api/training/jobs").json()["jobs"]]
 
 
+ENDLESS = {
+    "taskType": "lora_sft",
+    "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+    "data": {"path": "builtin:gsm8k"},
+    "lora": {"r": 2, "alpha": 4, "target_modules": ["q_proj"]},
+    "training": {"max_steps": 1_000_000, "batch_size": 1, "max_seq_length": 64, "save_steps": 1_000_000},
+    "limits": {"max_runtime_s": 4},
+}
+
+
 class Foreign:
     """What a backend answers that knows nothing but the document's fields."""
 
     def __init__(self) -> None:
         self.waiting = ["taken-by-another", "for-us"]
+        self.more: dict[str, Any] = {}
         self.job: dict[str, Any] = {
             "model_name": "builtin:gsm8k-llama-2m", "dataset_path": "not-there.jsonl", "config": CONFIG,
             "total_epochs": None, "total_steps": None, "created_at": datetime.now(UTC).isoformat(),
@@ -108,7 +120,7 @@ class Foreign:
             job_id = self.waiting.pop(0)
             if job_id == "taken-by-another":
                 return 409, {"error": "Job already claimed", "code": "ALREADY_CLAIMED"}
-            return 200, {"success": True, "job_token": "its-token", "job": {"id": job_id, **self.job}}
+            return 200, {"success": True, "job_token": "its-token", "job": {"id": job_id, **self.job, **self.more}}
         return (404, {"error": "Not found"}) if call.path.endswith("/heartbeat") else (200, {"success": True})
 
 
@@ -138,6 +150,34 @@ def test_a_backend_that_knows_the_document_only(tmp_path: Path, free_port: Calla
         )
         assert sum(call.path.endswith("/heartbeat") for call in backend.calls) == 1, "it does not insist"
         assert "wak_secret" not in agent.out()
+    finally:
+        agent.clean()
+        backend.down()
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.timeout(180)
+def test_what_runs_longer_than_its_spec_allows_is_ended_by_the_agent_itself(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    pytest.importorskip("torch")
+    foreign = Foreign()
+    foreign.more = {"kind": "lora_sft", "spec": ENDLESS}
+    backend = StubBackend(answer=foreign)
+    backend.up()
+    env = {"BACKEND_URL": backend.url, "API_KEY": "wak_secret", "TUNEFLEET_HOME": str(tmp_path / "home")}
+    agent = AgentProcess(tmp_path, env, free_port())
+    agent.start()
+    try:
+        until(lambda: "for-us" in agent_jobs(agent), "it is claimed")
+        agent.until_status("for-us", "running")
+        agent.until_status("for-us", "failed", timeout_s=120)
+        until(lambda: "failed" in backend.statuses("for-us"), "the backend is told")
+        told = backend.taken("for-us", "status")[-1]
+        assert told["error"] == "The job ran longer than limits.max_runtime_s (4 s) allows."
+        assert not locks.is_held(agent.job_folder("for-us") / "lock"), "its process is gone"
+        assert "cancel.json" in {file.name for file in agent.job_folder("for-us").iterdir()}
     finally:
         agent.clean()
         backend.down()

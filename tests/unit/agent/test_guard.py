@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.worker.fakes import TrainExecutor
+from tunefleet.agent.book import JobBook
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.records import AgentRecord
 from tunefleet.agent.running import JobRun
@@ -85,7 +86,8 @@ class Agent:
         self.launches: list[Launch] = []
         self.refusals: list[MachineError] = []
         self._over = over
-        self._site = Site(
+        self.results_dir = tmp_path
+        self.site = Site(
             settings=AgentSettings(_env_file=None, home=tmp_path),  # type: ignore[call-arg]
             jobs=self,  # type: ignore[arg-type]
             registry=Registry([TrainExecutor()]),
@@ -98,6 +100,10 @@ class Agent:
         if self.refusals:
             raise self.refusals.pop(0)
         return ("GPU-a",)
+
+    def folder(self, job_id: str) -> JobFolder:
+        """Do the supervisor's part."""
+        return JobFolder(self.results_dir / job_id)
 
     def launch(self, work: Job) -> Launch:
         """Do the supervisor's part."""
@@ -115,7 +121,7 @@ class Agent:
 
     def run(self) -> AgentRecord:
         """Run the job to its end."""
-        JobRun(self._site, self.job, threading.Event()).run()
+        JobRun(self.site, self.job, threading.Event()).run()
         return self.job.record
 
 
@@ -163,6 +169,14 @@ def test_a_job_that_runs_too_long_is_ended_and_time_counts_over_launches(tmp_pat
     assert agent.launches[0].done == ["cancel", "read"]
     assert record.state is JobState.FAILED
     assert record.error == "The job ran longer than limits.max_runtime_s (50 s) allows."
+
+
+def test_each_attempt_has_its_own_time(tmp_path: Path) -> None:
+    book = JobBook(Agent(tmp_path).site)
+    job = book.submit(AgentRecord(job_id="again", name="n", kind="train", spec={}, order=0.0))
+    job.note(state=JobState.FAILED, watched=Watched(clock=RunClock(ran_s=51.0), stall_restarts=3))
+    book.renew(AgentRecord(job_id="again", name="n", kind="train", spec={}, order=0.0, attempt=2))
+    assert (job.record.state, job.record.attempt, job.record.watched) == (JobState.PENDING, 2, Watched())
 
 
 def test_who_cancels_a_job_that_runs_too_long_has_cancelled_it(tmp_path: Path) -> None:
