@@ -7,18 +7,16 @@ from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import orders
+from tunefleet.services.moving import switch
 from tunefleet.services.verdicts import settle
 from tunefleet.store import Connection, attempts, events, queue, tasks, wake
 from tunefleet.store.events import Event
-from tunefleet.store.queue import Cordon, VoidOffer
+from tunefleet.store.queue import STRIKES, Cordon, VoidOffer
 from tunefleet.store.rows import AttemptRow
-from tunefleet.store.task_moves import switch
 
 FIRST_BACKOFF_S: Final = 5.0
 MAX_BACKOFF_S: Final = 300.0
 CORDON_S: Final = 600.0
-STRIKES: Final = 3
-"""Times, one after the other, that offers of one kind were made in vain, after which a worker gets none for a while."""
 
 Ending = tuple[AttemptRow, TaskReason, str | None]
 

@@ -12,11 +12,11 @@ from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import checkpoints
 from tunefleet.services.checkpoints import Known
 from tunefleet.services.ids import new_id
+from tunefleet.services.moving import Move, switch
 from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, artifacts, resumes, workers
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
-from tunefleet.store.task_moves import Move, switch
 from tunefleet.wire.link import InputRef, ResumeFrom
 
 FromStep = int | Literal["best"] | None

@@ -9,11 +9,12 @@ from functools import lru_cache
 from typing import Final
 
 from tunefleet.placement import Device, Requirement, WorkerState, explain
+from tunefleet.services import related
 from tunefleet.services.core import Core
-from tunefleet.services.endings import STRIKES
 from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.store import Connection, attempts, queue, resumes, tasks, workers
 from tunefleet.store.attempts import TakenRow
+from tunefleet.store.queue import STRIKES
 from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.link import Capabilities
 
@@ -142,7 +143,7 @@ def reasons(
         rows: The tasks.
         fleet: What `states` returned, if the caller has it.
     """
-    told = {row.id: why for row in rows if (why := _ending(row)) is not None}
+    told = related.reasons(connection, rows) | {row.id: why for row in rows if (why := _ending(row)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
         return told

@@ -9,19 +9,19 @@ from typing import Any
 
 import orjson
 
-from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
+from tunefleet.errors import ConflictError, Fault, SpecError
+from tunefleet.lifecycle.task import FINAL, TaskStatus
 from tunefleet.placement import Requirement, WorkerState, explain
-from tunefleet.services import placing, requirements
+from tunefleet.services import inputs, moving, policies, requirements
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
+from tunefleet.services.inputs import Input
 from tunefleet.spec import TaskNode, Workflow, dump_task_spec
-from tunefleet.store import Connection, artifacts, events, tasks, workflows
+from tunefleet.store import Connection, edges, events, tasks, workflows
+from tunefleet.store.edges import EdgeRow
 from tunefleet.store.events import Event
-from tunefleet.store.rows import WorkflowRow
+from tunefleet.store.rows import TaskRow, WorkflowRow
 from tunefleet.store.task_moves import New, enter
-
-NAMED_POINTER = "data.artifact"
-"""Where a spec may name a pushed artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Submission:
         strict: Refuse a task that no registered worker could ever run.
         idempotency_key: A repeated submit with this key returns the first one's workflow.
         parent_task_id: The task that this one repeats.
+        done: Stage name → task of an earlier workflow that has completed it; it is not run again.
     """
 
     actor: Actor
@@ -45,6 +46,12 @@ class Submission:
     strict: bool = False
     idempotency_key: str | None = None
     parent_task_id: str | None = None
+    done: Mapping[str, TaskRow] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> tuple[TaskNode, ...]:
+        """The tasks that are to be run."""
+        return tuple(node for node in self.workflow.tasks if node.name not in self.done)
 
     @property
     def request_hash(self) -> str:
@@ -53,10 +60,19 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class _Input:
-    artifact_id: str
-    digest: str
-    name: str
+class _Planned:
+    """A task on its way into the store, and what is known of its needs."""
+
+    node: TaskNode
+    need: Requirement
+    written: Mapping[str, Any]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is not ready as it is: it depends on others, or is to be spread over workers."""
+        parallel = self.written.get("parallel")
+        spread = isinstance(parallel, Mapping) and bool(parallel.get("enabled"))
+        return bool(self.node.depends_on or self.node.external or spread)
 
 
 def store(connection: Connection, submission: Submission, now: float, fleet: Sequence[WorkerState]) -> str:
@@ -71,19 +87,20 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
     Raises:
         ConflictError: If the idempotency key was used for another document.
         NotFoundError: If an input is not known to the server.
-        SpecError: If the submit is strict and a task could never run.
+        SpecError: If the submit is strict and a task could never run, or a task that one depends on is not there or
+            has ended otherwise than well.
     """
     first = _first_with_key(connection, submission)
     if first is not None:
         return first.id
     workflow_id = new_id("wf")
-    needs = {node.name: requirements.of(node.spec) for node in submission.workflow.tasks}
-    warnings = _warnings(submission, needs, fleet)
+    planned = [_plan(node) for node in submission.nodes]
+    warnings = _warnings(submission, {each.node.name: each.need for each in planned}, fleet)
     row = _workflow_row(submission, workflow_id, now)
     seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
     told = Event("workflow.submitted", now, workflow_id=workflow_id, workflow_seq=seq, data={"name": row["name"]})
     events.append(connection, [told])
-    _store_tasks(connection, submission, (workflow_id, seq), needs, now)
+    _store_tasks(connection, submission, (workflow_id, seq), planned, now)
     return workflow_id
 
 
@@ -112,71 +129,81 @@ def _workflow_row(submission: Submission, workflow_id: str, now: float) -> dict[
     actor, workflow = submission.actor, submission.workflow
     return {
         "id": workflow_id, "project": actor.project, "name": workflow.name or workflow.tasks[0].name,
-        "owner": actor.owner, "status": "running", "open_tasks": len(workflow.tasks), "failed_tasks": 0,
+        "owner": actor.owner, "status": "running", "open_tasks": len(submission.nodes), "failed_tasks": 0,
         "cancelled_tasks": 0, "created_at": now,
         "idempotency_key": submission.idempotency_key, "request_hash": submission.request_hash,
     }  # fmt: skip
 
 
+def _plan(node: TaskNode) -> _Planned:
+    if node.spec is not None:
+        need, written = requirements.of(node.spec), dump_task_spec(node.spec)
+    else:
+        need, written = policies.need_so_far(node.raw), dict(node.raw)
+    if node.condition is not None:
+        written["condition"] = node.condition.model_dump(mode="json", by_alias=True)
+    return _Planned(node, need, written)
+
+
 def _store_tasks(
-    connection: Connection,
-    submission: Submission,
-    workflow: tuple[str, int],
-    needs: Mapping[str, Requirement],
-    now: float,
+    connection: Connection, submission: Submission, workflow: tuple[str, int], planned: Sequence[_Planned], now: float
 ) -> None:
     new, used = [], []
-    for node in submission.workflow.tasks:
-        spec = dump_task_spec(node.spec)
-        inputs = _resolve(connection, submission.actor, node, submission.inputs.get(node.name, {}), spec)
-        values = _task_values(submission, node, workflow, needs[node.name], now)
-        refs = {pointer: {"digest": found.digest, "name": found.name} for pointer, found in inputs.items()}
-        new.append(New(values, orjson.dumps(spec).decode(), orjson.dumps(refs).decode()))
-        used += [(values["id"], found.artifact_id) for found in inputs.values()]
-    for need in needs.values():
-        tasks.add_requirement(connection, need.key, need.dump())
-    enter(connection, new, now)
+    for each in planned:
+        found = _inputs(connection, submission, each)
+        values = _task_values(submission, each, workflow, now)
+        new.append(New(values, orjson.dumps(each.written).decode(), inputs.dump(found), each.waits))
+        used += [(values["id"], one.artifact_id) for one in found.values()]
+    for need in {each.need.key: each.need for each in planned}.values():
+        policies.store(connection, need)
+    rows = enter(connection, new, now)
     tasks.use_artifacts(connection, used)
+    waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]
+    if waiting:
+        edges.insert_all(connection, _edges(connection, submission, planned, rows))
+        moving.begin(connection, waiting, now)
 
 
-def _task_values(
-    submission: Submission, node: TaskNode, workflow: tuple[str, int], need: Requirement, now: float
-) -> dict[str, Any]:
-    spec = node.spec
-    wait_s = spec.limits.max_queue_s
+def _inputs(connection: Connection, submission: Submission, each: _Planned) -> dict[str, Input]:
+    project, name = submission.actor.project, each.node.name
+    found = inputs.given(connection, project, name, submission.inputs.get(name, {}))
+    return found if inputs.NAMED_POINTER in found else found | inputs.named(connection, project, name, each.written)
+
+
+def _task_values(submission: Submission, each: _Planned, workflow: tuple[str, int], now: float) -> dict[str, Any]:
     return {
         "id": new_id("task"), "project": submission.actor.project, "workflow_id": workflow[0],
-        "workflow_seq": workflow[1], "name": node.name, "kind": need.kind, "slot_class": need.slot_class,
-        "owner": submission.actor.owner, "parent_task_id": submission.parent_task_id, "priority": spec.priority,
-        "rank": placing.rank(now, spec.priority), "requirement_key": need.key,
-        "max_attempts": spec.retry.max_attempts, "backoff_s": spec.retry.backoff_s,
-        "retry_on": ",".join(spec.retry.on), "on_lost": spec.on_lost, "max_runtime_s": spec.limits.max_runtime_s,
-        "queue_deadline": None if wait_s is None else now + wait_s, "created_at": now,
+        "workflow_seq": workflow[1], "name": each.node.name, "kind": each.need.kind,
+        "owner": submission.actor.owner, "parent_task_id": submission.parent_task_id, "created_at": now,
+        "queue_deadline": None if each.waits else policies.queue_deadline(each.node.common, now),
+        **policies.columns(each.node.common, each.need, now),
     }  # fmt: skip
 
 
-def _resolve(
-    connection: Connection, actor: Actor, node: TaskNode, given: Mapping[str, str], spec: Mapping[str, Any]
-) -> dict[str, _Input]:
-    found: dict[str, _Input] = {}
-    for pointer, digest in given.items():
-        rows = artifacts.find(connection, project=actor.project, column="digest", value=digest)
-        if not rows:
-            raise NotFoundError(
-                f"The input {pointer} of {node.name} names an artifact that the server does not have ({digest[:12]}…).",
-                hint="Upload it first; the tunefleet client does so by itself.",
-            )
-        found[pointer] = _Input(rows[0].id, rows[0].digest, rows[0].name)
-    data = spec.get("data")
-    name = data.get("artifact") if isinstance(data, Mapping) else None
-    if name and NAMED_POINTER not in found:
-        rows = artifacts.named(connection, project=actor.project, name=name, task_id=None)
-        rows = rows or artifacts.find(connection, project=actor.project, column="digest", value=name)
-        rows = rows or artifacts.find(connection, project=actor.project, column="id", value=name)
-        if not rows:
-            raise NotFoundError(
-                f"There is no data named {name!r} ({NAMED_POINTER} of {node.name}).",
-                hint="Push it with `tunefleet data push`; `tunefleet data ls` lists what is there.",
-            )
-        found[NAMED_POINTER] = _Input(rows[0].id, rows[0].digest, rows[0].name)
+def _edges(
+    connection: Connection, submission: Submission, planned: Sequence[_Planned], rows: Sequence[TaskRow]
+) -> list[EdgeRow]:
+    here = {row.name: row for row in rows} | dict(submission.done)
+    wanted = sorted({id_ for each in planned for id_ in each.node.external})
+    # Locked: one that ends at this moment ends before this submit, or knows of it.
+    others = tasks.by_ids(connection, wanted, lock=True)
+    faults, found = [], []
+    for each, row in zip(planned, rows, strict=True):
+        found += [EdgeRow(row.seq, here[name].seq, here[name].id, name) for name in each.node.depends_on]
+        for id_ in dict.fromkeys(each.node.external):
+            wrong = _unusable(others.get(id_), submission.actor.project)
+            if wrong is None:
+                found.append(EdgeRow(row.seq, others[id_].seq, id_, id_))
+            else:
+                faults.append(Fault("spec.dependsOn", f"{each.node.name} depends on {id_}, {wrong}"))
+    if faults:
+        raise SpecError(faults, filename=submission.workflow.name)
     return found
+
+
+def _unusable(row: TaskRow | None, project: str) -> str | None:
+    if row is None or row.project != project:
+        return "and there is no task with that id"
+    if TaskStatus(row.status) in FINAL and row.status != TaskStatus.COMPLETED:
+        return f"which is {row.status} already"
+    return None

@@ -11,13 +11,13 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import cancelling, endings, orders
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
+from tunefleet.services.moving import Move, switch
 from tunefleet.services.training import agents
 from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, attempts, events, keys, queue, tasks, workers
 from tunefleet.store.attempts import OpenRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
-from tunefleet.store.task_moves import Move, switch
 
 FLUSH_S: Final = 10.0
 """How old a stored `last_seen_at` may be."""

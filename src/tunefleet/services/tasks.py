@@ -11,12 +11,13 @@ import orjson
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.placement import Fit, Reject, match
-from tunefleet.services import cancelling, removal, roster, workflows
+from tunefleet.services import cancelling, related, removal, roster, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
+from tunefleet.services.inputs import NAMED_POINTER
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.roster import Presences
-from tunefleet.services.submission import NAMED_POINTER, Submission
+from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_detail, task_view
 from tunefleet.spec import override_document, parse_workflow
 from tunefleet.store import Connection, attempts, journal, tasks
@@ -61,7 +62,10 @@ async def list_(  # noqa: PLR0913 - the filters of one list
         )
         why = roster.reasons(connection, here, rows)
         launches = journal.launches_of_all(connection, [row.id for row in rows if row.status == "running"])
-        items = tuple(task_view(row, why=why.get(row.id), launches=launches.get(row.id, ())) for row in rows)
+        about = related.of(connection, rows)
+        items = tuple(
+            task_view(row, why=why.get(row.id), launches=launches.get(row.id, ()), related=about) for row in rows
+        )
         return Page[TaskView](items=items, next_cursor=next_cursor)
 
     return await core.read(operation)
@@ -163,7 +167,8 @@ async def why(core: Core, actor: Actor, task_id: str) -> WhyView:
             for worker in roster.states(connection, here):
                 verdict = match(need, worker)
                 verdicts.append(_verdict(worker.id, verdict))
-        return WhyView(task_id=row.id, status=row.status, why=sentence, workers=tuple(verdicts))
+        waits_for = related.waits_for(connection, row)
+        return WhyView(task_id=row.id, status=row.status, why=sentence, waits_for=waits_for, workers=tuple(verdicts))
 
     return await core.read(operation)
 
@@ -200,6 +205,7 @@ def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail
         attempts.of_task(connection, row),
         why=roster.reasons(connection, here, [row]).get(row.id),
         launches=journal.launches_of(connection, row.id),
+        related=related.of(connection, [row]),
     )
 
 

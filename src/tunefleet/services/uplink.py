@@ -13,6 +13,7 @@ from tunefleet.artifacts import BlobStore
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import checkpoints, orders, resuming
 from tunefleet.services.ids import attempt_of, attempt_token
+from tunefleet.services.moving import Move, switch
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of, settle
 from tunefleet.services.views import moment
@@ -20,7 +21,6 @@ from tunefleet.store import Connection, artifacts, attempts, discards, events, j
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.store.task_moves import Move, switch
 from tunefleet.wire.link import (
     Behind,
     CommandOutcome,

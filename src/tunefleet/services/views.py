@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 
 from tunefleet.services.checkpoints import Known
+from tunefleet.services.related import Related
 from tunefleet.store.rows import (
     ArtifactRow,
     AttemptRow,
@@ -73,7 +74,11 @@ def progress_view(launches: Sequence[LaunchRow]) -> ProgressView | None:
     return ProgressView.model_validate({**known, "at": moment(at) if isinstance(at, int | float) else None})
 
 
-def _task_fields(row: TaskRow, why: str | None, launches: Sequence[LaunchRow]) -> dict[str, Any]:
+def _task_fields(
+    row: TaskRow, why: str | None, launches: Sequence[LaunchRow], related: Related | None
+) -> dict[str, Any]:
+    known = related or Related()
+    whole = known.wholes.get(row.seq)
     return {
         "id": row.id,
         "workflow_id": row.workflow_id,
@@ -95,12 +100,17 @@ def _task_fields(row: TaskRow, why: str | None, launches: Sequence[LaunchRow]) -
         "desired": row.desired,
         "stalled_since": maybe_moment(row.stalled_since),
         "progress": progress_view(launches),
+        "depends_on": tuple(id_ for id_, _ in known.upstreams.get(row.seq, ())),
+        "shard_of": whole.parent_id if whole else None,
+        "shard": (whole.number, whole.total) if whole else None,
     }
 
 
-def task_view(row: TaskRow, *, why: str | None, launches: Sequence[LaunchRow] = ()) -> TaskView:
+def task_view(
+    row: TaskRow, *, why: str | None, launches: Sequence[LaunchRow] = (), related: Related | None = None
+) -> TaskView:
     """Show a task in a list."""
-    return TaskView(**_task_fields(row, why, launches))
+    return TaskView(**_task_fields(row, why, launches, related))
 
 
 def task_detail(
@@ -110,11 +120,12 @@ def task_detail(
     *,
     why: str | None,
     launches: Sequence[LaunchRow] = (),
+    related: Related | None = None,
 ) -> TaskDetail:
     """Show all that is known of a task."""
     inputs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
     return TaskDetail(
-        **_task_fields(row, why, launches),
+        **_task_fields(row, why, launches, related),
         spec=orjson.loads(document.spec),
         inputs={pointer: ref["digest"] for pointer, ref in inputs.items()},
         result=orjson.loads(document.result) if document.result else None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tunefleet.errors import ConflictError, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
-from tunefleet.services import cancelling, removal, roster, submission
+from tunefleet.services import cancelling, related, removal, roster, submission
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.paging import before, bounded, split
@@ -195,11 +195,15 @@ def _views(
     every = [task for each in found.values() for task in each]
     why = roster.reasons(connection, here, every, fleet)
     launches = journal.launches_of_all(connection, [task.id for task in every if task.status == "running"])
+    about = related.of(connection, every)
     return [
         workflow_view(
             row,
             warnings[row.seq],
-            [task_view(task, why=why.get(task.id), launches=launches.get(task.id, ())) for task in found[row.seq]],
+            [
+                task_view(task, why=why.get(task.id), launches=launches.get(task.id, ()), related=about)
+                for task in found[row.seq]
+            ],
         )
         for row in rows
     ]

@@ -11,6 +11,9 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, or_, selec
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import cordons, tasks, void_offers
 
+STRIKES: Final = 3
+"""Times, one after the other, that offers of one kind were made in vain, after which a worker gets none for a while."""
+
 # Literals, not parameters: only then can the partial indexes answer.
 _QUEUED: Final = text("tasks.status = 'queued'")
 _DELAYED: Final = text("tasks.status = 'queued' AND tasks.ready_at > 0")

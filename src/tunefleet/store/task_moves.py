@@ -75,11 +75,13 @@ class New:
         values: Its columns, without those that a fresh task has alike.
         spec: JSON.
         inputs: JSON: pointer → digest and name of an artifact.
+        waits: Whether it is pending: for other tasks, or to be spread over workers.
     """
 
     values: dict[str, Any]
     spec: str
     inputs: str
+    waits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class Move:
 
 
 def enter(connection: Connection, new: Sequence[New], now: float) -> list[TaskRow]:
-    """Store new tasks, each ready to be placed, and append their events.
+    """Store new tasks, ready to be placed unless they wait, and append their events.
 
     Args:
         connection: Of the caller's transaction.
@@ -112,16 +114,18 @@ def enter(connection: Connection, new: Sequence[New], now: float) -> list[TaskRo
     Returns:
         The rows, in the same order.
     """
-    reason = TaskReason.READY
-    status = lifecycle.move(TaskStatus.PENDING, reason)
+    ready = {"status": _target(TaskStatus.PENDING.value, TaskReason.READY, False)[0], "queued_at": now}
+    ready["reason"] = TaskReason.READY.value
+    waiting = {"status": TaskStatus.PENDING.value, "queued_at": None, "reason": None}
     rows: list[TaskRow] = []
     for task in new:
-        values = {**_FRESH, **task.values, "status": status.value, "reason": reason.value, "queued_at": now}
+        values = {**_FRESH, **task.values, **(waiting if task.waits else ready)}
         seq = connection.execute(_INSERT, values).scalar_one()
         connection.execute(_INSERT_DOCUMENT, {"task_seq": seq, "spec": task.spec, "inputs": task.inputs})
         rows.append(TaskRow(seq=seq, **values))
-    events.append(connection, [_event(Move(row, reason), row, now) for row in rows])
-    wake(connection, "placement")
+    events.append(connection, [_entered(row, now) for row in rows])
+    if any(row.status == _QUEUED for row in rows):
+        wake(connection, "placement")
     return rows
 
 
@@ -166,6 +170,12 @@ def _moved(move: Move, now: float) -> TaskRow:
 def _target(status: str, reason: TaskReason, retry: bool) -> tuple[str, str]:
     # There are few combinations and very many moves.
     return lifecycle.move(TaskStatus(status), reason, retry=retry).value, reason.value
+
+
+def _entered(row: TaskRow, now: float) -> Event:
+    if row.status == _QUEUED:
+        return _event(Move(row, TaskReason.READY), row, now)
+    return events.of_task(row, "task.pending", now, {"status": row.status})
 
 
 def _event(move: Move, row: TaskRow, now: float) -> Event:

@@ -15,6 +15,12 @@ from tunefleet.store.tables import requirements, task_documents, task_inputs, ta
 _FINAL: Final = tuple(status.value for status in FINAL)
 _BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
 _LOCKED = _BY_IDS.with_for_update()
+_BY_SEQS = select(tasks).where(tasks.c.seq.in_(bindparam("seqs", expanding=True))).order_by(tasks.c.seq)
+_LOCKED_SEQS = _BY_SEQS.with_for_update()
+_NEEDS: Final = (
+    "slot_class", "priority", "rank", "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost",
+    "max_runtime_s", "merge_key",
+)  # fmt: skip
 _DOCUMENTS = select(task_documents).where(task_documents.c.task_seq.in_(bindparam("seqs", expanding=True)))
 _OUTCOME = Bulk(
     update(task_documents)
@@ -41,6 +47,13 @@ def use_artifacts(connection: Connection, pairs: Iterable[tuple[str, str]]) -> N
     rows = [{"task_id": task_id, "artifact_id": artifact_id} for task_id, artifact_id in set(pairs)]
     if rows:
         connection.execute(insert(task_inputs), rows)
+
+
+def copy_inputs(connection: Connection, task_id: str, to: Sequence[str]) -> None:
+    """Record that tasks read the artifacts that another one reads."""
+    mine = select(task_inputs.c.artifact_id).where(task_inputs.c.task_id == task_id)
+    found = list(connection.execute(mine).scalars())
+    use_artifacts(connection, [(each, artifact_id) for each in to for artifact_id in found])
 
 
 def add_requirement(connection: Connection, key: str, body: str) -> None:
@@ -119,6 +132,43 @@ def page(
 def document(connection: Connection, row: TaskRow) -> DocumentRow:
     """Return spec and result of a task."""
     return DocumentRow(*connection.execute(_DOCUMENTS, {"seqs": [row.seq]}).one())
+
+
+def documents(connection: Connection, seqs: Sequence[int]) -> dict[int, DocumentRow]:
+    """Return specs and results of tasks by `seq`."""
+    if not seqs:
+        return {}
+    rows = (DocumentRow(*row) for row in connection.execute(_DOCUMENTS, {"seqs": list(seqs)}))
+    return {row.task_seq: row for row in rows}
+
+
+def by_seqs(connection: Connection, seqs: Iterable[int], *, lock: bool = False) -> list[TaskRow]:
+    """Return tasks by `seq`, in that order.
+
+    Args:
+        connection: Of the caller's transaction.
+        seqs: Which tasks.
+        lock: Whether the caller is going to change them.
+    """
+    wanted = list(seqs)
+    if not wanted:
+        return []
+    return [TaskRow(*row) for row in connection.execute(_LOCKED_SEQS if lock else _BY_SEQS, {"seqs": wanted})]
+
+
+def resolve(connection: Connection, row: TaskRow, *, spec: str, inputs: str) -> None:
+    """Store what has become known of a task when it is ready: its spec without references, its inputs, its needs.
+
+    Args:
+        connection: Of the caller's transaction.
+        row: The task with its new needs and policy.
+        spec: The spec as JSON.
+        inputs: JSON: pointer → digest and name of an artifact.
+    """
+    values = {name: getattr(row, name) for name in _NEEDS}
+    connection.execute(update(tasks).where(tasks.c.seq == row.seq).values(values))
+    here = task_documents.c.task_seq == row.seq
+    connection.execute(update(task_documents).where(here).values(resolved=spec, inputs=inputs))
 
 
 def set_outcomes(connection: Connection, outcomes: Sequence[tuple[int, str | None, str | None]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from tunefleet.store.rows import WorkflowRow
 from tunefleet.store.tables import workflow_documents, workflows
@@ -88,6 +88,12 @@ def ended_before(connection: Connection, at: float, *, project: str) -> list[Wor
         select(workflows).where(workflows.c.project == project, workflows.c.finished_at < at).order_by(workflows.c.seq)
     )
     return [WorkflowRow(*row) for row in connection.execute(query)]
+
+
+def add_open(connection: Connection, workflow_id: str, count: int) -> None:
+    """Count tasks that a workflow gets after its submit."""
+    here = workflows.c.id == workflow_id
+    connection.execute(update(workflows).where(here).values(open_tasks=workflows.c.open_tasks + count))
 
 
 def delete_rows(connection: Connection, seqs: Sequence[int]) -> None:

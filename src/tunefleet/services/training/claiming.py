@@ -11,12 +11,12 @@ from tunefleet.services import resuming
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import attempt_token, new_ordered_id
+from tunefleet.services.moving import Move, switch
 from tunefleet.services.training import agents, offers
 from tunefleet.services.training.agents import Introduction
 from tunefleet.services.training.held import TRAININGS
 from tunefleet.store import Connection, attempts, tasks, workers
 from tunefleet.store.rows import AttemptRow, TaskRow, WorkerRow
-from tunefleet.store.task_moves import Move, switch
 from tunefleet.wire.training import ClaimReply, PolledJob
 
 

@@ -18,8 +18,9 @@ from tunefleet.services import workflows as workflow_verbs
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_submit
 from tunefleet.services.ids import attempt_token
+from tunefleet.services.inputs import NAMED_POINTER
 from tunefleet.services.resuming import FromStep
-from tunefleet.services.submission import NAMED_POINTER, Submission
+from tunefleet.services.submission import Submission
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents, jobs
 from tunefleet.services.training.held import EXTERNAL

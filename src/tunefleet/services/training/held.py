@@ -8,9 +8,9 @@ from typing import Final
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services.identity import AttemptActor
+from tunefleet.services.moving import Move, switch
 from tunefleet.store import Connection, attempts, journal, tasks
 from tunefleet.store.rows import AttemptRow, LaunchRow, TaskRow
-from tunefleet.store.task_moves import Move, switch
 
 EXTERNAL: Final = "external:"
 """How the worker of a registered job is called; it has no row, so nothing is ever placed on it."""

@@ -10,10 +10,11 @@ import orjson
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Requirement
-from tunefleet.services import placing
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read, may_submit
 from tunefleet.services.ids import attempt_token, new_id, new_ordered_id
+from tunefleet.services.moving import switch
+from tunefleet.services.ranking import rank
 from tunefleet.services.training import status as states
 from tunefleet.services.training.held import EXTERNAL, TRAININGS, Held
 from tunefleet.services.training.words import dataset_of, model_of, settings_of, state_of
@@ -21,7 +22,7 @@ from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, attempts, events, tasks, training, workflows
 from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, TaskRow
-from tunefleet.store.task_moves import Move, New, enter, switch
+from tunefleet.store.task_moves import Move, New, enter
 from tunefleet.store.training import JobRow
 from tunefleet.wire.training import StatusPatch
 from tunefleet.wire.training_jobs import JobItem, JobList, JobPage, JobRegistered, JobRegistration
@@ -112,7 +113,7 @@ def make(
     values = {
         "id": body.job_id, "project": actor.project, "workflow_id": workflow_id, "workflow_seq": seq, "name": name,
         "kind": kind, "slot_class": "job", "owner": actor.owner, "parent_task_id": resumed_from, "priority": 0,
-        "rank": placing.rank(now, 0), "requirement_key": need.key, "max_attempts": 1, "backoff_s": 0.0, "retry_on": "",
+        "rank": rank(now, 0), "requirement_key": need.key, "max_attempts": 1, "backoff_s": 0.0, "retry_on": "",
         "on_lost": "wait", "max_runtime_s": None, "queue_deadline": None, "created_at": now,
     }  # fmt: skip
     row = enter(connection, [New(values, orjson.dumps(spec).decode(), "{}")], now)[0]

@@ -1,0 +1,144 @@
+"""Spread one task over workers: split it into parts, and make one result of theirs.
+
+The whole runs without an attempt of its own for as long as its parts do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.placement import Fit, Requirement, match
+from tunefleet.services import part_results, roster, voiding
+from tunefleet.services.ids import new_id
+from tunefleet.services.roster import Presences
+from tunefleet.services.views import moment
+from tunefleet.store import Connection, shards, tasks, workers, workflows
+from tunefleet.store.rows import TaskRow
+from tunefleet.store.shards import ShardRow
+from tunefleet.store.task_moves import Move, New, enter
+
+MAX_AUTO: Final = 8
+"""The most parts that are made where the spec does not say how many."""
+MANY_WORKERS: Final = "MULTI"
+"""Where a spread task ran, in its result and in v1's record."""
+_TRAININGS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo"})
+
+
+def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, now: float) -> int:
+    """Return how many parts a task is split into; 1 if it is not.
+
+    Args:
+        connection: To read with.
+        spec: Its spec, without references.
+        need: What it needs of a worker.
+        now: Unix time.
+    """
+    parallel = spec.get("parallel")
+    if not isinstance(parallel, Mapping) or not parallel.get("enabled") or spec["taskType"] in _TRAININGS:
+        return 1
+    asked = parallel.get("max_shards")
+    wanted = int(asked) if asked is not None else min(MAX_AUTO, _able(connection, need, now))
+    data = spec.get("data")
+    items = data.get("items") if isinstance(data, Mapping) else None
+    return max(1, min(wanted, len(items)) if isinstance(items, list) else wanted)
+
+
+def _able(connection: Connection, need: Requirement, now: float) -> int:
+    online = {row.id for row in workers.all_rows(connection) if row.status == "online"}
+    able = 0
+    for worker in roster.states(connection, Presences(now, {})):
+        verdict = match(need, worker)
+        able += worker.id in online and not worker.pulls and (isinstance(verdict, Fit) or not verdict.lasting)
+    return able
+
+
+def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs: str, total: int, now: float) -> Move:
+    """Store the parts of a task that is ready, and return its move.
+
+    Args:
+        connection: Of the operation.
+        row: The task, with its needs and policy.
+        spec: Its spec, without references.
+        inputs: JSON: pointer → digest and name of an artifact.
+        total: How many parts.
+        now: Unix time.
+    """
+    plain = {key: value for key, value in spec.items() if key != "parallel"}
+    wait_s = (spec.get("limits") or {}).get("max_queue_s")
+    shared = {name: value for name, value in row._asdict().items() if name in _SHARED}
+    new = []
+    for number in range(total):
+        part = {**plain, "shard": {"index": number, "total": total, "contiguous": True}}
+        own = {
+            "id": new_id("task"), "name": f"{row.name}#{number}", "created_at": now,
+            "queue_deadline": None if wait_s is None else now + wait_s,
+        }  # fmt: skip
+        new.append(New({**shared, **own}, orjson.dumps(part).decode(), inputs))
+    workflows.add_open(connection, row.workflow_id, total)
+    parts = enter(connection, new, now)
+    shards.insert_all(
+        connection, [ShardRow(part.seq, row.seq, row.id, number, total) for number, part in enumerate(parts)]
+    )
+    tasks.copy_inputs(connection, row.id, [part.id for part in parts])
+    return Move(row, TaskReason.SPLIT, changes={"started_at": now, "error": None}, data={"shards": total})
+
+
+_SHARED: Final = frozenset({
+    "project", "workflow_id", "workflow_seq", "kind", "slot_class", "owner", "parent_task_id", "priority", "rank",
+    "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost", "max_runtime_s",
+})  # fmt: skip
+
+
+def after_parts(connection: Connection, parents: Iterable[int], now: float) -> list[Move]:
+    """Return the ends of spread tasks whose parts have ended: all of them well, or one of them not."""
+    rows = [row for row in tasks.by_seqs(connection, parents, lock=True) if row.status == TaskStatus.RUNNING]
+    found = shards.of_parents(connection, [row.seq for row in rows])
+    moves = []
+    for row in rows:
+        parts = found[row.seq]
+        bad = next((p for p in parts if p.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}), None)
+        if bad is not None:
+            moves.append(_spoilt(row, bad))
+        elif all(part.status == TaskStatus.COMPLETED for part in parts):
+            documents = tasks.documents(connection, [part.seq for part in parts])
+            results = [orjson.loads(documents[part.seq].result or b"{}").get("result") for part in parts]
+            envelope = _envelope(row, parts, part_results.merge([each or {} for each in results]), now)
+            tasks.set_outcomes(connection, [(row.seq, envelope, None)])
+            moves.append(Move(row, TaskReason.FINISHED, changes={"error": None}))
+    return moves
+
+
+def _spoilt(row: TaskRow, part: TaskRow) -> Move:
+    if part.status == TaskStatus.CANCELLED:
+        error = f"Its part {part.name} ({part.id}) was cancelled."
+        return Move(row, TaskReason.UPSTREAM_CANCELLED, changes={"error": error})
+    error = f"Its part {part.name} ({part.id}) failed{f': {part.error}' if part.error else '.'}"
+    return Move(row, TaskReason(part.reason or TaskReason.CRASHED), changes={"error": error})
+
+
+def after_wholes(connection: Connection, parts: Iterable[int], now: float) -> list[Move]:
+    """Cancel what still runs or waits of spread tasks that have ended; what runs is asked, the rest is returned."""
+    rows = [row for row in tasks.by_seqs(connection, parts, lock=True) if not TaskStatus(row.status).final]
+    running = [row for row in rows if row.status == TaskStatus.RUNNING]
+    waiting = [row for row in rows if row.status != TaskStatus.RUNNING]
+    voiding.ask(connection, running, now)
+    if waiting:
+        voiding.void(connection, waiting, TaskReason.UPSTREAM_CANCELLED, now)
+    error = "Another part of the task failed, or the task was cancelled."
+    return [Move(row, TaskReason.UPSTREAM_CANCELLED, changes={"error": error}) for row in waiting]
+
+
+def _envelope(row: TaskRow, parts: list[TaskRow], result: dict[str, Any], now: float) -> str:
+    metadata = {"attempt": 0, "name": row.name, "kind": row.kind, "workflow_id": row.workflow_id}
+    envelope = {
+        "task_id": row.id,
+        "worker_id": MANY_WORKERS,
+        "metadata": metadata,
+        "received_at": moment(now).isoformat(),
+        "result": {**result, "shards": [part.id for part in parts]},
+    }
+    return orjson.dumps(envelope).decode()

@@ -1,0 +1,77 @@
+"""One result out of the results of a task's parts, in their order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_LISTED: Final = "items"
+_SUMMED: Final = "usage"
+_EXPORT: Final = "jsonl_export"
+
+
+def merge(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Make one result of the results of parts.
+
+    Args:
+        results: In the order of the parts.
+
+    Returns:
+        `items` one after the other, those with an `index` counted anew; `count` of them; `usage` added up;
+        `jsonl_export.parts`, the exports in the order in which their files make up the whole one; of every other key
+        the value that all parts agree on. What they do not agree on is left to the parts.
+    """
+    if not results:
+        return {}
+    merged = {key: value for key, value in results[0].items() if all(_same(key, value, each) for each in results)}
+    if all(isinstance(each.get(_LISTED), list) for each in results):
+        merged[_LISTED] = _renumbered([item for each in results for item in each[_LISTED]])
+        if any("count" in each for each in results):
+            merged["count"] = len(merged[_LISTED])
+    usage = [each[_SUMMED] for each in results if isinstance(each.get(_SUMMED), Mapping)]
+    if usage:
+        merged[_SUMMED] = _sum(usage)
+    exports = [each[_EXPORT] for each in results if isinstance(each.get(_EXPORT), Mapping)]
+    if exports:
+        merged[_EXPORT] = {**_agreed(exports), "parts": exports}
+    return merged
+
+
+def _same(key: str, value: Any, other: Mapping[str, Any]) -> bool:
+    return key in other and other[key] == value
+
+
+def _agreed(exports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = exports[0]
+    agreed = {key: value for key, value in first.items() if all(_same(key, value, each) for each in exports)}
+    counts = [each.get("count") for each in exports]
+    numbers = [each for each in counts if isinstance(each, int)]
+    if len(numbers) == len(counts):
+        agreed["count"] = sum(numbers)
+    return agreed
+
+
+def _renumbered(items: list[Any]) -> list[Any]:
+    return [
+        {**item, "index": number} if isinstance(item, Mapping) and "index" in item else item
+        for number, item in enumerate(items)
+    ]
+
+
+def _sum(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add up numbers of the same name; of anything else the first is kept."""
+    total: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            before = total.get(key)
+            if _number(value) and (before is None or _number(before)):
+                total[key] = (before or 0) + value
+            elif isinstance(value, Mapping):
+                total[key] = _sum([before, value] if isinstance(before, Mapping) else [value])
+            else:
+                total.setdefault(key, value)
+    return total
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

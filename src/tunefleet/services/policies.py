@@ -1,0 +1,65 @@
+"""The columns of a task that come from its spec: what it needs, and how it is retried and limited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tunefleet.errors import SpecError
+from tunefleet.placement import LIGHT_KINDS, Requirement
+from tunefleet.services import requirements
+from tunefleet.services.ranking import rank
+from tunefleet.spec import BaseTaskSpec, load_task_spec
+from tunefleet.store import Connection, tasks
+
+
+def columns(spec: BaseTaskSpec, need: Requirement, now: float) -> dict[str, Any]:
+    """Return the columns of a task that its spec decides.
+
+    Args:
+        spec: The whole spec, or as much of it as is known.
+        need: What it needs of a worker.
+        now: Unix time: its place in the queue counts from here.
+    """
+    return {
+        "slot_class": need.slot_class, "priority": spec.priority, "rank": rank(now, spec.priority),
+        "requirement_key": need.key, "max_attempts": spec.retry.max_attempts, "backoff_s": spec.retry.backoff_s,
+        "retry_on": ",".join(spec.retry.on), "on_lost": spec.on_lost, "max_runtime_s": spec.limits.max_runtime_s,
+    }  # fmt: skip
+
+
+def queue_deadline(spec: BaseTaskSpec, now: float) -> float | None:
+    """Return until when a task that is ready now may wait in the queue; null if it waits for ever."""
+    wait_s = spec.limits.max_queue_s
+    return None if wait_s is None else now + wait_s
+
+
+def need_so_far(raw: Mapping[str, Any]) -> Requirement:
+    """Return what a task needs whose spec still has references, without what they will tell.
+
+    Args:
+        raw: The spec as it is written.
+    """
+    kind = str(raw["taskType"])
+    try:
+        return requirements.of(load_task_spec(_known(raw)))
+    except SpecError:
+        # What a reference stands for is required: then only the kind is sure.
+        return Requirement(kind=kind, slot_class="light" if kind in LIGHT_KINDS else "job")
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _known(each) for key, each in value.items() if not _refers(each)}
+    if isinstance(value, list | tuple):
+        return [_known(each) for each in value if not _refers(each)]
+    return value
+
+
+def _refers(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def store(connection: Connection, need: Requirement) -> None:
+    """Store what a task needs, unless a task with the same needs was there before."""
+    tasks.add_requirement(connection, need.key, need.dump())

@@ -1,0 +1,55 @@
+"""How tasks hang together: what each waits for, and what it is a part of. Functions on a connection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.store import Connection, edges, shards
+from tunefleet.store.rows import TaskRow
+from tunefleet.store.shards import ShardRow
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """Relations of some tasks, by `seq`.
+
+    Args:
+        upstreams: Id and name of the tasks that each waits for, or has waited for.
+        wholes: What each is a part of.
+    """
+
+    upstreams: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    wholes: Mapping[int, ShardRow] = field(default_factory=dict)
+
+
+def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
+    """Return the relations of tasks."""
+    seqs = [row.seq for row in rows]
+    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs))
+
+
+def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ...]:
+    """Return id and name of the tasks that a pending task still waits for."""
+    if row.status != TaskStatus.PENDING:
+        return ()
+    above = edges.upstreams(connection, [row.seq])[row.seq]
+    return tuple((each.task.id, each.name) for each in above if not TaskStatus(each.task.status).final)
+
+
+def reasons(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
+    """Say what pending tasks wait for, and how far spread ones are, by task id."""
+    pending = [row for row in rows if row.status == TaskStatus.PENDING]
+    above = edges.upstreams(connection, [row.seq for row in pending])
+    told = {}
+    for row in pending:
+        open_ = [each for each in above[row.seq] if not TaskStatus(each.task.status).final]
+        told[row.id] = f"waiting for {', '.join(f'{each.name} ({each.task.status})' for each in open_)}."
+    spread = [row for row in rows if row.status == TaskStatus.RUNNING and row.worker_id is None]
+    for seq, parts in shards.of_parents(connection, [row.seq for row in spread]).items():
+        counts = Counter(part.status for part in parts)
+        how = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+        told[next(row.id for row in spread if row.seq == seq)] = f"spread over {len(parts)} parts: {how}."
+    return told

@@ -1,0 +1,30 @@
+"""Take tasks away from whoever holds them: their attempts are void, and what was asked of those is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.services import orders
+from tunefleet.store import Connection, attempts, events, tasks, wake
+from tunefleet.store.rows import TaskRow
+
+
+def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, now: float) -> None:
+    """Void the attempts of tasks that are about to be cancelled: who was given up cannot overwrite the outcome."""
+    held = attempts.by_ids(connection, [row.attempt_id for row in rows if row.attempt_id])
+    attempts.store(
+        connection,
+        [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open],
+    )
+    orders.close(connection, held.values(), "the task was cancelled.", now)
+    wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))
+
+
+def ask(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Ask the workers of running tasks to cancel them; they report it at the end of the step."""
+    for row in rows:
+        if row.desired != "cancel":
+            tasks.desire(connection, row.id, "cancel")
+            events.append(connection, [events.of_task(row, "task.cancelling", now, {})])
+        wake(connection, f"worker:{row.worker_id}", f"task:{row.id}")

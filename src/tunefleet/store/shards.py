@@ -1,0 +1,57 @@
+"""Parts of tasks that were spread over workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, delete, insert, select
+
+from tunefleet.store.rows import TaskRow
+from tunefleet.store.tables import tasks
+from tunefleet.store.tables_fleet import shards
+
+_OF_TASKS = select(shards).where(shards.c.task_seq.in_(bindparam("seqs", expanding=True)))
+_OF_PARENTS = (
+    select(shards.c.parent_seq, tasks)
+    .join(tasks, tasks.c.seq == shards.c.task_seq)
+    .where(shards.c.parent_seq.in_(bindparam("seqs", expanding=True)))
+    .order_by(shards.c.parent_seq, shards.c.number)
+)
+
+
+class ShardRow(NamedTuple):
+    """Which part of which task a task is; `number` counts from 0."""
+
+    task_seq: int
+    parent_seq: int
+    parent_id: str
+    number: int
+    total: int
+
+
+def insert_all(connection: Connection, rows: Iterable[ShardRow]) -> None:
+    """Store which tasks are parts."""
+    connection.execute(insert(shards), [row._asdict() for row in rows])
+
+
+def of_tasks(connection: Connection, seqs: Sequence[int]) -> dict[int, ShardRow]:
+    """Return what tasks are parts of, by `seq`; those that are none are left out."""
+    if not seqs:
+        return {}
+    rows = (ShardRow(*row) for row in connection.execute(_OF_TASKS, {"seqs": list(seqs)}))
+    return {row.task_seq: row for row in rows}
+
+
+def of_parents(connection: Connection, seqs: Sequence[int]) -> dict[int, list[TaskRow]]:
+    """Return the parts of tasks in order, by the `seq` of the whole; tasks without parts are left out."""
+    found: dict[int, list[TaskRow]] = {}
+    if seqs:
+        for parent_seq, *row in connection.execute(_OF_PARENTS, {"seqs": list(seqs)}):
+            found.setdefault(parent_seq, []).append(TaskRow(*row))
+    return found
+
+
+def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
+    """Forget which removed tasks were parts."""
+    connection.execute(delete(shards).where(shards.c.task_seq.in_([row.seq for row in rows])))

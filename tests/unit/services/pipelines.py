@@ -1,0 +1,92 @@
+"""Workflows of echo tasks, made without a document, and a worker that runs whatever it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.unit.services.lab import FakeWorker, Lab
+from tunefleet.services import workflows
+from tunefleet.services.submission import Submission
+from tunefleet.spec import EchoSpec, TaskNode, Workflow, load_task_spec
+from tunefleet.spec.condition import ConditionSpec
+from tunefleet.wire.api import TaskDetail, WorkflowDetail
+from tunefleet.wire.link import Offer
+
+
+def stage(
+    name: str,
+    *upstream: str,
+    spec: Mapping[str, Any] | None = None,
+    external: Sequence[str] = (),
+    when: Mapping[str, Any] | None = None,
+    template: bool = False,
+) -> TaskNode:
+    """An echo task of a workflow.
+
+    Args:
+        name: Its name.
+        upstream: Names of the tasks before it.
+        spec: What it does, without the kind.
+        external: Ids of tasks submitted before.
+        when: Its condition.
+        template: Whether its spec has references.
+    """
+    raw: dict[str, Any] = {"taskType": "echo", "data": {"type": "list", "items": [name]}, **(spec or {})}
+    whole = None if template else load_task_spec(raw)
+    condition = None if when is None else ConditionSpec.model_validate(when)
+    return TaskNode(name, whole, raw, whole or EchoSpec(), upstream, tuple(external), condition)
+
+
+@dataclass
+class Pipelines:
+    """Submits workflows to a lab, and runs what is offered there.
+
+    Args:
+        lab: The server.
+        worker: Its one worker.
+        ran: Names of the tasks that were started, in order.
+        specs: Task name → the spec that the worker was given.
+    """
+
+    lab: Lab
+    worker: FakeWorker
+    ran: list[str] = field(default_factory=list)
+    specs: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    async def submit(self, *nodes: TaskNode, **more: Any) -> WorkflowDetail:
+        workflow = Workflow("tunefleet/v1", None, "pipeline", None, None, nodes)
+        return await workflows.store(self.lab.core, Submission(self.lab.admin, workflow, "the document", **more))
+
+    async def see(self, flow: WorkflowDetail) -> WorkflowDetail:
+        return await workflows.get(self.lab.core, self.lab.admin, flow.id)
+
+    async def states(self, flow: WorkflowDetail) -> dict[str, str]:
+        """Name → status of a workflow's tasks."""
+        return {task.name: task.status for task in (await self.see(flow)).tasks}
+
+    async def task(self, flow: WorkflowDetail, name: str) -> TaskDetail:
+        found = next(task for task in (await self.see(flow)).tasks if task.name == name)
+        return await self.lab.task(found.id)
+
+    async def take(self) -> list[Offer]:
+        """Start all that is offered now."""
+        offers = list(await self.worker.offers())
+        if offers:
+            await self.worker.accept(*(offer.token for offer in offers))
+        self.ran += [offer.name for offer in offers]
+        self.specs |= {offer.name: offer.spec for offer in offers}
+        return offers
+
+    async def run(self, results: Mapping[str, Any] | None = None) -> None:
+        """Run everything until nothing more is offered; a result that is a text is the reason of a failure."""
+        while offers := await self.take():
+            for offer in offers:
+                await self.end(offer, (results or {}).get(offer.name, {"items": offer.spec["data"]["items"]}))
+
+    async def end(self, offer: Offer, result: Any) -> None:
+        if isinstance(result, str):
+            await self.worker.finish(offer.token, "failed", result, error=f"{offer.name} broke.")
+        else:
+            await self.worker.finish(offer.token, result=result)

@@ -1,0 +1,183 @@
+"""Workflows of several tasks: who waits for whom, what references become, and what an end means for the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.services.lab import Lab
+from tests.unit.services.pipelines import Pipelines, stage
+from tunefleet.errors import SpecError
+from tunefleet.services import events, tasks, workflows
+
+
+@pytest.fixture
+async def pipe(lab: Lab) -> Pipelines:
+    return Pipelines(lab, await lab.online())
+
+
+async def test_a_stage_begins_with_what_the_stage_before_it_found(pipe: Pipelines) -> None:
+    data = {"type": "list", "items": ["${first.result.items.0}", "by ${first.task_id}"]}
+    flow = await pipe.submit(stage("first"), stage("second", "first", spec={"data": data}, template=True))
+    first, second = flow.tasks
+    assert (second.status, second.depends_on, second.queued_at) == ("pending", (first.id,), None)
+    assert second.why == "waiting for first (queued)."
+    why = await tasks.why(pipe.lab.core, pipe.lab.admin, second.id)
+    assert why.waits_for == ((first.id, "first"),)
+    (offer,) = await pipe.take()
+    assert offer.name == "first"
+    assert await pipe.take() == []
+    await pipe.end(offer, {"items": ["found"]})
+    assert await pipe.states(flow) == {"first": "completed", "second": "queued"}
+    await pipe.run()
+    assert pipe.specs["second"]["data"]["items"] == ["found", f"by {first.id}"]
+    assert (await pipe.see(flow)).status == "completed"
+    detail = await pipe.task(flow, "second")
+    assert detail.result["result"]["items"] == ["found", f"by {first.id}"]
+    assert detail.spec["data"] == data, "what the user wrote stays to be seen"
+    kinds = [e.kind for e in await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=second.id)]
+    assert kinds == ["task.pending", "task.queued", "task.offered", "task.started", "task.completed"]
+
+
+async def test_a_value_keeps_its_type_and_settles_policy_and_place_in_the_queue(pipe: Pipelines) -> None:
+    late = {"priority": "${first.result.much}", "limits": {"max_queue_s": 50}, "retry": {"max_attempts": 7}}
+    flow = await pipe.submit(stage("first"), stage("second", "first", spec=late, template=True))
+    pipe.lab.clock.advance(1000)
+    (offer,) = await pipe.take()
+    await pipe.end(offer, {"much": 3})
+    second = await pipe.task(flow, "second")
+    assert (second.status, second.priority) == ("queued", 3)
+    pipe.worker.want = {}
+    await pipe.lab.sweep(60, alive=(pipe.worker,))
+    assert (await pipe.task(flow, "second")).reason == "timeout", "it waited in the queue from when it was ready"
+
+
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ("${first.result.items.7}", "items"),
+        ("${first.result.nothing}", "null"),
+        ("${first.result.other.deep}", "other"),
+    ],
+)
+async def test_a_reference_without_a_value_fails_the_task_with_a_sentence(
+    pipe: Pipelines, field: str, says: str
+) -> None:
+    data = {"type": "list", "items": [field]}
+    flow = await pipe.submit(
+        stage("first"), stage("second", "first", spec={"data": data}, template=True), stage("third", "second")
+    )
+    await pipe.run({"first": {"items": ["a"], "nothing": None}})
+    second = await pipe.task(flow, "second")
+    assert (second.status, second.reason) == ("failed", "bad_input")
+    assert field in (second.error or "")
+    assert says in (second.error or "")
+    assert pipe.ran == ["first"]
+    assert await pipe.states(flow) == {"first": "completed", "second": "failed", "third": "failed"}
+
+
+async def test_a_spec_that_becomes_wrong_by_its_references_fails_the_task(pipe: Pipelines) -> None:
+    wrong = {"priority": "${first.result.much}"}
+    flow = await pipe.submit(stage("first"), stage("second", "first", spec=wrong, template=True))
+    await pipe.run({"first": {"much": 1000}})
+    second = await pipe.task(flow, "second")
+    assert second.reason == "bad_input"
+    assert "spec.priority" in (second.error or "")
+
+
+async def test_fault_07_all_dependents_of_a_failed_task_fail(pipe: Pipelines) -> None:
+    flow = await pipe.submit(
+        stage("a"), stage("b", "a"), stage("c", "b"), stage("d", "c", "aside"), stage("aside"), stage("free", "aside")
+    )
+    await pipe.run({"a": "bad_input"})
+    assert await pipe.states(flow) == {
+        "a": "failed", "b": "failed", "c": "failed", "d": "failed", "aside": "completed", "free": "completed",
+    }  # fmt: skip
+    last = await pipe.task(flow, "d")
+    assert last.reason == "upstream_failed"
+    assert last.error == f"a ({flow.tasks[0].id}) failed: a broke."
+    assert set(pipe.ran) == {"a", "aside", "free"}
+    assert (await pipe.see(flow)).status == "failed"
+
+
+async def test_fault_08_a_late_failure_does_not_wake_what_is_finished(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("a"), stage("b", "a"))
+    (offer,) = await pipe.take()
+    await pipe.end(offer, {"items": []})
+    await pipe.worker.finish(offer.token, "failed", "crashed", error="too late")
+    assert await pipe.states(flow) == {"a": "completed", "b": "queued"}
+    await pipe.run()
+    await pipe.worker.finish(offer.token, "failed", "crashed", error="much too late")
+    assert await pipe.states(flow) == {"a": "completed", "b": "completed"}
+    assert pipe.ran == ["a", "b"]
+
+
+async def test_a_stage_that_is_tried_again_keeps_the_others_waiting(pipe: Pipelines) -> None:
+    again = {"retry": {"max_attempts": 2, "backoff_s": 0}}
+    flow = await pipe.submit(stage("a", spec=again), stage("b", "a"))
+    (offer,) = await pipe.take()
+    await pipe.end(offer, "network")
+    assert await pipe.states(flow) == {"a": "queued", "b": "pending"}
+    await pipe.run()
+    assert pipe.ran == ["a", "a", "b"]
+
+
+@pytest.mark.parametrize(("found", "state"), [("run-me", "completed"), ("leave-me", "skipped")])
+async def test_a_condition_decides_whether_a_task_runs(pipe: Pipelines, found: str, state: str) -> None:
+    when = {"node": "ask", "field": "items.0.output", "equals": "run-me"}
+    flow = await pipe.submit(
+        stage("ask"), stage("maybe", "ask", when=when), stage("after", "maybe"), stage("always", "ask")
+    )
+    await pipe.run({"ask": {"items": [{"output": found}]}})
+    assert await pipe.states(flow) == {"ask": "completed", "maybe": state, "after": state, "always": "completed"}
+    assert (await pipe.see(flow)).status == "completed"
+    if state == "skipped":
+        assert (await pipe.task(flow, "maybe")).reason == "condition_unmet"
+        assert (await pipe.task(flow, "after")).reason == "upstream_skipped"
+        told = await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=(await pipe.task(flow, "maybe")).id)
+        assert told[-1].data["message"] == "Skipped: ask.items.0.output is not 'run-me'."
+
+
+async def test_cancelling_a_task_cancels_what_waits_for_it(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("a"), stage("b", "a"), stage("c", "b"), stage("aside"))
+    core, admin = pipe.lab.core, pipe.lab.admin
+    await tasks.cancel(core, admin, flow.tasks[1].id)
+    assert await pipe.states(flow) == {"a": "queued", "b": "cancelled", "c": "cancelled", "aside": "queued"}
+    third = await pipe.task(flow, "c")
+    assert (third.reason, third.error) == ("upstream_cancelled", f"b ({flow.tasks[1].id}) was cancelled.")
+    await pipe.run()
+    assert (await pipe.see(flow)).status == "cancelled"
+
+
+async def test_cancelling_a_workflow_ends_what_waits_at_once_and_asks_what_runs(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("a"), stage("b", "a"), stage("c", "b"))
+    (offer,) = await pipe.take()
+    core, admin = pipe.lab.core, pipe.lab.admin
+    await workflows.cancel(core, admin, flow.id)
+    assert await pipe.states(flow) == {"a": "running", "b": "cancelled", "c": "cancelled"}
+    await pipe.worker.finish(offer.token, "cancelled", "aborted")
+    assert await pipe.states(flow) == {"a": "cancelled", "b": "cancelled", "c": "cancelled"}
+    assert (await pipe.see(flow)).status == "cancelled"
+
+
+async def test_a_task_may_wait_for_one_of_an_earlier_workflow(pipe: Pipelines) -> None:
+    earlier = await pipe.submit(stage("earlier"))
+    id_ = earlier.tasks[0].id
+    later = await pipe.submit(stage("later", external=[id_]))
+    assert later.tasks[0].depends_on == (id_,)
+    assert later.tasks[0].status == "pending"
+    await pipe.run()
+    assert pipe.ran == ["earlier", "later"]
+    at_once = await pipe.submit(stage("at once", external=[id_, id_]))
+    assert at_once.tasks[0].status == "queued", "what is completed counts"
+    await pipe.run()
+    assert (await pipe.see(at_once)).status == "completed"
+
+
+async def test_fault_11_a_dependency_that_cannot_be_met_is_refused_at_the_submit(pipe: Pipelines) -> None:
+    with pytest.raises(SpecError, match="later depends on task-none, and there is no task with that id"):
+        await pipe.submit(stage("later", external=["task-none"]))
+    bad = await pipe.submit(stage("bad"))
+    await pipe.run({"bad": "bad_input"})
+    with pytest.raises(SpecError, match="which is failed already"):
+        await pipe.submit(stage("later", external=[bad.tasks[0].id]))
+    assert len((await workflows.list_(pipe.lab.core, pipe.lab.admin)).items) == 1
