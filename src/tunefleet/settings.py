@@ -9,14 +9,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
+from dotenv import dotenv_values
 from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tunefleet.errors import MachineError
 
 S = TypeVar("S", bound="ProcessSettings")
+
+SECRET_PREFIX: Final = "TUNEFLEET_SECRET_"
+"""`${secret:NAME}` in a spec is the variable with this before the name, or a file `NAME` in `TUNEFLEET_SECRETS_DIR`."""
 
 
 def _comma_list(value: Any) -> Any:
@@ -79,15 +83,49 @@ class ClientSettings(ProcessSettings):
     """Hugging Face's own switch: nothing is fetched from its hub; `tunefleet doctor` says how it stands."""
 
 
-class ServerSettings(ProcessSettings):
+class MeetingSettings(ProcessSettings):
+    """How server and worker meet, and where they log."""
+
+    redis_url: SecretStr | None = Field(default=None, validation_alias=_variable("REDIS_URL"))
+    """A Redis (or Valkey, 6.2 or newer) in which server and workers meet, such as `redis://localhost:6379/0`. A server
+    answers HTTP workers beside it; a worker uses it instead of HTTP, and needs no key."""
+    topic: str = Field(
+        default="tasks",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        validation_alias=_variable("TASK_TOPIC"),
+    )
+    """Names the Redis streams of tasks; the server and its workers must have the same."""
+    redis_prefix: str = Field(default="", validation_alias=_variable("TUNEFLEET_REDIS_PREFIX"))
+    """Put before every Redis key, where a Redis is shared with others."""
+    log_file: Path | None = Field(default=None, validation_alias=_variable("LOG_FILE"))
+    """A file for the log, beside standard error; default: of a worker `worker.log` in its folder, of a server none."""
+    log_max_bytes: int = Field(default=5 << 20, gt=0, validation_alias=_variable("LOG_MAX_BYTES"))
+    """Size at which that file is put aside and a new one begun."""
+    log_backup_count: int = Field(default=5, ge=1, validation_alias=_variable("LOG_BACKUP_COUNT"))
+    """How many files that were put aside are kept."""
+
+    @field_validator("topic")
+    @classmethod
+    def _not_theirs(cls, value: str) -> str:
+        if value in {"worker", "workers"}:
+            raise ValueError("keys that start with this are those of the workers themselves; choose another name")
+        return value
+
+
+class ServerSettings(MeetingSettings):
     """Settings of the server."""
 
     data: Path = Field(default=Path("~/.tunefleet/data"), validation_alias=_variable("TUNEFLEET_DATA"))
     """The server's folder: database, artifacts, first keys. One server at a time."""
-    host: str = Field(default="127.0.0.1", validation_alias=_variable("TUNEFLEET_HOST"))
+    host: str = Field(default="127.0.0.1", validation_alias=_variable("TUNEFLEET_HOST", "HOST_APP_HOST"))
     """The address to listen on; anything but loopback makes the server reachable by others, who need a key."""
-    port: int = Field(default=8000, ge=0, le=65535, validation_alias=_variable("TUNEFLEET_PORT"))
+    port: int = Field(
+        default=8000, ge=0, le=65535, validation_alias=_variable("TUNEFLEET_PORT", "HOST_APP_PORT", "PORT")
+    )
     """The port to listen on; 0 takes a free one."""
+    shared_token: SecretStr | None = Field(default=None, validation_alias=_variable("ORCHESTRATOR_TOKEN"))
+    """A secret that is good as an admin's key for as long as it is set, for clients that share one token; beside it
+    every other key works as before."""
     database_url: str | None = Field(default=None, validation_alias=_variable("TUNEFLEET_DATABASE_URL"))
     """Where the truth is kept; default: an SQLite file in the data folder."""
     synchronous: str = Field(default="FULL", pattern="^(FULL|NORMAL)$", validation_alias=_variable("TUNEFLEET_SYNC"))
@@ -100,15 +138,75 @@ class ServerSettings(ProcessSettings):
     """Limit for a JSON or YAML body; files are streamed and have the next limit."""
     max_upload_bytes: int = Field(default=1 << 40, gt=0, validation_alias=_variable("TUNEFLEET_MAX_UPLOAD_BYTES"))
     """Limit for one uploaded file."""
+    worker_selection: Literal["best_fit", "first_fit", "min_satisfying"] = Field(
+        default="best_fit", validation_alias=_variable("ORCHESTRATOR_WORKER_SELECTION")
+    )
+    """Which of the workers that fit gets a task: `best_fit` weighs throughput against cost, `first_fit` takes the
+    largest, `min_satisfying` the smallest."""
+    lambda_inference: float = Field(default=0.4, ge=0, le=1, validation_alias=_variable("SCHEDULER_LAMBDA_INFERENCE"))
+    """What throughput weighs for inference with `best_fit`; the rest is what cost weighs."""
+    lambda_training: float = Field(default=0.8, ge=0, le=1, validation_alias=_variable("SCHEDULER_LAMBDA_TRAINING"))
+    """The same for trainings."""
+    lambda_other: float = Field(default=0.5, ge=0, le=1, validation_alias=_variable("SCHEDULER_LAMBDA_OTHER"))
+    """The same for all other kinds."""
+    selection_jitter: float = Field(default=1e-3, ge=0, validation_alias=_variable("SCHEDULER_SELECTION_JITTER"))
+    """How far a `best_fit` score is moved, up or down, so that equal workers are spread."""
+    context_reuse: bool = Field(default=True, validation_alias=_variable("ENABLE_CONTEXT_REUSE"))
+    """Prefer workers that have the task's model and datasets."""
+    cache_ttl_s: float = Field(default=3600.0, ge=0, validation_alias=_variable("WORKER_CACHE_TTL_SEC"))
+    """How long a worker that was given a model or dataset counts as having it, unless it says so itself."""
+    stickiness: bool = Field(default=False, validation_alias=_variable("ENABLE_STAGE_WEIGHT_STICKINESS"))
+    """Prefer the worker that holds the files of an earlier stage; a training waits a little for it."""
+    dispatch_mode: str = Field(default="adaptive", validation_alias=_variable("ORCHESTRATOR_DISPATCH_MODE"))
+    """How tasks are handed out; `adaptive` alone is supported."""
     public_base_url: str | None = Field(default=None, validation_alias=_variable("PUBLIC_BASE_URL"))
     """The URL under which others reach the server; used for links that it hands out."""
+    links_last_s: float = Field(default=7 * 86400.0, gt=0, validation_alias=_variable("TUNEFLEET_LINKS_LAST_S"))
+    """How long a link to a task's file is good without a key."""
     cors_origins: CommaList = Field(default=(), validation_alias=_variable("TUNEFLEET_CORS_ORIGINS"))
     """Web origins that may call the API from a browser, separated by commas."""
+
+    @field_validator("dispatch_mode")
+    @classmethod
+    def _adaptive(cls, value: str) -> str:
+        if value in {"fixed_pipeline", "static_round_robin", "static_worker"}:
+            raise ValueError(
+                "it is a baseline of a paper and is not supported: it hands out tasks without a look at what is free; "
+                "leave it out, or write adaptive"
+            )
+        if value != "adaptive":
+            raise ValueError("there is no such mode; leave it out, or write adaptive")
+        return value
 
     @property
     def data_dir(self) -> Path:
         """`data` with `~` resolved."""
         return self.data.expanduser()
+
+
+class SecretSettings(ProcessSettings):
+    """Where the secrets lie that tasks may name."""
+
+    secrets_dir: Path | None = Field(default=None, validation_alias=_variable("TUNEFLEET_SECRETS_DIR"))
+    """A folder with one file for each secret that a task may name as `${secret:NAME}`, readable by its owner alone;
+    `TUNEFLEET_SECRET_<NAME>` variables come first."""
+
+
+class CacheSettings(ProcessSettings):
+    """Where Hugging Face keeps what it has fetched; the variables are its own."""
+
+    hub_cache: Path | None = Field(default=None, validation_alias=_variable("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
+    """Where models and datasets lie that were fetched; default: `hub` in `HF_HOME`. Workers that have what a task names
+    are preferred."""
+    hf_home: Path | None = Field(default=None, validation_alias=_variable("HF_HOME"))
+    """Hugging Face's folder; default: `huggingface` in `XDG_CACHE_HOME`."""
+    cache_home: Path = Field(default=Path("~/.cache"), validation_alias=_variable("XDG_CACHE_HOME"))
+    """The user's folder for caches."""
+
+    @property
+    def hub_dir(self) -> Path:
+        """Where models and datasets lie that were fetched."""
+        return (self.hub_cache or (self.hf_home or self.cache_home / "huggingface") / "hub").expanduser()
 
 
 class SharedGpuSettings(ProcessSettings):
@@ -121,19 +219,25 @@ class SharedGpuSettings(ProcessSettings):
     """How long a GPU that somebody else used must be quiet before a job begins or goes on there."""
 
 
-class WorkerSettings(SharedGpuSettings):
+class WorkerSettings(SharedGpuSettings, MeetingSettings, SecretSettings, CacheSettings):
     """Settings of a worker."""
 
     server_url: str = Field(default="http://127.0.0.1:8000", validation_alias=_variable("ORCHESTRATOR_BASE_URL"))
     """The server that the worker takes its tasks from."""
-    key: SecretStr | None = Field(default=None, validation_alias=_variable("TUNEFLEET_WORKER_KEY"))
-    """The worker's API key (role `worker`)."""
+    key: SecretStr | None = Field(
+        default=None, validation_alias=_variable("TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN")
+    )
+    """The worker's API key (role `worker`); with `REDIS_URL` it needs none."""
     results_dir: Path = Field(default=Path("./results_workers"), validation_alias=_variable("RESULTS_DIR"))
     """The worker's folder: its identity, and one folder for each task."""
     worker_id: str | None = Field(default=None, validation_alias=_variable("WORKER_ID"))
     """The worker's name; default: made once and kept in the results folder."""
     tags: CommaList = Field(default=(), validation_alias=_variable("WORKER_TAGS"))
     """Tags that a task may ask for, separated by commas."""
+    heartbeat_interval_s: float = Field(default=30.0, gt=0, validation_alias=_variable("HEARTBEAT_INTERVAL_SEC"))
+    """Seconds between two reports of load; the lease does not hang on them."""
+    cost_per_hour: float = Field(default=1.0, ge=0, validation_alias=_variable("WORKER_COST_PER_HOUR"))
+    """What an hour of this worker costs, in whatever currency; placement weighs it against throughput."""
     job_slots: int = Field(default=1, ge=0, validation_alias=_variable("TUNEFLEET_JOB_SLOTS"))
     """Trainings at a time."""
     light_slots: int = Field(default=32, ge=0, validation_alias=_variable("TUNEFLEET_LIGHT_SLOTS"))
@@ -268,7 +372,20 @@ def inherited_environment(*drop: str) -> dict[str, str]:
         drop: Names to leave out; keys of ours are always left out.
     """
     hidden = {"TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", "AGENT_KEY", *drop}
-    return {name: value for name, value in os.environ.items() if name not in hidden}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(SECRET_PREFIX)}
+    return {name: value for name, value in plain.items() if name not in hidden}
+
+
+def secret_variables() -> dict[str, str]:
+    """Return the secrets for tasks that lie in this process's environment, by their names without the prefix."""
+    found = {name: value for name, value in os.environ.items() if name.startswith(SECRET_PREFIX)}
+    return {name.removeprefix(SECRET_PREFIX): value for name, value in found.items()}
+
+
+def forget_secret_variables() -> None:
+    """Take the secrets for tasks out of this process's environment: what runs from now on does not find them."""
+    for name in [name for name in os.environ if name.startswith(SECRET_PREFIX)]:
+        del os.environ[name]
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:
@@ -279,3 +396,44 @@ def replace_environment(environment: Mapping[str, str]) -> None:
     """
     os.environ.clear()
     os.environ.update(environment)
+
+
+_UNSUPPORTED: Final[dict[str, dict[str, str]]] = {
+    "server": {
+        "ENABLE_WORKER_WATCHDOG": "workers are always watched",
+        "FIXED_PIPELINE_BINDING_IDLE_TIMEOUT_SEC": "tasks are handed out adaptively only",
+        "HOST_APP_LOG_LEVEL": "LOG_LEVEL is for the whole server",
+        "HOST_APP_RELOAD": "restart the server; nothing is lost",
+        "HOST_METRICS_DENSITY_BUCKET_SEC": "the figures are in the API",
+        "HOST_METRICS_DIR": "the figures are in the API",
+        "HOST_METRICS_ENABLE_DENSITY_PLOT": "the figures are in the API",
+        "ORCHESTRATOR_METRICS_DIR": "the figures are in the API",
+        "ORCHESTRATOR_STATE_DIR": "state is always kept, in TUNEFLEET_DATA",
+        "ORCHESTRATOR_STATE_ENABLED": "state is always kept, in TUNEFLEET_DATA",
+        "STATE_FLUSH_INTERVAL_SEC": "state is always kept, at each change",
+        "WORKER_DEATH_CHECK_INTERVAL": "TUNEFLEET_LOST_AFTER_S says after how long a worker is given up",
+        "WORKER_DEATH_GRACE_SEC": "TUNEFLEET_LOST_AFTER_S says after how long a worker is given up",
+    },
+    "worker": {
+        "HF_MODEL": "a document names its model",
+        "RESULTS_UPLOAD_URL": "results go to ORCHESTRATOR_BASE_URL",
+        "VLLM_MODEL": "a document names its model",
+        "WORKER_EXECUTOR_MASK": "install what the worker shall run; TUNEFLEET_JOB_SLOTS=0 takes no trainings",
+        "WORKER_LOG_TO_STDOUT": "the log goes to standard error and to worker.log",
+    },
+}
+"""Process → variable of a document that it does not heed → what holds instead."""
+
+
+def unsupported(process: Literal["server", "worker"]) -> list[str]:
+    """Return a sentence for each variable that is set and has no effect here.
+
+    Args:
+        process: Which one starts.
+    """
+    given = {name for name, value in {**dotenv_values(".env"), **os.environ}.items() if value}
+    return [
+        f"{name} is not supported and has no effect: {instead}."
+        for name, instead in _UNSUPPORTED[process].items()
+        if name in given
+    ]

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from tunefleet.links.redis_server import RedisHub
+from tunefleet.server import redis_desk
 from tunefleet.services import artifacts, placing, sweep
 from tunefleet.services.core import Core
 
@@ -33,6 +35,7 @@ class Lifetime:
 
     core: Core
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _hub: RedisHub | None = None
 
     def stop(self) -> None:
         """Release every long poll and stream, for good."""
@@ -45,6 +48,9 @@ class Lifetime:
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
+        self._hub = redis_desk.hub_of(self.core)
+        if self._hub is not None:
+            loops["redis"] = self._loop("redis", self._hub.serve)
         self._tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 
     async def close(self) -> None:
@@ -53,6 +59,8 @@ class Lifetime:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._hub is not None:
+            await self._hub.close()
 
     async def _place(self) -> None:
         signals = self.core.signals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from tunefleet.errors import ForbiddenError
 from tunefleet.store import DEFAULT_PROJECT
@@ -23,6 +24,10 @@ class Actor:
     owner: str
     role: str
     project: str = DEFAULT_PROJECT
+
+
+REDIS_WORKER: Final = Actor("redis", "redis", "worker")
+"""Every worker on the Redis link: it has no key, and is known by its state folder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import endings
-from tunefleet.services.identity import Actor
+from tunefleet.services import endings, roster
+from tunefleet.services.identity import REDIS_WORKER, Actor
 from tunefleet.store import Connection, attempts, events, queue, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
@@ -32,6 +32,7 @@ def apply(
     before = workers.get(connection, request.worker_id)
     if before is not None:
         refuse_foreign_key(actor, before)
+        _refuse_foreign_folder(actor, before, request)
         if before.state_id != request.state_id and before.status == "online" and alive:
             raise ConflictError(
                 f"The worker id {request.worker_id} is in use by another machine or results folder.",
@@ -55,10 +56,35 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
     Raises:
         ForbiddenError: If another key registered the worker first.
     """
-    if row.key_id != actor.key_id:
+    if row.key_id == actor.key_id:
+        return
+    if actor == REDIS_WORKER:
         raise ForbiddenError(
-            f"The worker id {row.id} belongs to another key.",
-            hint="Use that key or another WORKER_ID, or let an admin remove the worker.",
+            f"The worker id {row.id} belongs to a worker with a key, on the HTTP link.",
+            hint="Give this worker an id of its own (WORKER_ID), or let an admin remove the other.",
+        )
+    if row.key_id == REDIS_WORKER.key_id:
+        raise ForbiddenError(
+            f"The worker id {row.id} belongs to a worker on the Redis link.",
+            hint="Give this worker an id of its own (WORKER_ID), or let an admin remove the other.",
+        )
+    raise ForbiddenError(
+        f"The worker id {row.id} belongs to another key.",
+        hint="Use that key or another WORKER_ID, or let an admin remove the worker.",
+    )
+
+
+def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterRequest) -> None:
+    """Refuse another results folder to a worker that has no key: the folder is all that it is known by.
+
+    Raises:
+        ConflictError: If the id was registered from another folder, be that worker alive or not.
+    """
+    if actor == REDIS_WORKER and before.state_id != request.state_id:
+        host = roster.capabilities(before.capabilities).hostname
+        raise ConflictError(
+            f"The worker id {request.worker_id} is bound to the results folder that it registered from, on {host}.",
+            hint="Start it on that folder (RESULTS_DIR), give it another WORKER_ID, or let an admin remove the worker.",
         )
 
 

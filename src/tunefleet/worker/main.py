@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, MachineError
@@ -23,11 +23,15 @@ from tunefleet.jobs import JournalShipper, Supervisor, devices
 from tunefleet.jobs import gpus as ledger
 from tunefleet.jobs.environment import core_count
 from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus, visible
+from tunefleet.jobs.secrets import Secrets
 from tunefleet.jobs.yielding import GpuSentry
+from tunefleet.links.base import WorkerLink
 from tunefleet.links.http import HttpLink
-from tunefleet.settings import WorkerSettings, inherited_environment
-from tunefleet.wire.link import Capabilities
-from tunefleet.worker import changes, probe
+from tunefleet.links.redis_keys import Keys
+from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
+from tunefleet.wire.link import Capabilities, Load, Offer
+from tunefleet.worker import changes, logfile, probe
+from tunefleet.worker.heartbeat import Heartbeat
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.site import Site
@@ -49,25 +53,28 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
     Raises:
         TunefleetError: If it cannot work: no key or a bad one, a folder that cannot be written or is in use.
     """
-    if settings.key is None:
+    for sentence in unsupported("worker"):
+        logger.warning(sentence)
+    if settings.key is None and settings.redis_url is None:
         raise AuthError(
             "The worker has no key.",
-            hint="Set TUNEFLEET_WORKER_KEY to one; an admin makes it with `tunefleet keys create NAME --role worker`.",
+            hint="Set TUNEFLEET_WORKER_KEY to one; an admin makes it with `tunefleet keys create NAME --role worker`. "
+            "A worker that meets its server in a Redis (REDIS_URL) needs none.",
         )
     results_dir = settings.results_dir.expanduser().absolute()
     state = StateFolder(results_dir)
     try:
-        with _signals() as stopper:
+        with _signals() as stopper, ExitStack() as closing:
             # From here on a signal is heeded; the folder's owner.json tells others so.
             state.open()
             settings = changes.applied(settings, state)
-            worker, verbs = _build(settings, state, executors or registry.installed(), drain=drain)
+            closing.enter_context(logfile.kept(settings, results_dir))
+            worker, verbs, heartbeat = _build(settings, state, executors or registry.installed(), drain=drain)
             stopper.attach(worker)
-            try:
-                worker.run()
-            finally:
-                verbs.close()
-                worker.close()
+            for part in (worker, verbs, heartbeat):
+                closing.callback(part.close)
+            heartbeat.start()
+            worker.run()
     except AuthError as error:
         raise AuthError(
             f"{settings.server_url} does not take this worker's key: {error.message}",
@@ -88,17 +95,19 @@ _JOB_DEFAULTS: Final = {
 }
 
 
-def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *, drain: bool) -> tuple[Worker, Verbs]:
-    assert settings.key is not None, "checked by run"
+def _build(
+    settings: WorkerSettings, state: StateFolder, executors: Registry, *, drain: bool
+) -> tuple[Worker, Verbs, Heartbeat]:
     worker_id, session = state.worker_id(settings.worker_id), new_session()
     results_dir = state.results_dir
     sentry = _sentry(settings)
+    secrets = Secrets(secret_variables(), settings.secrets_dir)
     jobs = Supervisor(
         results_dir,
         endpoints_dir=settings.endpoints_dir,
         warm=settings.warm_start,
         warm_idle_s=settings.warm_idle_s,
-        base_env={**_JOB_DEFAULTS, **inherited_environment()},
+        base_env={**_JOB_DEFAULTS, **inherited_environment("REDIS_URL"), **secrets.environment},
     )
     site = Site(
         results_dir=results_dir,
@@ -114,12 +123,14 @@ def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *,
         allow_code=settings.allow_code,
         sentry=sentry,
         makes_way=settings.yielding == "pause",
+        secrets=secrets,
     )
     recent = RecentLog()
     logging.getLogger().addHandler(recent)
 
     def describe() -> Capabilities:
-        return probe.capabilities(settings, executors.offers(), results_dir=results_dir, in_use=_in_use(sentry))
+        offers, names = executors.offers(), secrets.names()
+        return probe.capabilities(settings, offers, results_dir=results_dir, in_use=_in_use(sentry), secrets=names)
 
     # The worker is not there yet, and verbs come from it: `stop` finds it when it is wanted.
     verbs = Verbs(state, site.outbox, describe=describe, recent=recent, stop=lambda: worker.stop(suspend=False))
@@ -127,13 +138,32 @@ def _build(settings: WorkerSettings, state: StateFolder, executors: Registry, *,
         worker_id,
         session,
         site=site,
-        link=HttpLink(settings.server_url, settings.key.get_secret_value()),
+        link=_link(settings, state),
         probe=describe,
         slots={"job": settings.job_slots, "light": settings.light_slots},
         drain=drain,
         on_verb=verbs.take,
     )
-    return worker, verbs
+
+    def load() -> Load:
+        return probe.load(settings, results_dir=results_dir, in_use=_in_use(sentry))
+
+    return worker, verbs, Heartbeat(site.outbox, load, settings.heartbeat_interval_s)
+
+
+def _link(settings: WorkerSettings, state: StateFolder) -> WorkerLink:
+    if settings.redis_url is None:
+        assert settings.key is not None, "checked by run"
+        return HttpLink(settings.server_url, settings.key.get_secret_value())
+    from tunefleet.links.redis_worker import RedisLink  # noqa: PLC0415 -- most workers need no Redis
+
+    return RedisLink(
+        settings.redis_url.get_secret_value(),
+        Keys(settings.topic, settings.redis_prefix),
+        server_url=settings.server_url,
+        heartbeat_interval_s=settings.heartbeat_interval_s,
+        held=[record.offer for record in state.attempts()],
+    )
 
 
 def _threads(settings: WorkerSettings) -> dict[str, str]:
@@ -161,9 +191,9 @@ def _in_use(sentry: GpuSentry | None) -> dict[str, str]:
     return {} if sentry is None else sentry.in_use()
 
 
-def _choose_gpus(settings: WorkerSettings, sentry: GpuSentry | None, spec: Mapping[str, Any]) -> tuple[str, ...]:
+def _choose_gpus(settings: WorkerSettings, sentry: GpuSentry | None, offer: Offer) -> tuple[str, ...]:
     folder = ledger.ledger_dir(settings.endpoints_dir)
-    return devices.choose(spec, _visible_gpus(settings), ledger=folder, sentry=sentry)
+    return devices.choose(offer.spec, _visible_gpus(settings), ledger=folder, sentry=sentry, given=offer.gpus)
 
 
 def _visible_gpus(settings: WorkerSettings) -> tuple[GpuFigures, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import CommandOutcome, ExchangeReply, ExchangeRequest, Finish, Reached, SlotClass
+from tunefleet.wire.link import CommandOutcome, ExchangeReply, ExchangeRequest, Finish, Load, Reached, SlotClass
 
 logger = logging.getLogger(__name__)
 
@@ -57,6 +57,7 @@ class Outbox:
         self._reached: dict[str, Reached] = {}
         self._discarded: set[str] = set()
         self._silent_from: dict[str, float] = {}
+        self._load: Load | None = None
         self._version = 0
 
     @property
@@ -123,6 +124,12 @@ class Outbox:
                 return
             self._touch()
 
+    def load(self, load: Load) -> None:
+        """Say how busy the worker is; newer figures take the place of those that were not said yet."""
+        with self._changed:
+            self._load = load
+            self._touch()
+
     def poke(self) -> None:
         """Something else changed, such as a free slot."""
         with self._changed:
@@ -157,6 +164,7 @@ class Outbox:
             discarded=said.discarded,
             stalled={token: time.monotonic() - since for token, since in self._silent_from.items()},
             want=want,
+            load=self._load,
         )
         return Draft(request, self._version, said)
 
@@ -174,6 +182,8 @@ class Outbox:
                 if self._reached.get(reached.token) == reached:
                     del self._reached[reached.token]
             self._discarded.difference_update(draft.said.discarded)
+            if self._load is draft.request.load:
+                self._load = None
             self._sizes = {token: size for token, size in self._sizes.items() if token in self._finishes}
             if not draft.said.whole:
                 self._touch()

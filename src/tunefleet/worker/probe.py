@@ -6,16 +6,20 @@ import os
 import platform
 import shutil
 import socket
+import time
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 
 from tunefleet.jobs.devices import described
+from tunefleet.jobs.gpudriver import read_driver
 from tunefleet.jobs.gpuinfo import read_gpus, visible
 from tunefleet.settings import WorkerSettings
-from tunefleet.wire.link import Capabilities, ExecutorOffer
+from tunefleet.wire.link import Capabilities, ExecutorOffer, GpuLoad, Load
+from tunefleet.worker import hub
 
 
 def capabilities(
@@ -24,6 +28,7 @@ def capabilities(
     *,
     results_dir: Path,
     in_use: Mapping[str, str] | None = None,
+    secrets: tuple[str, ...] = (),
 ) -> Capabilities:
     """Describe this worker.
 
@@ -32,8 +37,10 @@ def capabilities(
         executors: The kinds that it knows.
         results_dir: Whose disk counts.
         in_use: UUID → who else uses a GPU.
+        secrets: Names of the secrets that tasks may name.
     """
-    memory = psutil.virtual_memory()
+    models, datasets = hub.cached(settings.hub_dir)
+    memory, driver = psutil.virtual_memory(), read_driver()
     return Capabilities(
         version=version("tunefleet"),
         hostname=socket.gethostname(),
@@ -45,9 +52,70 @@ def capabilities(
         disk_free_bytes=shutil.disk_usage(results_dir).free,
         gpus=described(visible(read_gpus(), settings.visible_gpus), in_use),
         tags=settings.tags,
+        cached_models=models,
+        cached_datasets=datasets,
+        secrets=secrets,
         allow_code=settings.allow_code,
         platform=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        cost_per_hour=settings.cost_per_hour,
+        link="http" if settings.redis_url is None else "redis",
+        cpu_model=cpu_model(),
+        driver_version=driver.version,
+        cuda_version=driver.cuda,
+        address=address_towards(settings.server_url),
+        started_at=psutil.Process().create_time(),
+        pid=os.getpid(),
     )
+
+
+def load(settings: WorkerSettings, *, results_dir: Path, in_use: Mapping[str, str] | None = None) -> Load:
+    """Say how busy this machine is.
+
+    Args:
+        settings: Which GPUs count.
+        results_dir: Whose disk counts.
+        in_use: UUID → who else uses a GPU.
+    """
+    one, five, fifteen = psutil.getloadavg()
+    return Load(
+        memory_free_bytes=psutil.virtual_memory().available,
+        disk_free_bytes=shutil.disk_usage(results_dir).free,
+        load_1m=one,
+        load_5m=five,
+        load_15m=fifteen,
+        uptime_s=max(0.0, time.time() - psutil.Process().create_time()),
+        gpus=tuple(
+            GpuLoad(
+                uuid=gpu.uuid,
+                memory_free_bytes=gpu.memory_free_bytes,
+                in_use_by=(in_use or {}).get(gpu.uuid),
+                utilisation_percent=gpu.utilisation_percent,
+                power_w=gpu.power_w,
+            )
+            for gpu in visible(read_gpus(), settings.visible_gpus)
+        ),
+    )
+
+
+def cpu_model() -> str:
+    """Return the processor's product name, as well as this system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
+
+
+def address_towards(url: str) -> str | None:
+    """Return the address that this machine has in the network towards a server; None if there is no way there."""
+    parts = urlsplit(url)
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((parts.hostname or "127.0.0.1", parts.port or 80))  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError:
+        return None
 
 
 def usable_cpus() -> int:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.integration.redis.process import RedisProcess
 from tunefleet.client import Client
 from tunefleet.links.base import WorkerLink
 from tunefleet.links.http import HttpLink
+from tunefleet.links.redis_keys import Keys
+from tunefleet.links.redis_worker import RedisLink
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
@@ -34,9 +37,12 @@ class Site:
     admin_key: str
     worker_key: str
     client: Client
+    redis: RedisProcess | None = None
 
     def link(self, key: str | None = None) -> WorkerLink:
-        """Open another end of the link."""
+        """Open another end of the link; a key is of use over HTTP alone."""
+        if self.redis is not None:
+            return RedisLink(self.redis.url, Keys(), server_url=self.url)
         return HttpLink(self.url, key or self.worker_key)
 
     def submit(self) -> str:
@@ -44,10 +50,14 @@ class Site:
         return self.client.submit(ECHO).task_id
 
 
-@pytest.fixture(scope="module", params=["http"])
-def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture(scope="module", params=["http", "redis"])
+def site(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, redis_server: Callable[..., RedisProcess]
+) -> Iterator[Site]:
     data: Path = tmp_path_factory.mktemp("data")
-    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=180))
+    redis = redis_server() if request.param == "redis" else None
+    met = {"redis_url": redis.url} if redis is not None else {}
+    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=180, **met))
     bound = launch.bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     server = launch.make(create_app(core))
@@ -57,7 +67,7 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         time.sleep(0.01)
     admin, worker = ((data / "keys" / f"{role}.key").read_text().strip() for role in ("admin", "worker"))
     with Client(url, admin) as client:
-        yield Site(url, admin, worker, client)
+        yield Site(url, admin, worker, client, redis)
     server.should_exit = True
     thread.join(15)
     core.close()

@@ -151,6 +151,11 @@ def test_a_living_id_is_refused_to_another_folder(hand: Hand) -> None:
 
 
 def test_a_wrong_key_and_a_key_of_another_role_are_told_apart(site: Site) -> None:
+    if site.redis is not None:  # there are no keys: who can reach the Redis may be a worker
+        link = site.link("tf_wrong")
+        assert link.register(registration("w-wrong")).drop == ()
+        link.close()
+        return
     wrong, viewer = site.link("tf_wrong"), site.link(site.client.keys.create("a viewer", role="viewer").secret)
     with pytest.raises(AuthError):
         wrong.register(registration("w-wrong"))

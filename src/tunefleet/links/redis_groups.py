@@ -1,0 +1,135 @@
+"""The servers' consumer group: made from the beginning of a stream, read, acknowledged, taken over from the dead."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.exceptions import ResponseError
+
+from tunefleet.links.redis_keys import EXCHANGE, REGISTRATION, Keys
+from tunefleet.links.redis_parts import Entry
+
+_CLAIMED: Final = 256
+_FORGET_S: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An entry of an event stream.
+
+    Args:
+        stream: Where it lies.
+        id: Its id, made of Redis' time in milliseconds and a number.
+        fields: What it says; empty if it was deleted meanwhile.
+    """
+
+    stream: str
+    id: str
+    fields: Entry
+
+    @property
+    def worker_id(self) -> str:
+        """Who says it."""
+        return self.fields.get("worker_id", "")
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """When it was written; entries of one stream compare by it."""
+        return order_of(self.id)
+
+    def asks(self, topic: str) -> bool:
+        """Whether it wants an answer of this fleet's servers."""
+        kind = self.fields.get("type")
+        return kind == EXCHANGE or (kind == REGISTRATION and self.fields.get("topic") == topic)
+
+
+def order_of(entry_id: str) -> tuple[int, int]:
+    """Return what the ids of one stream's entries are ordered by."""
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def _streams(keys: Keys) -> tuple[str, str]:
+    return keys.events, keys.worker_events
+
+
+async def make(redis: Any, keys: Keys) -> None:
+    """Make the groups that are missing, from the beginning: what was said before is read too."""
+    for stream in _streams(keys):
+        try:
+            await redis.execute_command("XGROUP", "CREATE", stream, keys.group, "0", "MKSTREAM")
+        except ResponseError as error:
+            if "BUSYGROUP" not in str(error):
+                raise
+    await redis.set(keys.epoch, secrets.token_hex(8), nx=True)
+
+
+async def read(redis: Any, keys: Keys, name: str, *, count: int, block_s: float, after: str = ">") -> list[Found]:
+    """Return what there is for this server.
+
+    Args:
+        redis: The client.
+        keys: Names of the fleet's keys.
+        name: This server's consumer.
+        count: At most so many of each stream.
+        block_s: How long to wait for something.
+        after: `>` for what is new; an id for what it had read before and not acknowledged.
+    """
+    block = ("BLOCK", int(block_s * 1000)) if block_s else ()
+    streams = _streams(keys)
+    arguments = ("GROUP", keys.group, name, "COUNT", count, *block, "STREAMS", *streams, *(after for _ in streams))
+    found = await redis.execute_command("XREADGROUP", *arguments)
+    return [Found(stream, id_, fields or {}) for stream, entries in found or () for id_, fields in entries]
+
+
+async def done(redis: Any, keys: Keys, found: Iterable[Found], *, delete: bool) -> None:
+    """Acknowledge entries.
+
+    Args:
+        redis: The client.
+        keys: Names of the fleet's keys.
+        found: The entries.
+        delete: Remove them too.
+    """
+    by_stream: dict[str, list[str]] = {}
+    for each in found:
+        by_stream.setdefault(each.stream, []).append(each.id)
+    if not by_stream:
+        return
+    commands = redis.pipeline(transaction=False)
+    for stream, ids in by_stream.items():
+        commands.execute_command("XACK", stream, keys.group, *ids)
+        if delete:
+            commands.execute_command("XDEL", stream, *ids)
+    await commands.execute()
+
+
+async def claim(redis: Any, keys: Keys, name: str) -> list[Found]:
+    """Take over what servers have read and not answered that do not live any more."""
+    found: list[Found] = []
+    for stream in _streams(keys):
+        for consumer in await redis.xinfo_consumers(stream, keys.group):
+            other = consumer["name"]
+            if other == name or await redis.exists(keys.server(other)):
+                continue
+            if consumer["pending"]:
+                pending = await redis.xpending_range(stream, keys.group, "-", "+", _CLAIMED, consumername=other)
+                ids = [each["message_id"] for each in pending]
+                taken = await redis.xclaim(stream, keys.group, name, 0, ids) if ids else []
+                found += [Found(stream, id_, fields or {}) for id_, fields in taken if id_]
+            elif consumer["idle"] > _FORGET_S * 1000:
+                await redis.execute_command("XGROUP", "DELCONSUMER", stream, keys.group, other)
+    return found
+
+
+async def age_s(redis: Any, found: Found) -> float:
+    """Return how long ago an entry was written, by Redis' own clock where this machine's seems to differ."""
+    age = time.time() - found.order[0] / 1000
+    if 0 <= age < 1.0:
+        return age
+    seconds, microseconds = await redis.time()
+    return float(seconds) + float(microseconds) / 1e6 - found.order[0] / 1000

@@ -1,0 +1,46 @@
+"""Messages of a link that are too large for what carries it: files by digest, for as long as an attempt lives."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+from tunefleet.artifacts import BlobStore
+from tunefleet.errors import NotFoundError, TooLargeError
+from tunefleet.services import artifacts, keys
+from tunefleet.services.core import Core
+
+
+async def keep(core: Core, body: bytes, token: str) -> str:
+    """Store a message for who holds an attempt's token; returns its digest.
+
+    Raises:
+        AuthError: If the attempt is void meanwhile.
+    """
+    who = await keys.authenticate_attempt(core, token)
+    digest = hashlib.sha256(body).hexdigest()
+    if not core.blobs.has(digest):
+        await asyncio.to_thread(_write, core.blobs, digest, body)
+    await artifacts.stored(core, who, digest, len(body))
+    return digest
+
+
+async def fetch(core: Core, digest: str) -> bytes:
+    """Return a message that a worker has put.
+
+    Raises:
+        NotFoundError: If it is not here.
+        TooLargeError: If it is longer than a body may be.
+    """
+    if len(digest) != 64 or not core.blobs.has(digest):
+        raise NotFoundError(f"There is no message {digest[:64]}.")
+    size = core.blobs.size(digest)
+    if size > core.settings.max_body_bytes:
+        raise TooLargeError(f"A message has {size:,} bytes; at most {core.settings.max_body_bytes:,} are taken.")
+    return await asyncio.to_thread(core.blobs.path(digest).read_bytes)
+
+
+def _write(blobs: BlobStore, digest: str, body: bytes) -> None:
+    with blobs.append(digest, blobs.partial_size(digest), len(body)) as upload:
+        upload.write(body[upload.offset :])
+        upload.finish()
