@@ -11,7 +11,7 @@ from tunefleet.errors import MachineError
 from tunefleet.jobs import gpus as claims
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.jobs.yielding import GpuSentry
-from tunefleet.spec import load_task_spec
+from tunefleet.spec import TaskSpec, load_task_spec
 from tunefleet.wire.link import Gpu
 
 
@@ -36,7 +36,12 @@ def described(gpus: Sequence[GpuFigures], in_use: Mapping[str, str] | None = Non
 
 
 def choose(
-    spec: Mapping[str, Any], gpus: Sequence[GpuFigures], *, ledger: Path, sentry: GpuSentry | None
+    spec: Mapping[str, Any],
+    gpus: Sequence[GpuFigures],
+    *,
+    ledger: Path,
+    sentry: GpuSentry | None,
+    given: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the UUIDs of the GPUs for a task; empty on a machine without, or if the task wants none.
 
@@ -45,6 +50,7 @@ def choose(
         gpus: The devices that may be used here.
         ledger: `gpus.ledger_dir`.
         sentry: Knows who else uses them; None if nobody is heeded.
+        given: What a server has counted as the task's, by UUID: taken if all of it is free, and as many in any case.
 
     Raises:
         GpuBusyError: If the task may use GPUs here, but not enough that fit are free.
@@ -52,8 +58,9 @@ def choose(
     """
     if not gpus:
         return ()
-    wanted = load_task_spec(spec).resources.hardware.gpu
-    count = 1 if wanted is None else wanted.count
+    task = load_task_spec(spec)
+    wanted = task.resources.hardware.gpu
+    count = len(given) or (1 if wanted is None else wanted.count)
     if count == 0:
         return ()
     name = "" if wanted is None or wanted.type == "any" else wanted.type
@@ -63,6 +70,8 @@ def choose(
         for gpu in gpus
         if re.search(re.escape(name), gpu.name, re.IGNORECASE) and (gpu.memory_total_bytes or 0) >= memory
     ]
+    if not given and _takes_all(task):
+        count = max(count, len(fitting))
     if len(fitting) < count:
         few = "none fits" if not fitting else f"{len(fitting)} of {count} fit"
         raise MachineError(
@@ -79,6 +88,15 @@ def choose(
             f"{few} free for the task ({held}).",
             hint="Wait for the other process, or give this machine another GPU.",
         )
+    if given and set(given) <= {gpu.uuid for gpu in free}:
+        return tuple(given)
     # Those with the most free memory: somebody outside may use the others.
     free.sort(key=lambda gpu: gpu.memory_free_bytes or 0, reverse=True)
     return tuple(gpu.uuid for gpu in free[:count])
+
+
+def _takes_all(task: TaskSpec) -> bool:
+    """Whether a training takes every GPU that fits: it may have several, and does not say how many."""
+    gpu = task.resources.hardware.gpu
+    unsaid = gpu is None or "count" not in gpu.model_fields_set
+    return unsaid and getattr(getattr(task, "training", None), "allow_multi_gpu", None) is True

@@ -6,21 +6,27 @@ returns decisions, each with its reason.
 
 from __future__ import annotations
 
+from tunefleet.placement.explain import explain, verdict
 from tunefleet.placement.match import Fit, Reject, match
 from tunefleet.placement.model import LIGHT_KINDS, Candidate, Device, Requirement, WorkerState
-from tunefleet.placement.plan import Assignment, Decisions, explain, plan
+from tunefleet.placement.plan import Assignment, Board, Decisions, plan
+from tunefleet.placement.policy import Policy, Ranking
 
 __all__ = [
     "LIGHT_KINDS",
     "Assignment",
+    "Board",
     "Candidate",
     "Decisions",
     "Device",
     "Fit",
+    "Policy",
+    "Ranking",
     "Reject",
     "Requirement",
     "WorkerState",
     "explain",
     "match",
     "plan",
+    "verdict",
 ]

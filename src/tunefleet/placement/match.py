@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tunefleet.placement.model import Device, Requirement, WorkerState
+from tunefleet.placement import devices
+from tunefleet.placement.model import Requirement, WorkerState
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -25,34 +26,43 @@ class Reject:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The worker can run the task now.
+    """The worker can run the task now."""
 
-    Args:
-        waste: What would lie idle: sorts workers, the least first.
-    """
 
-    waste: tuple[float, ...]
+_FIT: Final = Fit()
 
 
 def match(requirement: Requirement, worker: WorkerState) -> Reject | Fit:
     """Decide whether a worker can run a task now, later or never."""
-    lacking = _lacks(requirement, worker)
+    lacking = lacks(requirement, worker)
     if lacking is not None:
         return Reject(lacking, lasting=True)
-    if worker.pulls:
-        return Reject("takes tasks by itself, when it polls", lasting=False)
-    if not worker.present:
-        return Reject("does not answer", lasting=False)
-    if requirement.kind in worker.cordoned:
-        return Reject(f"was offered {requirement.kind} tasks in vain and gets none for a while", lasting=False)
-    if worker.free.get(requirement.slot_class, 0) <= 0:
-        return Reject("is busy", lasting=False)
-    if requirement.gpu_count > len(_suited(requirement, worker)) - worker.gpus_taken:
-        return Reject("has no free GPU", lasting=False)
-    return Fit(_waste(requirement, worker))
+    hindrance = _away(requirement, worker) or _taken(requirement, worker)
+    return _FIT if hindrance is None else Reject(hindrance, lasting=False)
 
 
-def _lacks(need: Requirement, worker: WorkerState) -> str | None:
+def fits(need: Requirement, worker: WorkerState) -> bool:
+    """Whether a worker that lacks nothing can run a task now; quicker than `match`."""
+    return _away(need, worker) is None and _taken(need, worker) is None
+
+
+def could(need: Requirement, worker: WorkerState) -> bool:
+    """Whether a worker that lacks nothing could run a task if only our own tasks there had ended."""
+    takes = worker.slots if worker.takes is None else worker.takes
+    if _away(need, worker) is not None or takes.get(need.slot_class, 0) <= 0:
+        return False
+    if takes == worker.free and not worker.taken:
+        return _taken(need, worker) is None  # nothing of ours is there
+    if worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
+        return False
+    fitting = devices.suited(need, worker)
+    # What others use on a device may stay; what our own tasks use of its memory comes back.
+    open_ = [place for place in fitting if worker.gpus[place].used_by is None]
+    return len(open_) >= devices.wanted_count(need, fitting, worker)
+
+
+def lacks(need: Requirement, worker: WorkerState) -> str | None:
+    """Say what a worker lacks for good, as a clause; null if nothing."""
     if need.kind not in worker.executors:
         return f"cannot run {need.kind} tasks"
     if worker.executors[need.kind] is not None:
@@ -63,16 +73,25 @@ def _lacks(need: Requirement, worker: WorkerState) -> str | None:
         return f"has {worker.cpu} cores, {need.cpu} are needed"
     if need.memory_bytes > worker.memory_bytes:
         return f"has {size(worker.memory_bytes)} memory, {size(need.memory_bytes)} are needed"
-    missing = sorted(set(need.tags) - worker.tags)
+    return _lacks_names(need, worker) or _lacks_gpus(need, worker)
+
+
+def _lacks_names(need: Requirement, worker: WorkerState) -> str | None:
+    missing = [name for name in need.tags if name not in worker.tags]
     if missing:
         return f"lacks the tag {', '.join(missing)}"
+    missing = [name for name in need.secrets if name not in worker.secrets]
+    if missing:
+        return f"lacks the secret {', '.join(missing)}"
     if need.code and not worker.allow_code:
         return "does not run code that a task brings (--allow-code)"
-    return _lacks_gpus(need, worker)
+    return None
 
 
 def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
-    if need.gpu_count <= len(_suited(need, worker)):
+    if need.gpu_count == 0 or (need.gpu_optional and not worker.gpus):
+        return None
+    if need.gpu_count <= len(devices.suited(need, worker)):
         return None
     if len(worker.gpus) < need.gpu_count:
         return f"has {len(worker.gpus)} GPUs, {need.gpu_count} are needed"
@@ -84,19 +103,36 @@ def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
     return f"has {', '.join(sorted({gpu.name for gpu in worker.gpus}))}, {need.gpu_count} × {wanted} is needed"
 
 
-def _suited(need: Requirement, worker: WorkerState) -> list[Device]:
-    # Type and memory are asked of the same device: an A100 and a large other card are not "an A100 with 80 GiB".
-    wanted = (need.gpu_type or "").lower()
-    return [gpu for gpu in worker.gpus if wanted in gpu.name.lower() and gpu.memory_bytes >= need.gpu_memory_bytes]
+def _away(need: Requirement, worker: WorkerState) -> str | None:
+    if worker.pulls:
+        return "takes tasks by itself, when it polls"
+    if not worker.present:
+        return "does not answer"
+    if worker.closed is not None:
+        return worker.closed
+    if need.kind in worker.cordoned:
+        return f"was offered {need.kind} tasks in vain and gets none for a while"
+    return None
 
 
-def _waste(need: Requirement, worker: WorkerState) -> tuple[float, ...]:
-    idle_gpus = len(worker.gpus) - worker.gpus_taken - need.gpu_count
-    # A task that names no GPU still uses one where there is one: such a worker is what it wants, then the smallest.
-    wants_gpu = need.gpu_count == 0 and need.slot_class == "job" and idle_gpus > 0
-    vram = sum(gpu.memory_bytes for gpu in worker.gpus)
-    cold = need.model is not None and need.model not in worker.models
-    return (float(not wants_gpu), float(cold), float(idle_gpus), float(vram), -float(worker.free[need.slot_class]))
+def _taken(need: Requirement, worker: WorkerState) -> str | None:
+    if worker.free.get(need.slot_class, 0) <= 0:
+        return "is busy"
+    if need.cpu and need.cpu > worker.cpu - worker.cpu_taken:
+        return f"has {max(0, worker.cpu - worker.cpu_taken)} of its {worker.cpu} cores free, {need.cpu} are needed"
+    if need.memory_bytes:
+        free = memory_free(worker)
+        if need.memory_bytes > free:
+            return f"has {size(free)} memory free, {size(need.memory_bytes)} are needed"
+    if worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
+        return f"has {size(worker.disk_free_bytes)} disk free, {size(need.disk_bytes)} are needed"
+    return devices.unfree(need, worker) if need.gpu_count else None
+
+
+def memory_free(worker: WorkerState) -> int:
+    """Return the memory that a further task can have: what no task has asked for, and nobody else uses."""
+    left = max(0, worker.memory_bytes - worker.memory_taken)
+    return left if worker.memory_free_bytes is None else min(left, worker.memory_free_bytes)
 
 
 def size(size_bytes: int) -> str:

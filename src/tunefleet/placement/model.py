@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 LIGHT_KINDS: Final = frozenset({"echo"})
 """Task kinds that run inside the worker, without a process of their own."""
 
+_LISTS: Final = ("tags", "secrets", "datasets")
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Requirement:
     """What a task needs of a worker; tasks that need the same share one.
 
@@ -20,48 +23,89 @@ class Requirement:
         slot_class: `job` or `light`.
         cpu: Logical cores.
         memory_bytes: Main memory.
+        disk_bytes: Free space on the worker's disk.
         gpu_count: How many GPUs, each with the type and the memory.
+        gpu_optional: A worker that has no GPU will do; on one that has some it takes `gpu_count` all the same.
+        gpu_all: It takes all GPUs that suit, at least `gpu_count`, and waits until all of them are free.
         gpu_type: Part of the product name, in any case; null for any.
         gpu_memory_bytes: Memory of each device.
         tags: Tags that the worker must have.
+        secrets: Names of secrets that the worker must have.
         code: Whether the task brings code of its own.
         model: A worker that has this model in its cache is preferred.
+        datasets: The same for these datasets.
     """
 
     kind: str
     slot_class: str
     cpu: int = 0
     memory_bytes: int = 0
+    disk_bytes: int = 0
     gpu_count: int = 0
+    gpu_optional: bool = False
+    gpu_all: bool = False
     gpu_type: str | None = None
     gpu_memory_bytes: int = 0
     tags: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
     code: bool = False
     model: str | None = None
+    datasets: tuple[str, ...] = ()
 
     def dump(self) -> str:
-        """Return it as canonical JSON."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        """Return it as canonical JSON; what is as it is by default is left out."""
+        plain = {name: default.default for name, default in self.__dataclass_fields__.items()}
+        told = {name: value for name, value in asdict(self).items() if value != plain[name]}
+        return json.dumps(told, sort_keys=True, separators=(",", ":"))
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A short name that equal requirements share."""
         return hashlib.sha256(self.dump().encode()).hexdigest()[:16]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.key)
+
+    def __hash__(self) -> int:
+        """Hash the key: placement looks needs up by the hundred thousand."""
+        return self._hash
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What it is good to have in a cache."""
+        return frozenset(self.datasets) | ({self.model} if self.model else frozenset())
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether the end of one other task may not be enough to make room for it."""
+        return self.gpu_count > 1 or self.gpu_all or self.memory_bytes > 0 or self.cpu > 1
 
     @classmethod
     def load(cls, text: str) -> Requirement:
         """Read what `dump` wrote; fields of a newer version are ignored."""
         data: dict[str, Any] = json.loads(text)
         known = {name: value for name, value in data.items() if name in cls.__dataclass_fields__}
-        return cls(**{**known, "tags": tuple(data.get("tags", ()))})
+        return cls(**{**known, **{name: tuple(data.get(name, ())) for name in _LISTS}})
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU of a worker."""
+    """A GPU of a worker.
+
+    Args:
+        name: Its product name.
+        memory_bytes: All of its memory.
+        uuid: Which one it is.
+        free_bytes: What of the memory nobody uses now; null if the worker does not say.
+        used_by: Who else uses it, so that no task of ours begins there; null if nobody does.
+    """
 
     name: str
     memory_bytes: int
+    uuid: str = ""
+    free_bytes: int | None = None
+    used_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +118,24 @@ class WorkerState:
         executors: Task kind → null, or why the worker cannot run it.
         slots: Slot class → how many the worker has.
         free: Slot class → how many more tasks it takes now.
+        takes: Slot class → how many it takes in all, now that some may be closed; its slots if not given.
         cpu: Logical cores.
+        cpu_taken: How many of them the jobs that it runs have asked for.
         memory_bytes: Main memory.
+        memory_taken: What of it the jobs that it runs have asked for.
+        memory_free_bytes: What of it nobody uses, as the worker said last; null if that is not known.
+        disk_free_bytes: Free space of its disk; null if that is not known.
         gpus: Its devices.
-        gpus_taken: How many of them open attempts use.
+        taken: Which of them, by their place, open attempts use.
         tags: Its tags.
+        secrets: Names of the secrets that it has.
         allow_code: Whether it runs code that a task brings.
-        models: Models in its cache.
+        cached: Models and datasets in its cache.
+        cost_per_hour: What it costs, in whatever currency.
         cordoned: Kinds that it was offered in vain too often.
         pulls: It takes tasks by itself, and is never given one.
+        closed: Why it gets nothing new, as a clause after its name; null if it may.
+        kept_for: The task that came first and for which it gathers what is free.
     """
 
     id: str
@@ -90,15 +143,24 @@ class WorkerState:
     executors: dict[str, str | None]
     slots: dict[str, int]
     free: dict[str, int]
+    takes: dict[str, int] | None = None
     cpu: int = 0
+    cpu_taken: int = 0
     memory_bytes: int = 0
+    memory_taken: int = 0
+    memory_free_bytes: int | None = None
+    disk_free_bytes: int | None = None
     gpus: tuple[Device, ...] = ()
-    gpus_taken: int = 0
+    taken: frozenset[int] = frozenset()
     tags: frozenset[str] = frozenset()
+    secrets: frozenset[str] = frozenset()
     allow_code: bool = False
-    models: frozenset[str] = frozenset()
+    cached: frozenset[str] = frozenset()
+    cost_per_hour: float = 1.0
     cordoned: frozenset[str] = frozenset()
     pulls: bool = False
+    closed: str | None = None
+    kept_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +172,8 @@ class Candidate:
         requirement: What it needs.
         rank: Its place in the queue; lower goes first.
         avoid: Workers that did not take it lately.
-        prefers: The worker that has its job folder, and its checkpoints with it.
-        only: Nobody but that worker can go on with it.
+        prefers: The worker that has its job folder, and its checkpoints with it, or the files of an earlier stage.
+        only: It goes nowhere else now.
     """
 
     task_id: str

@@ -1,24 +1,31 @@
-"""Spread waiting tasks over workers: the first in the queue first, each where it leaves the least idle."""
+"""Spread waiting tasks over workers: the first in the queue first, each where the policy likes it best."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
+from typing import Final
 
-from tunefleet.placement.match import Fit, Reject, match
+from tunefleet.placement import devices
+from tunefleet.placement.match import could, fits, lacks, memory_free
 from tunefleet.placement.model import Candidate, Requirement, WorkerState
+from tunefleet.placement.policy import Key, Policy, Ranking
 
-_Entry = tuple[tuple[float, ...], str]
-"""What would lie idle, and the worker."""
+MAX_KEPT: Final = 16
+"""For how many needs a worker is kept free in one pass; those behind them come first when these are placed."""
+
+_Entry = tuple[Key, str]
+"""How the policy likes a worker, and which."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A task goes to a worker."""
+    """A task goes to a worker, and gets these of its GPUs, by UUID."""
 
     task_id: str
     worker_id: str
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,91 +35,83 @@ class Decisions:
     Args:
         assignments: Who goes where.
         waiting: The candidates that were not assigned; `explain` says why.
+        kept: Worker → the waiting task for which it gathers what becomes free.
     """
 
     assignments: tuple[Assignment, ...]
     waiting: tuple[str, ...]
+    kept: dict[str, str]
 
 
-def plan(candidates: Sequence[Candidate], workers: Sequence[WorkerState]) -> Decisions:
-    """Assign candidates to workers by best fit.
+def plan(candidates: Sequence[Candidate], workers: Sequence[WorkerState], policy: Policy | None = None) -> Decisions:
+    """Assign candidates to workers.
 
     Args:
         candidates: In any order; they are taken by rank.
         workers: What is free when the pass starts; the plan counts down on copies.
+        policy: Which of the workers that fit is taken.
     """
-    board = _Board(workers)
-    assignments: list[Assignment] = []
-    waiting: list[str] = []
-    for candidate in sorted(candidates, key=lambda waiting_task: waiting_task.rank):
-        worker_id = board.take(candidate)
-        if worker_id is None:
-            waiting.append(candidate.task_id)
-        else:
-            assignments.append(Assignment(candidate.task_id, worker_id))
-    return Decisions(tuple(assignments), tuple(waiting))
+    return Board(workers, policy or Policy()).assign(candidates)
 
 
-def explain(
-    requirement: Requirement, workers: Sequence[WorkerState], *, avoid: frozenset[str] = frozenset()
-) -> str | None:
-    """Say in one sentence why a task waits.
-
-    Args:
-        requirement: What it needs.
-        workers: All registered workers.
-        avoid: Workers that did not take it lately.
-
-    Returns:
-        The sentence; null if nothing stands in its way but its turn.
-    """
-    if not workers:
-        return "unschedulable: no worker is registered."
-    rejects = [(worker.id, _verdict(requirement, worker, avoid)) for worker in workers]
-    told = [(worker_id, reject) for worker_id, reject in rejects if reject is not None]
-    if len(told) < len(rejects):
-        return None
-    passing = [(worker_id, reject) for worker_id, reject in told if not reject.lasting]
-    listed = "; ".join(f"{worker_id} {reject.reason}" for worker_id, reject in (passing or told)[:3])
-    more = len(passing or told) - 3
-    listed += f"; and {more} more" if more > 0 else ""
-    return f"waiting: {listed}." if passing else f"unschedulable: {listed}."
-
-
-def _verdict(requirement: Requirement, worker: WorkerState, avoid: frozenset[str]) -> Reject | None:
-    verdict = match(requirement, worker)
-    if isinstance(verdict, Reject):
-        return verdict
-    return Reject("did not take it lately", lasting=False) if worker.id in avoid else None
-
-
-class _Board:
+class Board:
     """Workers in the order in which each need prefers them, so that a decision does not look at all of them.
 
     An entry of a heap is good as long as the worker still fits that well; a worker that got a task is entered anew, and
     entries that it outgrew are dropped when they come up.
+
+    A task that needs much of one worker (several GPUs, memory, cores) and comes first, but finds nobody who has enough
+    of it free, has one worker kept for it: those behind it get what that worker has left beyond the task's share, and
+    what becomes free of the share is gathered. So it waits at most until the tasks that run there have ended.
+
+    Args:
+        workers: What is free as the pass starts.
+        policy: Which of the workers that fit is taken.
     """
 
-    def __init__(self, workers: Sequence[WorkerState]) -> None:
+    def __init__(self, workers: Sequence[WorkerState], policy: Policy) -> None:
+        self._policy = policy
         self._state = {worker.id: worker for worker in workers}
+        self._able: dict[Requirement, frozenset[str]] = {}
         self._heaps: dict[Requirement, list[_Entry]] = {}
+        self._rankings: dict[Requirement, Ranking] = {}
+        self._kept: dict[str, str] = {}
+        self._kept_for: set[Requirement] = set()
 
-    def take(self, candidate: Candidate) -> str | None:
-        """Give a candidate to the worker that fits best, and return it; null if none fits."""
+    def room(self, need: Requirement) -> int:
+        """Return how many tasks with a need there are slots for."""
+        return sum(self._state[worker_id].free[need.slot_class] for _, worker_id in self._heap(need))
+
+    def may_gather(self, need: Requirement) -> bool:
+        """Whether it makes sense to keep a worker for a need that has no room now."""
+        return need.accumulates and any(could(need, self._state[worker_id]) for worker_id in self._able[need])
+
+    def assign(self, candidates: Sequence[Candidate]) -> Decisions:
+        """Decide about waiting tasks, the first in the queue first."""
+        assignments: list[Assignment] = []
+        waiting: list[str] = []
+        for candidate in sorted(candidates, key=lambda waiting_task: waiting_task.rank):
+            found = self._take(candidate)
+            if found is None:
+                waiting.append(candidate.task_id)
+                self._keep(candidate)
+            else:
+                assignments.append(found)
+        return Decisions(tuple(assignments), tuple(waiting), dict(self._kept))
+
+    def _take(self, candidate: Candidate) -> Assignment | None:
         need = candidate.requirement
+        heap = self._heap(need)
         if candidate.prefers is not None:
-            chosen = self._take_preferred(candidate, candidate.prefers)
-            if chosen is not None or candidate.only:
-                return chosen
-        heap = self._heaps.get(need)
-        if heap is None:
-            heap = self._heaps[need] = [entry for worker in self._state.values() for entry in _entries(need, worker)]
-            heapify(heap)
+            if candidate.prefers not in candidate.avoid and self._fits(need, candidate.prefers):
+                return self._give(candidate, candidate.prefers)
+            if candidate.only:
+                return None
         avoided: list[_Entry] = []
         chosen = None
         while heap and chosen is None:
             entry = heappop(heap)
-            if entry not in _entries(need, self._state[entry[1]]):
+            if not self._is_good(need, entry):
                 continue
             if entry[1] in candidate.avoid:
                 avoided.append(entry)
@@ -120,29 +119,81 @@ class _Board:
                 chosen = entry[1]
         for entry in avoided:
             heappush(heap, entry)
-        if chosen is not None:
-            self._give(chosen, need)
-        return chosen
+        return None if chosen is None else self._give(candidate, chosen)
 
-    def _take_preferred(self, candidate: Candidate, worker_id: str) -> str | None:
-        worker = self._state.get(worker_id)
-        if worker is None or worker_id in candidate.avoid or not _entries(candidate.requirement, worker):
-            return None
-        self._give(worker_id, candidate.requirement)
-        return worker_id
+    def _heap(self, need: Requirement) -> list[_Entry]:
+        heap = self._heaps.get(need)
+        if heap is None:
+            able = [worker for worker in self._state.values() if lacks(need, worker) is None]
+            pool = [worker for worker in able if fits(need, worker)]
+            ranking = self._rankings[need] = Ranking(self._policy, need, pool)
+            self._able[need] = frozenset(worker.id for worker in able)
+            heap = self._heaps[need] = [(ranking.key(worker), worker.id) for worker in pool]
+            heapify(heap)
+        return heap
 
-    def _give(self, worker_id: str, need: Requirement) -> None:
-        worker = self._state[worker_id] = _with_task(self._state[worker_id], need)
-        for other, heap in self._heaps.items():
-            for entry in _entries(other, worker):
-                heappush(heap, entry)
+    def _fits(self, need: Requirement, worker_id: str) -> bool:
+        return worker_id in self._able[need] and fits(need, self._state[worker_id])
+
+    def _is_good(self, need: Requirement, entry: _Entry) -> bool:
+        key, worker_id = entry
+        return self._fits(need, worker_id) and self._rankings[need].key(self._state[worker_id]) == key
+
+    def _give(self, candidate: Candidate, worker_id: str) -> Assignment:
+        need, worker = candidate.requirement, self._state[worker_id]
+        chosen = devices.choose(need, worker) if need.gpu_count else ()
+        slots = {**worker.free, need.slot_class: worker.free[need.slot_class] - 1}
+        self._put(replace(_without(worker, need, chosen), free=slots))
+        return Assignment(candidate.task_id, worker_id, tuple(worker.gpus[place].uuid for place in chosen))
+
+    def _put(self, worker: WorkerState) -> None:
+        self._state[worker.id] = worker
+        for need, heap in self._heaps.items():
+            if self._fits(need, worker.id):
+                heappush(heap, (self._rankings[need].key(worker), worker.id))
+
+    def _keep(self, candidate: Candidate) -> None:
+        """Keep the worker for a task that has the least to wait for: its share goes to nobody behind it."""
+        need = candidate.requirement
+        if not need.accumulates or need in self._kept_for or len(self._kept_for) >= MAX_KEPT:
+            return
+        self._kept_for.add(need)
+        wanted = {candidate.prefers} if candidate.only else self._able[need]
+        able = (self._state[worker_id] for worker_id in self._able[need] & wanted - candidate.avoid)
+        found = [worker for worker in able if worker.id not in self._kept and could(need, worker)]
+        if found:
+            worker = min(found, key=lambda each: _missing(need, each))
+            self._kept[worker.id] = candidate.task_id
+            self._put(_without(worker, need, _share(need, worker)))
 
 
-def _entries(need: Requirement, worker: WorkerState) -> list[_Entry]:
-    verdict = match(need, worker)
-    return [(verdict.waste, worker.id)] if isinstance(verdict, Fit) else []
+def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int]) -> WorkerState:
+    if need.slot_class == "light" and not chosen:
+        return worker  # it runs inside the worker: what it asks for was looked at, and is not taken from anybody
+    return replace(
+        worker,
+        taken=worker.taken | frozenset(chosen),
+        cpu_taken=worker.cpu_taken + need.cpu,
+        memory_taken=worker.memory_taken + need.memory_bytes,
+        # Of what is really free a task that has just been placed uses nothing yet.
+        memory_free_bytes=None
+        if worker.memory_free_bytes is None
+        else max(0, worker.memory_free_bytes - need.memory_bytes),
+    )
 
 
-def _with_task(worker: WorkerState, requirement: Requirement) -> WorkerState:
-    free = {**worker.free, requirement.slot_class: worker.free[requirement.slot_class] - 1}
-    return replace(worker, free=free, gpus_taken=worker.gpus_taken + requirement.gpu_count)
+def _missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int, str]:
+    """Return how much must still become free for a task, GPUs first."""
+    count = devices.wanted_count(need, devices.suited(need, worker), worker)
+    gpus = count - len(devices.choose(need, worker))
+    memory = need.memory_bytes - memory_free(worker)
+    return gpus, max(0, memory), max(0, need.cpu - worker.cpu + worker.cpu_taken), worker.id
+
+
+def _share(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
+    """Return the devices that are kept: those that are free, then those that our tasks use still."""
+    fitting = devices.suited(need, worker)
+    count = devices.wanted_count(need, fitting, worker)
+    free = devices.choose(need, worker)
+    ours = [place for place in fitting if place not in free and worker.gpus[place].used_by is None]
+    return (*free, *devices.smallest_first(ours, worker))[:count]

@@ -20,7 +20,7 @@ from tunefleet import attach
 from tunefleet.attach import stacks
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.jobs.disk import DiskTooSmallError
-from tunefleet.programs import ranks
+from tunefleet.programs import ranks, secrets
 from tunefleet.programs.faults import DivergedError
 from tunefleet.wire.jobfolder import Job
 
@@ -57,6 +57,7 @@ def main(folder: Path) -> int:
         return INPUT_FAILED
     try:
         job = Job.model_validate(session.job)
+        secrets.take(job.spec)
         session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
         _program(job.program)(folder)
         session.finish()
@@ -69,8 +70,9 @@ def main(folder: Path) -> int:
         logger.log(logging.ERROR, "The job failed: %s", message, exc_info=kind == "bug")
         if kind == "disk":
             _discard_unfinished(folder)
+        message = secrets.hidden(message)
         session.journal.event("launch.failed", message, "error")
-        session.fail(message, kind, traceback.format_exc())
+        session.fail(message, kind, secrets.hidden(traceback.format_exc()))
         return INPUT_FAILED if kind == "input" else FAILED
     finally:
         session.close()

@@ -9,10 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from tunefleet.wire.link import GpuLoad, Load
+
 AGENT_SESSION: Final = "agent"
 """The session of every agent, a worker that polls; a worker's own is random."""
 MAX_TICK_S: Final = 2.0
 """The longest time between two looks that counts as silence."""
+NOTEWORTHY_BYTES: Final = 256 << 20
+"""So much more free memory or disk is worth a look at who waits."""
 SAY_AGAIN_S: Final = 1.0
 """What a worker was told and did not act on is told again after this time."""
 
@@ -29,6 +33,8 @@ class Presence:
         said: What it was told, and when on the monotonic clock.
         lost: It was given up; its next exchange makes it online again.
         stalled: The attempts that it said write nothing; null before its first word about it.
+        load: How busy it was when it told last.
+        outdated: Something of ours has ended there since: what it told of free memory counts no more.
     """
 
     session: str
@@ -38,6 +44,24 @@ class Presence:
     said: dict[str, float] = field(default_factory=dict)
     lost: bool = False
     stalled: frozenset[str] | None = None
+    load: Load | None = None
+    outdated: bool = False
+
+    def hear(self, load: Load | None, *, ended: bool) -> bool:
+        """Take what a worker tells of its load.
+
+        Args:
+            load: The figures; null if it tells nothing now.
+            ended: Whether something that ran there has ended.
+
+        Returns:
+            Whether there may be more room than before.
+        """
+        if load is None:
+            self.outdated = self.outdated or ended
+            return False
+        before, self.load, self.outdated = self.load, load, ended
+        return before is None or _roomier(load, before)
 
     def worth_saying(self, keys: set[str], now: float) -> bool:
         """Whether one of these things was not said lately."""
@@ -69,6 +93,20 @@ class Agent:
     heard: set[str] = field(default_factory=set)
 
 
+def _roomier(load: Load, before: Load) -> bool:
+    """Whether memory, disk or a GPU has become free, by more than figures move by themselves."""
+    known = {gpu.uuid: gpu for gpu in before.gpus}
+    freed = (gpu for gpu in load.gpus if gpu.uuid in known and _freed(gpu, known[gpu.uuid]))
+    more = max(load.memory_free_bytes - before.memory_free_bytes, load.disk_free_bytes - before.disk_free_bytes)
+    return more > NOTEWORTHY_BYTES or any(True for _ in freed)
+
+
+def _freed(gpu: GpuLoad, before: GpuLoad) -> bool:
+    if gpu.in_use_by is None and before.in_use_by is not None:
+        return True
+    return (gpu.memory_free_bytes or 0) - (before.memory_free_bytes or 0) > NOTEWORTHY_BYTES
+
+
 @dataclass(slots=True)
 class _Watched:
     renewals: int
@@ -84,6 +122,10 @@ class Fleet:
     """Worker id → wall-clock time, not yet stored."""
     agents: dict[str, Agent] = field(default_factory=dict)
     """The workers that poll."""
+    warm: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Worker id → model or dataset that it was given a task with → when, on the wall clock."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """Worker id → the waiting task for which it gathers what becomes free, as of the last placement."""
     _watched: dict[str, _Watched] = field(default_factory=dict)
     _ages: dict[str, float] = field(default_factory=dict)
     _looked_at: float | None = None
@@ -98,6 +140,7 @@ class Fleet:
         """Forget a worker that was removed."""
         self.presences.pop(worker_id, None)
         self.agents.pop(worker_id, None)
+        self.warm.pop(worker_id, None)
         self._watched.pop(worker_id, None)
         self.seen_at.pop(worker_id, None)
 

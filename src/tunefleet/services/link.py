@@ -65,6 +65,8 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
     """
     _may_work(actor)
     presence = await _present(core, actor, request)
+    if presence.hear(request.load, ended=bool(request.finishes)):
+        core.signals.notify("placement")
     presence.polls += 1
     poll, topic = presence.polls, uplink.topic(request.worker_id)
     if poll > 1:

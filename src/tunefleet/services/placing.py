@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.placement import Assignment, Candidate, Requirement, WorkerState, match, plan
-from tunefleet.placement.match import Fit
+from tunefleet.placement import Assignment, Board, Candidate, Policy, Requirement, WorkerState
+from tunefleet.placement.policy import TRAININGS
 from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
 from tunefleet.services.roster import Presences
+from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, attempts, queue, resumes, wake
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.task_moves import Move, switch
 
-PRIORITY_S: Final = 600.0
-"""How many seconds of waiting one point of priority is worth."""
 MAX_CANDIDATES: Final = 1024
 """How many tasks one pass looks at; what is left is looked at by the next one."""
+STICKY_WAIT_S: Final = 60.0
+"""How long a training waits for a busy worker that has the files of an earlier stage, with stickiness on."""
 
 
-def rank(queued_at: float, priority: int) -> float:
-    """Return a task's place in the queue; lower goes first.
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass has done.
 
-    All tasks age alike, so that priority and waiting make up one number that never changes.
+    Args:
+        assignments: Who went where.
+        needs: Task → what it needs; of those that were assigned.
+        kept: Worker → the waiting task for which it gathers what becomes free.
     """
-    return queued_at - priority * PRIORITY_S
+
+    assignments: tuple[Assignment, ...] = ()
+    needs: Mapping[str, Requirement] | None = None
+    kept: Mapping[str, str] | None = None
+
+
+def policy_of(settings: ServerSettings) -> Policy:
+    """Return how workers that fit are chosen from."""
+    return Policy(
+        selection=settings.worker_selection,
+        lambdas={
+            "inference": settings.lambda_inference,
+            "training": settings.lambda_training,
+            "other": settings.lambda_other,
+        },
+        jitter=settings.selection_jitter,
+        reuse=settings.context_reuse,
+    )
 
 
 async def run_once(core: Core) -> int:
@@ -39,31 +63,57 @@ async def run_once(core: Core) -> int:
     here = roster.presences(core)
     if not here.limits:
         return 0
-    return await core.write(partial(_pass, here=here))
+    policy = policy_of(core.settings)
+    done = await core.write(partial(_pass, here=here, policy=policy, sticky=core.settings.stickiness))
+    core.fleet.kept = dict(done.kept or {})
+    for assignment in done.assignments:
+        given = core.fleet.warm.setdefault(assignment.worker_id, {})
+        given.update(dict.fromkeys((done.needs or {})[assignment.task_id].names, here.now))
+    return len(done.assignments)
 
 
-def _pass(connection: Connection, here: Presences) -> int:
+def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool) -> Pass:
     keys = queue.groups(connection)
     if not keys:
-        return 0
+        return Pass()
     fleet = roster.states(connection, here)
     needs = roster.needs(connection, keys)
-    rows: dict[str, TaskRow] = {}
-    for key, need in needs.items():
-        room = _room(need, fleet)
-        if room:
-            # Tasks that the free workers did not take lately must not hide those behind them.
-            found = queue.first(connection, key, now=here.now, count=min(room + 32, MAX_CANDIDATES))
-            rows |= {row.id: row for row in found}
+    board = Board(fleet, policy)
+    rows = _first_rows(connection, board, needs, here.now)
     if not rows:
-        return 0
+        return Pass()
     avoid = roster.avoided(connection, list(rows), here.now)
     candidates = _candidates(connection, rows, needs, avoid)
-    decisions = plan(candidates, fleet)
+    if sticky:
+        candidates = _stick(connection, candidates, rows, here.now, fleet)
+    decisions = board.assign(candidates)
     _offer(connection, decisions.assignments, rows, here.now)
     if len(rows) >= MAX_CANDIDATES:
         wake(connection, "placement")
-    return len(decisions.assignments)
+    placed = {
+        assignment.task_id: needs[rows[assignment.task_id].requirement_key] for assignment in decisions.assignments
+    }
+    return Pass(decisions.assignments, placed, decisions.kept)
+
+
+def _first_rows(
+    connection: Connection, board: Board, needs: Mapping[str, Requirement], now: float
+) -> dict[str, TaskRow]:
+    rows: dict[str, TaskRow] = {}
+    gathering = []
+    for key, need in needs.items():
+        room = board.room(need)
+        if room:
+            # Tasks that the free workers did not take lately must not hide those behind them.
+            found = queue.first(connection, key, now=now, count=min(room + 32, MAX_CANDIDATES))
+            rows |= {row.id: row for row in found}
+        elif board.may_gather(need):
+            gathering.append(key)
+    if rows:
+        # Those that nobody has room for take part as well: what becomes free piece by piece is gathered for them.
+        for key in gathering:
+            rows |= {row.id: row for row in queue.first(connection, key, now=now, count=1)}
+    return rows
 
 
 def _candidates(
@@ -85,8 +135,28 @@ def _candidates(
     return found
 
 
-def _room(need: Requirement, fleet: list[WorkerState]) -> int:
-    return sum(worker.free[need.slot_class] for worker in fleet if isinstance(match(need, worker), Fit))
+def _stick(
+    connection: Connection,
+    candidates: Sequence[Candidate],
+    rows: Mapping[str, TaskRow],
+    now: float,
+    fleet: Sequence[WorkerState],
+) -> list[Candidate]:
+    """Let tasks prefer the worker that has the files of a stage before them; a training waits a little for it."""
+    free = [each for each in candidates if each.prefers is None]
+    holders = resumes.upstream_workers(connection, [rows[each.task_id].seq for each in free])
+    here = {worker.id for worker in fleet if worker.present and not worker.pulls and worker.closed is None}
+    found = []
+    for each in candidates:
+        row = rows[each.task_id]
+        holder = holders.get(row.seq) if each.prefers is None else None
+        if holder is None:
+            found.append(each)
+            continue
+        patient = row.kind in TRAININGS and holder in here and holder not in each.avoid
+        waits = patient and now - (row.queued_at or now) < STICKY_WAIT_S
+        found.append(Candidate(each.task_id, each.requirement, each.rank, each.avoid, prefers=holder, only=waits))
+    return found
 
 
 def _offer(connection: Connection, assignments: tuple[Assignment, ...], rows: dict[str, TaskRow], now: float) -> None:
@@ -99,7 +169,7 @@ def _offer(connection: Connection, assignments: tuple[Assignment, ...], rows: di
         opened.append(
             AttemptRow(
                 attempt_id, row.id, row.seq, number, assignment.worker_id, row.kind, row.slot_class,
-                row.requirement_key, "offered", None, None, now, None, None,
+                row.requirement_key, "offered", None, None, now, None, None, None, ",".join(assignment.gpus) or None,
             )
         )  # fmt: skip
         changes = {

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
 from tunefleet.placement import Device, Requirement, WorkerState, explain
+from tunefleet.placement.devices import smallest_first, suited
 from tunefleet.services import related
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
@@ -16,7 +16,7 @@ from tunefleet.store import Connection, attempts, queue, resumes, tasks, workers
 from tunefleet.store.attempts import TakenRow
 from tunefleet.store.queue import STRIKES
 from tunefleet.store.rows import TaskRow, WorkerRow
-from tunefleet.wire.link import Capabilities
+from tunefleet.wire.link import Capabilities, Load
 
 _MAX_KNOWN: Final = 10_000
 _known_needs: dict[str, Requirement] = {}
@@ -30,10 +30,16 @@ class Presences:
     Args:
         now: Unix time.
         limits: Worker id → slot class → how many attempts it takes in all; only workers that answer.
+        loads: Worker id → how busy it is, where that is known and still true.
+        warm: Worker id → models and datasets that it was given lately.
+        kept: Worker id → the waiting task for which it gathers what becomes free.
     """
 
     now: float
     limits: dict[str, dict[str, int]]
+    loads: dict[str, Load] = field(default_factory=dict)
+    warm: dict[str, frozenset[str]] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
 
 
 def presences(core: Core) -> Presences:
@@ -44,7 +50,14 @@ def presences(core: Core) -> Presences:
         for worker_id, presence in core.fleet.presences.items()
         if not presence.lost and presence.limits and core.fleet.silence_s(worker_id) < patience_s
     }
-    return Presences(core.clock.wall(), limits)
+    now = core.clock.wall()
+    loads = {id_: told.load for id_ in limits if (told := core.fleet.presences[id_]).load and not told.outdated}
+    since = now - core.settings.cache_ttl_s
+    warm = {
+        worker_id: frozenset(name for name, at in given.items() if at > since)
+        for worker_id, given in core.fleet.warm.items()
+    }
+    return Presences(now, limits, loads, warm, dict(core.fleet.kept))
 
 
 @lru_cache(maxsize=10_000)
@@ -70,55 +83,106 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     held: dict[str, list[TakenRow]] = {}
     for taken in attempts.taken(connection):
         held.setdefault(taken.worker_id, []).append(taken)
-    known = needs(connection, (taken.requirement_key for rows in held.values() for taken in rows))
+    known = needs(connection, {taken.requirement_key for rows in held.values() for taken in rows})
     cordoned: dict[str, set[str]] = {}
     for cordon in queue.all_cordons(connection):
         if cordon.strikes >= STRIKES and cordon.until > here.now:
             cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
     return [
-        _state(row, here, held.get(row.id, []), known, frozenset(cordoned.get(row.id, ())))
+        _state(row, here, held.get(row.id, ()), known, frozenset(cordoned.get(row.id, ())))
         for row in workers.all_rows(connection)
     ]
 
 
 def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
     """Return an agent with what is free, as for a worker that is given tasks; strikes do not count."""
-    counts = Counter((each.slot_class, each.requirement_key) for each in attempts.open_of(connection, row.id).values())
-    held = [TakenRow(row.id, slot_class, key, count) for (slot_class, key), count in counts.items()]
-    state = _state(row, here, held, needs(connection, (each.requirement_key for each in held)), frozenset())
+    mine = attempts.open_of(connection, row.id).values()
+    held = [TakenRow(row.id, each.slot_class, each.requirement_key, each.gpus, 1) for each in mine]
+    state = _state(row, here, held, needs(connection, {each.requirement_key for each in held}), frozenset())
     return replace(state, pulls=False)
 
 
 def _state(
     row: WorkerRow,
     here: Presences,
-    held: list[TakenRow],
+    held: Sequence[TakenRow],
     known: Mapping[str, Requirement],
     cordoned: frozenset[str],
 ) -> WorkerState:
-    has = capabilities(row.capabilities)
-    limits = here.limits.get(row.id, {})
-    taken: Counter[str] = Counter()
-    for each in held:
-        taken[each.slot_class] += each.how_many
-    slots = {str(name): count for name, count in has.slots.items()}
-    return WorkerState(
-        id=row.id,
-        present=row.status == "online" and row.id in here.limits,
-        executors={offer.kind: None if offer.available else offer.reason or "not available" for offer in has.executors},
-        slots=slots,
-        free={name: min(count, limits.get(name, 0)) - taken[name] for name, count in slots.items()},
-        cpu=has.cpu_count,
-        memory_bytes=has.memory_total_bytes,
-        gpus=tuple(Device(gpu.name, gpu.memory_total_bytes) for gpu in has.gpus),
-        gpus_taken=sum(known[each.requirement_key].gpu_count * each.how_many for each in held)
-        + sum(gpu.in_use_by is not None for gpu in has.gpus),
-        tags=frozenset(has.tags),
-        allow_code=has.allow_code,
-        models=frozenset(has.cached_models),
+    plain = _described(row.id, row.capabilities)
+    limits = here.limits.get(row.id)
+    takes = plain.slots if limits is None else {n: min(count, limits.get(n, 0)) for n, count in plain.slots.items()}
+    state = replace(
+        plain,
+        present=limits is not None and row.status == "online",
+        free=takes,
+        takes=takes,
         cordoned=cordoned,
         pulls=row.session == AGENT_SESSION,
+        kept_for=here.kept.get(row.id),
     )
+    load, warm = here.loads.get(row.id), here.warm.get(row.id)
+    if load is not None:
+        state = _with_load(state, load)
+    if warm:
+        state = replace(state, cached=state.cached | warm)
+    return _less(state, held, known) if held else state
+
+
+@lru_cache(maxsize=20_000)
+def _described(worker_id: str, text: str) -> WorkerState:
+    """Return a worker as it describes itself, with nothing of it in use."""
+    has = capabilities(text)
+    slots = {str(name): count for name, count in has.slots.items()}
+    return WorkerState(
+        id=worker_id,
+        present=True,
+        executors={offer.kind: None if offer.available else offer.reason or "not available" for offer in has.executors},
+        slots=slots,
+        free=slots,
+        cpu=has.cpu_count,
+        memory_bytes=has.memory_total_bytes,
+        disk_free_bytes=has.disk_free_bytes,
+        gpus=tuple(
+            # What was free when it registered says nothing of now.
+            Device(gpu.name, gpu.memory_total_bytes, gpu.uuid, None, gpu.in_use_by)
+            for gpu in has.gpus
+        ),
+        tags=frozenset(has.tags),
+        secrets=frozenset(has.secrets),
+        allow_code=has.allow_code,
+        cached=frozenset((*has.cached_models, *has.cached_datasets)),
+        cost_per_hour=has.cost_per_hour,
+    )
+
+
+def _with_load(state: WorkerState, load: Load) -> WorkerState:
+    now = {gpu.uuid: gpu for gpu in load.gpus}
+    gpus = tuple(
+        replace(gpu, free_bytes=seen.memory_free_bytes, used_by=seen.in_use_by) if (seen := now.get(gpu.uuid)) else gpu
+        for gpu in state.gpus
+    )
+    return replace(state, gpus=gpus, memory_free_bytes=load.memory_free_bytes, disk_free_bytes=load.disk_free_bytes)
+
+
+def _less(state: WorkerState, held: Sequence[TakenRow], known: Mapping[str, Requirement]) -> WorkerState:
+    """Return a worker without what its open attempts use."""
+    free, cpu, memory = dict(state.free), 0, 0
+    places = {gpu.uuid: place for place, gpu in enumerate(state.gpus)}
+    taken: set[int] = set()
+    for each in held:
+        free[each.slot_class] = free.get(each.slot_class, 0) - each.how_many
+        if each.slot_class == "job":
+            cpu += known[each.requirement_key].cpu * each.how_many
+            memory += known[each.requirement_key].memory_bytes * each.how_many
+        taken |= {places[uuid] for uuid in (each.gpus or "").split(",") if uuid in places}
+    for each in held:
+        if each.gpus is None and state.gpus:
+            need = known[each.requirement_key]
+            # Whoever runs it has chosen by itself: it is taken to be the smallest that suit.
+            likely = smallest_first((place for place in suited(need, state) if place not in taken), state)
+            taken |= set(likely[: need.gpu_count * each.how_many])
+    return replace(state, free=free, cpu_taken=cpu, memory_taken=memory, taken=frozenset(taken))
 
 
 def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:
@@ -151,6 +215,7 @@ def reasons(
     avoid = avoided(connection, [row.id for row in waiting], here.now)
     fleet = states(connection, here) if fleet is None else fleet
     cache: dict[tuple[str, frozenset[str]], str | None] = {}
+    kept = frozenset(here.kept.values())
     bound = _bound(connection, waiting)
     for row in waiting:
         if row.ready_at > here.now:
@@ -160,6 +225,11 @@ def reasons(
         if row.id in bound:
             verdict = explain(known[row.requirement_key], [each for each in fleet if each.id == bound[row.id]])
             told[row.id] = f"waiting: {bound[row.id]} alone has its checkpoint ({verdict or 'its turn comes'})."
+            continue
+        if row.id in kept:
+            needed = explain(known[row.requirement_key], fleet, task_id=row.id)
+            worker_id = next(worker_id for worker_id, task_id in here.kept.items() if task_id == row.id)
+            told[row.id] = f"waiting: {worker_id} gathers for it what becomes free ({needed or 'its turn comes'})."
             continue
         key = (row.requirement_key, avoid.get(row.id, frozenset()))
         if key not in cache:

@@ -331,6 +331,7 @@ def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> 
             inputs={pointer: InputRef(**ref) for pointer, ref in inputs.items()},
             slot_class="light" if row.slot_class == "light" else "job",
             resume=resumes.get(row.task_id),
+            gpus=tuple(row.gpus.split(",")) if row.gpus else (),
         )
 
 

@@ -43,6 +43,7 @@ _OFFERS = (
         tasks.c.name,
         func.coalesce(task_documents.c.resolved, task_documents.c.spec),
         task_documents.c.inputs,
+        attempts.c.gpus,
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .join(task_documents, task_documents.c.task_seq == attempts.c.task_seq)
@@ -61,9 +62,9 @@ _TASKS = (
     .with_for_update(of=tasks)
 )
 _TAKEN = (
-    select(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key, func.count())
+    select(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key, attempts.c.gpus, func.count())
     .where(_OPEN, attempts.c.merged_into.is_(None))
-    .group_by(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key)
+    .group_by(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key, attempts.c.gpus)
 )
 
 
@@ -82,11 +83,12 @@ _WATCHED = (
 
 
 class TakenRow(NamedTuple):
-    """How many attempts with one need a worker has open."""
+    """How many attempts with one need, and with the same devices, a worker has open."""
 
     worker_id: str
     slot_class: str
     requirement_key: str
+    gpus: str | None
     how_many: int
 
 
@@ -115,6 +117,7 @@ class OfferRow:
     name: str
     spec: str
     inputs: str
+    gpus: str | None = None
 
 
 def insert_all(connection: Connection, rows: Sequence[AttemptRow]) -> None:

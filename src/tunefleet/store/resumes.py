@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, func, insert, select
 
 from tunefleet.store.rows import ResumeRow
-from tunefleet.store.tables import attempts, resumes
+from tunefleet.store.tables import attempts, resumes, tasks
+from tunefleet.store.tables_fleet import task_edges
 
 
 def put(connection: Connection, row: ResumeRow) -> None:
@@ -27,6 +28,19 @@ def of_tasks(connection: Connection, task_ids: Sequence[str]) -> dict[str, Resum
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
     """Forget where tasks were to begin."""
     connection.execute(delete(resumes).where(resumes.c.task_id.in_(list(task_ids))))
+
+
+def upstream_workers(connection: Connection, task_seqs: Sequence[int]) -> dict[int, str]:
+    """Return which worker has run the last of the tasks that tasks have waited for, by the waiting task's `seq`."""
+    if not task_seqs:
+        return {}
+    query = (
+        select(task_edges.c.task_seq, tasks.c.worker_id)
+        .join(tasks, tasks.c.seq == task_edges.c.upstream_seq)
+        .where(task_edges.c.task_seq.in_(list(task_seqs)), tasks.c.worker_id.is_not(None))
+        .order_by(tasks.c.finished_at)
+    )
+    return {seq: worker_id for seq, worker_id in connection.execute(query)}
 
 
 def last_workers(connection: Connection, task_seqs: Sequence[int]) -> dict[str, str]:

@@ -113,6 +113,7 @@ class AttemptRow(NamedTuple):
     accepted_at: float | None
     finished_at: float | None
     merged_into: str | None = None
+    gpus: str | None = None
 
     @property
     def open(self) -> bool:

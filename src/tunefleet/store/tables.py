@@ -202,11 +202,14 @@ attempts = Table(
     Column("accepted_at", Double),
     Column("finished_at", Double),
     Column("merged_into", String),
+    Column("gpus", Text),
     Index("ix_attempts_open", "worker_id", sqlite_where=_OPEN, postgresql_where=_OPEN),
     sqlite_with_rowid=False,
 )
+"""`merged_into`: the attempt whose offer carries this one; it takes no slot of its own.
 
-"""`merged_into`: the attempt whose offer carries this one; it takes no slot of its own."""
+`gpus`: UUIDs of the devices that it was given, separated by commas; null where the worker chooses by itself.
+"""
 
 commands = Table(
     "commands",

@@ -251,6 +251,7 @@ class Offer(Message):
         inputs: For each pointer into the spec (such as `data.path`) the artifact to put in its place.
         grace_s: How long a cancelled job has to end before SIGTERM.
         resume: Where it goes on, if the task has run before.
+        gpus: UUIDs of the devices that the server has counted as taken by it; empty where it knows of none.
         merged: Equal tasks that the executor computes in the same run. Each has its own token, is accepted and
             finished by it, and takes no slot.
     """
@@ -266,6 +267,7 @@ class Offer(Message):
     slot_class: SlotClass = "job"
     grace_s: float = 30.0
     resume: ResumeFrom | None = None
+    gpus: tuple[str, ...] = ()
     merged: tuple[MergedTask, ...] = ()
 
 

@@ -26,6 +26,7 @@ from tunefleet.errors import (
 )
 from tunefleet.executors.base import JobExecutor, Output, ResultError
 from tunefleet.jobs.guard import End
+from tunefleet.jobs.secrets import Redaction
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
 from tunefleet.wire.link import Finish, JournalBatch, Offer
@@ -67,7 +68,8 @@ class Deliverer:
     @contextmanager
     def shipping(self) -> Iterator[None]:
         """Deliver journal and log while the body runs."""
-        self._shipper = self._site.shipper(self._folder, _AttemptSink(self._offer.task_id, self._delivery))
+        hidden = self._site.secrets.redaction(self._offer.spec)
+        self._shipper = self._site.shipper(self._folder, _AttemptSink(self._offer.task_id, self._delivery, hidden))
         self._shipper.start()
         try:
             yield
@@ -86,7 +88,9 @@ class Deliverer:
         cursors = self._flush()
         if finish.outcome == "completed":
             finish = self._with_outputs(finish)
-        return finish.model_copy(update={"cursors": cursors})
+        hidden = self._site.secrets.redaction(self._offer.spec)
+        said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")} if hidden else {}
+        return finish.model_copy(update={"cursors": cursors, **said})
 
     def ship_anew(self, finish: Finish) -> Finish:
         """Deliver the journal from its start: the server lacks records, and drops those that it has."""
@@ -142,15 +146,16 @@ class Deliverer:
 
 
 class _AttemptSink:
-    """A shipper's sink that speaks for one task."""
+    """A shipper's sink that speaks for one task, and names no secret's value."""
 
-    def __init__(self, task_id: str, delivery: Delivery) -> None:
+    def __init__(self, task_id: str, delivery: Delivery, hidden: Redaction) -> None:
         self._task_id = task_id
         self._delivery = delivery
+        self._hidden = hidden
 
     def journal(self, launch: str, from_seq: int, lines: Sequence[str]) -> int:
         """Deliver records; returns the server's cursor."""
-        batch = JournalBatch(launch=launch, from_seq=from_seq, lines=tuple(lines))
+        batch = JournalBatch(launch=launch, from_seq=from_seq, lines=tuple(map(self._hidden.text, lines)))
         try:
             return self._delivery.journal(self._task_id, batch)
         except TooLargeError as error:
@@ -162,7 +167,7 @@ class _AttemptSink:
 
     def log(self, offset: int, data: bytes) -> int:
         """Deliver a piece of the log; returns the server's cursor."""
-        return self._delivery.log(self._task_id, offset, data)
+        return self._delivery.log(self._task_id, offset, self._hidden.same_length(data))
 
 
 def _stand_in(seq: int, size: int) -> str:

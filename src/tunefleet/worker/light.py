@@ -11,6 +11,7 @@ from typing import Final
 
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.executors.base import LightExecutor
+from tunefleet.jobs.secrets import Redaction, Secrets
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.link import Finish, Offer
 from tunefleet.worker.outbox import Outbox
@@ -29,11 +30,13 @@ class LightTasks:
     Args:
         outbox: Takes accepts and finishes.
         slots: Tasks at a time.
+        secrets: The values that a spec may name.
     """
 
-    def __init__(self, outbox: Outbox, slots: int) -> None:
+    def __init__(self, outbox: Outbox, slots: int, secrets: Secrets | None = None) -> None:
         self._outbox = outbox
         self._slots = slots
+        self._secrets = secrets or Secrets({})
         self._lock = threading.Lock()
         self._running: set[str] = set()
         self._accepted: set[str] = set()
@@ -81,7 +84,7 @@ class LightTasks:
         self._outbox.accept(token)
 
     def _run_one(self, executor: LightExecutor, offer: Offer) -> None:
-        finish = run_light(executor, offer)
+        finish = run_light(executor, offer, self._secrets)
         with self._lock:
             wanted = offer.token in self._running
             self._running.discard(offer.token)
@@ -92,20 +95,37 @@ class LightTasks:
             self._accepted.discard(offer.token)
 
 
-def run_light(executor: LightExecutor, offer: Offer) -> Finish:
-    """Run a light task and put its end into words; raises nothing."""
+def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets) -> Finish:
+    """Run a light task and put its end into words, without the values of secrets; raises nothing."""
+    hidden = secrets.redaction([offer.spec, *(each.spec for each in offer.merged)])
+    finish = _run(executor, offer, secrets, hidden)
+    if not hidden:
+        return finish
+    changes = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")}
+    return finish.model_copy(update=changes)
+
+
+def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redaction) -> Finish:
     try:
-        result = executor.run(offer)
+        result = executor.run(_filled(offer, secrets))
     except InputError as error:
         return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))
-    except Exception as error:
-        logger.warning("The %s task %s failed.", offer.kind, offer.task_id, exc_info=True)
+    except Exception as error:  # noqa: BLE001 -- whatever it is, it is logged and told
+        trace = hidden.text(traceback.format_exc())
+        logger.warning("The %s task %s failed.\n%s", offer.kind, offer.task_id, trace, exc_info=False)
         text = str(error) if isinstance(error, TunefleetError) else f"{type(error).__name__}: {error}"
         return Finish(
             token=offer.token,
             outcome="failed",
             reason=TaskReason.BUG,
             error=text,
-            detail=traceback.format_exc(),
+            detail=trace,
         )
     return Finish(token=offer.token, outcome="completed", reason=TaskReason.FINISHED, result=result)
+
+
+def _filled(offer: Offer, secrets: Secrets) -> Offer:
+    """Return an offer for the executor's eyes only: the values of secrets are in its specs."""
+    spec = secrets.fill(offer.spec)
+    merged = tuple(each.model_copy(update={"spec": secrets.fill(each.spec)}) for each in offer.merged)
+    return offer if spec is offer.spec and not merged else offer.model_copy(update={"spec": spec, "merged": merged})

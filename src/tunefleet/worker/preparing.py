@@ -49,7 +49,7 @@ class Preparation:
         pause()
         from_step = self._restore(offer, again=again)
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs)
-        here = {"env": self._site.env | job.env, "gpus": self._site.gpus(offer.spec), "from_step": from_step}
+        here = {"env": self._site.env | job.env, "gpus": self._site.gpus(offer), "from_step": from_step}
         return job.model_copy(update=here)
 
     def _check_code(self, offer: Offer) -> None:

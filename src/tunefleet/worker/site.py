@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tunefleet.executors.registry import Registry
+from tunefleet.jobs.secrets import Secrets
 from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.link import Offer
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.ports import DeliveryFactory, Jobs, ShipperFactory
 from tunefleet.worker.state import StateFolder
 
 
-def _no_gpus(_: Mapping[str, Any]) -> tuple[str, ...]:
+def _no_gpus(_: Offer) -> tuple[str, ...]:
     return ()
 
 
@@ -28,9 +29,10 @@ class Site:
         results_dir: Holds one job folder for each task.
         env: Variables that every job gets.
         allow_code: Whether code that a document names may run here.
-        gpus: Chooses the GPUs of a task, by UUID, from its spec.
+        gpus: Chooses the GPUs of a task, by UUID: those that the server has given it, if they are free.
         suspend_save_s: How long a job that ends with the worker may take to save a checkpoint first.
         sentry: Knows who else uses the GPUs; None if nobody is heeded.
+        secrets: The values that a spec may name.
         makes_way: Whether a running job makes way for others on its GPU.
     """
 
@@ -43,11 +45,12 @@ class Site:
     shipper: ShipperFactory
     delivery: DeliveryFactory
     env: dict[str, str]
-    gpus: Callable[[Mapping[str, Any]], tuple[str, ...]] = _no_gpus
+    gpus: Callable[[Offer], tuple[str, ...]] = _no_gpus
     allow_code: bool = False
     suspend_save_s: float = 10.0
     sentry: GpuSentry | None = None
     makes_way: bool = False
+    secrets: Secrets = field(default_factory=lambda: Secrets({}))
 
     def folder(self, task_id: str) -> JobFolder:
         """Return the job folder of a task; all its attempts on this machine share it, and its checkpoints."""

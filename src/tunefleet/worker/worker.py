@@ -72,7 +72,7 @@ class Worker:
         self._slots = slots
         self._drain = drain
         self._on_verb = on_verb
-        self._light = LightTasks(site.outbox, slots.get("light", 0))
+        self._light = LightTasks(site.outbox, slots.get("light", 0), site.secrets)
         self._discarder = Discarder(site.results_dir, site.outbox, self._holds)
         self._attempts: dict[str, JobAttempt] = {}
         self._lock = threading.Lock()

@@ -9,7 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefleet.placement import Candidate, Device, Fit, Reject, Requirement, WorkerState, explain, match, plan
+from tunefleet.placement import (
+    Candidate,
+    Device,
+    Fit,
+    Policy,
+    Ranking,
+    Reject,
+    Requirement,
+    WorkerState,
+    devices,
+    explain,
+    match,
+    plan,
+)
+from tunefleet.placement.policy import Selection
 
 A100 = Device("NVIDIA A100-SXM4-80GB", 80 << 30)
 RTX = Device("NVIDIA GeForce RTX 4090", 24 << 30)
@@ -25,6 +39,10 @@ def worker(id_: str = "w1", **changes: Any) -> WorkerState:
         "memory_bytes": 32 << 30,
     }
     return WorkerState(id=id_, **{**given_, **changes})
+
+
+def used(device: Device, who: str) -> Device:
+    return replace(device, used_by=who)
 
 
 def need(**changes: Any) -> Requirement:
@@ -44,6 +62,8 @@ def need(**changes: Any) -> Requirement:
         (need(gpu_count=1), worker(), "has 0 GPUs"),
         (need(gpu_count=1, gpu_type="h100"), worker(gpus=(A100,)), "h100"),
         (need(gpu_count=1, gpu_memory_bytes=40 << 30), worker(gpus=(RTX,)), "with 40 GiB"),
+        (need(secrets=("HF_TOKEN",)), worker(secrets=frozenset({"OTHER"})), "lacks the secret HF_TOKEN"),
+        (need(gpu_count=1, gpu_optional=True, gpu_type="h100"), worker(gpus=(RTX,)), "h100"),
     ],
 )
 def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, reason: str) -> None:
@@ -59,7 +79,16 @@ def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, rea
         (need(), worker(present=False), "does not answer"),
         (need(), worker(free={"light": 8, "job": 0}), "busy"),
         (need(), worker(cordoned=frozenset({"lora_sft"})), "in vain"),
-        (need(gpu_count=1), worker(gpus=(A100,), gpus_taken=1), "no free GPU"),
+        (need(gpu_count=1), worker(gpus=(A100,), taken=frozenset({0})), "no free GPU"),
+        (need(gpu_count=1), worker(gpus=(used(A100, "blender (pid 7)"),)), "one is in use by blender (pid 7)"),
+        (need(gpu_count=2), worker(gpus=(A100, A100), taken=frozenset({1})), "1 of 2 GPUs free"),
+        (need(gpu_count=1, gpu_memory_bytes=40 << 30), worker(gpus=(replace(A100, free_bytes=1 << 30),)), "1,024 MiB"),
+        (need(gpu_count=1, gpu_all=True), worker(gpus=(A100, RTX), taken=frozenset({1})), "1 of 2 GPUs free"),
+        (need(memory_bytes=20 << 30), worker(memory_taken=16 << 30), "has 16 GiB memory free, 20 GiB are needed"),
+        (need(memory_bytes=20 << 30), worker(memory_free_bytes=4 << 30), "has 4 GiB memory free"),
+        (need(disk_bytes=20 << 30), worker(disk_free_bytes=4 << 30), "has 4 GiB disk free"),
+        (need(cpu=4), worker(cpu_taken=6), "has 2 of its 8 cores free, 4 are needed"),
+        (need(), worker(closed="is cordoned"), "is cordoned"),
     ],
 )
 def test_what_passes_by_itself(wanted: Requirement, has: WorkerState, reason: str) -> None:
@@ -69,29 +98,24 @@ def test_what_passes_by_itself(wanted: Requirement, has: WorkerState, reason: st
     assert reason in verdict.reason
 
 
-def test_type_and_memory_are_asked_of_the_same_device() -> None:
+def test_fault_27_type_and_memory_are_asked_of_the_same_device() -> None:
     mixed = worker(gpus=(Device("NVIDIA A100-PCIE-40GB", 40 << 30), Device("NVIDIA H200", 141 << 30)))
     assert isinstance(match(need(gpu_count=1, gpu_type="a100", gpu_memory_bytes=80 << 30), mixed), Reject)
     assert isinstance(match(need(gpu_count=1, gpu_type="a100"), mixed), Fit)
     assert isinstance(match(need(gpu_count=2, gpu_type="a100"), mixed), Reject)
 
 
-def test_the_smallest_worker_that_fits_is_taken() -> None:
-    workers = [worker("big", gpus=(A100, A100)), worker("small", gpus=(RTX,)), worker("none")]
-    decisions = plan([Candidate("t", need(gpu_count=1), 1.0)], workers)
-    assert decisions.assignments[0].worker_id == "small"
-
-
 def test_a_training_that_names_no_gpu_goes_where_there_is_one_and_a_light_task_where_there_is_room() -> None:
     workers = [worker("cpu"), worker("gpu", gpus=(RTX,))]
-    assert plan([Candidate("t", need(), 1.0)], workers).assignments[0].worker_id == "gpu"
+    unsaid = need(gpu_count=1, gpu_optional=True)
+    assert plan([Candidate("t", unsaid, 1.0)], workers).assignments[0].worker_id == "gpu"
     workers = [worker("full", free={"light": 1}), worker("empty", free={"light": 8})]
     light = Requirement(kind="echo", slot_class="light")
     assert plan([Candidate("t", light, 1.0)], workers).assignments[0].worker_id == "empty"
 
 
 def test_a_cached_model_is_preferred() -> None:
-    workers = [worker("a"), worker("b", models=frozenset({"org/model"}))]
+    workers = [worker("a"), worker("b", cached=frozenset({"org/model"}))]
     assert plan([Candidate("t", need(model="org/model"), 1.0)], workers).assignments[0].worker_id == "b"
 
 
@@ -154,31 +178,37 @@ def test_no_worker_gets_more_than_it_takes_and_no_slot_stays_empty(ranks: list[f
 @given(
     needs=st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["", "a100", "4090"])), max_size=15),
     fleet=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=5),
+    selection=st.sampled_from(["best_fit", "first_fit", "min_satisfying"]),
 )
-def test_each_decision_is_the_best_fit_at_its_turn(
-    needs: list[tuple[int, str]], fleet: list[tuple[int, int, int]]
+def test_each_decision_is_the_best_at_its_turn(
+    needs: list[tuple[int, str]], fleet: list[tuple[int, int, int]], selection: Selection
 ) -> None:
     """The plan's shortcut decides as a look at every worker would."""
     workers = [
         worker(f"w{n}", free={"job": free}, slots={"job": 3}, gpus=(A100,) * a100s + (RTX,) * rtxs)
         for n, (free, a100s, rtxs) in enumerate(fleet)
     ]
+    # One GPU at most: for those that want several, a worker may be kept free.
     candidates = [
-        Candidate(f"t{n}", need(gpu_count=count, gpu_type=kind or None), float(n))
+        Candidate(f"t{n}", need(gpu_count=min(count, 1), gpu_type=kind or None), float(n))
         for n, (count, kind) in enumerate(needs)
     ]
+    policy = Policy(selection)
+    wanted = {each.requirement for each in candidates}
+    rankings = {each: Ranking(policy, each, [w for w in workers if isinstance(match(each, w), Fit)]) for each in wanted}
     state, expected = {w.id: w for w in workers}, []
     for candidate in candidates:
-        fits = [(v.waste, w.id) for w in state.values() if isinstance(v := match(candidate.requirement, w), Fit)]
+        wish = candidate.requirement
+        fits = [(rankings[wish].key(w), w.id) for w in state.values() if isinstance(match(wish, w), Fit)]
         if fits:
             chosen = state[min(fits)[1]]
             expected.append((candidate.task_id, chosen.id))
             state[chosen.id] = replace(
                 chosen,
                 free={"job": chosen.free["job"] - 1},
-                gpus_taken=chosen.gpus_taken + candidate.requirement.gpu_count,
+                taken=chosen.taken | frozenset(devices.choose(wish, chosen) if wish.gpu_count else ()),
             )
-    assert [(a.task_id, a.worker_id) for a in plan(candidates, workers).assignments] == expected
+    assert [(a.task_id, a.worker_id) for a in plan(candidates, workers, policy).assignments] == expected
 
 
 def test_a_task_goes_back_to_the_worker_with_its_folder_if_it_can_and_only_there_if_it_must() -> None:

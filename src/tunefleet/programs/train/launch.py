@@ -14,6 +14,7 @@ from tunefleet import attach
 from tunefleet.attach.files import read_json
 from tunefleet.attach.quiet import Journal
 from tunefleet.errors import InputError
+from tunefleet.programs import secrets
 from tunefleet.programs.train.result import Clock
 from tunefleet.spec import LoraSftSpec, TrainingTaskSpec, load_task_spec
 from tunefleet.wire.jobfolder import Job, JobFolder
@@ -72,7 +73,7 @@ def open_launch(folder: JobFolder) -> Launch:
     """
     session = attach.open_session(folder.root)
     job = Job.model_validate(session.job)
-    spec = load_task_spec(job.spec)
+    spec = load_task_spec(secrets.filled(job.spec))
     if not isinstance(spec, TrainingTaskSpec):
         raise InputError(f"A task of kind {job.kind!r} is not a training.")
     overrides = read_json(folder.overrides_json) or {}

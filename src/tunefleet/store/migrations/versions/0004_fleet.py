@@ -39,6 +39,7 @@ def _pipelines() -> None:
         "ix_tasks_merging", "tasks", ["merge_key", "rank"], unique=False, sqlite_where=merging, postgresql_where=merging
     )
     op.add_column("attempts", sa.Column("merged_into", sa.String(), nullable=True))
+    op.add_column("attempts", sa.Column("gpus", sa.Text(), nullable=True))
 
 
 def _channels() -> None:

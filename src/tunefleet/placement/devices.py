@@ -1,0 +1,71 @@
+"""Which devices of a worker a task would take: each has the type and the memory, and nobody uses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from tunefleet.placement.model import Device, Requirement, WorkerState
+
+_SPARE: Final = 0.9
+"""A task that asks for all of a device's memory gets it although the driver keeps a little for itself."""
+
+
+def suited(need: Requirement, worker: WorkerState) -> list[int]:
+    """Return the places of the devices that have both the type and the memory, whoever uses them."""
+    wanted = (need.gpu_type or "").lower()
+    return [
+        place
+        for place, gpu in enumerate(worker.gpus)
+        if gpu.memory_bytes >= need.gpu_memory_bytes and (not wanted or wanted in gpu.name.lower())
+    ]
+
+
+def wanted_count(need: Requirement, fitting: list[int], worker: WorkerState) -> int:
+    """Return how many devices a task takes on this worker.
+
+    Args:
+        need: What it needs.
+        fitting: What `suited` returned.
+        worker: The worker.
+    """
+    if need.gpu_optional and not worker.gpus:
+        return 0
+    return max(need.gpu_count, len(fitting)) if need.gpu_all else need.gpu_count
+
+
+def usable(need: Requirement, gpu: Device) -> bool:
+    """Whether nobody else stands in the way on a device that suits."""
+    if gpu.used_by is not None:
+        return False
+    return gpu.free_bytes is None or gpu.free_bytes >= min(need.gpu_memory_bytes, _SPARE * gpu.memory_bytes)
+
+
+def smallest_first(places: Iterable[int], worker: WorkerState) -> list[int]:
+    """Return devices in the order in which tasks take them: large ones are left for who needs them."""
+    return sorted(places, key=lambda place: (worker.gpus[place].memory_bytes, place))
+
+
+def choose(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
+    """Return the places of the devices that a task takes on a worker that it fits."""
+    fitting = suited(need, worker)
+    free = [place for place in fitting if place not in worker.taken and usable(need, worker.gpus[place])]
+    return tuple(smallest_first(free, worker)[: wanted_count(need, fitting, worker)])
+
+
+def unfree(need: Requirement, worker: WorkerState) -> str | None:
+    """Say why too few of the devices that suit are free, as a clause; null if there are enough."""
+    if need.gpu_count == 0:
+        return None
+    fitting = suited(need, worker)
+    count = wanted_count(need, fitting, worker)
+    ours = [place for place in fitting if place not in worker.taken]
+    free = [place for place in ours if usable(need, worker.gpus[place])]
+    if len(free) >= count:
+        return None
+    others = sorted({gpu.used_by for place in ours if (gpu := worker.gpus[place]).used_by is not None})
+    full = [worker.gpus[place] for place in ours if place not in free and worker.gpus[place].used_by is None]
+    told = [f"one is in use by {who}" for who in others]
+    told += [f"{gpu.name} has {(gpu.free_bytes or 0) >> 20:,} MiB free" for gpu in full]
+    few = "has no free GPU" if not free else f"has {len(free)} of {count} GPUs free"
+    return few + (f" ({', '.join(told[:3])})" if told else "")

@@ -1,0 +1,136 @@
+"""Which of the workers that fit is taken: `best_fit`, `first_fit` or `min_satisfying`.
+
+All of them first prefer a GPU for a training that names none, then workers that have the task's model and datasets.
+`best_fit` weighs throughput against cost:
+
+    score = λ·T̂ − (1 − λ)·Ĉ + jitter        T = 100·GPUs + their memory + memory/2 + cores/2   (GiB; what is free)
+
+T̂ and Ĉ are between 0 and 1 over the workers that fit when the pass starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, Literal
+
+from tunefleet.placement.model import Requirement, WorkerState
+
+Selection = Literal["best_fit", "first_fit", "min_satisfying"]
+Category = Literal["inference", "training", "other"]
+Key = tuple[float, ...]
+
+TRAININGS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo", "training"})
+_GIB: Final = float(1 << 30)
+_LAMBDAS: Final[dict[Category, float]] = {"inference": 0.4, "training": 0.8, "other": 0.5}
+
+
+def category(kind: str) -> Category:
+    """Return what a task kind counts as when throughput is weighed against cost."""
+    if kind == "inference":
+        return "inference"
+    return "training" if kind in TRAININGS else "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How workers that fit are chosen from.
+
+    Args:
+        selection: The rule.
+        lambdas: Category of kinds → what throughput weighs, from 0 to 1; the rest is what cost weighs.
+        jitter: How far a score is moved, by a number that need and worker decide, so that equal workers are spread.
+        reuse: Whether workers are preferred that have the model and the datasets.
+    """
+
+    selection: Selection = "best_fit"
+    lambdas: Mapping[Category, float] = field(default_factory=lambda: dict(_LAMBDAS))
+    jitter: float = 1e-3
+    reuse: bool = True
+
+
+class Ranking:
+    """The order of workers for one need; the same for a whole pass.
+
+    Args:
+        policy: The rule.
+        need: What is needed.
+        pool: The workers that fit as the pass starts; throughput and cost are measured against theirs.
+    """
+
+    def __init__(self, policy: Policy, need: Requirement, pool: Iterable[WorkerState]) -> None:
+        self._need = need
+        self._policy = policy
+        self._names = need.names if policy.reuse else frozenset()
+        self._weight = policy.lambdas[category(need.kind)]
+        self._best = policy.selection == "best_fit"
+        if self._best:
+            found = [(self._throughput(worker), worker.cost_per_hour) for worker in pool]
+            self._least_t, self._range_t = _span([throughput for throughput, _ in found])
+            self._least_c, self._range_c = _span([cost for _, cost in found], spread=False)
+
+    def key(self, worker: WorkerState) -> Key:
+        """Return what sorts a worker that fits; the least is taken, and of equal ones the first by id."""
+        gpu_less = 1.0 if self._need.gpu_optional and not worker.gpus else 0.0
+        uncached = -float(len(self._names & worker.cached)) if self._names else 0.0
+        return (gpu_less, uncached, *self._rule(worker))
+
+    def score(self, worker: WorkerState) -> float:
+        """Return what the policy makes of a worker that fits; higher goes first."""
+        if self._best:
+            cost = (worker.cost_per_hour - self._least_c) / self._range_c if self._range_c else 0.0
+            throughput = (self._throughput(worker) - self._least_t) / self._range_t if self._range_t else 0.0
+            moved = self._policy.jitter * _jitter(self._need.key, worker.id) if self._policy.jitter else 0.0
+            return self._weight * throughput - (1.0 - self._weight) * cost + moved
+        return capacity(worker) if self._policy.selection == "first_fit" else -capacity(worker)
+
+    def _rule(self, worker: WorkerState) -> Key:
+        roomy = -float(worker.free[self._need.slot_class])
+        if self._best:
+            return (-self.score(worker), roomy, float(len(worker.gpus) - len(worker.taken)), vram(worker))
+        if self._policy.selection == "first_fit":
+            return (-float(bool(worker.gpus)), -vram(worker), -float(worker.memory_bytes), -float(worker.cpu))
+        return (capacity(worker), worker.cost_per_hour, roomy)
+
+    def _throughput(self, worker: WorkerState) -> float:
+        """Measure what a task would find: of GPUs those that are free, of the rest the share of its slot."""
+        slot_class = self._need.slot_class
+        if slot_class == "light":
+            return float(worker.free[slot_class])
+        share = worker.free[slot_class] / max(1, worker.slots.get(slot_class, 1))
+        free = [gpu.memory_bytes for place, gpu in enumerate(worker.gpus) if place not in worker.taken]
+        shared = worker.memory_bytes / _GIB / 2.0 + worker.cpu / 2.0
+        return 100.0 * len(free) + sum(free) / _GIB + share * shared
+
+
+def capacity(worker: WorkerState) -> float:
+    """Return the throughput proxy of a whole worker: GPUs, their memory, main memory and cores."""
+    return 100.0 * len(worker.gpus) + vram(worker) + worker.memory_bytes / _GIB / 2.0 + worker.cpu / 2.0
+
+
+def vram(worker: WorkerState) -> float:
+    """Return the memory of all devices of a worker, in GiB."""
+    return sum(gpu.memory_bytes for gpu in worker.gpus) / _GIB
+
+
+def _span(values: list[float], *, spread: bool = True) -> tuple[float, float]:
+    """Return the least value and what the others are measured by.
+
+    Args:
+        values: May be empty.
+        spread: Whether equal values are measured by their size, so that what fills up in the pass falls behind.
+    """
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    return least, (most - least) or (most if spread else 0.0)
+
+
+@lru_cache(maxsize=200_000)
+def _jitter(key: str, worker_id: str) -> float:
+    """Return a number from −1 to 1 that need and worker decide.
+
+    The need, not the task: then a need has one order of workers, and a decision need not look at all of them.
+    """
+    digest = hashlib.md5(f"{key}:{worker_id}".encode(), usedforsecurity=False).digest()
+    return int.from_bytes(digest[:4], "big") / 0x7FFFFFFF - 1.0

@@ -1,0 +1,55 @@
+"""The secrets that a job's spec names, in the process that computes: taken once, before any other code runs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO, cast
+
+from tunefleet import settings
+from tunefleet.jobs.secrets import QuietStream, Redaction, Secrets
+
+
+class _Taken:
+    """What this process has taken out of its environment."""
+
+    secrets = Secrets({})
+    redaction = Redaction({})
+
+
+def take(spec: Mapping[str, Any]) -> None:
+    """Take the secrets out of the environment, and keep the values that a spec names out of what is printed.
+
+    Args:
+        spec: The job's spec, with the names.
+    """
+    found = Secrets(settings.secret_variables(), settings.load(settings.SecretSettings, _env_file=None).secrets_dir)
+    settings.forget_secret_variables()
+    redaction = found.redaction(spec)
+    _Taken.secrets, _Taken.redaction = found, redaction
+    if redaction:
+        sys.stdout, sys.stderr = _quiet(sys.stdout, redaction), _quiet(sys.stderr, redaction)
+
+
+def _quiet(stream: TextIO, redaction: Redaction) -> TextIO:
+    quiet = cast(TextIO, QuietStream(stream, redaction))
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is stream:
+            handler.setStream(quiet)
+    return quiet
+
+
+def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec with the values in it: never write it down.
+
+    Raises:
+        InputError: If this machine lacks a secret.
+    """
+    filled_in: dict[str, Any] = _Taken.secrets.fill(spec)
+    return filled_in
+
+
+def hidden(text: str) -> str:
+    """Return a text with the names of secrets where their values stood."""
+    return _Taken.redaction.text(text)
