@@ -20,7 +20,7 @@ from tunefleet.wire.api import TaskDetail
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 
-ROUNDS = int(os.environ.get("TUNEFLEET_CHAOS_ROUNDS", "3"))
+ROUNDS = int(os.environ.get("TUNEFLEET_CHAOS_ROUNDS", "2"))
 STEPS = 32
 
 

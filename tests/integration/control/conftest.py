@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 _NOT_THERE = ("tunefleet", "pydantic", "editable", "coverage", "__pycache__")
+# A plain Trainer imports these if they are there, and does not need them: that takes longer than torch itself.
+_LEFT_OUT = ("bitsandbytes", "datasets", "pandas", "peft", "scipy", "sklearn")
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +25,7 @@ def foreign_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
     theirs = Path(subprocess.run([str(python), "-c", asked], capture_output=True, check=True, text=True).stdout.strip())
     for package in Path(sysconfig.get_path("purelib")).iterdir():
-        lacking = any(name in package.name.lower() for name in _NOT_THERE)
+        lacking = any(name in package.name.lower() for name in (*_NOT_THERE, *_LEFT_OUT))
         if not lacking and package.suffix != ".pth" and not (theirs / package.name).exists():
             (theirs / package.name).symlink_to(package)
     for name in ("tunefleet", "pydantic"):

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import lean  # noqa: F401 -- before transformers
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from tests.integration.attach.tiny import ROWS, digest, tiny_model

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import lean  # noqa: F401 -- before transformers
 import torch
 import torch.distributed as dist
 
