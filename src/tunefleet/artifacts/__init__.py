@@ -6,9 +6,10 @@ library and filelock.
 
 from __future__ import annotations
 
-from tunefleet.artifacts.archive import UnpackLimits, is_archive, pack, unpack
+from tunefleet.artifacts.archive import UnpackLimits, is_archive, unpack
 from tunefleet.artifacts.blobs import BlobStore, Upload
 from tunefleet.artifacts.files import disk_free, fsync_dir, hash_file, replace_file
+from tunefleet.artifacts.intake import Intake
 from tunefleet.artifacts.manifest import (
     LocalFile,
     check_files,
@@ -19,10 +20,13 @@ from tunefleet.artifacts.manifest import (
     scan_size,
     target_path,
 )
+from tunefleet.artifacts.packing import Packing, pack
 
 __all__ = [
     "BlobStore",
+    "Intake",
     "LocalFile",
+    "Packing",
     "UnpackLimits",
     "Upload",
     "check_files",

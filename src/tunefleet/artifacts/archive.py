@@ -1,4 +1,4 @@
-"""Archives: packed the same way every time, unpacked as if an enemy had made them.
+"""Archives, unpacked as if an enemy had made them; `packing` makes them.
 
 Unpacking writes into a folder of its own that gets its name only at the end. It refuses absolute and climbing names,
 links, devices, names given twice, encrypted members, and bombs: too many members, too many bytes, or an expansion
@@ -12,7 +12,6 @@ import errno
 import gzip
 import io
 import lzma
-import os
 import shutil
 import stat
 import struct
@@ -26,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
-from tunefleet.artifacts.files import CHUNK_BYTES, disk_free, fsync_dir
-from tunefleet.artifacts.manifest import check_path, scan, target_path
+from tunefleet.artifacts.files import CHUNK_BYTES, fsync_dir
+from tunefleet.artifacts.manifest import check_path, target_path
 from tunefleet.errors import ArtifactError, MachineError, NotFoundError, TooLargeError
 
 _TAR_SUFFIXES: Final = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
@@ -275,41 +274,3 @@ class _Guarded(io.RawIOBase):
         data = self._stream.read(size)
         self._budget.check(self._stream.tell())
         return data
-
-
-def pack(folder: Path, archive: Path) -> None:
-    """Make a `.tar.gz` of a folder; equal folders give equal bytes.
-
-    Args:
-        folder: The folder; its name is the single folder at the top of the archive.
-        archive: The file to make; an older one is replaced at the end.
-
-    Raises:
-        ArtifactError: If the folder cannot be an artifact (no files, links out of it).
-        MachineError: If the disk is full.
-    """
-    files = scan(folder)
-    free = disk_free(archive)
-    needed = sum(file.entry.size_bytes for file in files)
-    if needed > free:
-        raise MachineError(f"{archive.name} may need {needed:,} bytes, and {free:,} are free.", hint="Free some space.")
-    part = archive.with_name(f".{archive.name}.part")
-    try:
-        with part.open("wb") as raw:
-            # Level 1: weights hardly shrink, and higher levels cost minutes.
-            with (
-                gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=1, mtime=0) as packed,
-                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as opened,
-            ):
-                for file in files:
-                    info = tarfile.TarInfo(f"{folder.resolve().name}/{file.entry.path}")
-                    info.size = file.entry.size_bytes
-                    info.mode = 0o644
-                    with file.path.open("rb") as content:
-                        opened.addfile(info, content)
-            raw.flush()
-            os.fsync(raw.fileno())
-        part.replace(archive)
-        fsync_dir(archive.parent)
-    finally:
-        part.unlink(missing_ok=True)

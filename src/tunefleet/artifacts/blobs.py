@@ -38,10 +38,10 @@ class BlobStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.uploads = root / "uploads"
         self._blobs = root / "blobs"
-        self._uploads = root / "uploads"
         self._blobs.mkdir(parents=True, exist_ok=True)
-        self._uploads.mkdir(parents=True, exist_ok=True)
+        self.uploads.mkdir(parents=True, exist_ok=True)
 
     def has(self, digest: str) -> bool:
         """Whether the whole file is here."""
@@ -57,6 +57,10 @@ class BlobStore:
         if not path.is_file():
             raise NotFoundError(f"There is no file with the digest {digest}.")
         return path
+
+    def place(self, digest: str) -> Path:
+        """Return where a file lies, or would lie."""
+        return self._path(digest)
 
     def size(self, digest: str) -> int:
         """Return the length of a file in bytes.
@@ -152,7 +156,7 @@ class BlobStore:
         """
         limit = time.time() - older_than_s
         freed = 0
-        for part in self._uploads.glob("*.part"):
+        for part in self.uploads.glob("*.part"):
             lock = FileLock(part.with_suffix(".lock"), thread_local=False)
             try:
                 lock.acquire(timeout=0)
@@ -174,7 +178,7 @@ class BlobStore:
         return self._blobs / _checked(digest)[:2] / digest
 
     def _part(self, digest: str) -> Path:
-        return self._uploads / f"{_checked(digest)}.part"
+        return self.uploads / f"{_checked(digest)}.part"
 
 
 class Upload:

@@ -1,33 +1,57 @@
-"""Fetch a file from an address that a user gave, without reaching what the address must not reach.
+"""Fetch a file from an address that a user gave: what may be reached is `reach`'s business.
 
-The host is looked up here, and the connection goes to the very address that was checked; redirects are checked
-again. Private ranges need to be allowed, metadata services never are.
+A download that broke goes on where it stopped, if the host says that the file is still the same one. What has a
+digest (links of our own server name it as ETag) is checked before it gets its name.
 """
 
 from __future__ import annotations
 
 import hashlib
-import ipaddress
 import logging
-import os
-import socket
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
-from urllib.parse import urljoin, urlsplit
+from typing import Final
+from urllib.parse import urlsplit
 
 import httpx
+from filelock import FileLock
 
-from tunefleet.errors import ForbiddenError, InputError, TooLargeError, UnreachableError
+from tunefleet.artifacts import hash_file
+from tunefleet.client.reach import Reach, shown
+from tunefleet.client.throttle import Throttle
+from tunefleet.errors import ArtifactError, ForbiddenError, InputError, TooLargeError, UnreachableError
 
 logger = logging.getLogger(__name__)
 
-_TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
-_REDIRECTS: Final = 5
-_METADATA: Final = frozenset({"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200"})
 _MAX_BYTES: Final = 1 << 40
+_PIECE_BYTES: Final = 1 << 20
+_FRUITLESS_TRIES: Final = 4
+"""So often a download may break in a row without a byte getting through."""
+_DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
 
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """What is to be fetched, and how.
+
+    Args:
+        url: An http or https address.
+        headers: Sent along.
+        timeout_s: Silence after which the host is given up.
+        filename: What to call it; by default what the address ends with.
+    """
+
+    url: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 60.0
+    filename: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the file is called."""
+        return Path(self.filename or urlsplit(self.url).path).name or "data"
 
 
 class Downloader:
@@ -37,15 +61,23 @@ class Downloader:
         folder: Where they go.
         allowed: Hosts and networks in private ranges that may be reached.
         max_bytes: A larger file is refused.
+        throttle: Holds it to a speed.
     """
 
-    def __init__(self, folder: Path, *, allowed: Sequence[str] = (), max_bytes: int = _MAX_BYTES) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        allowed: Sequence[str] = (),
+        max_bytes: int = _MAX_BYTES,
+        throttle: Throttle | None = None,
+    ) -> None:
         self._folder = folder
-        self._hosts = {name.lower() for name in allowed}
-        self._networks = list(_networks(allowed))
+        self._reach = Reach(allowed)
         self._max_bytes = max_bytes
+        self._throttle = throttle
 
-    def fetch(self, url: str) -> Path:
+    def fetch(self, address: str | Address) -> Path:
         """Fetch a file.
 
         Returns:
@@ -54,96 +86,96 @@ class Downloader:
         Raises:
             ForbiddenError: If the address, or one that it leads to, may not be reached.
             InputError: If there is nothing at the address.
+            ArtifactError: If what arrived does not have the digest that the host names.
             TooLargeError: If the file is over the limit.
-            UnreachableError: If the host does not answer.
+            UnreachableError: If the host does not answer, or the connection breaks again and again.
         """
-        folder = self._folder / f".fetched-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
-        name = Path(urlsplit(url).path).name or "data"
-        whole = folder / name
+        wanted = Address(address) if isinstance(address, str) else address
+        folder = self._folder / f".fetched-{hashlib.sha256(wanted.url.encode()).hexdigest()[:16]}"
+        whole = folder / wanted.name
         if whole.exists():
             return whole
         folder.mkdir(parents=True, exist_ok=True)
-        part = folder / f".{name}.{os.getpid()}.partial"
-        try:
-            self._download(url, part)
-            part.replace(whole)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise UnreachableError(f"{_shown(url)} cannot be fetched: {error}.") from error
-        finally:
-            part.unlink(missing_ok=True)
-        logger.info("Fetched %s (%d bytes).", _shown(url), whole.stat().st_size)
+        with FileLock(folder / ".lock"):
+            if not whole.exists():
+                self._until_whole(wanted, folder / f".{wanted.name}.partial").replace(whole)
+                logger.info("Fetched %s (%d bytes).", shown(wanted.url), whole.stat().st_size)
         return whole
 
-    def _download(self, url: str, part: Path) -> None:
-        # No proxy from the environment: it would look the name up again, and connect to what it finds.
-        with httpx.Client(timeout=_TIMEOUT, follow_redirects=False, trust_env=False) as client:
-            for _ in range(_REDIRECTS):
-                request = self._request(client, url)
-                response = client.send(request, stream=True)
-                try:
-                    if not response.is_redirect:
-                        self._write(url, response, part)
-                        return
-                    url = urljoin(url, response.headers["location"])
-                finally:
-                    response.close()
-        raise UnreachableError(f"{_shown(url)} redirects too often.")
+    def _until_whole(self, wanted: Address, part: Path) -> Path:
+        tries = 0
+        while True:
+            before = part.stat().st_size if part.exists() else 0
+            try:
+                digest = self._download(wanted, part)
+            except UnreachableError:
+                reached = part.stat().st_size if part.exists() else 0
+                tries = 0 if reached > before else tries + 1
+                if reached <= before or tries > _FRUITLESS_TRIES:
+                    raise
+            except (ForbiddenError, InputError, TooLargeError):
+                _forget(part)
+                raise
+            else:
+                _check(wanted, part, digest)
+                _note_of(part).unlink(missing_ok=True)
+                return part
 
-    def _request(self, client: httpx.Client, url: str) -> httpx.Request:
-        """Make the request to the very address that was checked; name and certificate stay those of the host."""
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ForbiddenError(f"{_shown(url)} is no http or https address.")
-        address = self._checked(parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
-        target = httpx.URL(url).copy_with(host=str(address))
-        headers = {"Host": parts.netloc.rpartition("@")[2]}
-        return client.build_request("GET", target, headers=headers, extensions={"sni_hostname": parts.hostname})
+    def _download(self, wanted: Address, part: Path) -> str | None:
+        """Fetch what lacks; returns the digest of the whole file, if the host names it."""
+        note = _note_of(part)
+        etag = note.read_text() if note.exists() and part.exists() else ""
+        headers = {name: value for name, value in wanted.headers.items() if name.lower() not in {"range", "if-range"}}
+        # The file's own bytes are wanted, not a packing of them for the way.
+        headers["Accept-Encoding"] = "identity"
+        if etag:
+            headers |= {"Range": f"bytes={part.stat().st_size}-", "If-Range": etag}
+        timeout = httpx.Timeout(wanted.timeout_s, connect=min(10.0, wanted.timeout_s))
+        with self._reach.get(wanted.url, headers=headers, timeout=timeout) as response:
+            if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE and etag:
+                _forget(part)  # it was whole, or is not what it was
+                return self._download(wanted, part)
+            _refuse(wanted.url, response)
+            goes_on = response.status_code == httpx.codes.PARTIAL_CONTENT
+            told = response.headers.get("etag", "")
+            note.write_text(told if not told.startswith("W/") else "")
+            self._write(wanted.url, response, part, goes_on=goes_on)
+        found = _DIGEST.fullmatch(told)
+        return found[1] if found else None
 
-    def _checked(self, host: str, port: int) -> Address:
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except OSError as error:
-            raise UnreachableError(f"The host {host} has no address: {error}.") from error
-        addresses = [ipaddress.ip_address(entry[4][0]) for entry in found]
-        for address in addresses:
-            if not self._may_reach(host, address):
-                raise ForbiddenError(
-                    f"{host} is {address}, which is not a public address.",
-                    hint="Add it to TUNEFLEET_URL_ALLOW if it is meant.",
-                )
-        return addresses[0]
-
-    def _may_reach(self, host: str, address: Address) -> bool:
-        plain = getattr(address, "ipv4_mapped", None) or address
-        if str(plain) in _METADATA:
-            return False
-        if host.lower() in self._hosts or any(plain in network for network in self._networks):
-            return True
-        return bool(plain.is_global and not plain.is_multicast)
-
-    def _write(self, url: str, response: httpx.Response, part: Path) -> None:
-        if response.status_code >= 500 or response.status_code == 429:
-            raise UnreachableError(f"{_shown(url)} answers {response.status_code}.")
-        if response.status_code != 200:
-            raise InputError(f"{_shown(url)} cannot be fetched: the host answers {response.status_code}.")
-        size = 0
-        with part.open("wb") as file:
-            for piece in response.iter_bytes(1 << 20):
+    def _write(self, url: str, response: httpx.Response, part: Path, *, goes_on: bool) -> None:
+        size = part.stat().st_size if goes_on else 0
+        expected = response.headers.get("content-length")
+        end = size + int(expected) if expected and expected.isdigit() else None
+        with part.open("ab" if goes_on else "wb") as file:
+            sink = self._throttle.sink(file) if self._throttle else file
+            for piece in response.iter_raw(_PIECE_BYTES):
                 size += len(piece)
                 if size > self._max_bytes:
-                    raise TooLargeError(f"{_shown(url)} is over {self._max_bytes} bytes.")
-                file.write(piece)
+                    raise TooLargeError(f"{shown(url)} is over {self._max_bytes} bytes.")
+                sink.write(piece)
+        if end is not None and size < end:
+            raise UnreachableError(f"The connection to {shown(url)} broke.")
 
 
-def _networks(allowed: Iterable[str]) -> Iterable[Any]:
-    for name in allowed:
-        try:
-            yield ipaddress.ip_network(name, strict=False)
-        except ValueError:
-            continue  # a host's name
+def _refuse(url: str, response: httpx.Response) -> None:
+    status = response.status_code
+    if status >= httpx.codes.INTERNAL_SERVER_ERROR or status == httpx.codes.TOO_MANY_REQUESTS:
+        raise UnreachableError(f"{shown(url)} answers {status}.")
+    if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):
+        raise InputError(f"{shown(url)} cannot be fetched: the host answers {status}.")
 
 
-def _shown(url: str) -> str:
-    """Return an address without what may be secret in it."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+def _check(wanted: Address, part: Path, digest: str | None) -> None:
+    if digest is not None and hash_file(part)[0] != digest:
+        _forget(part)
+        raise ArtifactError(f"{shown(wanted.url)} arrived damaged.", hint="Fetch it again.")
+
+
+def _forget(part: Path) -> None:
+    part.unlink(missing_ok=True)
+    _note_of(part).unlink(missing_ok=True)
+
+
+def _note_of(part: Path) -> Path:
+    return part.with_suffix(".etag")

@@ -17,13 +17,12 @@ from tunefleet.client import routes
 from tunefleet.client.call import Flow, Pause, ask, work
 from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
+from tunefleet.wire.results import SINGLE_FILE
 
 Phase = Literal["hashing", "uploading", "downloading"]
 PIECE_BYTES: Final = 1 << 20
 FRUITLESS_TRIES: Final = 8
 """So often a transfer may break in a row without a byte getting through."""
-SINGLE_FILE: Final = "single_file"
-"""Key of an artifact's metadata: it was pushed as a file, not as a folder with one file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception
 from tunefleet.client.call import Call, Course, Emit, Flow, NextLine, OpenLines, Pause, Step, Stream, Work
 from tunefleet.client.connection import Connection
 from tunefleet.client.problems import exception_of
+from tunefleet.client.throttle import Throttle
 from tunefleet.errors import TunefleetError, UnreachableError
 
 T = TypeVar("T")
@@ -176,13 +177,19 @@ class Transport:
         connection: The server and the key.
         policy: How patient it is.
         network: Stands for the network in tests.
+        throttle: Holds what is sent and fetched to a speed.
     """
 
     def __init__(
-        self, connection: Connection, policy: Policy | None = None, network: httpx.BaseTransport | None = None
+        self,
+        connection: Connection,
+        policy: Policy | None = None,
+        network: httpx.BaseTransport | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self.connection = connection
         self.policy = policy or Policy()
+        self._throttle = throttle
         self._http = httpx.Client(**_options(connection, self.policy), transport=network)
 
     def close(self) -> None:
@@ -244,12 +251,19 @@ class Transport:
         raise AssertionError("tenacity either returns or raises")
 
     def _once(self, call: Call[T]) -> T:
+        throttle = self._throttle
         content = call.content() if call.content else None
-        response = self._http.send(_request(self._http, call, content), stream=True)
+        if throttle is not None and content is not None:
+            content = throttle.paced(content)
+        request = _request(self._http, call, content)
+        if throttle is not None and content is None:
+            throttle.take(len(request.content))
+        response = self._http.send(request, stream=True)
         try:
             if response.is_success and call.sink is not None:
+                sink = throttle.sink(call.sink) if throttle is not None else call.sink
                 for piece in response.iter_bytes():
-                    call.sink.write(piece)
+                    sink.write(piece)
                 return call.parse(b"")
             body = response.read()
         finally:

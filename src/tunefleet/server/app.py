@@ -23,6 +23,7 @@ from tunefleet.server.routers import (
     link,
     pages,
     reports,
+    results,
     steering,
     tasks,
     training,
@@ -80,7 +81,7 @@ def create_app(core: Core) -> FastAPI:
     )
     app.state.core = core
     app.state.lifetime = lifetime
-    for module in (workflows, tasks, steering, reports, events, artifacts, blobs, workers, link, keys, info):
+    for module in (workflows, tasks, steering, reports, events, artifacts, blobs, results, workers, link, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)

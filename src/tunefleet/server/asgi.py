@@ -19,7 +19,7 @@ from tunefleet.server import problems
 
 access_log = logging.getLogger("tunefleet.server.access")
 
-_BLOB_PATH: Final = re.compile(r"^/api/v1/blobs/[^/]+$")
+_UPLOADS: Final = re.compile(r"^(PUT /api/v1/blobs/[^/]+|POST /api/v1/results/[^/]+/files)$")
 _ROUTINE_PATH: Final = re.compile(r"^/api/v1/(healthz|link/exchange|blobs/.+|tasks/[^/]+/(journal|log|metrics))$")
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLIENT_ERROR: Final = 400
@@ -60,7 +60,7 @@ class BodyLimit:
         if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
             await self._app(scope, receive, send)
             return
-        upload = scope["method"] == "PUT" and _BLOB_PATH.match(scope["path"]) is not None
+        upload = _UPLOADS.match(f"{scope['method']} {scope['path']}") is not None
         limit = self._max_upload_bytes if upload else self._max_body_bytes
         refusal = problems.problem(
             "too_large",

@@ -119,6 +119,13 @@ AnyAttempt = Annotated[AttemptActor, Depends(_any_attempt)]
 """The token of an attempt, where the body names the task."""
 AgentKey = Annotated[Actor, Depends(_role(*_MEMBERS, "worker"))]
 """Who may take part as an agent: a worker's key, or a person's own."""
+
+
+def reader_or_attempt(request: Request, who: Actor | AttemptActor) -> Actor | AttemptActor:
+    """Return who asks if they may read, for a route that has another way in too."""
+    return who if isinstance(who, AttemptActor) else _require(request, who, _READERS)
+
+
 ReaderOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_READERS))]
 MemberOrAttempt = Annotated[Actor | AttemptActor, Depends(_role_or_attempt(*_MEMBERS))]
 

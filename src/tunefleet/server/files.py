@@ -111,7 +111,7 @@ class BlobResponse(FileResponse):
             await answer(scope, receive, send)
 
 
-def send(request: Request, path: Path, digest: str, *, filename: str | None = None) -> Response:
+def send(request: Request, path: Path, digest: str, *, filename: str | None = None, immutable: bool = True) -> Response:
     """Answer with a stored file; its digest is its ETag.
 
     A browser must never run what a user stored: the file is an attachment of no type, in a sandbox of its own.
@@ -121,10 +121,11 @@ def send(request: Request, path: Path, digest: str, *, filename: str | None = No
         path: Where the file lies.
         digest: Its sha256.
         filename: What a browser should call it.
+        immutable: Whether the address always leads to these bytes, as one with a digest does and a name does not.
     """
     headers = {
         "ETag": f'"{digest}"',
-        "Cache-Control": "private, max-age=31536000, immutable",
+        "Cache-Control": "private, max-age=31536000, immutable" if immutable else "private, no-cache",
         "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
     }
     if digest in request.headers.get("if-none-match", ""):

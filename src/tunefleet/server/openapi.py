@@ -25,6 +25,7 @@ TAGS: Final = [
     {"name": "events", "description": "What happened, as a list and as a resumable stream."},
     {"name": "artifacts", "description": "What tasks produced and users pushed."},
     {"name": "blobs", "description": "Files by digest: resumable upload, ranged download."},
+    {"name": "results", "description": "Results and files of tasks, under the names of the Worker Guide."},
     {"name": "workers", "description": "The machines that run tasks."},
     {"name": "link", "description": "How a worker meets the server."},
     {"name": "training", "description": "The backend of training agents: jobs, reports, polls."},

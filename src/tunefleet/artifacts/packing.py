@@ -1,0 +1,107 @@
+"""Make `.tar.gz` archives: equal folders give equal bytes, whatever compresses them being the same."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, cast
+
+from tunefleet.artifacts.files import disk_free, fsync_dir
+from tunefleet.artifacts.manifest import LocalFile, scan
+from tunefleet.errors import MachineError
+
+_FAST: Final = 1
+"""Weights hardly shrink, and higher levels cost minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How archives are compressed.
+
+    Args:
+        level: 0 (not at all) to 9; default: quickly.
+        pigz: The program that compresses on several cores, by name or path; null, or one that is not there: in this
+            process, on one core.
+        threads: Of `pigz`; default: as many as there are cores.
+    """
+
+    level: int | None = None
+    pigz: str | None = None
+    threads: int | None = None
+
+    @property
+    def command(self) -> list[str] | None:
+        """What compresses standard input to standard output; null if this process does."""
+        program = shutil.which(self.pigz) if self.pigz else None
+        if program is None:
+            return None
+        several = ["--processes", str(self.threads)] if self.threads else []
+        return [program, "--no-name", f"-{_FAST if self.level is None else self.level}", *several]
+
+
+def pack(folder: Path, archive: Path, packing: Packing | None = None) -> None:
+    """Make a `.tar.gz` of a folder.
+
+    Args:
+        folder: The folder; its name is the single folder at the top of the archive.
+        archive: The file to make; an older one is replaced at the end.
+        packing: How it is compressed.
+
+    Raises:
+        ArtifactError: If the folder cannot be an artifact (no files, links out of it).
+        MachineError: If the disk is full, or the program that compresses fails.
+    """
+    files = scan(folder)
+    free = disk_free(archive)
+    needed = sum(file.entry.size_bytes for file in files)
+    if needed > free:
+        raise MachineError(f"{archive.name} may need {needed:,} bytes, and {free:,} are free.", hint="Free some space.")
+    part = archive.with_name(f".{archive.name}.part")
+    try:
+        with part.open("wb") as raw:
+            with _compressed(raw, packing or Packing()) as packed:
+                _write(packed, folder.resolve().name, files)
+            raw.flush()
+            os.fsync(raw.fileno())
+        part.replace(archive)
+        fsync_dir(archive.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write(packed: IO[bytes], top: str, files: Sequence[LocalFile]) -> None:
+    with tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as opened:
+        for file in files:
+            info = tarfile.TarInfo(f"{top}/{file.entry.path}")
+            info.size = file.entry.size_bytes
+            info.mode = 0o644
+            with file.path.open("rb") as content:
+                opened.addfile(info, content)
+
+
+@contextmanager
+def _compressed(raw: IO[bytes], packing: Packing) -> Iterator[IO[bytes]]:
+    command = packing.command
+    if command is None:
+        level = _FAST if packing.level is None else packing.level
+        with gzip.GzipFile(filename="", fileobj=raw, mode="wb", compresslevel=level, mtime=0) as packed:
+            yield cast("IO[bytes]", packed)
+        return
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=raw, stderr=subprocess.PIPE) as program:
+        assert program.stdin is not None
+        assert program.stderr is not None
+        try:
+            yield program.stdin
+            program.stdin.close()
+        except BrokenPipeError:
+            program.stdin = None  # it has ended; why, it says itself
+        said = program.stderr.read().decode(errors="replace").strip()
+        if program.wait() != 0:
+            raise MachineError(f"{command[0]} cannot compress: {said or program.returncode}.")

@@ -1,0 +1,190 @@
+"""Reach addresses that a user gave, without reaching what they must not reach.
+
+The host is looked up here, and the connection goes to the very address that was checked; redirects are checked
+again. Private ranges need to be allowed, metadata services never are.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+
+from tunefleet.errors import ForbiddenError, UnreachableError
+
+TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
+_REDIRECTS: Final = 5
+_METADATA: Final = frozenset({"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200"})
+_PORTS: Final = {"http": 80, "https": 443}
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Reach:
+    """Decides which hosts may be reached, and sends requests to them.
+
+    Args:
+        allowed: Hosts and networks in private ranges that may be reached.
+    """
+
+    def __init__(self, allowed: Sequence[str] = ()) -> None:
+        self._hosts = {name.lower() for name in allowed}
+        self._networks = list(_networks(allowed))
+
+    @contextmanager
+    def get(
+        self, url: str, *, headers: Mapping[str, str] | None = None, timeout: httpx.Timeout = TIMEOUT
+    ) -> Iterator[httpx.Response]:
+        """Open an answer, redirects followed and checked; its body is not read.
+
+        Args:
+            url: An http or https address.
+            headers: Sent along; credentials only as long as the host stays the same.
+            timeout: Of the network.
+
+        Raises:
+            ForbiddenError: If the address, or one that it leads to, may not be reached.
+            UnreachableError: If the host does not answer.
+        """
+        first, sent = origin_of(url), dict(headers or {})
+        with _client(timeout) as client, _in_our_words(url):
+            for _ in range(_REDIRECTS):
+                response = client.send(self.request(client, "GET", url, headers=sent), stream=True)
+                try:
+                    if not response.is_redirect:
+                        yield response
+                        return
+                    url = urljoin(url, response.headers["location"])
+                finally:
+                    response.close()
+                if origin_of(url) != first:
+                    sent = {name: value for name, value in sent.items() if name.lower() in {"range", "if-range"}}
+        raise UnreachableError(f"{shown(url)} redirects too often.")
+
+    def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        timeout: httpx.Timeout = TIMEOUT,
+        **body: Any,
+    ) -> httpx.Response:
+        """Send a request and return the whole answer; a redirect is an answer too.
+
+        Args:
+            method: HTTP method.
+            url: An http or https address.
+            headers: Sent along.
+            timeout: Of the network.
+            body: As httpx takes it.
+
+        Raises:
+            ForbiddenError: If the address may not be reached.
+            UnreachableError: If the host does not answer.
+        """
+        with _client(timeout) as client, _in_our_words(url):
+            return client.send(self.request(client, method, url, headers=dict(headers or {}), **body))
+
+    def request(
+        self, client: httpx.Client, method: str, url: str, *, headers: Mapping[str, str], **body: Any
+    ) -> httpx.Request:
+        """Make the request to the very address that was checked; name and certificate stay those of the host."""
+        parts = urlsplit(url)
+        if parts.scheme not in _PORTS or not parts.hostname:
+            raise ForbiddenError(f"{shown(url)} is no http or https address.")
+        address = self.check(parts.hostname, parts.port or _PORTS[parts.scheme])
+        target = httpx.URL(url).copy_with(host=str(address))
+        named = {**headers, "Host": parts.netloc.rpartition("@")[2]}
+        return client.build_request(
+            method, target, headers=named, extensions={"sni_hostname": parts.hostname, **_timeout(client)}, **body
+        )
+
+    def check(self, host: str, port: int) -> Address:
+        """Look a host up and return the address to connect to.
+
+        Raises:
+            ForbiddenError: If one of its addresses may not be reached.
+            UnreachableError: If it has none.
+        """
+        found = addresses_of(host, port)
+        if not found:
+            raise UnreachableError(f"The host {host} has no address.")
+        for address in found:
+            if not self._may_reach(host, address):
+                raise ForbiddenError(
+                    f"{host} is {address}, which is not a public address.",
+                    hint="Add it to TUNEFLEET_URL_ALLOW if it is meant.",
+                )
+        return found[0]
+
+    def _may_reach(self, host: str, address: Address) -> bool:
+        plain = getattr(address, "ipv4_mapped", None) or address
+        if str(plain) in _METADATA:
+            return False
+        if host.lower() in self._hosts or any(plain in network for network in self._networks):
+            return True
+        return bool(plain.is_global and not plain.is_multicast)
+
+
+def addresses_of(host: str, port: int) -> list[Address]:
+    """Return the addresses of a host, as the system knows them now; none if it is unknown."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+
+
+def origin_of(url: str) -> tuple[str, str, int]:
+    """Return scheme, host and port of an address; of what is none, empty texts and 0."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme, 0)
+    except ValueError:
+        return "", "", 0
+
+
+def same_server(one: str, other: str) -> bool:
+    """Whether two addresses lead to one server: the same port of the same host, whatever they call it."""
+    (scheme, host, port), (other_scheme, other_host, other_port) = origin_of(one), origin_of(other)
+    if not host or (scheme, port) != (other_scheme, other_port):
+        return False
+    return host == other_host or bool(set(addresses_of(host, port)) & set(addresses_of(other_host, port)))
+
+
+def shown(url: str) -> str:
+    """Return an address without what may be secret in it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _client(timeout: httpx.Timeout) -> httpx.Client:
+    # No proxy from the environment: it would look the name up again, and connect to what it finds.
+    return httpx.Client(timeout=timeout, follow_redirects=False, trust_env=False)
+
+
+def _timeout(client: httpx.Client) -> dict[str, Any]:
+    # Extensions of a request take the place of the client's, and with them its limits.
+    return {"timeout": client.timeout.as_dict()}
+
+
+@contextmanager
+def _in_our_words(url: str) -> Iterator[None]:
+    try:
+        yield
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UnreachableError(f"{shown(url)} cannot be reached: {error}.", detail=repr(error)) from error
+
+
+def _networks(allowed: Iterable[str]) -> Iterator[Any]:
+    for name in allowed:
+        try:
+            yield ipaddress.ip_network(name, strict=False)
+        except ValueError:
+            continue  # a host's name

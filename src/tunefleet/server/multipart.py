@@ -1,0 +1,125 @@
+"""The one file of a multipart body, passed on as it arrives; nothing of it is kept in memory or in another file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from python_multipart.exceptions import MultipartParseError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from tunefleet.artifacts import check_path
+from tunefleet.errors import ArtifactError, InputError
+
+_MAX_HEADERS_BYTES: Final = 16 << 10
+
+
+class FilePart:
+    """Takes a body in pieces and passes the file's bytes on.
+
+    Args:
+        content_type: Header of the request.
+        write: Takes the bytes of the file.
+        field: Name of the field that is the file; other fields are left unread.
+
+    Raises:
+        InputError: If the body is not multipart.
+    """
+
+    def __init__(self, content_type: str, write: Callable[[memoryview], object], *, field: str = "file") -> None:
+        kind, options = parse_options_header(content_type.encode("latin-1"))
+        boundary = options.get(b"boundary")
+        if kind != b"multipart/form-data" or not boundary:
+            raise InputError("The body is not multipart/form-data.", hint=f"Send the file in the field {field!r}.")
+        self._field = field.encode()
+        self._write = write
+        self._name: str | None = None
+        self._header = (bytearray(), bytearray())
+        self._disposition = b""
+        self._open = False
+        self._whole = False
+        self._parser = MultipartParser(
+            boundary,
+            {
+                "on_part_begin": self._on_begin,
+                "on_header_field": lambda data, start, end: self._on_header(0, data[start:end]),
+                "on_header_value": lambda data, start, end: self._on_header(1, data[start:end]),
+                "on_header_end": self._on_header_end,
+                "on_headers_finished": self._on_headers,
+                "on_part_data": self._on_data,
+                "on_part_end": self._on_end,
+                "on_end": self._on_last,
+            },
+        )
+
+    def feed(self, data: bytes) -> None:
+        """Take the next piece of the body.
+
+        Raises:
+            InputError: If it cannot be read, has two files, or the file has no plain name.
+        """
+        try:
+            self._parser.write(data)
+        except MultipartParseError as error:
+            raise InputError(f"The multipart body cannot be read: {error}.") from error
+
+    def finish(self) -> str:
+        """Return the file's name, at the end of the body.
+
+        Raises:
+            InputError: If there was no file, or the body ended before its end.
+        """
+        if self._name is None:
+            raise InputError(f"The body has no file in the field {self._field.decode()!r}.")
+        if not self._whole:
+            raise InputError("The multipart body ended before its end.", hint="Send it again.")
+        return self._name
+
+    def _on_begin(self) -> None:
+        self._disposition = b""
+
+    def _on_header(self, which: int, data: bytes) -> None:
+        if len(self._header[which]) + len(data) > _MAX_HEADERS_BYTES:
+            raise InputError("A header of the multipart body is too long.")
+        self._header[which].extend(data)
+
+    def _on_header_end(self) -> None:
+        name, value = self._header
+        if bytes(name).lower() == b"content-disposition":
+            self._disposition = bytes(value)
+        name.clear()
+        value.clear()
+
+    def _on_headers(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        self._open = options.get(b"name") == self._field
+        if not self._open:
+            return
+        if self._name is not None:
+            raise InputError("The body has more than one file.", hint="Send them one by one.")
+        self._name = plain_name(options.get(b"filename", b"").decode(errors="replace"))
+
+    def _on_data(self, data: bytes, start: int, end: int) -> None:
+        if self._open:
+            self._write(memoryview(data)[start:end])
+
+    def _on_end(self) -> None:
+        self._open = False
+
+    def _on_last(self) -> None:
+        self._whole = True
+
+
+def plain_name(name: str) -> str:
+    """Return a file's name if it is nothing but a name.
+
+    Raises:
+        InputError: If it is empty, a path, hidden, or could be read as one.
+    """
+    try:
+        plain = check_path(name) == name and "/" not in name and not name.startswith(".")
+    except ArtifactError:
+        plain = False
+    if not plain:
+        raise InputError(f"{name[:200]!r} is not a plain file name.", hint="Send a name without folders.")
+    return name

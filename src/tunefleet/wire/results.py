@@ -1,0 +1,99 @@
+"""Bodies and views of `/api/v1/results`: what a task has left, under the names of the Worker Guide."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from pydantic import Field
+
+from tunefleet.wire.base import Message
+
+SINGLE_FILE: Final = "single_file"
+"""Key of an artifact's metadata: it was pushed as a file, not as a folder with one file."""
+FILE_KIND: Final = "file"
+"""Kind of an artifact that is one uploaded file of a task."""
+ARCHIVE_KIND: Final = "archive"
+"""Kind of the `.tar.gz` of what was trained."""
+RESULT_NAMES: Final = ("responses.json", "results.json")
+"""Files of a task that hold its result envelope."""
+MANIFEST_NAME: Final = "manifest.json"
+ALWAYS_REQUIRED: Final = ("responses.json", "logs", "artifacts")
+"""Entries that every manifest has."""
+
+
+class ResultEnvelope(Message):
+    """A task's result with where it comes from: what is stored, and what references are resolved from."""
+
+    task_id: str
+    result: dict[str, Any] = Field(default_factory=dict)
+    worker_id: str | None = None
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    received_at: datetime | None = None
+
+
+class ResultStored(Message):
+    """An envelope or a file was stored.
+
+    Args:
+        path: Where it is now, below the server's address.
+        url: Of a file: a link that needs no key until it expires.
+    """
+
+    ok: bool = True
+    path: str
+    name: str | None = None
+    size_bytes: int | None = None
+    sha256: str | None = None
+    url: str | None = None
+
+
+class ResultFile(Message):
+    """One file of a task.
+
+    Args:
+        name: Its name below `…/files/`; a file of a folder is named with its folder.
+        url: A link that needs no key until it expires.
+    """
+
+    name: str
+    size_bytes: int
+    sha256: str
+    kind: str = FILE_KIND
+    updated_at: datetime | None = None
+    url: str
+
+
+class ResultFiles(Message):
+    """The files of a task."""
+
+    task_id: str
+    files: tuple[ResultFile, ...] = ()
+
+
+class ManifestEntry(Message):
+    """What a task was to leave, or has left.
+
+    Args:
+        size: In bytes, of all its files together.
+        sha256: Of a single file.
+        file_count: Of a folder.
+    """
+
+    name: str
+    path: str
+    type: Literal["result", "logs", "artifact", "directory"]
+    required: bool
+    status: Literal["present", "missing"]
+    updated_at: datetime | None = None
+    size: int | None = None
+    sha256: str | None = None
+    file_count: int | None = None
+
+
+class TaskManifest(Message):
+    """`manifest.json` of a task."""
+
+    task_id: str
+    generated_at: datetime
+    entries: tuple[ManifestEntry, ...] = ()
