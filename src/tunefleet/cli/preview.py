@@ -35,6 +35,9 @@ def preview(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The document.")],
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=100, help="Rows to show.")] = 3,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="NAME", help="Which task, if there are several.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what the model would be trained on, before it is.
@@ -44,9 +47,9 @@ def preview(
     `data: {artifact: NAME}`, which is fetched from it.
     """
     text, _ = read_document(Path(file))
-    spec = parse_workflow(text, filename=file).tasks[0].spec
-    with _fetched(spec) as inputs:
-        found = _ask(file, rows, inputs)
+    node = parse_workflow(text, filename=file).task(task)
+    with _fetched(node.spec) as inputs:
+        found = _ask(file, rows, [*inputs, f"--task={node.name}"])
     if as_json:
         print_json(found)
         return
@@ -62,7 +65,7 @@ def preview(
 
 
 @contextmanager
-def _fetched(spec: BaseTaskSpec) -> Iterator[list[str]]:
+def _fetched(spec: BaseTaskSpec | None) -> Iterator[list[str]]:
     """Fetch what a spec names on the server, for as long as the preview takes; yields the arguments for it."""
     if not isinstance(spec, TrainingTaskSpec) or spec.data.source.kind != "artifact":
         yield []

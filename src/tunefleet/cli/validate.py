@@ -39,7 +39,7 @@ def validate(
         print_json(ValidateReply(ok=False, faults=faults))
         raise typer.Exit(ExitCode.INVALID) from None
     folder = path.parent if path else Path()
-    files = [local_file(named, folder) for task in workflow.tasks for named in local_paths(task.spec)]
+    files = [local_file(named, folder) for task in workflow.tasks for named in local_paths(task.raw)]
     if as_json:
         print_json(ValidateReply(ok=True, tasks=tuple(task.name for task in workflow.tasks)))
         return

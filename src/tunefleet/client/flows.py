@@ -128,7 +128,7 @@ def _push_local_files(
     workflow: Workflow, folder: Path, on_progress: transfer.OnProgress
 ) -> Flow[dict[str, dict[str, str]]]:
     found = [
-        (task.name, named, local_file(named, folder)) for task in workflow.tasks for named in local_paths(task.spec)
+        (task.name, named, local_file(named, folder)) for task in workflow.tasks for named in local_paths(task.raw)
     ]
     inputs: dict[str, dict[str, str]] = {}
     for task_name, named, file in found:

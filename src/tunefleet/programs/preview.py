@@ -96,15 +96,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--rows", type=int, default=_ROWS, help="rows to show")
     parser.add_argument("--input", action="append", default=[], type=_pair, help="POINTER=PATH: what stands for data")
+    parser.add_argument("--task", help="which task of the document")
     parser.add_argument("--json", action="store_true", help="print JSON (the only form)")
     options = parser.parse_args(arguments)
     datasets.disable_progress_bars()
     transformers.utils.logging.set_verbosity_error()
     try:
         workflow = parse_workflow(options.file.read_text(encoding="utf-8"), filename=options.file.name)
-        spec = workflow.tasks[0].spec
+        node = workflow.task(options.task)
+        spec = node.spec
+        if spec is None:
+            raise InputError(f"{node.name} has references to other tasks, so what it sees is not known yet.")
         if not isinstance(spec, TrainingTaskSpec):
-            raise InputError(f"A task of kind {spec.task_type!r} trains nothing, so there is nothing to preview.")
+            raise InputError(f"A task of kind {node.kind!r} trains nothing, so there is nothing to preview.")
         shown = preview(spec, options.file.resolve().parent, rows=options.rows, given=dict(options.input))
     except OSError as error:
         shown = {"error": f"{options.file} cannot be read: {error.strerror or error}.", "hint": None}

@@ -7,51 +7,59 @@ library; whether a path, a dataset or a model exists is found out elsewhere.
 from __future__ import annotations
 
 from tunefleet.spec.adapter import LoraSpec, QuantizationSpec
-from tunefleet.spec.condition import ConditionSpec, judge
-from tunefleet.spec.data import DataSource, EvalSpec, JsonlSpec, TextShape, TrainingData
-from tunefleet.spec.echo import EchoData
+from tunefleet.spec.base_task import Devices, SplittableTaskSpec, asked_shards
+from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec
+from tunefleet.spec.data import JsonlSpec, TextShape, TrainingData
 from tunefleet.spec.edit import deep_set, override_document, parse_value
 from tunefleet.spec.model import ModelSource, ModelSpec, TransformersSpec
-from tunefleet.spec.paths import BUILTIN_PREFIX, LocalPath, local_paths
-from tunefleet.spec.policy import (
-    CheckpointLoadSpec,
-    CheckpointSpec,
-    EvaluateSpec,
-    LimitsSpec,
-    OutputSpec,
-    PredictionsSpec,
-    RetrySpec,
-)
-from tunefleet.spec.references import fill_secrets, resolve, secrets_of
+from tunefleet.spec.output import OutputSpec
+from tunefleet.spec.paths import BUILTIN_PREFIX, Fetch, LocalPath, fetches, local_paths
+from tunefleet.spec.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec
+from tunefleet.spec.prompts import EchoData
 from tunefleet.spec.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
+from tunefleet.spec.rows import DataSource, EvalSpec
 from tunefleet.spec.schema import json_schema
 from tunefleet.spec.tasks import (
     TASK_KINDS,
+    ApiTaskSpec,
     BaseTaskSpec,
+    DpoSpec,
     EchoSpec,
+    EmbeddingTaskSpec,
+    InferenceTaskSpec,
     LoraSftSpec,
+    ModelTrainingSpec,
+    PpoSpec,
+    PythonTaskSpec,
+    RagTaskSpec,
     SftSpec,
     TaskSpec,
     TrainingTaskSpec,
 )
 from tunefleet.spec.training import EarlyStoppingSpec, LoraTrainingSpec, TrainingSpec
-from tunefleet.spec.workflow import TaskNode, Workflow, dump_task_spec, load_task_spec, parse_workflow
+from tunefleet.spec.workflow import Workflow, dump_task_spec, load_task_spec, parse_workflow
 
 __all__ = [
     "BUILTIN_PREFIX",
     "TASK_KINDS",
+    "ApiTaskSpec",
     "BaseTaskSpec",
     "CheckpointLoadSpec",
     "CheckpointSpec",
     "ConditionSpec",
     "DataSource",
+    "Devices",
+    "DpoSpec",
     "EarlyStoppingSpec",
     "EchoData",
     "EchoSpec",
+    "EmbeddingTaskSpec",
     "EvalSpec",
     "EvaluateSpec",
+    "Fetch",
     "GpuSpec",
     "HardwareSpec",
+    "InferenceTaskSpec",
     "JsonlSpec",
     "LimitsSpec",
     "LocalPath",
@@ -60,12 +68,17 @@ __all__ = [
     "LoraTrainingSpec",
     "ModelSource",
     "ModelSpec",
+    "ModelTrainingSpec",
     "OutputSpec",
+    "PpoSpec",
     "PredictionsSpec",
+    "PythonTaskSpec",
     "QuantizationSpec",
+    "RagTaskSpec",
     "ResourcesSpec",
     "RetrySpec",
     "SftSpec",
+    "SplittableTaskSpec",
     "TaskNode",
     "TaskSpec",
     "TextShape",
@@ -74,8 +87,10 @@ __all__ = [
     "TrainingTaskSpec",
     "TransformersSpec",
     "Workflow",
+    "asked_shards",
     "deep_set",
     "dump_task_spec",
+    "fetches",
     "fill_secrets",
     "format_memory",
     "json_schema",

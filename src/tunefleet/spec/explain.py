@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
@@ -45,7 +46,37 @@ _SENTENCES: Final[dict[str, str]] = {
 }
 
 
-def explain(error: ValidationError, root: type[BaseModel], source: Source, prefix: Path = ()) -> list[Fault]:
+_NO_TEXT: Final = frozenset({"dict_type", "list_type", "model_attributes_type", "model_type", "tuple_type"})
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Values that a reference stands for, which are known only when the tasks before have ended.
+
+    Args:
+        alone: Paths of values that are a reference: they may turn out to be anything.
+        inside: Paths of texts with a reference in them: they may turn out to be any text, which may be a number.
+    """
+
+    alone: frozenset[Path] = frozenset()
+    inside: frozenset[Path] = frozenset()
+
+    def covers(self, path: Path, *, block: bool = False) -> bool:
+        """Whether a fault is about such a value.
+
+        Args:
+            path: Where the fault is.
+            block: Whether the fault is that a text stands where a mapping or a list must be.
+        """
+        if not (self.alone or self.inside):
+            return False
+        above = [path[:length] for length in range(len(path) + 1)]
+        return any(each in self.alone or (each in self.inside and not block) for each in above)
+
+
+def explain(
+    error: ValidationError, root: type[BaseModel], source: Source, prefix: Path = (), unknown: Unknown | None = None
+) -> list[Fault]:
     """Turn a validation error into faults.
 
     Args:
@@ -53,6 +84,7 @@ def explain(error: ValidationError, root: type[BaseModel], source: Source, prefi
         root: The model that was validated.
         source: Where each piece of the document stands.
         prefix: Path of the validated piece in the document.
+        unknown: What is not known yet; faults about it are left out.
 
     Returns:
         Faults in no particular order; a required key whose misspelling is reported too is left out.
@@ -64,8 +96,11 @@ def explain(error: ValidationError, root: type[BaseModel], source: Source, prefi
     if len(details) > _MAX_FAULTS:
         mark = source.mark(prefix)
         faults.append(Fault(dotted(prefix), f"and {len(details) - _MAX_FAULTS:,} more faults", mark.line, mark.column))
+    unknown = unknown or Unknown()
     for detail in details[:_MAX_FAULTS]:
         path = prefix + tuple(detail["loc"])
+        if unknown.covers(path, block=detail["type"] in _NO_TEXT):
+            continue
         if detail["type"] == "extra_forbidden":
             fault, guess = _unknown(path, root, source, prefix)
             faults.append(fault)
@@ -74,7 +109,7 @@ def explain(error: ValidationError, root: type[BaseModel], source: Source, prefi
         elif detail["type"] == "missing":
             missing.append((path, fault_at(path, "is required", source, hint=_about(root, path[len(prefix) :]))))
         elif detail["type"] == "tunefleet":
-            faults.extend(_own(detail, path, source))
+            faults.extend(_own(detail, path, source, unknown))
         else:
             message, hint = _sentence(detail)
             faults.append(fault_at(path, message, source, hint=hint))
@@ -84,7 +119,12 @@ def explain(error: ValidationError, root: type[BaseModel], source: Source, prefi
 def fault_at(path: Path, message: str, source: Source, *, hint: str | None = None, key: bool = False) -> Fault:
     """Make a fault that stands where the path stands."""
     mark = source.mark(path, key=key)
-    return Fault(dotted(path), message, mark.line, mark.column, hint)
+    return Fault(dotted(source.origin(path)), message, mark.line, mark.column, hint)
+
+
+def below_path(path: Path, below: str) -> Path:
+    """Return a path with the dotted path of a fault below it; indexes of lists are numbers again."""
+    return path + tuple(int(part) if part.isdecimal() else part for part in below.split(".") if below)
 
 
 def nearest(word: str, known: Mapping[str, Any] | set[str] | list[str]) -> str | None:
@@ -101,10 +141,11 @@ def _plain(word: str) -> str:
     return word.lower().replace("_", "").replace("-", "")
 
 
-def _own(detail: ErrorDetails, path: Path, source: Source) -> Iterator[Fault]:
+def _own(detail: ErrorDetails, path: Path, source: Source, unknown: Unknown) -> Iterator[Fault]:
     for below, message, hint in detail.get("ctx", {})["faults"]:
-        where = (*path, *below.split(".")) if below else path
-        yield fault_at(where, message, source, hint=hint)
+        where = below_path(path, below)
+        if not unknown.covers(where):
+            yield fault_at(where, message, source, hint=hint)
 
 
 def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from tunefleet.spec.tasks import BaseTaskSpec, TrainingTaskSpec
+from tunefleet.spec.tasks import BaseTaskSpec
 
 BUILTIN_PREFIX: Final = "builtin:"
 """What ships with the package is named `builtin:NAME`, resolved on the worker, and never travels."""
@@ -36,20 +37,39 @@ class LocalPath:
         return self.value in {".", ".."} or self.value.startswith(("./", "../", "/", "~"))
 
 
-def local_paths(spec: BaseTaskSpec) -> list[LocalPath]:
+_PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
+    ("model.source.identifier", "model", False),
+    ("data.dataset_name", "dataset", False),
+    ("data.path", "dataset", True),
+    ("data.jsonl_path", "dataset", True),
+    ("data.jsonl.path", "dataset", True),
+    ("data.eval.path", "dataset", True),
+    ("checkpoint.load.path", "model", True),
+)
+"""Pointer, role, whether it can only be a local path."""
+
+
+def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
     """Return the values that may be local paths, in the order of the document's blocks.
 
     Args:
-        spec: A task. `builtin:` names and paths on the worker are left out.
+        spec: A task, or the mapping below its `spec`, which may have references (`TaskNode.raw`). Left out are
+            references, `builtin:` names, addresses and paths on the worker.
     """
-    if not isinstance(spec, TrainingTaskSpec):
-        return []
-    found = [LocalPath("model.source.identifier", spec.model.source.identifier, "model", required=False)]
-    source = spec.data.source
-    if source.kind in {"hub", "file"}:
-        found.append(LocalPath(source.pointer, source.value, "dataset", required=source.kind == "file"))
-    if spec.data.eval is not None and spec.data.eval.path is not None:
-        found.append(LocalPath("data.eval.path", spec.data.eval.path, "dataset", required=True))
-    if spec.checkpoint.load is not None:
-        found.append(LocalPath("checkpoint.load.path", spec.checkpoint.load.path, "model", required=True))
-    return [path for path in found if not path.value.startswith(BUILTIN_PREFIX)]
+    data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(spec, BaseTaskSpec) else spec
+    found = []
+    for pointer, role, required in _PLACES:
+        value = _at(data, pointer)
+        if isinstance(value, str) and not _travels_not(value):
+            found.append(LocalPath(pointer, value, role, required))
+    return found
+
+
+def _at(data: Any, pointer: str) -> Any:
+    for key in pointer.split("."):
+        data = data.get(key) if isinstance(data, Mapping) else None
+    return data
+
+
+def _travels_not(value: str) -> bool:
+    return value.startswith(BUILTIN_PREFIX) or "${" in value or "://" in value

@@ -51,7 +51,7 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
     for where, column in graph_template.columns(spec):
         named = graph_template.named_by(column, names)
         if named is not None:
-            yield Found(where, named, alone=True)
+            yield Found((*where, "node" if "node" in column else "expr"), named, alone=False)
 
 
 def secrets_of(spec: Any) -> tuple[str, ...]:

@@ -35,7 +35,6 @@ def _only_for(kinds: str, instead: str = _LEAVE) -> Refusal:
     return Refusal(f"belongs to {kinds} tasks, which are not available in this version", instead)
 
 
-_PIPELINE = "submit each step as a document of its own"
 _INFERENCE = _only_for("inference")
 _PPO = _only_for("ppo")
 _DEVICES = Refusal("has no effect: the worker gives each task its GPU", "say what it needs in resources.hardware.gpu")
@@ -76,11 +75,7 @@ REFUSED_KINDS: Final = frozenset(
 
 REFUSED: Final[dict[str, Refusal]] = {
     # pipelines
-    "stages": _later(_PIPELINE),
-    "graph": _later(_PIPELINE),
-    "dependsOn": _later(_PIPELINE),
-    "condition": _later(_PIPELINE),
-    "_upstreamResults": _later(_PIPELINE),
+    "_upstreamResults": Refusal("is no key for people", "name what is needed with ${STAGE.result.KEY}"),
     # parallelism and service levels
     "parallel": _later(),
     "shard": _later(),

@@ -70,14 +70,29 @@ class Source:
         data: Dictionaries, lists, texts, numbers, booleans and None.
         keys: Path → where its key stands.
         values: Path → where its value stands.
+        origins: For data that were put together from pieces of a document: path of a piece → its path there.
     """
 
     data: Any = None
     keys: dict[Path, Mark] = field(default_factory=dict)
     values: dict[Path, Mark] = field(default_factory=dict)
+    origins: dict[Path, Path] = field(default_factory=dict)
+
+    def part(self, data: Any, origins: dict[Path, Path]) -> Source:
+        """Return data that consist of pieces of this document; their places are found by `origins`."""
+        return Source(data, self.keys, self.values, origins)
+
+    def origin(self, path: Path) -> Path:
+        """Return the path in the document."""
+        for length in range(len(path), 0, -1) if self.origins else ():
+            found = self.origins.get(path[:length])
+            if found is not None:
+                return found + path[length:]
+        return path
 
     def mark(self, path: Path, *, key: bool = False) -> Mark:
         """Return the place of a value, or of its key, or of the nearest thing around it that has one."""
+        path = self.origin(path)
         first, second = (self.keys, self.values) if key else (self.values, self.keys)
         while path:
             found = first.get(path) or second.get(path)

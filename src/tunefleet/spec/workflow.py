@@ -8,15 +8,14 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from tunefleet.errors import Fault, SpecError
+from tunefleet.errors import Fault, InputError, SpecError
 from tunefleet.spec.base import Block, Text, wrong
-from tunefleet.spec.condition import ConditionSpec
-from tunefleet.spec.explain import explain, fault_at, nearest
-from tunefleet.spec.refused import REFUSED_KINDS
-from tunefleet.spec.tasks import TASK_KINDS, BaseTaskSpec, TaskSpec, across
-from tunefleet.spec.text import Path, Source, read_text
+from tunefleet.spec.explain import explain
+from tunefleet.spec.nodes import TaskNode, read_tasks
+from tunefleet.spec.tasks import TaskSpec
+from tunefleet.spec.text import Source, read_text
+from tunefleet.spec.typed import read_spec
 
-_SPEC: Final[Path] = ("spec",)
 _MAX_NAME: Final = 200
 
 
@@ -36,7 +35,7 @@ class Metadata(Block):
     """`metadata`: what people call it."""
 
     name: Annotated[str, AfterValidator(_name)] = "task"
-    """Name of the workflow, and of its task."""
+    """Name of the workflow, and of its task if it has one."""
     owner: Text | None = None
     """A note; rights follow the key that submits."""
     annotations: Annotated[dict[str, Any], AfterValidator(_no_hints)] = Field(default_factory=dict)
@@ -53,30 +52,7 @@ class Document(Block):
     metadata: Metadata = Metadata()
     """What people call it."""
     spec: dict[str, Any]
-    """The task."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskNode:
-    """A task of a workflow.
-
-    Args:
-        name: Its name, unique in the workflow: of the stage or node, or `metadata.name` of a single task.
-        spec: What it does; None if it has references, which are replaced once the tasks before it have ended.
-        raw: The mapping below `spec`, merged with what all stages share, as written: references are left in.
-        common: The blocks that every kind has, as far as they are known without references; `spec` if that is known.
-        depends_on: Names of the tasks in this document that must be completed before.
-        external: Ids of tasks submitted before that must be completed before, as written.
-        condition: Whether it runs at all, judged by the result of one of `depends_on` or `external`.
-    """
-
-    name: str
-    spec: TaskSpec | None
-    raw: dict[str, Any]
-    common: BaseTaskSpec
-    depends_on: tuple[str, ...] = ()
-    external: tuple[str, ...] = ()
-    condition: ConditionSpec | None = None
+    """The task, or several: `stages` or `graph` with what all of them share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +75,22 @@ class Workflow:
     description: str | None
     tasks: tuple[TaskNode, ...]
 
+    def task(self, name: str | None = None) -> TaskNode:
+        """Return a task by its name; without a name the only one.
+
+        Raises:
+            InputError: If there is none of that name, or there are several and none is named.
+        """
+        names = ", ".join(task.name for task in self.tasks)
+        if name is None and len(self.tasks) == 1:
+            return self.tasks[0]
+        if name is None:
+            raise InputError(f"{self.name} has {len(self.tasks)} tasks.", hint=f"Choose one with --task: {names}.")
+        for task in self.tasks:
+            if task.name == name:
+                return task
+        raise InputError(f"{self.name} has no task {name!r}.", hint=f"It has {names}.")
+
 
 def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
     """Read a workflow document.
@@ -113,8 +105,8 @@ def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
     source = read_text(text, filename=filename)
     faults: list[Fault] = []
     document = _read_document(source, faults)
-    spec = _read_spec(source, faults)
-    if document is None or spec is None or faults:
+    tasks = read_tasks(source, document.metadata.name if document is not None else "task", faults)
+    if document is None or faults:
         raise SpecError(sorted(faults, key=lambda fault: (fault.line, fault.column)), filename=filename)
     meta = document.metadata
     description = meta.annotations.get("description")
@@ -124,7 +116,7 @@ def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
         name=meta.name,
         owner=meta.owner,
         description=None if description is None else str(description),
-        tasks=(TaskNode(name=meta.name, spec=spec, raw=document.spec, common=spec),),
+        tasks=tasks,
     )
 
 
@@ -135,11 +127,14 @@ def load_task_spec(data: Mapping[str, Any]) -> TaskSpec:
         data: What `dump_task_spec` gave, or the `spec` mapping of a document.
 
     Raises:
-        SpecError: If it is not valid in this version; without lines, since there is no text.
+        SpecError: If it is not valid in this version, or has references that are not resolved; without lines, since
+            there is no text.
     """
     source = Source({"spec": dict(data)})
     faults: list[Fault] = []
-    spec = _read_spec(source, faults)
+    spec = read_spec(source, faults)
+    if spec is None and not faults:
+        faults.append(Fault("spec.data.template", "is not resolved"))
     if spec is None or faults:
         raise SpecError([Fault(fault.path, fault.message, hint=fault.hint) for fault in faults], filename="the task")
     return spec
@@ -162,54 +157,3 @@ def _read_document(source: Source, faults: list[Fault]) -> Document | None:
     except ValidationError as error:
         faults.extend(explain(error, Document, source))
         return None
-
-
-def _read_spec(source: Source, faults: list[Fault]) -> TaskSpec | None:
-    data = source.data.get("spec") if isinstance(source.data, dict) else None
-    if not isinstance(data, dict):
-        return None
-    kind = _kind(data, source, faults)
-    if kind is None:
-        return None
-    try:
-        return kind.model_validate(data, by_alias=True, by_name=False)
-    except ValidationError as error:
-        found = explain(error, kind, source, _SPEC)
-    for below, message, hint in across(kind, _good_blocks(kind, data)):
-        found.append(fault_at((*_SPEC, *below.split(".")), message, source, hint=hint))
-    faults.extend(dict.fromkeys(found))  # a fault between good blocks may have been found already
-    return None
-
-
-def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[TaskSpec] | None:
-    name = data.get("taskType")
-    if isinstance(name, str) and name in TASK_KINDS:
-        return TASK_KINDS[name]
-    known = ", ".join(TASK_KINDS)
-    path = (*_SPEC, "taskType")
-    if name is None:
-        guess = next((key for key in data if key != "taskType" and nearest(key, ["taskType"])), None)
-        hint = f"instead of {guess}; one of {known}" if guess else f"one of {known}"
-        faults.append(fault_at(path, "is required", source, hint=hint))
-    elif name in REFUSED_KINDS:
-        faults.append(fault_at(path, f"{name!r} tasks are not available in this version", source, hint=f"use {known}"))
-    else:
-        guess = nearest(name, [*TASK_KINDS, *REFUSED_KINDS]) if isinstance(name, str) else None
-        hint = f"did you mean {guess}?" if guess in TASK_KINDS else f"use {known}"
-        faults.append(fault_at(path, f"{name!r} is not a known task kind", source, hint=hint))
-    return None
-
-
-def _good_blocks(kind: type[BaseTaskSpec], data: dict[str, Any]) -> dict[str, Any]:
-    """Validate each block by itself, so that faults between good blocks are reported beside a bad one."""
-    good: dict[str, Any] = {}
-    for name, field in kind.model_fields.items():
-        key = field.alias or name
-        block = field.annotation
-        if data.get(key) is None or not (isinstance(block, type) and issubclass(block, Block)):
-            continue
-        try:
-            good[name] = block.model_validate(data[key], by_alias=True, by_name=False)
-        except ValidationError:
-            continue  # explained already
-    return good

@@ -115,7 +115,7 @@ FIELDS: list[tuple[str, Any, str]] = [
         for name in ("reward_model", "generation", "inference", "postprocess", "qdrant", "embedding", "search", "agent")
     ),
     *((name, "x", "refused") for name in ("query", "configName", "task", "enforce_cpu", "sloSeconds")),
-    *((name, {}, "refused") for name in ("parallel", "shard", "stages", "graph", "dependsOn", "condition")),
+    *((name, {}, "refused") for name in ("parallel", "shard")),
     ("_upstreamResults", {}, "refused"),
     # output
     ("output.destination.type", "local", "accepted"),

@@ -1,0 +1,145 @@
+"""What the tasks of a document wait for: `dependsOn`, the order of stages, conditions and references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Literal
+
+from tunefleet.errors import Fault
+from tunefleet.spec.condition import ConditionSpec
+from tunefleet.spec.cycles import cycles
+from tunefleet.spec.explain import fault_at, nearest
+from tunefleet.spec.merge import SPEC
+from tunefleet.spec.pipeline import Draft
+from tunefleet.spec.placeholders import Reference
+from tunefleet.spec.references import find
+from tunefleet.spec.text import Path, Source
+
+TASK_ID_PREFIX: Final = "task-"
+_SHOWN: Final = 8
+Why = Literal["dependsOn", "order", "condition", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One reason why a task waits for another.
+
+    Args:
+        task: Which task waits.
+        upstream: What it waits for: a task of the document, or the id of one that was submitted before.
+        why: What says so.
+        where: Where that stands, as `source` has it.
+        source: In what `where` is looked up.
+        said: How it is written there.
+    """
+
+    task: str
+    upstream: str
+    why: Why
+    where: Path
+    source: Source
+    said: str
+
+    def fault(self, message: str, hint: str | None = None) -> Fault:
+        """Make a fault that stands where the edge is written."""
+        return fault_at(self.where, message, self.source, hint=hint)
+
+
+def edges(
+    source: Source, drafts: Sequence[Draft], conditions: dict[str, ConditionSpec], faults: list[Fault]
+) -> list[Edge]:
+    """Return what the tasks wait for.
+
+    Args:
+        source: The document.
+        drafts: Its tasks.
+        conditions: Of those that have a good one.
+        faults: Gets what names nothing, and what waits for itself.
+
+    Returns:
+        Edges whose upstream is a task of the document, or an id.
+    """
+    names = [draft.name for draft in drafts]
+    found: list[Edge] = []
+    for draft in _first_of_each_name(drafts):
+        for edge in _of(draft, source, conditions.get(draft.name), names):
+            wrong = _wrong(edge, names)
+            if wrong is None:
+                found.append(edge)
+            else:
+                faults.append(wrong)
+    faults.extend(_circles(found, names))
+    return found
+
+
+def _first_of_each_name(drafts: Sequence[Draft]) -> list[Draft]:
+    first: dict[str, Draft] = {}
+    for draft in drafts:
+        first.setdefault(draft.name, draft)
+    return list(first.values())
+
+
+def _of(draft: Draft, source: Source, condition: ConditionSpec | None, names: Sequence[str]) -> Iterator[Edge]:
+    for name, where in draft.named:
+        yield Edge(draft.name, name, "dependsOn", where, source, name)
+    if draft.after is not None:
+        yield Edge(draft.name, draft.after, "order", draft.at, source, draft.after)
+    if condition is not None:
+        where = (*SPEC, "condition", "node")
+        yield Edge(draft.name, condition.node, "condition", where, draft.source, condition.node)
+    for each in find(draft.source.data["spec"], names):
+        if isinstance(each.piece, Reference):
+            yield Edge(
+                draft.name, each.piece.node, "reference", (*SPEC, *each.where), draft.source, each.piece.text
+            )  # fmt: skip
+
+
+def _wrong(edge: Edge, names: Sequence[str]) -> Fault | None:
+    alone = len(names) == 1 and edge.where[:2] not in {(*SPEC, "stages"), (*SPEC, "graph")}
+    if edge.upstream == edge.task:
+        if edge.why == "dependsOn" and alone:
+            return None  # an id that is also the name of the only task
+        return edge.fault(f"{edge.task} waits for itself", "name another task")
+    if edge.upstream in names or edge.upstream.startswith(TASK_ID_PREFIX):
+        return None
+    if edge.why == "dependsOn" and edge.where[:2] == (*SPEC, "dependsOn"):
+        return None  # whether there is a task with that id is known to the server
+    return _dangling(edge, names)
+
+
+def _dangling(edge: Edge, names: Sequence[str]) -> Fault:
+    others = [name for name in names if name != edge.task]
+    guess = nearest(edge.upstream, others)
+    shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
+    known = f"there are {shown}" if others else "it is the only task"
+    hint = (
+        f"did you mean {guess}?"
+        if guess
+        else f"{known}; the id of a task submitted before starts with {TASK_ID_PREFIX}"
+    )
+    if "${" in edge.said and not guess:
+        hint += "; write $${ for the characters themselves"
+    said = f"{edge.said} names" if edge.why == "reference" else f"{edge.said!r} is"
+    return edge.fault(f"{said} no task of this document", hint)
+
+
+def _circles(found: Sequence[Edge], names: Sequence[str]) -> Iterator[Fault]:
+    waits: dict[str, list[str]] = {name: [] for name in names}
+    for edge in found:
+        waits[edge.task].append(edge.upstream)
+    place = {name: index for index, name in enumerate(names)}
+    for circle in cycles(waits):
+        around = [*circle, circle[0]]
+        steps = set(pairwise(around))
+        inside = [edge for edge in found if (edge.task, edge.upstream) in steps]
+        # The order of the list only ever points back, so an edge that points forward was written by somebody.
+        blamed = max(inside, key=lambda edge: (edge.why != "order", place[edge.upstream] - place[edge.task]))
+        order = next((edge for edge in inside if edge.why == "order"), None)
+        hint = (
+            f"{order.task} stands behind {order.upstream}; give it `dependsOn: []` if that is not meant"
+            if order
+            else None
+        )
+        yield blamed.fault(f"these tasks wait for each other: {' → '.join(around)}", hint)
