@@ -36,7 +36,7 @@ def preview(
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=100, help="Rows to show.")] = 3,
     task: Annotated[
-        str | None, typer.Option("--task", metavar="NAME", help="Which task, if there are several.")
+        str | None, typer.Option("--task", metavar="NAME", help="Task to look at.")
     ] = None,
     as_json: Json = False,
 ) -> None:
