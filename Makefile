@@ -18,6 +18,8 @@ BENCH_READY := $(VENV)/.ready-bench-$(KEY)
 ROUNDS ?= 20
 # Most tests wait for processes, so two at a time take about half as long. TESTERS=0 runs them in one process.
 TESTERS ?= 2
+# By file, in the order of the folders: the long files come first, and many short ones fill up the end.
+SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 # Tests run several processes at once.
@@ -36,13 +38,13 @@ test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage
 	@rm -f .coverage .coverage.*
 	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
 	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"
-	@$(BIN)/coverage run -m pytest -n $(TESTERS) --dist loadfile $(ARGS)
+	@$(BIN)/coverage run -m pytest $(SPREAD) $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
 .PHONY: unit
 unit: $(DEV_READY) ## run the quick tests only, without coverage
-	@$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile tests/unit -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) tests/unit -m "not slow" $(ARGS)
 
 .PHONY: check
 check: $(DEV_READY) ## run all static checks; a failing one does not hide the next
