@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunefleet.executors.base import LightExecutor
+from tunefleet.executors.parts import part_of
 from tunefleet.wire.link import Offer
 
 
@@ -14,10 +15,11 @@ class EchoExecutor(LightExecutor):
     kind = "echo"
 
     def run(self, offer: Offer) -> dict[str, Any]:
-        """Return the spec; `items` and `count` too if `data.items` is given."""
+        """Return the spec; `items` and `count` too if `data.items` is given, of a part only its own."""
         result: dict[str, Any] = {"ok": True, "echo": offer.spec}
         data = offer.spec.get("data")
         items = data.get("items") if isinstance(data, dict) else None
         if isinstance(items, list):
-            result |= {"items": items, "count": len(items)}
+            mine = part_of(items, offer.spec)
+            result |= {"items": mine, "count": len(mine)}
         return result

@@ -16,6 +16,7 @@ from tunefleet.services import part_results, roster, voiding
 from tunefleet.services.ids import new_id
 from tunefleet.services.roster import Presences
 from tunefleet.services.views import moment
+from tunefleet.spec import asked_shards
 from tunefleet.store import Connection, shards, tasks, workers, workflows
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.shards import ShardRow
@@ -25,7 +26,6 @@ MAX_AUTO: Final = 8
 """The most parts that are made where the spec does not say how many."""
 MANY_WORKERS: Final = "MULTI"
 """Where a spread task ran, in its result and in v1's record."""
-_TRAININGS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo"})
 
 
 def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, now: float) -> int:
@@ -37,11 +37,10 @@ def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, no
         need: What it needs of a worker.
         now: Unix time.
     """
-    parallel = spec.get("parallel")
-    if not isinstance(parallel, Mapping) or not parallel.get("enabled") or spec["taskType"] in _TRAININGS:
+    most = asked_shards(spec)
+    if most == 1:
         return 1
-    asked = parallel.get("max_shards")
-    wanted = int(asked) if asked is not None else min(MAX_AUTO, _able(connection, need, now))
+    wanted = min(MAX_AUTO, _able(connection, need, now)) if most is None else most
     data = spec.get("data")
     items = data.get("items") if isinstance(data, Mapping) else None
     return max(1, min(wanted, len(items)) if isinstance(items, list) else wanted)
@@ -67,7 +66,7 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
         total: How many parts.
         now: Unix time.
     """
-    plain = {key: value for key, value in spec.items() if key != "parallel"}
+    plain = _without_spreading(spec)
     wait_s = (spec.get("limits") or {}).get("max_queue_s")
     shared = {name: value for name, value in row._asdict().items() if name in _SHARED}
     new = []
@@ -85,6 +84,13 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
     )
     tasks.copy_inputs(connection, row.id, [part.id for part in parts])
     return Move(row, TaskReason.SPLIT, changes={"started_at": now, "error": None}, data={"shards": total})
+
+
+def _without_spreading(spec: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {key: value for key, value in spec.items() if key != "parallel"}
+    if "resources" in plain:
+        plain["resources"] = {key: value for key, value in plain["resources"].items() if key != "replicas"}
+    return plain
 
 
 _SHARED: Final = frozenset({

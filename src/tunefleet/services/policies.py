@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+from pydantic import ValidationError
 
 from tunefleet.errors import SpecError
 from tunefleet.placement import LIGHT_KINDS, Requirement
@@ -12,17 +14,23 @@ from tunefleet.services.ranking import rank
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.store import Connection, tasks
 
+_COMMON: Final = ("priority", "limits", "retry", "on_lost")
+"""What of a spec decides how its task is queued and tried again."""
 
-def columns(spec: BaseTaskSpec, need: Requirement, now: float) -> dict[str, Any]:
+
+def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: float | None = None) -> dict[str, Any]:
     """Return the columns of a task that its spec decides.
 
     Args:
         spec: The whole spec, or as much of it as is known.
         need: What it needs of a worker.
         now: Unix time: its place in the queue counts from here.
+        submitted_at: Unix time from which its deadline counts; `now` if it is submitted now.
     """
+    load = spec.resources.estimated_load
+    due_at = None if spec.slo_s is None else (submitted_at or now) + spec.slo_s
     return {
-        "slot_class": need.slot_class, "priority": spec.priority, "rank": rank(now, spec.priority),
+        "slot_class": need.slot_class, "priority": spec.priority, "rank": rank(now, spec.priority, load, due_at),
         "requirement_key": need.key, "max_attempts": spec.retry.max_attempts, "backoff_s": spec.retry.backoff_s,
         "retry_on": ",".join(spec.retry.on), "on_lost": spec.on_lost, "max_runtime_s": spec.limits.max_runtime_s,
     }  # fmt: skip
@@ -34,18 +42,31 @@ def queue_deadline(spec: BaseTaskSpec, now: float) -> float | None:
     return None if wait_s is None else now + wait_s
 
 
-def need_so_far(raw: Mapping[str, Any]) -> Requirement:
-    """Return what a task needs whose spec still has references, without what they will tell.
+def so_far(raw: Mapping[str, Any]) -> tuple[BaseTaskSpec, Requirement]:
+    """Return what is known of a task whose spec still has references.
 
     Args:
         raw: The spec as it is written.
+
+    Returns:
+        The blocks that every kind has, and the need, both without what the references will tell.
     """
-    kind = str(raw["taskType"])
+    kind, known = str(raw["taskType"]), _known(raw)
     try:
-        return requirements.of(load_task_spec(_known(raw)))
+        spec = load_task_spec(known)
     except SpecError:
-        # What a reference stands for is required: then only the kind is sure.
-        return Requirement(kind=kind, slot_class="light" if kind in LIGHT_KINDS else "job")
+        # What a reference stands for is required.
+        need = Requirement(kind=kind, slot_class="light" if kind in LIGHT_KINDS else "job")
+        return _common(kind, known), need
+    return spec, requirements.of(spec)
+
+
+def _common(kind: str, known: Mapping[str, Any]) -> BaseTaskSpec:
+    blocks = {key: known[key] for key in _COMMON if key in known}
+    try:
+        return BaseTaskSpec.model_validate({"taskType": kind, **blocks}, by_alias=True, by_name=False)
+    except ValidationError:
+        return BaseTaskSpec(task_type=kind)
 
 
 def _known(value: Any) -> Any:

@@ -8,8 +8,9 @@ from typing import Final
 from tunefleet.services import garbage, removal
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
-from tunefleet.store import DEFAULT_PROJECT, Connection, tasks, workflows
+from tunefleet.store import DEFAULT_PROJECT, Connection, edges, tasks, workflows
 from tunefleet.store import artifacts as artifact_rows
+from tunefleet.store.rows import WorkflowRow
 from tunefleet.wire.api import PruneReply
 
 _GROUP: Final = 20
@@ -25,7 +26,7 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
         dry_run: Only say what would be removed.
     """
     limit = core.clock.wall() - older_than_s
-    rows = await core.read(lambda connection: workflows.ended_before(connection, limit, project=DEFAULT_PROJECT))
+    rows = await core.read(partial(_ended, limit=limit))
     seqs = [row.seq for row in rows]
     made = await core.read(partial(_made, seqs=seqs))
     freed = Collected(0, 0)
@@ -40,6 +41,12 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
         freed_bytes=freed.size_bytes,
         dry_run=dry_run,
     )
+
+
+def _ended(connection: Connection, *, limit: float) -> list[WorkflowRow]:
+    rows = workflows.ended_before(connection, limit, project=DEFAULT_PROJECT)
+    needed = edges.workflows_needed(connection, [row.seq for row in rows])
+    return [row for row in rows if row.seq not in needed]
 
 
 def _made(connection: Connection, *, seqs: list[int]) -> list[str]:

@@ -120,7 +120,7 @@ def _begin(connection: Connection, row: TaskRow, document: DocumentRow, results:
         return _bad_input(row, str(error))
     need = requirements.of(spec)
     policies.store(connection, need)
-    ready = row._replace(**policies.columns(spec, need, now))
+    ready = row._replace(**policies.columns(spec, need, now, row.created_at))
     refs = orjson.loads(document.inputs) | orjson.loads(inputs.dump(named))
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
     tasks.use_artifacts(connection, [(row.id, each.artifact_id) for each in named.values()])

@@ -4,22 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefleet.errors import ConflictError
 from tunefleet.store import (
     Connection,
     artifacts,
     attempts,
     commands,
     discards,
+    edges,
     events,
     journal,
     logs,
     queue,
     resumes,
+    shards,
     tasks,
     training,
     workflows,
 )
 from tunefleet.store.rows import TaskRow
+
+
+def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
+    """Refuse to remove what a pending task still needs.
+
+    Raises:
+        ConflictError: If one does.
+    """
+    waiting = edges.waiting_for(connection, [row.seq for row in rows])
+    if waiting:
+        raise ConflictError(f"The task {waiting[0]} waits for the result.", hint=f"Cancel {waiting[0]} first.")
 
 
 def remove_workflows(connection: Connection, seqs: Sequence[int]) -> None:
@@ -41,6 +55,8 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     commands.delete_of_tasks(connection, ids)
     resumes.delete_of_tasks(connection, ids)
     training.delete_of_tasks(connection, ids)
+    edges.delete_of_tasks(connection, rows)
+    shards.delete_of_tasks(connection, rows)
     attempts.delete_of_tasks(connection, rows)
     events.delete_of_tasks(connection, rows)
     tasks.delete_rows(connection, rows)

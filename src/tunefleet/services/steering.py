@@ -228,6 +228,11 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
         raise ConflictError(
             f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=ways.get(row.status)
         )
+    if row.worker_id is None:
+        raise ConflictError(
+            f"The task {row.id} is spread over several workers and cannot be {what}.",
+            hint=f"Use `tunefleet cancel {row.id}`.",
+        )
     if row.slot_class != "job":
         raise ConflictError(
             f"A task of kind {row.kind} cannot be {what}: it has no training.", hint=f"Use `tunefleet cancel {row.id}`."

@@ -16,7 +16,7 @@ from tunefleet.services import inputs, moving, policies, requirements
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
 from tunefleet.services.inputs import Input
-from tunefleet.spec import TaskNode, Workflow, dump_task_spec
+from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
 from tunefleet.store import Connection, edges, events, tasks, workflows
 from tunefleet.store.edges import EdgeRow
 from tunefleet.store.events import Event
@@ -37,6 +37,7 @@ class Submission:
         idempotency_key: A repeated submit with this key returns the first one's workflow.
         parent_task_id: The task that this one repeats.
         done: Stage name → task of an earlier workflow that has completed it; it is not run again.
+        repeats: Stage name → task of an earlier workflow that it repeats.
     """
 
     actor: Actor
@@ -47,6 +48,7 @@ class Submission:
     idempotency_key: str | None = None
     parent_task_id: str | None = None
     done: Mapping[str, TaskRow] = field(default_factory=dict)
+    repeats: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nodes(self) -> tuple[TaskNode, ...]:
@@ -61,18 +63,17 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A task on its way into the store, and what is known of its needs."""
+    """A task on its way into the store, and what is known of its spec and its needs."""
 
     node: TaskNode
+    spec: BaseTaskSpec
     need: Requirement
     written: Mapping[str, Any]
 
     @property
     def waits(self) -> bool:
         """Whether it is not ready as it is: it depends on others, or is to be spread over workers."""
-        parallel = self.written.get("parallel")
-        spread = isinstance(parallel, Mapping) and bool(parallel.get("enabled"))
-        return bool(self.node.depends_on or self.node.external or spread)
+        return bool(self.node.depends_on or self.node.external or asked_shards(self.written) != 1)
 
 
 def store(connection: Connection, submission: Submission, now: float, fleet: Sequence[WorkerState]) -> str:
@@ -137,12 +138,14 @@ def _workflow_row(submission: Submission, workflow_id: str, now: float) -> dict[
 
 def _plan(node: TaskNode) -> _Planned:
     if node.spec is not None:
+        spec: BaseTaskSpec = node.spec
         need, written = requirements.of(node.spec), dump_task_spec(node.spec)
     else:
-        need, written = policies.need_so_far(node.raw), dict(node.raw)
+        written = dict(node.raw)
+        spec, need = policies.so_far(written)
     if node.condition is not None:
         written["condition"] = node.condition.model_dump(mode="json", by_alias=True)
-    return _Planned(node, need, written)
+    return _Planned(node, spec, need, written)
 
 
 def _store_tasks(
@@ -174,9 +177,10 @@ def _task_values(submission: Submission, each: _Planned, workflow: tuple[str, in
     return {
         "id": new_id("task"), "project": submission.actor.project, "workflow_id": workflow[0],
         "workflow_seq": workflow[1], "name": each.node.name, "kind": each.need.kind,
-        "owner": submission.actor.owner, "parent_task_id": submission.parent_task_id, "created_at": now,
-        "queue_deadline": None if each.waits else policies.queue_deadline(each.node.common, now),
-        **policies.columns(each.node.common, each.need, now),
+        "owner": submission.actor.owner, "created_at": now,
+        "queue_deadline": None if each.waits else policies.queue_deadline(each.spec, now),
+        "parent_task_id": submission.repeats.get(each.node.name, submission.parent_task_id),
+        **policies.columns(each.spec, each.need, now),
     }  # fmt: skip
 
 
@@ -184,10 +188,11 @@ def _edges(
     connection: Connection, submission: Submission, planned: Sequence[_Planned], rows: Sequence[TaskRow]
 ) -> list[EdgeRow]:
     here = {row.name: row for row in rows} | dict(submission.done)
-    wanted = sorted({id_ for each in planned for id_ in each.node.external})
+    wanted = sorted({id_ for each in planned for id_ in each.node.external} | {t.id for t in submission.done.values()})
     # Locked: one that ends at this moment ends before this submit, or knows of it.
     others = tasks.by_ids(connection, wanted, lock=True)
-    faults, found = [], []
+    faults = [Fault("spec", f"{name} was removed") for name, row in submission.done.items() if row.id not in others]
+    found = []
     for each, row in zip(planned, rows, strict=True):
         found += [EdgeRow(row.seq, here[name].seq, here[name].id, name) for name in each.node.depends_on]
         for id_ in dict.fromkeys(each.node.external):

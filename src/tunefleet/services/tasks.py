@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
-
-import orjson
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.placement import Fit, Reject, match
-from tunefleet.services import cancelling, related, removal, roster, workflows
+from tunefleet.services import cancelling, related, removal, repeating, roster, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
-from tunefleet.services.inputs import NAMED_POINTER
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_detail, task_view
-from tunefleet.spec import override_document, parse_workflow
-from tunefleet.store import Connection, attempts, journal, tasks
-from tunefleet.store import workflows as workflow_rows
+from tunefleet.store import Connection, attempts, journal, shards, tasks
 from tunefleet.store.rows import TaskRow
 from tunefleet.wire.api import Page, TaskDetail, TaskView, WorkflowDetail
 from tunefleet.wire.fleet import WhyView, WorkerVerdict
@@ -132,7 +126,7 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
 
     Raises:
         NotFoundError: If there is no such task.
-        ConflictError: If it has not ended.
+        ConflictError: If it has not ended, is a part of another one, or another one waits for it.
         ForbiddenError: If it belongs to somebody else.
     """
 
@@ -141,10 +135,13 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
         may_change(actor, row.owner, row.id)
         if not TaskStatus(row.status).final:
             raise ConflictError(f"The task {row.id} is {row.status}.", hint="Cancel it first.")
-        if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == 1:
+        repeating.refuse_part(connection, row, "rm")
+        gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
+        removal.refuse_needed(connection, gone)
+        if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == len(gone):
             removal.remove_workflows(connection, [row.workflow_seq])
         else:
-            removal.remove_tasks(connection, [row])
+            removal.remove_tasks(connection, gone)
 
     await core.write(operation)
 
@@ -211,19 +208,5 @@ def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail
 
 async def repetition(core: Core, actor: Actor, task_id: str, overrides: Mapping[str, Any] | None = None) -> Submission:
     """Return what submits a task again, as a workflow of its own, with some fields changed."""
-    changes = overrides or {}
-
-    def operation(connection: Connection) -> tuple[TaskRow, str, dict[str, dict[str, str]]]:
-        row = find(connection, actor, task_id)
-        document = workflow_rows.document(connection, row.workflow_seq)
-        return row, document, orjson.loads(tasks.document(connection, row).inputs)
-
-    row, document, inputs = await core.read(operation)
-    text = await asyncio.to_thread(override_document, document, changes)
-    workflow = await asyncio.to_thread(parse_workflow, text)
-    kept = {p: ref["digest"] for p, ref in inputs.items() if p != NAMED_POINTER and not _replaced(p, changes)}
-    return Submission(actor, workflow, text, {row.name: kept}, parent_task_id=row.id)
-
-
-def _replaced(pointer: str, overrides: Mapping[str, Any]) -> bool:
-    return any(pointer == path or pointer.startswith(f"{path}.") for path in overrides)
+    row = await core.read(lambda connection: find(connection, actor, task_id))
+    return await repeating.task(core, actor, row, overrides or {})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from tunefleet.errors import ConflictError, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
-from tunefleet.services import cancelling, related, removal, roster, submission
+from tunefleet.services import cancelling, related, removal, repeating, roster, submission
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.paging import before, bounded, split
@@ -146,12 +146,29 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
     return await core.write(operation)
 
 
+async def retry(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
+    """Run again the tasks of a final workflow that have not completed, as a new workflow.
+
+    What has completed is not run again: its results are used as they are.
+
+    Raises:
+        NotFoundError: If there is no such workflow, or an input was removed.
+        ConflictError: If it has not ended, or all its tasks have completed.
+        ForbiddenError: If the actor may not submit.
+    """
+    may_submit(actor)
+    row = await core.read(lambda connection: _find(connection, actor, workflow_id))
+    if row.status == "running":
+        raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
+    return await store(core, await repeating.workflow(core, actor, row))
+
+
 async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
     """Remove a final workflow with all that its tasks made.
 
     Raises:
         NotFoundError: If there is no such workflow.
-        ConflictError: If it has not ended.
+        ConflictError: If it has not ended, or a task of another workflow waits for one of its tasks.
         ForbiddenError: If it belongs to somebody else.
     """
 
@@ -160,6 +177,7 @@ async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
         may_change(actor, row.owner, row.id)
         if row.status == "running":
             raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
+        removal.refuse_needed(connection, tasks.of_workflows(connection, [row.seq])[row.seq])
         removal.remove_workflows(connection, [row.seq])
 
     await core.write(operation)

@@ -1,18 +1,18 @@
-"""Workflows of echo tasks, made without a document, and a worker that runs whatever it is given."""
+"""Workflows of echo tasks, and a worker that runs whatever it is given."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.services import workflows
-from tunefleet.services.submission import Submission
-from tunefleet.spec import EchoSpec, TaskNode, Workflow, load_task_spec
-from tunefleet.spec.condition import ConditionSpec
-from tunefleet.wire.api import TaskDetail, WorkflowDetail
+from tunefleet.wire.api import SubmitRequest, TaskDetail, WorkflowDetail
 from tunefleet.wire.link import Offer
+
+Node = dict[str, Any]
 
 
 def stage(
@@ -21,8 +21,7 @@ def stage(
     spec: Mapping[str, Any] | None = None,
     external: Sequence[str] = (),
     when: Mapping[str, Any] | None = None,
-    template: bool = False,
-) -> TaskNode:
+) -> Node:
     """An echo task of a workflow.
 
     Args:
@@ -31,12 +30,11 @@ def stage(
         spec: What it does, without the kind.
         external: Ids of tasks submitted before.
         when: Its condition.
-        template: Whether its spec has references.
     """
-    raw: dict[str, Any] = {"taskType": "echo", "data": {"type": "list", "items": [name]}, **(spec or {})}
-    whole = None if template else load_task_spec(raw)
-    condition = None if when is None else ConditionSpec.model_validate(when)
-    return TaskNode(name, whole, raw, whole or EchoSpec(), upstream, tuple(external), condition)
+    whole = {"taskType": "echo", "data": {"type": "list", "items": [name]}, **(spec or {})}
+    if when is not None:
+        whole["condition"] = when
+    return {"name": name, "dependsOn": [*upstream, *external], "spec": whole}
 
 
 @dataclass
@@ -55,9 +53,10 @@ class Pipelines:
     ran: list[str] = field(default_factory=list)
     specs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    async def submit(self, *nodes: TaskNode, **more: Any) -> WorkflowDetail:
-        workflow = Workflow("tunefleet/v1", None, "pipeline", None, None, nodes)
-        return await workflows.store(self.lab.core, Submission(self.lab.admin, workflow, "the document", **more))
+    async def submit(self, *nodes: Node) -> WorkflowDetail:
+        spec = {"graph": {"nodes": nodes}}
+        document = {"apiVersion": "tunefleet/v1", "metadata": {"name": "pipeline"}, "spec": spec}
+        return await workflows.submit(self.lab.core, self.lab.admin, SubmitRequest(document=json.dumps(document)))
 
     async def see(self, flow: WorkflowDetail) -> WorkflowDetail:
         return await workflows.get(self.lab.core, self.lab.admin, flow.id)

@@ -6,8 +6,8 @@ import pytest
 
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
-from tunefleet.errors import SpecError
-from tunefleet.services import events, tasks, workflows
+from tunefleet.errors import ConflictError, SpecError
+from tunefleet.services import events, prune, steering, tasks, workflows
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ async def pipe(lab: Lab) -> Pipelines:
 
 async def test_a_stage_begins_with_what_the_stage_before_it_found(pipe: Pipelines) -> None:
     data = {"type": "list", "items": ["${first.result.items.0}", "by ${first.task_id}"]}
-    flow = await pipe.submit(stage("first"), stage("second", "first", spec={"data": data}, template=True))
+    flow = await pipe.submit(stage("first"), stage("second", "first", spec={"data": data}))
     first, second = flow.tasks
     assert (second.status, second.depends_on, second.queued_at) == ("pending", (first.id,), None)
     assert second.why == "waiting for first (queued)."
@@ -40,7 +40,7 @@ async def test_a_stage_begins_with_what_the_stage_before_it_found(pipe: Pipeline
 
 async def test_a_value_keeps_its_type_and_settles_policy_and_place_in_the_queue(pipe: Pipelines) -> None:
     late = {"priority": "${first.result.much}", "limits": {"max_queue_s": 50}, "retry": {"max_attempts": 7}}
-    flow = await pipe.submit(stage("first"), stage("second", "first", spec=late, template=True))
+    flow = await pipe.submit(stage("first"), stage("second", "first", spec=late))
     pipe.lab.clock.advance(1000)
     (offer,) = await pipe.take()
     await pipe.end(offer, {"much": 3})
@@ -63,9 +63,7 @@ async def test_a_reference_without_a_value_fails_the_task_with_a_sentence(
     pipe: Pipelines, field: str, says: str
 ) -> None:
     data = {"type": "list", "items": [field]}
-    flow = await pipe.submit(
-        stage("first"), stage("second", "first", spec={"data": data}, template=True), stage("third", "second")
-    )
+    flow = await pipe.submit(stage("first"), stage("second", "first", spec={"data": data}), stage("third", "second"))
     await pipe.run({"first": {"items": ["a"], "nothing": None}})
     second = await pipe.task(flow, "second")
     assert (second.status, second.reason) == ("failed", "bad_input")
@@ -77,7 +75,7 @@ async def test_a_reference_without_a_value_fails_the_task_with_a_sentence(
 
 async def test_a_spec_that_becomes_wrong_by_its_references_fails_the_task(pipe: Pipelines) -> None:
     wrong = {"priority": "${first.result.much}"}
-    flow = await pipe.submit(stage("first"), stage("second", "first", spec=wrong, template=True))
+    flow = await pipe.submit(stage("first"), stage("second", "first", spec=wrong))
     await pipe.run({"first": {"much": 1000}})
     second = await pipe.task(flow, "second")
     assert second.reason == "bad_input"
@@ -181,3 +179,72 @@ async def test_fault_11_a_dependency_that_cannot_be_met_is_refused_at_the_submit
     with pytest.raises(SpecError, match="which is failed already"):
         await pipe.submit(stage("later", external=[bad.tasks[0].id]))
     assert len((await workflows.list_(pipe.lab.core, pipe.lab.admin)).items) == 1
+
+
+async def test_of_tasks_that_become_ready_together_the_heavier_goes_first(pipe: Pipelines) -> None:
+    loads = {"light": 1, "heavy": 50, "middle": 7}
+    stages = [stage(n, "a", spec={"resources": {"estimatedLoad": load}}) for n, load in loads.items()]
+    await pipe.submit(stage("a"), *stages)
+    pipe.worker.want = {"light": 1}
+    await pipe.run()
+    assert pipe.ran == ["a", "heavy", "middle", "light"]
+
+
+async def test_what_a_pending_task_needs_is_not_removed(pipe: Pipelines) -> None:
+    core, admin = pipe.lab.core, pipe.lab.admin
+    earlier = await pipe.submit(stage("earlier"))
+    await pipe.run()
+    pipe.worker.want = {}
+    flow = await pipe.submit(stage("a"), stage("b", "a", external=[earlier.tasks[0].id]))
+    waiting = flow.tasks[1].id
+    for verb, id_ in ((tasks.remove, earlier.tasks[0].id), (workflows.remove, earlier.id)):
+        with pytest.raises(ConflictError, match=f"The task {waiting} waits for the result"):
+            await verb(core, admin, id_)
+    assert (await prune.run(core, -1.0, dry_run=True)).workflows == ()
+    await tasks.cancel(core, admin, flow.tasks[0].id)
+    assert set((await prune.run(core, -1.0)).workflows) == {earlier.id, flow.id}
+
+
+async def test_a_pending_task_is_not_paused(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("a"), stage("b", "a"))
+    with pytest.raises(ConflictError, match="is pending; only a running one can be paused"):
+        await steering.pause(pipe.lab.core, pipe.lab.admin, flow.tasks[1].id)
+
+
+async def test_a_stage_is_repeated_with_what_its_references_stood_for(pipe: Pipelines) -> None:
+    core, admin = pipe.lab.core, pipe.lab.admin
+    data = {"type": "list", "items": ["${first.result.items.0}"]}
+    flow = await pipe.submit(stage("first"), stage("second", "first", spec={"data": data}), stage("third", "second"))
+    await pipe.run({"first": {"items": ["found $${it}"]}, "second": "bad_input"})
+    again = await tasks.retry(core, admin, flow.tasks[1].id)
+    (task,) = again.tasks
+    assert (task.name, task.status, task.parent_task_id) == ("second", "queued", flow.tasks[1].id)
+    await pipe.run()
+    assert pipe.specs["second"]["data"]["items"] == ["found $$${it}"], "escaped, as every text that comes from a result"
+    changed = await tasks.clone(core, admin, flow.tasks[1].id, {"data.items": ["other"]})
+    await pipe.run()
+    assert (await pipe.task(changed, "second")).result["result"]["items"] == ["other"]
+    with pytest.raises(ConflictError, match="never became ready") as caught:
+        await tasks.retry(core, admin, flow.tasks[2].id)
+    assert f"tunefleet retry {flow.id}" in (caught.value.hint or "")
+
+
+async def test_a_workflow_is_run_again_without_what_has_completed(pipe: Pipelines) -> None:
+    core, admin = pipe.lab.core, pipe.lab.admin
+    data = {"type": "list", "items": ["${a.result.items.0}${b.result.items.0}"]}
+    flow = await pipe.submit(stage("a"), stage("b"), stage("c", "a", "b", spec={"data": data}), stage("d", "c"))
+    with pytest.raises(ConflictError, match="has not ended"):
+        await workflows.retry(core, admin, flow.id)
+    await pipe.run({"a": {"items": ["A"]}, "b": "bad_input"})
+    assert await pipe.states(flow) == {"a": "completed", "b": "failed", "c": "failed", "d": "failed"}
+    second = await workflows.retry(core, admin, flow.id)
+    assert await pipe.states(second) == {"b": "queued", "c": "pending", "d": "pending"}
+    assert second.tasks[0].parent_task_id == flow.tasks[1].id
+    await pipe.run({"b": {"items": ["B"]}, "c": "bad_input"})
+    third = await workflows.retry(core, admin, second.id)
+    assert set(await pipe.states(third)) == {"c", "d"}
+    await pipe.run()
+    assert pipe.specs["c"]["data"]["items"] == ["AB"]
+    assert (await pipe.see(third)).status == "completed"
+    with pytest.raises(ConflictError, match="has completed"):
+        await workflows.retry(core, admin, third.id)

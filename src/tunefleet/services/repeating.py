@@ -1,0 +1,122 @@
+"""Submit again what has ended: a task as a workflow of its own, or what is left of a workflow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from tunefleet.errors import ConflictError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor
+from tunefleet.services.inputs import NAMED_POINTER
+from tunefleet.services.submission import Submission
+from tunefleet.spec import override_document, parse_workflow
+from tunefleet.store import Connection, edges, shards, tasks, workflows
+from tunefleet.store.rows import DocumentRow, TaskRow, WorkflowRow
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    row: TaskRow
+    text: str
+    document: DocumentRow
+    upstreams: int
+
+
+def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
+    """Refuse to do with a part of a task what is done with the whole.
+
+    Raises:
+        ConflictError: If it is a part.
+    """
+    part = shards.of_tasks(connection, [row.seq]).get(row.seq)
+    if part is not None:
+        raise ConflictError(
+            f"The task {row.id} is part {part.number + 1} of {part.total} of {part.parent_id}.",
+            hint=f"Use `tunefleet {verb} {part.parent_id}`.",
+        )
+
+
+async def task(core: Core, actor: Actor, row: TaskRow, overrides: Mapping[str, Any]) -> Submission:
+    """Return what submits a task again, as a workflow of its own, with some fields changed.
+
+    A stage is repeated with what its references stood for.
+
+    Raises:
+        ConflictError: If it is a part, or a stage that never became ready.
+        SpecError: If the changed document is wrong.
+    """
+    found = await core.read(lambda connection: _task(connection, row))
+    text = found.text
+    workflow = await asyncio.to_thread(parse_workflow, text)
+    alone = len(workflow.tasks) == 1 and not found.upstreams and workflow.tasks[0].condition is None
+    if not alone:
+        text = _as_document(found)
+    text = await asyncio.to_thread(override_document, text, overrides)
+    workflow = await asyncio.to_thread(parse_workflow, text)
+    return Submission(actor, workflow, text, {row.name: _kept(found.document, overrides)}, parent_task_id=row.id)
+
+
+def _task(connection: Connection, row: TaskRow) -> _Task:
+    refuse_part(connection, row, "retry")
+    text = workflows.document(connection, row.workflow_seq)
+    above = len(edges.names(connection, [row.seq]).get(row.seq, ()))
+    return _Task(row, text, tasks.document(connection, row), above)
+
+
+def _as_document(found: _Task) -> str:
+    row, known = found.row, found.document.resolved
+    if known is None and found.upstreams:
+        raise ConflictError(
+            f"The task {row.id} never became ready: what it takes from the tasks before it is not known.",
+            hint=f"`tunefleet retry {row.workflow_id}` repeats what is left of the whole workflow.",
+        )
+    spec = orjson.loads(known or found.document.spec)
+    document = {"apiVersion": "tunefleet/v1", "metadata": {"name": row.name}, "spec": spec}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
+
+
+async def workflow(core: Core, actor: Actor, row: WorkflowRow) -> Submission:
+    """Return what runs again the tasks of a workflow that have not completed; the others' results are used as they are.
+
+    Raises:
+        ConflictError: If every task has completed.
+    """
+    text, old, done = await core.read(lambda connection: _workflow(connection, row))
+    parsed = await asyncio.to_thread(parse_workflow, text)
+    names = {node.name for node in parsed.tasks}
+    done = {name: each for name, each in done.items() if name in names}
+    if len(done) == len(names):
+        raise ConflictError(f"Every task of {row.id} has completed.", hint="Submit the document again.")
+    inputs = {name: _kept(document, {}) for name, (_, document) in old.items() if name in names - done.keys()}
+    repeats = {name: each.id for name, (each, _) in old.items()}
+    return Submission(actor, parsed, text, inputs, done=done, repeats=repeats)
+
+
+def _workflow(
+    connection: Connection, row: WorkflowRow
+) -> tuple[str, dict[str, tuple[TaskRow, DocumentRow]], dict[str, TaskRow]]:
+    rows = tasks.of_workflows(connection, [row.seq])[row.seq]
+    parts = shards.of_tasks(connection, [each.seq for each in rows])
+    wholes = [each for each in rows if each.seq not in parts]
+    documents = tasks.documents(connection, [each.seq for each in wholes])
+    # What this workflow itself took over from an earlier one is found behind its edges.
+    above = edges.upstreams(connection, [each.seq for each in wholes]).values()
+    known = {each.name: each.task for every in above for each in every} | {each.name: each for each in wholes}
+    done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED}
+    text = workflows.document(connection, row.seq)
+    return text, {each.name: (each, documents[each.seq]) for each in wholes}, done
+
+
+def _kept(document: DocumentRow, overrides: Mapping[str, Any]) -> dict[str, str]:
+    refs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
+    return {p: ref["digest"] for p, ref in refs.items() if p != NAMED_POINTER and not _replaced(p, overrides)}
+
+
+def _replaced(pointer: str, overrides: Mapping[str, Any]) -> bool:
+    return any(pointer == path or pointer.startswith(f"{path}.") for path in overrides)
