@@ -219,7 +219,41 @@ class SharedGpuSettings(ProcessSettings):
     """How long a GPU that somebody else used must be quiet before a job begins or goes on there."""
 
 
-class WorkerSettings(SharedGpuSettings, MeetingSettings, SecretSettings, CacheSettings):
+class TransferSettings(ProcessSettings):
+    """How files come to a worker and leave it."""
+
+    bandwidth_bytes_per_s: float | None = Field(
+        default=None, gt=0, validation_alias=_variable("WORKER_NETWORK_BANDWIDTH_BYTES_PER_SEC")
+    )
+    """Holds results, archives, checkpoints and downloads to this speed, all together; default: as fast as it goes."""
+    url_allow: CommaList = Field(default=(), validation_alias=_variable("TUNEFLEET_URL_ALLOW"))
+    """Hosts and networks in private ranges that an address in a document may name, separated by commas."""
+    shared_dirs: CommaList = Field(default=(), validation_alias=_variable("TUNEFLEET_SHARED_DIRS"))
+    """Folders beside `RESULTS_DIR`, such as a mount, that a document may read from and write to by absolute path."""
+    delivery_patience_s: float = Field(
+        default=86_400.0, gt=0, validation_alias=_variable("TUNEFLEET_DELIVERY_PATIENCE_S")
+    )
+    """How long a delivery to an address of the document is tried again before its task fails; nothing is run again."""
+    archive_pigz: bool = Field(default=True, validation_alias=_variable("MODEL_ARCHIVE_USE_PIGZ"))
+    """Compress archives with `pigz`, on several cores, where it is installed."""
+    archive_pigz_bin: str = Field(default="pigz", validation_alias=_variable("MODEL_ARCHIVE_PIGZ_BIN"))
+    """That program, by name or path."""
+    archive_pigz_threads: int | None = Field(
+        default=None, ge=1, validation_alias=_variable("MODEL_ARCHIVE_PIGZ_THREADS")
+    )
+    """Cores that it takes; default: all."""
+    archive_level: int | None = Field(default=None, validation_alias=_variable("MODEL_ARCHIVE_COMPRESSION_LEVEL"))
+    """0 (not at all) to 9; default: the fastest that compresses, since weights hardly shrink."""
+    cleanup_after_upload: bool = Field(default=False, validation_alias=_variable("MODEL_CLEANUP_AFTER_UPLOAD"))
+    """Delete what was trained, its archive and its checkpoints from the worker once the server has what it delivers."""
+
+    @field_validator("archive_level")
+    @classmethod
+    def _clamped(cls, value: int | None) -> int | None:
+        return None if value is None else min(9, max(0, value))
+
+
+class WorkerSettings(SharedGpuSettings, MeetingSettings, SecretSettings, CacheSettings, TransferSettings):
     """Settings of a worker."""
 
     server_url: str = Field(default="http://127.0.0.1:8000", validation_alias=_variable("ORCHESTRATOR_BASE_URL"))
@@ -416,6 +450,7 @@ _UNSUPPORTED: Final[dict[str, dict[str, str]]] = {
     },
     "worker": {
         "HF_MODEL": "a document names its model",
+        "MODEL_ARCHIVE_TAR_BIN": "archives are packed by the worker itself",
         "RESULTS_UPLOAD_URL": "results go to ORCHESTRATOR_BASE_URL",
         "VLLM_MODEL": "a document names its model",
         "WORKER_EXECUTOR_MASK": "install what the worker shall run; TUNEFLEET_JOB_SLOTS=0 takes no trainings",

@@ -12,9 +12,11 @@ from typing import Any
 
 from tunefleet.client import routes, transfer
 from tunefleet.client.connection import Connection, normalise
+from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.wire.api import ArtifactView
 from tunefleet.wire.link import JournalBatch
+from tunefleet.wire.results import ResultFile
 
 
 class AttemptClient:
@@ -24,10 +26,12 @@ class AttemptClient:
         url: The server.
         token: Token of the attempt.
         patience_s: How long a call is tried again while the server does not answer.
+        throttle: Holds what is sent and fetched to a speed.
     """
 
-    def __init__(self, url: str, token: str, *, patience_s: float = 2.0) -> None:
-        self._transport = Transport(Connection(normalise(url), token), Policy(patience_s=patience_s))
+    def __init__(self, url: str, token: str, *, patience_s: float = 2.0, throttle: Throttle | None = None) -> None:
+        policy = Policy(patience_s=patience_s)
+        self._transport = Transport(Connection(normalise(url), token), policy, throttle=throttle)
 
     def __enter__(self) -> AttemptClient:
         return self
@@ -94,3 +98,21 @@ class AttemptClient:
             ArtifactError: If what arrives does not match its digest.
         """
         return self._transport.run(transfer.fetch(digest, dest))
+
+    def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
+        """List the files of the task, or of one that it reads, each with a link.
+
+        Raises:
+            NotFoundError: If there is no such task.
+            ForbiddenError: If the attempt has nothing to do with it.
+        """
+        return self._transport.run(routes.result_files(task_id)).files
+
+    def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
+        """Download one of those files to `dest`; goes on where an earlier call was cut.
+
+        Raises:
+            ArtifactError: If what arrives does not match its digest.
+            UnreachableError: If the server does not answer.
+        """
+        self._transport.run(transfer.fetch_result_file(task_id, file, dest))

@@ -41,6 +41,7 @@ from tunefleet.wire.api import (
 )
 from tunefleet.wire.fleet import WhyView, WorkerView
 from tunefleet.wire.link import Cursor, JournalBatch
+from tunefleet.wire.results import ResultEnvelope, ResultFiles
 
 
 def info() -> Call[ServerInfo]:
@@ -314,6 +315,23 @@ def get_blob(digest: str, offset: int, sink: Sink) -> Call[None]:
     return Call("GET", path("blobs", digest), nothing, headers=headers, sink=sink, repeatable=False)
 
 
+def result_files(task_id: str) -> Call[ResultFiles]:
+    """Return the files of a task, each with a link that needs no key."""
+    return Call("GET", path("results", task_id, "files"), model(ResultFiles))
+
+
+def get_result(task_id: str) -> Call[ResultEnvelope]:
+    """Return the stored result of a task with where it comes from."""
+    return Call("GET", path("results", task_id), model(ResultEnvelope))
+
+
+def get_result_file(task_id: str, name: str, offset: int, digest: str, sink: Sink) -> Call[None]:
+    """Download a task's file, or the rest of it, into `sink`, as long as it is the one with this digest."""
+    headers = {"Range": f"bytes={offset}-", "If-Range": f'"{digest}"'} if offset else {}
+    where = path("results", task_id, "files", *name.split("/"))
+    return Call("GET", where, nothing, headers=headers, sink=sink, repeatable=False)
+
+
 def put_journal(task_id: str, batch: JournalBatch) -> Call[Cursor]:
     """Deliver records of a launch; what the server has already is skipped there."""
     return Call("POST", path("tasks", task_id, "journal"), model(Cursor), body=batch)
@@ -354,6 +372,21 @@ def worker_command(worker_id: str, command_id: str, *, wait_s: float = 0.0) -> C
     """Return what became of it; the server holds the answer for up to `wait_s` until it is settled."""
     where = path("workers", worker_id, "commands", command_id)
     return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
+
+
+def cordon_worker(worker_id: str) -> Call[WorkerView]:
+    """Give a worker nothing new; what it has goes on."""
+    return Call("POST", path("workers", worker_id, "cordon"), model(WorkerView))
+
+
+def uncordon_worker(worker_id: str) -> Call[WorkerView]:
+    """Give a worker tasks again; takes back a drain that has not finished."""
+    return Call("POST", path("workers", worker_id, "uncordon"), model(WorkerView))
+
+
+def drain_worker(worker_id: str) -> Call[WorkerView]:
+    """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
+    return Call("POST", path("workers", worker_id, "drain"), model(WorkerView))
 
 
 def remove_worker(worker_id: str) -> Call[None]:

@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, Final, Literal
 
 from tunefleet.artifacts import LocalFile, hash_file, manifest_digest, replace_file, scan, scan_size, target_path
 from tunefleet.client import routes
-from tunefleet.client.call import Flow, Pause, ask, work
+from tunefleet.client.call import Call, Flow, Pause, Sink, ask, work
 from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
-from tunefleet.wire.results import SINGLE_FILE
+from tunefleet.wire.results import SINGLE_FILE, ResultFile
 
 Phase = Literal["hashing", "uploading", "downloading"]
 PIECE_BYTES: Final = 1 << 20
@@ -203,7 +203,27 @@ def _is_there(target: Path, entry: FileEntry) -> bool:
     return target.is_file() and hash_file(target) == (entry.digest, entry.size_bytes)
 
 
-def _fetch_one(entry: FileEntry, target: Path, meter: _Meter) -> Flow[None]:
+def fetch_result_file(
+    task_id: str, file: ResultFile, dest: Path, *, on_progress: OnProgress = ignore_progress
+) -> Flow[None]:
+    """Download a file of a task to `dest`; see `fetch` for what it raises."""
+    entry = FileEntry(path=dest.name, digest=file.sha256, size_bytes=file.size_bytes)
+    meter = _Meter("downloading", file.name, file.size_bytes, on_progress)
+    present = yield from work(lambda: _is_there(dest, entry))
+    if not present:
+        yield from _fetch_one(
+            entry,
+            dest,
+            meter,
+            lambda offset, sink: routes.get_result_file(task_id, file.name, offset, entry.digest, sink),
+        )
+    meter.at(entry.size_bytes)
+
+
+def _fetch_one(
+    entry: FileEntry, target: Path, meter: _Meter, get: Callable[[int, Sink], Call[None]] | None = None
+) -> Flow[None]:
+    """Download a file by its digest, or as `get` says, from a byte on."""
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.{entry.digest[:12]}.part")
     tries = 0
@@ -218,8 +238,9 @@ def _fetch_one(entry: FileEntry, target: Path, meter: _Meter) -> Flow[None]:
             part.touch()
             break
         with part.open("ab") as out:
+            writer = _Writer(out, meter)
             try:
-                yield from ask(routes.get_blob(entry.digest, offset, _Writer(out, meter)))
+                yield from ask(get(offset, writer) if get else routes.get_blob(entry.digest, offset, writer))
             except UnreachableError:
                 tries = 0 if out.tell() > offset else tries + 1
                 if tries > FRUITLESS_TRIES:

@@ -72,6 +72,7 @@ class TaskReason(StrEnum):
     TIMEOUT = "timeout"
     STALLED = "stalled"
     DIVERGED = "diverged"
+    DELIVERY_FAILED = "delivery_failed"
     WORKER_LOST = "worker_lost"
 
 
@@ -115,6 +116,8 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     TaskReason.TIMEOUT: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.STALLED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.DIVERGED: Outcome(_S.FAILED),
+    # What was computed is there: running it again would mend nothing.
+    TaskReason.DELIVERY_FAILED: Outcome(_S.FAILED),
     TaskReason.WORKER_LOST: Outcome(_S.FAILED, RetryBudget.LOST),
 }
 

@@ -156,6 +156,8 @@ class JobAttempt:
             self.mailbox.take_behind()
             finish = self._ship_anew(finish)
             self._site.outbox.finish(finish)
+        if finish.outcome == "completed":
+            self._deliverer.clean_up()
 
     def _ship_anew(self, finish: Finish) -> Finish:
         while True:

@@ -6,10 +6,10 @@ import errno
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -30,8 +30,11 @@ from tunefleet.jobs.secrets import Redaction
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
 from tunefleet.wire.link import Finish, JournalBatch, Offer
+from tunefleet.wire.results import FILE_KIND
+from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.outputs import Outputs
 from tunefleet.worker.ports import Delivery, Shipper
 from tunefleet.worker.site import Site
 
@@ -63,6 +66,10 @@ class Deliverer:
         self._mailbox = mailbox
         self._delivery = delivery
         self._folder = site.folder(offer.task_id)
+        self._outputs = Outputs(offer, self._folder, site.transfers.packing)
+        self._destination = Destination(
+            offer.task_id, offer.spec.get("output") or {}, site.transfers, site.secrets, mailbox.pause_whole
+        )
         self._shipper: Shipper | None = None
 
     @contextmanager
@@ -116,26 +123,53 @@ class Deliverer:
             return Finish(token=token, outcome="failed", reason=TaskReason.TIMEOUT, error=error)
         return Finish(token=token, outcome=end.outcome, reason=end.reason, error=end.error, detail=end.detail)
 
+    def clean_up(self) -> None:
+        """Delete what was delivered, where the worker is to keep nothing."""
+        if self._site.transfers.cleanup:
+            self._outputs.clean_up(self._executor.outputs(self._folder))
+
     def _with_outputs(self, finish: Finish) -> Finish:
+        outputs = self._executor.outputs(self._folder)
         try:
-            result = self._executor.result(self._folder)
-            for output in self._executor.outputs(self._folder):
-                self._mailbox.patiently(partial(self._push, output))
+            result = self._outputs.deliver(outputs, self._executor.result(self._folder), self._bring, self._links)
+            result = self._site.secrets.redaction(self._offer.spec).value(result)
+            self._beside(outputs, result)
         except (ResultError, TooLargeError, ArtifactError, InputError) as error:
             # Repeating the upload cannot mend these; the files stay in the job folder.
             logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
             return Finish(token=finish.token, outcome="failed", reason=reason_of(error), error=str(error))
+        except DeliveryError as error:
+            logger.warning("%s", error)
+            self._bring("results.json", FILE_KIND, self._folder.root / "results.json")
+            reason = TaskReason.DELIVERY_FAILED
+            return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error))
         return finish.model_copy(update={"result": result})
 
-    def _push(self, output: Output) -> None:
+    def _beside(self, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
+        """Bring the result to where the document wants it beside the server, and write it down here."""
+        envelope = self._outputs.write_down(result, self._site.state.worker_id(None))
+        self._destination.deliver(envelope, self._outputs.files(outputs, result))
+        self._destination.copy(self._folder.root)
+        throttle = self._site.transfers.throttle
+        if throttle is not None:
+            throttle.take(len(envelope.model_dump_json()))
+
+    def _bring(self, name: str, kind: str, path: Path) -> None:
+        self._mailbox.patiently(lambda: self._push(name, kind, path))
+
+    def _links(self) -> dict[str, str]:
+        files = self._mailbox.patiently(lambda: self._delivery.result_files(self._offer.task_id))
+        return {file.name: file.url for file in files}
+
+    def _push(self, name: str, kind: str, path: Path) -> None:
         try:
-            self._delivery.push_artifact(self._offer.task_id, output.name, output.kind, output.path)
+            self._delivery.push_artifact(self._offer.task_id, name, kind, path)
         except _LASTING:
             raise
         except TunefleetError as error:
             # A full disk of the server, a fault of it: a training that is done must not fail for that.
-            logger.warning("%s of task %s is delivered later: %s", output.name, self._offer.task_id, error)
-            raise UnreachableError(f"The server does not take {output.name} now: {error}") from error
+            logger.warning("%s of task %s is delivered later: %s", name, self._offer.task_id, error)
+            raise UnreachableError(f"The server does not take {name} now: {error}") from error
 
     def _flush(self) -> dict[str, int]:
         shipper = self._shipper

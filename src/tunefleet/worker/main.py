@@ -30,7 +30,7 @@ from tunefleet.links.http import HttpLink
 from tunefleet.links.redis_keys import Keys
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
 from tunefleet.wire.link import Capabilities, Load, Offer
-from tunefleet.worker import changes, logfile, probe
+from tunefleet.worker import changes, logfile, probe, transfers
 from tunefleet.worker.heartbeat import Heartbeat
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
@@ -102,6 +102,7 @@ def _build(
     results_dir = state.results_dir
     sentry = _sentry(settings)
     secrets = Secrets(secret_variables(), settings.secrets_dir)
+    moving = transfers.of(settings, results_dir)
     jobs = Supervisor(
         results_dir,
         endpoints_dir=settings.endpoints_dir,
@@ -117,13 +118,14 @@ def _build(
         jobs=jobs,
         inputs=InputStore(results_dir / ".inputs"),
         shipper=JournalShipper,
-        delivery=lambda token: AttemptClient(settings.server_url, token),
+        delivery=lambda token: AttemptClient(settings.server_url, token, throttle=moving.throttle),
         env=_threads(settings),
         gpus=partial(_choose_gpus, settings, sentry),
         allow_code=settings.allow_code,
         sentry=sentry,
         makes_way=settings.yielding == "pause",
         secrets=secrets,
+        transfers=moving,
     )
     recent = RecentLog()
     logging.getLogger().addHandler(recent)

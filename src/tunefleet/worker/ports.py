@@ -13,6 +13,7 @@ from tunefleet.jobs.guard import End
 from tunefleet.wire.control import CommandState, ControlReply
 from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
 from tunefleet.wire.link import JournalBatch
+from tunefleet.wire.results import ResultFile
 
 
 class Handle(Protocol):
@@ -110,6 +111,12 @@ class Delivery(Protocol):
 
     def fetch_artifact(self, digest: str, dest: Path) -> Path:
         """Download an input."""
+
+    def result_files(self, task_id: str) -> Sequence[ResultFile]:
+        """List the files of the task, or of one that it reads."""
+
+    def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
+        """Download one of them."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -57,6 +57,7 @@ def capabilities(
         secrets=secrets,
         allow_code=settings.allow_code,
         platform=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
+        bandwidth_bytes_per_s=settings.bandwidth_bytes_per_s,
         cost_per_hour=settings.cost_per_hour,
         link="http" if settings.redis_url is None else "redis",
         cpu_model=cpu_model(),

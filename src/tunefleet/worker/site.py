@@ -15,6 +15,7 @@ from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.ports import DeliveryFactory, Jobs, ShipperFactory
 from tunefleet.worker.state import StateFolder
+from tunefleet.worker.transfers import Transfers
 
 
 def _no_gpus(_: Offer) -> tuple[str, ...]:
@@ -34,6 +35,7 @@ class Site:
         sentry: Knows who else uses the GPUs; None if nobody is heeded.
         secrets: The values that a spec may name.
         makes_way: Whether a running job makes way for others on its GPU.
+        transfers: How files come here and leave.
     """
 
     results_dir: Path
@@ -51,6 +53,7 @@ class Site:
     sentry: GpuSentry | None = None
     makes_way: bool = False
     secrets: Secrets = field(default_factory=lambda: Secrets({}))
+    transfers: Transfers = field(default_factory=Transfers)
 
     def folder(self, task_id: str) -> JobFolder:
         """Return the job folder of a task; all its attempts on this machine share it, and its checkpoints."""

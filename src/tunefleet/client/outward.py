@@ -1,0 +1,110 @@
+"""Deliver a task's result and files to an address that its document names; who may be reached is `reach`'s business."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from tunefleet.client.reach import Reach, shown
+from tunefleet.client.throttle import Throttle
+from tunefleet.errors import InputError, TooLargeError, UnreachableError
+from tunefleet.wire.results import ResultEnvelope
+
+_PIECE_BYTES: Final = 1 << 20
+_LASTING: Final = frozenset({400, 401, 403, 404, 405, 410, 411, 415, 422})
+"""Answers that a repetition does not change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Where results go.
+
+    Args:
+        url: The result goes there, files to `URL/TASK_ID/files`.
+        method: Of the request with the result.
+        headers: Sent along.
+        timeout_s: Silence after which the receiver is given up.
+    """
+
+    url: str
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 30.0
+
+    @property
+    def timeout(self) -> httpx.Timeout:
+        """The limits in httpx's words."""
+        return httpx.Timeout(self.timeout_s, connect=min(10.0, self.timeout_s))
+
+
+class Outward:
+    """Sends to one receiver.
+
+    Args:
+        receiver: Where to.
+        allowed: Hosts and networks in private ranges that may be reached.
+        throttle: Holds it to a speed.
+    """
+
+    def __init__(self, receiver: Receiver, *, allowed: Sequence[str] = (), throttle: Throttle | None = None) -> None:
+        self._receiver = receiver
+        self._reach = Reach(allowed)
+        self._throttle = throttle
+
+    def result(self, envelope: ResultEnvelope) -> None:
+        """Send a result.
+
+        Raises:
+            ForbiddenError: If the address may not be reached.
+            InputError: If the receiver refuses it.
+            UnreachableError: If the receiver does not answer, or cannot take it now.
+        """
+        body = envelope.model_dump_json().encode()
+        if self._throttle is not None:
+            self._throttle.take(len(body))
+        headers = {"Content-Type": "application/json", **self._receiver.headers}
+        url, method = self._receiver.url, self._receiver.method
+        answer = self._reach.send(method, url, headers=headers, timeout=self._receiver.timeout, content=body)
+        _refuse(url, answer)
+
+    def file(self, task_id: str, path: Path) -> None:
+        """Send a file, as multipart; raises what `result` raises."""
+        url = f"{self._receiver.url.rstrip('/')}/{task_id}/files"
+        # The body says itself what it is.
+        headers = {name: value for name, value in self._receiver.headers.items() if name.lower() != "content-type"}
+        boundary = f"tunefleet-{path.stat().st_mtime_ns:x}"
+        head = (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="{path.name}"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        ).encode()
+        tail = f"\r\n--{boundary}--\r\n".encode()
+        length = len(head) + path.stat().st_size + len(tail)
+        headers |= {"Content-Type": f"multipart/form-data; boundary={boundary}", "Content-Length": str(length)}
+        pieces = _pieces(head, path, tail)
+        content = self._throttle.paced(pieces) if self._throttle is not None else pieces
+        answer = self._reach.send("POST", url, headers=headers, timeout=self._receiver.timeout, content=content)
+        _refuse(url, answer)
+
+
+def _pieces(head: bytes, path: Path, tail: bytes) -> Iterator[bytes]:
+    yield head
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+    yield tail
+
+
+def _refuse(url: str, answer: httpx.Response) -> None:
+    if answer.is_success:
+        return
+    status = answer.status_code
+    sentence = f"{shown(url)} answers {status}."
+    if status == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+        raise TooLargeError(sentence)
+    if status in _LASTING or answer.is_redirect:
+        raise InputError(sentence, hint="Check output.destination.")
+    raise UnreachableError(sentence)

@@ -1,0 +1,182 @@
+"""Where a document wants its results beside the server: an address of somebody else, or a folder.
+
+A delivery that fails is tried again by itself; what was computed is never computed again for it. The server has
+everything by then, so that it can be delivered later by hand, too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, stop_after_delay
+from tenacity.wait import wait_exponential
+
+from tunefleet.client.outward import Outward, Receiver
+from tunefleet.client.reach import same_server, shown
+from tunefleet.errors import ForbiddenError, InputError, TooLargeError, TunefleetError, UnreachableError
+from tunefleet.jobs.secrets import Secrets
+from tunefleet.spec.output import DestinationSpec
+from tunefleet.wire.results import ResultEnvelope
+from tunefleet.worker.transfers import Transfers
+
+logger = logging.getLogger(__name__)
+
+_KEY: Final = "spec.output.destination"
+_LONGEST_PAUSE_S: Final = 300.0
+_PATIENT_PAUSE_S: Final = 2.0
+_DRAFT: Final = ".delivering-"
+_NOT_COPIED: Final = frozenset(
+    {"job.json", "lock", "process.json", "finish.json", "shipped.json", "imported_checkpoint"}
+)
+"""What is the worker's own affair."""
+
+
+class DeliveryError(TunefleetError):
+    """A result could not be brought to where its document wants it."""
+
+    code = "delivery_failed"
+
+
+class Destination:
+    """The destination of one task.
+
+    Args:
+        task_id: Whose results.
+        output: `spec.output` as it was written.
+        transfers: Which addresses and folders may be named.
+        secrets: The values that it may name.
+        sleep: Waits between two tries; may raise to give them up.
+    """
+
+    def __init__(
+        self,
+        task_id: str,
+        output: Mapping[str, Any],
+        transfers: Transfers,
+        secrets: Secrets,
+        sleep: Callable[[float], None],
+    ) -> None:
+        raw: dict[str, Any] = dict(output.get("destination") or {})
+        self._task_id = task_id
+        self._patient = "retries" not in raw
+        self._spec = DestinationSpec.model_validate(raw)
+        self._transfers = transfers
+        self._secrets = secrets
+        self._sleep = sleep
+
+    def check(self) -> None:
+        """Refuse, before anything is computed, a folder or an address that is not allowed.
+
+        Raises:
+            InputError: If it is not.
+        """
+        try:
+            if self.folder is not None:
+                self._transfers.inside(self.folder, f"{_KEY}.path")
+        except ForbiddenError as error:
+            raise InputError(error.message, hint=error.hint) from error
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder that gets a copy; null if none is wanted."""
+        path = self._spec.path
+        if path is None:
+            return None
+        base = self._transfers.folders[0] if self._transfers.folders else Path()
+        return base / path / self._task_id  # an absolute path stands for itself
+
+    @property
+    def foreign(self) -> str | None:
+        """The address of another receiver than our server; null if there is none."""
+        url = self._spec.url
+        if url is None or self._spec.type != "http":
+            return None
+        filled = str(self._secrets.fill(url))
+        return None if same_server(filled, self._transfers.server_url) else filled
+
+    def deliver(self, envelope: ResultEnvelope, files: Iterable[Path]) -> None:
+        """Send result and files to the other receiver, if there is one; tried again until it is taken or too late.
+
+        Raises:
+            DeliveryError: If it is refused, or too late.
+        """
+        url = self.foreign
+        if url is None:
+            return
+        headers = dict(self._secrets.fill(self._spec.headers or {}))
+        receiver = Receiver(url, self._spec.method, headers, self._spec.timeout_s)
+        outward = Outward(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle)
+        for path in files:
+            self._tried(lambda path=path: outward.file(self._task_id, path), f"{path.name} of {self._task_id}")  # type: ignore[misc]
+        self._tried(lambda: outward.result(envelope), f"The result of {self._task_id}")
+        logger.info("Delivered the result of task %s to %s.", self._task_id, shown(url))
+
+    def _tried(self, act: Callable[[], None], what: str) -> None:
+        spec = self._spec
+        pause_s = _PATIENT_PAUSE_S if self._patient else spec.retry_backoff_s
+        stop = stop_after_delay(self._transfers.patience_s) if self._patient else stop_after_attempt(1 + spec.retries)
+
+        def say(state: RetryCallState) -> None:
+            if state.outcome is not None:
+                logger.warning("%s is delivered later: %s", what, state.outcome.exception())
+
+        try:
+            Retrying(
+                retry=retry_if_exception_type(UnreachableError),
+                wait=wait_exponential(multiplier=pause_s, max=_LONGEST_PAUSE_S),
+                stop=stop,
+                sleep=self._sleep,
+                before_sleep=say,
+                reraise=True,
+            )(act)
+        except (UnreachableError, InputError, ForbiddenError, TooLargeError, OSError) as error:
+            said = error.message if isinstance(error, TunefleetError) else str(error)
+            raise DeliveryError(
+                f"{what} could not be delivered: {said}",
+                hint=f"The server has everything; `tunefleet artifacts deliver {self._task_id}` sends it again.",
+            ) from error
+
+    def copy(self, root: Path) -> None:
+        """Put a job folder's results into the folder that the document names, if it names one; links where it can.
+
+        Raises:
+            DeliveryError: If the folder cannot be written.
+        """
+        target = self.folder
+        if target is None or target.resolve() == root.resolve():
+            return
+        self.check()
+        draft = target.with_name(f"{_DRAFT}{target.name}")
+        try:
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(root, draft, copy_function=_link, ignore=_private)
+            if target.exists():
+                shutil.rmtree(target)
+            draft.rename(target)
+        except OSError as error:
+            raise DeliveryError(
+                f"The results cannot be put into {target}: {error.strerror or error}.",
+                hint="Mend the folder's permissions or free space; the server has everything.",
+            ) from error
+
+
+def _private(_: str, names: list[str]) -> set[str]:
+    return {name for name in names if name.startswith(".") or name in _NOT_COPIED}
+
+
+def _link(source: str, target: str) -> str:
+    """Link what nobody changes any more, or copy it where the disk knows no links; small files are always copied."""
+    if not source.endswith((".json", ".jsonl", ".log")):
+        try:
+            os.link(source, target)
+        except OSError:
+            logger.debug("%s is copied: the folders are on different disks.", source)
+        else:
+            return target
+    return str(shutil.copy2(source, target))

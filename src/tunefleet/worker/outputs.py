@@ -1,0 +1,170 @@
+"""What a job has left, on its way to the server: folders, archives, an exported file; and the result that names them.
+
+A repetition costs little: an archive that is newer than its folder is not made again, and a file that the server has
+is not sent again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.artifacts import Packing, pack
+from tunefleet.executors.base import Output, ResultError
+from tunefleet.spec.output import OutputSpec
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.link import Offer
+from tunefleet.wire.results import ARCHIVE_KIND, FILE_KIND, MANIFEST_NAME, ResultEnvelope
+from tunefleet.worker.files import write_synced
+from tunefleet.worker.folder_manifest import describe
+
+logger = logging.getLogger(__name__)
+
+EXPORT: Final = "jsonl_export"
+_TRAINED: Final = frozenset({"adapter", "model"})
+_READABLE: Final = 0o644
+"""Others read the results of a shared folder."""
+
+Push = Callable[[str, str, Path], None]
+"""Brings a file or folder to the server: name, kind, path. Patient; returns when it is there."""
+Links = Callable[[], Mapping[str, str]]
+"""Asks the server for links to the task's files, by name."""
+
+
+class Outputs:
+    """The outputs of one attempt's job.
+
+    Args:
+        offer: The attempt.
+        folder: Its job folder.
+        packing: How archives are compressed.
+    """
+
+    def __init__(self, offer: Offer, folder: JobFolder, packing: Packing) -> None:
+        self._offer = offer
+        self._folder = folder
+        self._packing = packing
+        self.wanted = OutputSpec.model_validate(offer.spec.get("output") or {})
+
+    def deliver(self, outputs: Sequence[Output], result: Mapping[str, Any], push: Push, links: Links) -> dict[str, Any]:
+        """Bring everything to the server.
+
+        Args:
+            outputs: What the executor says that the job has left.
+            result: What the job says of itself.
+            push: Brings one of them.
+            links: Asked once, after all are there, and only if the result names one.
+
+        Returns:
+            The result, with where everything is.
+
+        Raises:
+            ResultError: If the result names a file that is not there.
+        """
+        made = dict(result)
+        archives: dict[str, Path] = {}
+        for output in outputs:
+            push(output.name, output.kind, output.path)
+            if output.kind in _TRAINED and output.path.is_dir() and self.wanted.wants_archive(output.name):
+                archives[output.name] = self._archive(output.path)
+                push(archives[output.name].name, ARCHIVE_KIND, archives[output.name])
+        exported = self._export(made, push)
+        found = links() if archives or exported is not None else {}
+        for output in outputs:
+            if output.kind in _TRAINED:
+                made |= _archive_keys(output, archives.get(output.name), found)
+        if exported is not None:
+            made[EXPORT] = self._export_keys(made[EXPORT], exported, found.get(exported.name))
+        return made
+
+    def write_down(self, result: Mapping[str, Any], worker_id: str) -> ResultEnvelope:
+        """Write the result, its envelope and the manifest into the job folder; returns the envelope."""
+        offer, root = self._offer, self._folder.root
+        about = {"attempt": offer.attempt, "name": offer.name, "kind": offer.kind, "workflow_id": offer.workflow_id}
+        envelope = ResultEnvelope(
+            task_id=offer.task_id,
+            result=dict(result),
+            worker_id=worker_id,
+            metadata=about,
+            received_at=datetime.now(UTC),
+        )
+        write_synced(self._folder.responses_json, json.dumps(result, indent=1), mode=_READABLE)
+        write_synced(root / "results.json", envelope.model_dump_json(indent=1), mode=_READABLE)
+        manifest = describe(offer.task_id, root, self.wanted.artifacts)
+        write_synced(root / MANIFEST_NAME, manifest.model_dump_json(indent=1), mode=_READABLE)
+        return envelope
+
+    def files(self, outputs: Iterable[Output], result: Mapping[str, Any]) -> list[Path]:
+        """Return the single files among what was delivered: archives, the exported file, and single outputs."""
+        found = [output.path for output in outputs if output.path.is_file()]
+        found += [path for output in outputs if (path := archive_of(output.path)).is_file()]
+        exported = result.get(EXPORT)
+        if isinstance(exported, dict) and isinstance(exported.get("worker_path"), str):
+            found.append(Path(exported["worker_path"]))
+        return list(dict.fromkeys(found))
+
+    def clean_up(self, outputs: Iterable[Output]) -> None:
+        """Delete what the server has: trained folders, archives, checkpoints."""
+        gone = [output.path for output in outputs if output.kind in _TRAINED]
+        for path in [*gone, self._folder.checkpoints_dir]:
+            shutil.rmtree(path, ignore_errors=True)
+        for path in gone:
+            archive_of(path).unlink(missing_ok=True)
+        logger.info("Deleted what task %s had trained; the server has it.", self._offer.task_id)
+
+    def _archive(self, folder: Path) -> Path:
+        archive = archive_of(folder)
+        newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+        if not archive.exists() or archive.stat().st_mtime < newest:
+            pack(folder, archive, self._packing)
+        return archive
+
+    def _export(self, result: Mapping[str, Any], push: Push) -> Path | None:
+        export = result.get(EXPORT)
+        if export is None:
+            return None
+        if not isinstance(export, dict) or not isinstance(export.get("path"), str):
+            raise ResultError(f"The result's {EXPORT} names no path.")
+        root = self._folder.root.resolve()
+        # A repetition finds an address in `path`, and where the file lies beside it.
+        path = (root / str(export.get("worker_path") or export["path"])).resolve()
+        if not path.is_relative_to(root) or not path.is_file():
+            raise ResultError(f"The result's {EXPORT} names {export['path']!r}, which is no file in the task's folder.")
+        push(path.name, FILE_KIND, path)
+        return path
+
+    def _export_keys(self, export: Mapping[str, Any], path: Path, link: str | None) -> dict[str, Any]:
+        reachable = link if self.wanted.destination.type == "http" else None
+        return {
+            **export,
+            # Documents that name `path` alone work on another worker, too.
+            "path": reachable or str(path),
+            "worker_path": str(path),
+            "relative_path": path.relative_to(self._folder.root.resolve()).as_posix(),
+            "artifact_name": path.name,
+            "uploaded": True,
+            "url": link,
+            "download_url": link,
+        }
+
+
+def archive_of(folder: Path) -> Path:
+    """Return where a folder's archive lies, or would lie."""
+    return folder.with_name(f"{folder.name}.tar.gz")
+
+
+def _archive_keys(output: Output, archive: Path | None, links: Mapping[str, str]) -> dict[str, Any]:
+    name, there = output.name, archive is not None
+    return {
+        f"{name}_path": str(output.path),
+        f"{name}_archive": archive.name if archive else None,
+        f"{name}_archive_path": str(archive) if archive else None,
+        f"{name}_archive_url": links.get(archive.name) if archive else None,
+        f"{name}_archive_bytes": archive.stat().st_size if archive else None,
+        f"{name}_archive_uploaded": there,
+    }
