@@ -17,7 +17,9 @@ def suited(need: Requirement, worker: WorkerState) -> list[int]:
     return [
         place
         for place, gpu in enumerate(worker.gpus)
-        if gpu.memory_bytes >= need.gpu_memory_bytes and (not wanted or wanted in gpu.name.lower())
+        if gpu.memory_bytes >= need.gpu_memory_bytes
+        and (not wanted or wanted in gpu.name.lower())
+        and (not need.gpu_places or place in need.gpu_places)
     ]
 
 
@@ -50,7 +52,8 @@ def choose(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
     """Return the places of the devices that a task takes on a worker that it fits."""
     fitting = suited(need, worker)
     free = [place for place in fitting if place not in worker.taken and usable(need, worker.gpus[place])]
-    return tuple(smallest_first(free, worker)[: wanted_count(need, fitting, worker)])
+    ordered = sorted(smallest_first(free, worker), key=lambda place: place != need.gpu_first)
+    return tuple(ordered[: wanted_count(need, fitting, worker)])
 
 
 def unfree(need: Requirement, worker: WorkerState) -> str | None:
@@ -61,11 +64,13 @@ def unfree(need: Requirement, worker: WorkerState) -> str | None:
     count = wanted_count(need, fitting, worker)
     ours = [place for place in fitting if place not in worker.taken]
     free = [place for place in ours if usable(need, worker.gpus[place])]
-    if len(free) >= count:
+    first = need.gpu_first
+    if len(free) >= count and (first is None or first in free or not count):
         return None
     others = sorted({gpu.used_by for place in ours if (gpu := worker.gpus[place]).used_by is not None})
     full = [worker.gpus[place] for place in ours if place not in free and worker.gpus[place].used_by is None]
     told = [f"one is in use by {who}" for who in others]
     told += [f"{gpu.name} has {(gpu.free_bytes or 0) >> 20:,} MiB free" for gpu in full]
     few = "has no free GPU" if not free else f"has {len(free)} of {count} GPUs free"
+    few = few if len(free) < count else f"has its GPU {first} not free"
     return few + (f" ({', '.join(told[:3])})" if told else "")

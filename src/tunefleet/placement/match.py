@@ -91,7 +91,8 @@ def _lacks_names(need: Requirement, worker: WorkerState) -> str | None:
 def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
     if need.gpu_count == 0 or (need.gpu_optional and not worker.gpus):
         return None
-    if need.gpu_count <= len(devices.suited(need, worker)):
+    fitting = devices.suited(need, worker)
+    if need.gpu_count <= len(fitting) and need.gpu_first in (None, *fitting):
         return None
     if len(worker.gpus) < need.gpu_count:
         return f"has {len(worker.gpus)} GPUs, {need.gpu_count} are needed"
@@ -100,6 +101,8 @@ def _lacks_gpus(need: Requirement, worker: WorkerState) -> str | None:
         for part in (need.gpu_type or "", f"with {size(need.gpu_memory_bytes)}" if need.gpu_memory_bytes else "")
         if part
     )
+    if need.gpu_places or need.gpu_first is not None:
+        wanted = f"{wanted} number {', '.join(map(str, need.gpu_places or (need.gpu_first,)))}".strip()
     return f"has {', '.join(sorted({gpu.name for gpu in worker.gpus}))}, {need.gpu_count} × {wanted} is needed"
 
 

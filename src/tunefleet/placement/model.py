@@ -11,7 +11,7 @@ from typing import Any, Final
 LIGHT_KINDS: Final = frozenset({"echo"})
 """Task kinds that run inside the worker, without a process of their own."""
 
-_LISTS: Final = ("tags", "secrets", "datasets")
+_LISTS: Final = ("tags", "secrets", "datasets", "gpu_places")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Requirement:
         gpu_count: How many GPUs, each with the type and the memory.
         gpu_optional: A worker that has no GPU will do; on one that has some it takes `gpu_count` all the same.
         gpu_all: It takes all GPUs that suit, at least `gpu_count`, and waits until all of them are free.
+        gpu_places: Only these devices, by their place among the worker's; any if it is empty.
+        gpu_first: The place of the device that comes first, and must be among them; null if that does not matter.
         gpu_type: Part of the product name, in any case; null for any.
         gpu_memory_bytes: Memory of each device.
         tags: Tags that the worker must have.
@@ -44,6 +46,8 @@ class Requirement:
     gpu_count: int = 0
     gpu_optional: bool = False
     gpu_all: bool = False
+    gpu_places: tuple[int, ...] = ()
+    gpu_first: int | None = None
     gpu_type: str | None = None
     gpu_memory_bytes: int = 0
     tags: tuple[str, ...] = ()
@@ -135,6 +139,7 @@ class WorkerState:
         cordoned: Kinds that it was offered in vain too often.
         pulls: It takes tasks by itself, and is never given one.
         closed: Why it gets nothing new, as a clause after its name; null if it may.
+        merges: Kinds of which it computes several equal tasks in one run.
         kept_for: The task that came first and for which it gathers what is free.
     """
 
@@ -160,6 +165,7 @@ class WorkerState:
     cordoned: frozenset[str] = frozenset()
     pulls: bool = False
     closed: str | None = None
+    merges: frozenset[str] = frozenset()
     kept_for: str | None = None
 
 

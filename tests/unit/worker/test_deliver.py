@@ -6,6 +6,7 @@ import json
 from typing import Any, cast
 
 from tunefleet.errors import TooLargeError
+from tunefleet.jobs.secrets import Redaction
 from tunefleet.wire.link import JournalBatch
 from tunefleet.worker.deliver import _AttemptSink
 from tunefleet.worker.ports import Delivery
@@ -26,7 +27,7 @@ class SmallServer:
 
 def test_a_batch_that_is_too_large_goes_in_parts_and_a_record_that_is_leaves_word() -> None:
     server = SmallServer()
-    sink = _AttemptSink("task-1", cast(Delivery, server))
+    sink = _AttemptSink("task-1", cast(Delivery, server), Redaction({}))
     lines = [json.dumps({"seq": seq, "text": "x" * (5000 if seq == 2 else 400)}) for seq in range(5)]
     cursor = 0
     while cursor < len(lines):

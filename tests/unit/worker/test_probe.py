@@ -9,7 +9,7 @@ import pytest
 from tunefleet.errors import MachineError
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.settings import WorkerSettings
-from tunefleet.wire.link import ExecutorOffer
+from tunefleet.wire.link import ExecutorOffer, Offer
 from tunefleet.worker import main as worker_main
 from tunefleet.worker import probe
 
@@ -71,10 +71,17 @@ def test_a_task_on_several_gpus_gets_as_many_or_none(tmp_path: Path) -> None:
         "data": {"prompts": ["a"]},
     }
     two = {**spec, "resources": {"hardware": {"gpu": {"count": 2, "type": "a100"}}}}
-    assert worker_main._choose_gpus(settings, None, two) == ("GPU-01", "GPU-00")
+    assert worker_main._choose_gpus(settings, None, offer(two)) == ("GPU-01", "GPU-00")
+    assert worker_main._choose_gpus(settings, None, offer(two, "GPU-00", "GPU-01")) == ("GPU-00", "GPU-01")
+    assert worker_main._choose_gpus(settings, None, offer(two, "GPU-07", "GPU-01")) == ("GPU-01", "GPU-00")
     four = {**spec, "resources": {"hardware": {"gpu": {"count": 4}}}}
     with pytest.raises(MachineError, match="3 of 4 fit"):
-        worker_main._choose_gpus(settings, None, four)
+        worker_main._choose_gpus(settings, None, offer(four))
+
+
+def offer(spec: dict[str, object], *gpus: str) -> Offer:
+    given = {"token": "t", "task_id": "task-1", "workflow_id": "wf-1", "attempt": 1, "kind": "sft", "name": "t"}
+    return Offer(**given, spec=spec, gpus=gpus)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
