@@ -151,7 +151,7 @@ def local_file(named: LocalPath, folder: Path) -> Path | None:
     file = folder / Path(named.value).expanduser()
     if file.exists():
         return file
-    if named.required or named.looks_local:
+    if named.required or (named.looks_local and not named.elsewhere):
         kind = ModelError if named.role == "model" else DataError
         raise kind(
             f"spec.{named.pointer} names {named.value}, but there is no {file.absolute()}.",

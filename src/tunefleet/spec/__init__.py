@@ -9,13 +9,17 @@ from __future__ import annotations
 from tunefleet.spec.adapter import LoraSpec, QuantizationSpec
 from tunefleet.spec.base_task import Devices, SplittableTaskSpec, asked_shards
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec
+from tunefleet.spec.condition import ConditionSpec, judge
 from tunefleet.spec.data import JsonlSpec, TextShape, TrainingData
+from tunefleet.spec.devices import Parallelism
 from tunefleet.spec.edit import deep_set, override_document, parse_value
 from tunefleet.spec.model import ModelSource, ModelSpec, TransformersSpec
+from tunefleet.spec.nodes import TaskNode
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.paths import BUILTIN_PREFIX, Fetch, LocalPath, fetches, local_paths
 from tunefleet.spec.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec
 from tunefleet.spec.prompts import EchoData
+from tunefleet.spec.references import fill_secrets, resolve, secrets_of
 from tunefleet.spec.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
 from tunefleet.spec.rows import DataSource, EvalSpec
 from tunefleet.spec.schema import json_schema
@@ -36,7 +40,7 @@ from tunefleet.spec.tasks import (
     TaskSpec,
     TrainingTaskSpec,
 )
-from tunefleet.spec.training import EarlyStoppingSpec, LoraTrainingSpec, TrainingSpec
+from tunefleet.spec.training import CommonTrainingSpec, EarlyStoppingSpec, LoraTrainingSpec, TrainingSpec
 from tunefleet.spec.workflow import Workflow, dump_task_spec, load_task_spec, parse_workflow
 
 __all__ = [
@@ -46,6 +50,7 @@ __all__ = [
     "BaseTaskSpec",
     "CheckpointLoadSpec",
     "CheckpointSpec",
+    "CommonTrainingSpec",
     "ConditionSpec",
     "DataSource",
     "Devices",
@@ -70,6 +75,7 @@ __all__ = [
     "ModelSpec",
     "ModelTrainingSpec",
     "OutputSpec",
+    "Parallelism",
     "PpoSpec",
     "PredictionsSpec",
     "PythonTaskSpec",

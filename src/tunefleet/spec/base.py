@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
+
+_SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_URL = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
+_MAX_HEADERS: Final = 50
 
 
 class Block(BaseModel):
@@ -88,8 +103,8 @@ def as_list(value: Any) -> Any:
 
 
 def _plain(value: str) -> str:
-    if "${" in value:
-        raise wrong("has a reference, and references are not available in this version", "write the value itself")
+    if "${" in _SECRET.sub("", value):
+        raise wrong("has a reference that nothing resolves", "write the value itself")
     if not value.strip() or any(character in value for character in "\0\r\n"):
         raise wrong("must be one line of text")
     return value
@@ -115,3 +130,107 @@ def _inside(value: str) -> str:
 
 RelativePath = Annotated[Text, AfterValidator(_inside)]
 """A path below some folder."""
+
+
+def _url(value: str) -> str:
+    # A secret in it is filled in by the worker.
+    if not _URL.fullmatch(value):
+        raise wrong("must be an address that starts with http:// or https://")
+    return value
+
+
+def is_url(value: str) -> bool:
+    """Whether a text is an address that is fetched, and not a path."""
+    return _URL.fullmatch(value) is not None
+
+
+Url = Annotated[Text, AfterValidator(_url)]
+"""An http or https address."""
+Timeout = Annotated[float, Field(gt=0, le=7 * 86_400), NotBool]
+"""Seconds to wait for something, a week at most."""
+
+
+def _headers(value: dict[str, str]) -> dict[str, str]:
+    if len(value) > _MAX_HEADERS:
+        raise wrong(f"has {len(value)} entries; at most {_MAX_HEADERS} are allowed")
+    seen: set[str] = set()
+    for name, text in value.items():
+        if not _HEADER.fullmatch(name) or any(character in text for character in "\0\r\n"):
+            raise wrong("is not a header of HTTP", "a name without spaces, and a value of one line", at=name)
+        if name.lower() in seen:
+            raise wrong("is given twice in another case", "leave one of them out", at=name)
+        seen.add(name.lower())
+    return value
+
+
+Headers = Annotated[dict[str, str], AfterValidator(_headers)]
+"""Headers of an HTTP request; a secret among them is written `${secret:NAME}`."""
+
+
+def one_of(block: type[Block], *others: type) -> BeforeValidator:
+    """Check a value that may be a block or something plain, so that a fault stands where it belongs.
+
+    Args:
+        block: What a mapping must be.
+        others: What else the value may be.
+    """
+
+    def check(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return as_block(block, value)
+        if isinstance(value, (block, *others)):
+            return value
+        keys = ", ".join(sorted(known_keys(block)))
+        raise wrong(f"must be {_named(others)}a mapping with {keys}")
+
+    return BeforeValidator(check)
+
+
+def _named(kinds: tuple[type, ...]) -> str:
+    words = {str: "a text", int: "a number", dict: "a mapping", list: "a list"}
+    return "".join(f"{words[kind]} or " for kind in kinds)
+
+
+def as_block(block: type[Block], value: Mapping[str, Any]) -> Block:
+    """Validate a mapping inside a validator.
+
+    Raises:
+        PydanticCustomError: With a fault for each key that is wrong.
+    """
+    try:
+        return block.model_validate(dict(value), by_alias=True, by_name=False)
+    except ValidationError as error:
+        faults: list[tuple[str, str, str | None]] = []
+        for detail in error.errors(include_url=False):
+            at = ".".join(str(part) for part in detail["loc"])
+            known = f"known here: {', '.join(sorted(known_keys(block)))}"
+            match detail["type"]:
+                case "extra_forbidden":
+                    faults.append((at, "is not a known key", known))
+                case "missing":
+                    faults.append((at, "is required", None))
+                case "tunefleet":
+                    inner = detail["ctx"]["faults"]
+                    faults += [(".".join(filter(None, (at, below))), text, hint) for below, text, hint in inner]
+                case _:
+                    faults.append((at, detail["msg"][:1].lower() + detail["msg"][1:], None))
+        raise many_wrong(faults) from None
+
+
+def camel_case(data: Any, block: type[BaseModel]) -> Any:
+    """Take `maxTokens` for `max_tokens` in a mapping, for all keys of a block.
+
+    Raises:
+        PydanticCustomError: If both spellings are given.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    names = {re.sub(r"_([a-z0-9])", lambda match: match[1].upper(), key): key for key in known_keys(block)}
+    both = [key for key in data if key in names and names[key] != key and names[key] in data]
+    if both:
+        raise wrong(f"means the same as {names[both[0]]}", "leave one of them out", at=both[0])
+    return {names.get(key, key): value for key, value in data.items()}
+
+
+FreeMapping = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
+"""A mapping whose keys are another library's."""

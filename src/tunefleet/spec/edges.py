@@ -10,12 +10,13 @@ from typing import Final, Literal
 from tunefleet.errors import Fault
 from tunefleet.spec.condition import ConditionSpec
 from tunefleet.spec.cycles import cycles
-from tunefleet.spec.explain import fault_at, nearest
+from tunefleet.spec.explain import fault_at
 from tunefleet.spec.merge import SPEC
 from tunefleet.spec.pipeline import Draft
 from tunefleet.spec.placeholders import Reference
 from tunefleet.spec.references import find
 from tunefleet.spec.text import Path, Source
+from tunefleet.spec.words import nearest
 
 TASK_ID_PREFIX: Final = "task-"
 _SHOWN: Final = 8

@@ -19,8 +19,8 @@ def deep_set(document: dict[str, Any], path: str, value: Any) -> None:
 
     Args:
         document: A whole document, or the mapping below its `spec`.
-        path: Dotted path below `spec`, such as `training.learning_rate` or `data.prompts.0`; in a whole document it
-            may also start with `spec` or `metadata`.
+        path: Dotted path below `spec`, such as `training.learning_rate`, `data.prompts.0` or, by the name of a stage,
+            `stages.prepare.spec.priority`; in a whole document it may also start with `spec` or `metadata`.
         value: The new value.
 
     Raises:
@@ -48,11 +48,20 @@ def deep_set(document: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _in_list(items: list[Any], part: str, where: str, value: Any, *, last: bool) -> Any:
-    if not part.isdecimal() or int(part) >= len(items):
-        raise SpecError([Fault(where, f"is not an entry of the list, which has {len(items)}", hint="count from 0")])
+    names = [_name_of(item) for item in items]
+    index = names.index(part) if part in names else int(part) if part.isdecimal() else len(items)
+    if index >= len(items):
+        known = ", ".join(name for name in names if name) or str(len(items))
+        raise SpecError([Fault(where, f"is not an entry of the list, which has {known}", hint="count from 0")])
     if last:
-        items[int(part)] = value
-    return items[int(part)]
+        items[index] = value
+    return items[index]
+
+
+def _name_of(item: Any) -> str | None:
+    """Return what people call an entry, such as a stage."""
+    name = (item.get("name") or item.get("id")) if isinstance(item, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def parse_value(text: str) -> Any:

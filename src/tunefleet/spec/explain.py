@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, get_args
 
@@ -13,8 +12,10 @@ from pydantic_core import ErrorDetails, ValidationError
 
 from tunefleet.errors import Fault
 from tunefleet.spec.base import Block, known_keys
-from tunefleet.spec.refused import REFUSED, SYNONYMS, Refusal
+from tunefleet.spec.refused import INSTEAD, REFUSED, SYNONYMS, Refusal
+from tunefleet.spec.tasks import TASK_KINDS
 from tunefleet.spec.text import Path, Source, dotted
+from tunefleet.spec.words import nearest
 
 _MAX_FAULTS: Final = 200
 """Nobody reads more, and looking for the nearest key takes time."""
@@ -99,7 +100,7 @@ def explain(
     unknown = unknown or Unknown()
     for detail in details[:_MAX_FAULTS]:
         path = prefix + tuple(detail["loc"])
-        if unknown.covers(path, block=detail["type"] in _NO_TEXT):
+        if unknown.covers(path, block=detail["type"] in _NO_TEXT) or _only_its_entries(detail):
             continue
         if detail["type"] == "extra_forbidden":
             fault, guess = _unknown(path, root, source, prefix)
@@ -116,6 +117,11 @@ def explain(
     return faults + [fault for path, fault in missing if path not in guessed]
 
 
+def _only_its_entries(detail: ErrorDetails) -> bool:
+    """Whether a list is called too short only because entries of it are wrong, which are reported anyway."""
+    return detail["type"] == "too_short" and len(detail["input"]) >= detail.get("ctx", {})["min_length"]
+
+
 def fault_at(path: Path, message: str, source: Source, *, hint: str | None = None, key: bool = False) -> Fault:
     """Make a fault that stands where the path stands."""
     mark = source.mark(path, key=key)
@@ -125,20 +131,6 @@ def fault_at(path: Path, message: str, source: Source, *, hint: str | None = Non
 def below_path(path: Path, below: str) -> Path:
     """Return a path with the dotted path of a fault below it; indexes of lists are numbers again."""
     return path + tuple(int(part) if part.isdecimal() else part for part in below.split(".") if below)
-
-
-def nearest(word: str, known: Mapping[str, Any] | set[str] | list[str]) -> str | None:
-    """Return the known word that was probably meant."""
-    plain = {_plain(name): name for name in known}
-    exact = plain.get(_plain(word))
-    if exact is not None:
-        return exact
-    close = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.7)
-    return plain[close[0]] if close else None
-
-
-def _plain(word: str) -> str:
-    return word.lower().replace("_", "").replace("-", "")
 
 
 def _own(detail: ErrorDetails, path: Path, source: Source, unknown: Unknown) -> Iterator[Fault]:
@@ -204,8 +196,21 @@ def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) ->
 
 
 def refusal_of(path: Path) -> Refusal | None:
-    """Return why a path below `spec` is refused by name, if it is."""
-    return REFUSED.get(".".join(str(part) for part in path if not isinstance(part, int)))
+    """Return why a path below `spec` is refused by name, if it is: for every task kind, or because another takes it."""
+    words = tuple(str(part) for part in path if not isinstance(part, int))
+    name = ".".join(words)
+    if name in REFUSED:
+        return REFUSED[name]
+    owners = [kind for kind, root in TASK_KINDS.items() if _takes(root, words)]
+    if not owners:
+        return None
+    several = f"{', '.join(owners[:-1])} and {owners[-1]}" if len(owners) > 1 else owners[0]
+    return Refusal(f"belongs to {several} tasks", INSTEAD.get(name, "leave it out"))
+
+
+def _takes(root: type[BaseModel], words: Sequence[str]) -> bool:
+    block = block_at(root, words[:-1])
+    return block is not None and words[-1] in known_keys(block)
 
 
 def _elsewhere(name: str, root: type[BaseModel], prefix: Path) -> str | None:
@@ -224,7 +229,7 @@ def _about(root: type[BaseModel], path: Path) -> str | None:
     return None
 
 
-def block_at(root: type[BaseModel], path: Path) -> type[BaseModel] | None:
+def block_at(root: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel] | None:
     """Return the block that stands at a path below a block."""
     block: type[BaseModel] | None = root
     for part in path:

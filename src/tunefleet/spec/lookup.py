@@ -8,8 +8,8 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.errors import ReferenceFault
-from tunefleet.spec.explain import nearest
 from tunefleet.spec.placeholders import Reference
+from tunefleet.spec.words import nearest
 
 Envelopes = Mapping[str, Mapping[str, Any]]
 """Name → stored result `{task_id, worker_id, metadata, received_at, result}`."""

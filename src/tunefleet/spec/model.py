@@ -64,6 +64,19 @@ class TransformersSpec(Block):
         return self
 
 
+class ConfigSpec(Block):
+    """`model.config`: what older documents say about a model that is trained."""
+
+    fp16: bool | None = None
+    """The same as `training.fp16`."""
+    bf16: bool | None = None
+    """The same as `training.bf16`."""
+    device_map_auto: Annotated[
+        bool, only(True, "the worker chooses the device of a training", "leave it out, or write true")
+    ] = True
+    """Always true: the worker chooses the device."""
+
+
 class ModelSpec(Block):
     """`spec.model`: which model is trained."""
 
@@ -71,6 +84,8 @@ class ModelSpec(Block):
     """Where it comes from."""
     transformers: TransformersSpec = TransformersSpec()
     """How it is loaded."""
+    config: ConfigSpec = ConfigSpec()
+    """What older documents say about it."""
 
     @property
     def trust_remote_code(self) -> bool:

@@ -1,17 +1,22 @@
-"""Which values of a spec may be files on the machine that submits. Looks at no disk."""
+"""Which values of a spec may be files on the machine that submits, and which a worker fetches. Looks at no disk."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from tunefleet.spec.base import is_url
+from tunefleet.spec.checkpoint import CheckpointLoadSpec
+from tunefleet.spec.prompting import GeneratorTaskSpec
+from tunefleet.spec.rows import JsonlFile
 from tunefleet.spec.tasks import BaseTaskSpec
+from tunefleet.spec.trainings import ModelTrainingSpec
 
 BUILTIN_PREFIX: Final = "builtin:"
 """What ships with the package is named `builtin:NAME`, resolved on the worker, and never travels."""
 
-PathRole = Literal["dataset", "model"]
+PathRole = Literal["dataset", "model", "file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +29,15 @@ class LocalPath:
         role: What it is used as.
         required: Whether it can only be a local path; otherwise it may also be a hub id, and is a local path if it
             looks like one or exists beside the document.
+        elsewhere: Whether it may be a path on the worker, too, or another place is named beside it; then it travels
+            only if it exists beside the document.
     """
 
     pointer: str
     value: str
     role: PathRole
     required: bool
+    elsewhere: bool = False
 
     @property
     def looks_local(self) -> bool:
@@ -37,16 +45,51 @@ class LocalPath:
         return self.value in {".", ".."} or self.value.startswith(("./", "../", "/", "~"))
 
 
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Something that the worker fetches before the task runs.
+
+    Args:
+        pointer: Dotted path below `spec`; the key of the job's `inputs` under which it then lies.
+        url: The address; None if it is a file of a task.
+        task_id: The task whose file it is, if there is no address.
+        filename: Which of its files; by default its model or adapter.
+        base_url: The server that has it; by default the one that placed the task.
+        headers: Sent with the request.
+        timeout_s: Seconds to wait for an answer.
+    """
+
+    pointer: str
+    url: str | None = None
+    task_id: str | None = None
+    filename: str | None = None
+    base_url: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float = 60.0
+
+
 _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("model.source.identifier", "model", False),
+    ("model.adapters.*.path", "model", False),
+    ("reward_model.identifier", "model", False),
     ("data.dataset_name", "dataset", False),
+    ("data.url", "dataset", False),
     ("data.path", "dataset", True),
     ("data.jsonl_path", "dataset", True),
     ("data.jsonl.path", "dataset", True),
     ("data.eval.path", "dataset", True),
+    ("training.deepspeed", "file", True),
+    ("training.resume_from_path", "model", True),
     ("checkpoint.load.path", "model", True),
+    ("checkpoint.load.uri", "model", True),
 )
 """Pointer, role, whether it can only be a local path."""
+_BESIDE: Final[dict[str, tuple[str, ...]]] = {
+    "data.jsonl.path": ("url", "download_url", "worker_path"),
+    "checkpoint.load.path": ("taskId", "task_id", "url"),
+    "checkpoint.load.uri": ("taskId", "task_id", "url"),
+}
+"""Pointer → keys beside it that name another place."""
 
 
 def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
@@ -58,18 +101,70 @@ def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
     """
     data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(spec, BaseTaskSpec) else spec
     found = []
-    for pointer, role, required in _PLACES:
-        value = _at(data, pointer)
-        if isinstance(value, str) and not _travels_not(value):
-            found.append(LocalPath(pointer, value, role, required))
+    for places, role, required in _PLACES:
+        for pointer, value, around in _at(data, places):
+            if not isinstance(value, str) or _travels_not(value):
+                continue
+            elsewhere = places.startswith("model.adapters") or any(around.get(key) for key in _BESIDE.get(places, ()))
+            found.append(LocalPath(pointer, value, role, required and not elsewhere, elsewhere))
     return found
 
 
-def _at(data: Any, pointer: str) -> Any:
-    for key in pointer.split("."):
-        data = data.get(key) if isinstance(data, Mapping) else None
-    return data
+def fetches(spec: BaseTaskSpec) -> list[Fetch]:
+    """Return what the worker fetches, in the order of the document's blocks; local places have precedence over it.
+
+    Args:
+        spec: A task without references.
+    """
+    found: list[Fetch] = []
+    if isinstance(spec, ModelTrainingSpec):
+        found += _fetched_rows(spec)
+    if isinstance(spec, GeneratorTaskSpec):
+        for index, adapter in enumerate(spec.model.adapters):
+            if adapter.task_id is not None or adapter.url is not None:
+                url = None if adapter.task_id is not None else adapter.url
+                headers = adapter.headers or {}
+                found.append(Fetch(f"model.adapters.{index}", url, adapter.task_id, headers=headers))
+    start = spec.start if isinstance(spec, ModelTrainingSpec | GeneratorTaskSpec) else None
+    if start is not None:
+        found += _fetched_weights(start)
+    return found
+
+
+def _fetched_rows(spec: ModelTrainingSpec) -> list[Fetch]:
+    jsonl = spec.data.jsonl
+    ask: dict[str, Any] = {}
+    if isinstance(jsonl, JsonlFile):
+        ask = {"headers": jsonl.request_headers, "timeout_s": jsonl.timeout_s}
+    found = [Fetch(each.pointer, each.value, **ask) for each in spec.data.sources if each.kind == "url"]
+    held_out = spec.data.eval
+    if held_out is not None and held_out.path is not None and is_url(held_out.path):
+        found.append(Fetch("data.eval.path", held_out.path))
+    return found
+
+
+def _fetched_weights(load: CheckpointLoadSpec) -> list[Fetch]:
+    ask: dict[str, Any] = {"headers": load.headers or {}, "timeout_s": load.timeout_s}
+    if load.place is not None and is_url(load.place):
+        return [Fetch("checkpoint.load", load.place, **ask)]
+    if load.task is not None:
+        return [Fetch("checkpoint.load", None, load.task, load.filename, load.base_url, **ask)]
+    return [] if load.url is None else [Fetch("checkpoint.load", load.url, **ask)]
+
+
+def _at(data: Any, places: str) -> list[tuple[str, Any, Mapping[str, Any]]]:
+    """Return the values at a path whose `*` stands for each entry of a list, with the mappings around them."""
+    found: list[tuple[tuple[str, ...], Any, Mapping[str, Any]]] = [((), data, {})]
+    for key in places.split("."):
+        deeper: list[tuple[tuple[str, ...], Any, Mapping[str, Any]]] = []
+        for path, value, around in found:
+            if key == "*" and isinstance(value, list | tuple):
+                deeper += [((*path, str(index)), entry, around) for index, entry in enumerate(value)]
+            elif isinstance(value, Mapping) and key in value:
+                deeper.append(((*path, key), value[key], value))
+        found = deeper
+    return [(".".join(path), value, around) for path, value, around in found]
 
 
 def _travels_not(value: str) -> bool:
-    return value.startswith(BUILTIN_PREFIX) or "${" in value or "://" in value
+    return value.startswith((BUILTIN_PREFIX, "{", "file://")) or "${" in value or is_url(value)

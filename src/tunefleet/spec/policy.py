@@ -1,87 +1,16 @@
-"""Blocks that say what happens around a task: output, checkpoint, retry, limits, sample answers."""
+"""Blocks that say what happens around a task: retry, limits, sample answers, shards."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-from tunefleet.spec.base import (
-    Block,
-    NaturalFloat,
-    NaturalInt,
-    NotBool,
-    PositiveFloat,
-    PositiveInt,
-    RelativePath,
-    as_list,
-    only,
-)
-from tunefleet.spec.data import LocalName
+from tunefleet.spec.base import Block, NaturalFloat, NaturalInt, NotBool, PositiveFloat, PositiveInt, as_list, wrong
+from tunefleet.spec.resources import MAX_SHARDS
 
-Folder = Annotated[RelativePath, AfterValidator(lambda name: name.rstrip("/"))]
-"""A file or a folder, with or without a slash at its end."""
 RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "timeout", "stalled"]
 """The reasons of `lifecycle.task` that are charged to `retry.max_attempts`."""
-
-
-class DestinationSpec(Block):
-    """`output.destination`: whether archives are made. Files always reach the server that placed the task."""
-
-    type: Literal["local", "http"] = "local"
-    """`http`: also make `final_model.tar.gz` or `final_lora.tar.gz`."""
-
-
-class OutputSpec(Block):
-    """`spec.output`: what is delivered beside the model or adapter."""
-
-    destination: DestinationSpec = DestinationSpec()
-    """Whether archives are made."""
-    artifacts: Annotated[tuple[Folder, ...], BeforeValidator(as_list)] = ()
-    """Names of what the task leaves: `responses.json`, `logs`, `final_lora` or `final_model` are always delivered; a
-    name with `.tar.gz` asks for the archive, too."""
-
-    def wants_archive(self, name: str) -> bool:
-        """Whether `<name>.tar.gz` is to be made.
-
-        Args:
-            name: Name of the folder, `final_lora` or `final_model`.
-        """
-        return self.destination.type == "http" or f"{name}.tar.gz" in self.artifacts
-
-
-class CheckpointLoadSpec(Block):
-    """`checkpoint.load`: weights to start from: a model, or for LoRA an adapter that is trained on."""
-
-    type: Annotated[
-        Literal["local"],
-        only(
-            "local",
-            "loading from an address is not available in this version",
-            "fetch the files with `tunefleet artifacts get` and name them with `path`",
-        ),
-    ] = "local"
-    """Always `local`."""
-    path: LocalName
-    """Folder or archive; it travels with the submit."""
-    archive_format: Literal["auto", "tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "zip", "none"] = "auto"
-    """Format of the archive; `none` takes the path as it is."""
-    subdir: RelativePath | None = None
-    """Folder inside it; by default a single top-level folder is entered."""
-
-
-class CheckpointSpec(Block):
-    """`spec.checkpoint`: where the weights start from, and how checkpoints are kept."""
-
-    load: CheckpointLoadSpec | None = None
-    """Weights to start from; optimizer and step count start anew."""
-    compress: Literal["none", "zstd"] = "none"
-    """Compress the checkpoints that are kept; in the background, after the save."""
-    asynchronous: bool = False
-    """Write checkpoints in the background from a copy in memory, so that a save stops the training for less."""
-    upload: bool = True
-    """Send the newest whole and the best checkpoint to the server in the background, so that another worker can go on
-    from them."""
 
 
 class RetrySpec(Block):
@@ -134,3 +63,36 @@ class PredictionsSpec(Block):
     """At every evaluation (`eval`), at the ends of epochs (`epoch`), or at every N-th evaluation."""
     max_new_tokens: PositiveInt = 128
     """Longest answer, in tokens."""
+
+
+class ParallelSpec(Block):
+    """`spec.parallel`: split the items into shards for several workers; results are put together in order."""
+
+    enabled: bool = False
+    """Whether it is done."""
+    max_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool] | None = None
+    """Most shards; never more than there are items. By default as many as there are workers that can run the task, 8 at
+    most."""
+
+    @model_validator(mode="after")
+    def _meant(self) -> ParallelSpec:
+        if self.max_shards is not None and "enabled" not in self.model_fields_set:
+            raise wrong("has no effect without enabled: true", "add enabled: true", at="max_shards")
+        return self
+
+
+class ShardSpec(Block):
+    """`spec.shard`: the part of the items that this task takes; the server writes it for the shards of a task."""
+
+    index: NaturalInt
+    """Which part, counted from 0."""
+    total: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool]
+    """How many parts there are."""
+    contiguous: bool = True
+    """Items that stand together; else every `total`-th one."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> ShardSpec:
+        if self.index >= self.total:
+            raise wrong(f"must be less than total, which is {self.total}", "count from 0", at="index")
+        return self

@@ -1,7 +1,7 @@
-"""Names that the documents we stay compatible with know, and that have no effect in this version.
+"""Names that the documents we stay compatible with know, and that have no effect here.
 
 Each is refused by name, with what to use instead, so that nobody trains for a night with an option that did nothing.
-The reference and the compatibility page are made from these tables.
+The reference is made from these tables.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Refusal:
     """Why a name is refused.
 
     Args:
-        reason: Follows the name, as in "`stages` is not available in this version".
+        reason: Follows the name, as in "`image` has no effect: there are no containers"; of a task kind, a clause.
         instead: What to do.
     """
 
@@ -23,159 +23,114 @@ class Refusal:
     instead: str
 
 
-_LATER = "is not available in this version"
 _LEAVE = "leave it out"
+_PYTHON = "use a `python` task"
+_IMAGES = Refusal("images and sound are not made", f"{_PYTHON} with the library that does it, as requirements")
+_PICTURES = Refusal("only language models are trained", f"{_PYTHON}, or `tunefleet run` with your own script")
 
+REFUSED_KINDS: Final[dict[str, Refusal]] = {
+    "agent": Refusal(
+        "agents are not run", "use `inference` for single prompts, or a `python` task that calls the agent"
+    ),
+    "serve": Refusal("models are not served", "use `inference` with all prompts as its data"),
+    "ssh": Refusal("there is no shell on a worker", f"{_PYTHON} for code, or `tunefleet run` on the machine itself"),
+    "dev_model": Refusal("there are no stand-ins for models", "use `inference` with `builtin:gsm8k-llama-2m`"),
+    "diffusion": _IMAGES,
+    "omni_text2audio": _IMAGES,
+    "omni_text2general": _IMAGES,
+    "omni_text2image": _IMAGES,
+    "omni_text2speech": _IMAGES,
+    "omni_text2video": _IMAGES,
+    "image_classification": _PICTURES,
+    "image_classification_training": _PICTURES,
+    "data_profiling": Refusal("databases are not examined", f"{_PYTHON} with network: bridge that asks the database"),
+    "data_retrieval": Refusal(
+        "there are no connectors to databases",
+        f"{_PYTHON} with network: bridge that reads the database or bucket, its key as ${{secret:NAME}} in env",
+    ),
+}
+"""Task kinds that other systems know and that are not run here."""
 
-def _later(instead: str = _LEAVE) -> Refusal:
-    return Refusal(_LATER, instead)
-
-
-def _only_for(kinds: str, instead: str = _LEAVE) -> Refusal:
-    return Refusal(f"belongs to {kinds} tasks, which are not available in this version", instead)
-
-
-_INFERENCE = _only_for("inference")
-_PPO = _only_for("ppo")
-_DEVICES = Refusal("has no effect: the worker gives each task its GPU", "say what it needs in resources.hardware.gpu")
-_SEVERAL = Refusal("is for several GPUs, which one task cannot use in this version", _LEAVE)
-_FETCH = _later("download the file and name it with `path`; it travels with the submit")
-_RESULTS = Refusal(
-    "has no effect: results always go to the server that placed the task",
-    "leave it out, and fetch them with `tunefleet artifacts get`",
-)
-_LOAD = _later("fetch the files with `tunefleet artifacts get` and name them with checkpoint.load.path")
-
-REFUSED_KINDS: Final = frozenset(
-    {
-        "agent",
-        "api",
-        "data_profiling",
-        "data_retrieval",
-        "dev_model",
-        "diffusion",
-        "dpo",
-        "embedding",
-        "image_classification",
-        "image_classification_training",
-        "inference",
-        "omni_text2audio",
-        "omni_text2general",
-        "omni_text2image",
-        "omni_text2speech",
-        "omni_text2video",
-        "ppo",
-        "python",
-        "rag",
-        "serve",
-        "ssh",
-    }
-)
-"""Task kinds that the documents know."""
+_AGENT = Refusal("belongs to agent tasks, which are not run", "use `inference`, or a `python` task")
+_SERVE = Refusal("belongs to serve tasks, which are not run", "use `inference` with all prompts as its data")
+_SSH = Refusal("belongs to ssh tasks, which are not run", "use a `python` task")
+_LATER = Refusal("is not available in this version", _LEAVE)
 
 REFUSED: Final[dict[str, Refusal]] = {
-    # pipelines
     "_upstreamResults": Refusal("is no key for people", "name what is needed with ${STAGE.result.KEY}"),
-    # parallelism and service levels
-    "parallel": _later(),
-    "shard": _later(),
-    "sloSeconds": _later("use limits.max_queue_s and limits.max_runtime_s"),
-    "enforce_cpu": Refusal("belongs to inference tasks", "write resources.hardware.gpu.count: 0"),
-    # blocks of other task kinds
-    "inference": _INFERENCE,
-    "postprocess": _INFERENCE,
-    "generation": _PPO,
-    "reward_model": _PPO,
-    "qdrant": _only_for("rag"),
-    "embedding": _only_for("rag"),
-    "search": _only_for("rag"),
-    "query": _only_for("rag"),
-    "configName": _only_for("agent"),
-    "task": _only_for("agent"),
-    "agent": _only_for("agent"),
+    # task kinds that are not run
+    "configName": _AGENT,
+    "task": _AGENT,
+    "agent": _AGENT,
+    "accessMode": _SERVE,
+    "readinessTimeoutSeconds": _SERVE,
+    "port": _SERVE,
+    "ttlSeconds": Refusal("belongs to serve and ssh tasks, which are not run", "use limits.max_runtime_s"),
+    "interactive": _SSH,
+    "user": _SSH,
+    "authorizedKeys": _SSH,
+    "command": _SSH,
+    "idleTimeoutSeconds": _SSH,
+    "sshOutput": _SSH,
+    "image": Refusal("has no effect: there are no containers", "name packages as requirements"),
+    "inputs.mountPath": Refusal("has no effect: nothing is mounted", "the function gets each folder as inputs[STAGE]"),
+    "sandbox": _LATER,
+    "harness": _AGENT,
+    "service": _SERVE,
+    "v2": Refusal("belongs to a format that is not read", "write stages or graph"),
+    "model_binding": Refusal("belongs to a format that is not read", "write model"),
     # ours, of later versions
-    "federation": _later(),
-    "trainer": _later(),
-    "engine": _later(),
-    "resources.nodes": _later(),
+    "federation": _LATER,
+    "trainer": _LATER,
+    "engine": _LATER,
+    "resources.nodes": _LATER,
     # model
-    "model.vllm": _INFERENCE,
-    "model.diffusers": _only_for("diffusion"),
-    "model.adapters": _only_for("inference", "to train an adapter further, name it with checkpoint.load.path"),
-    "model.config": Refusal("is read by nobody", "use training.fp16 and model.transformers"),
+    "model.diffusers": _IMAGES,
+    "model.vllm.release_after_run": Refusal("has no effect", "leave it out: an engine goes when its memory is needed"),
+    "model.adapters.kwargs": Refusal("is not passed on", "write scale, apply and name themselves"),
     # data
-    "data.preferences": _only_for("dpo"),
-    "data.chosen_column": _only_for("dpo"),
-    "data.rejected_column": _only_for("dpo"),
-    "data.template": _only_for("inference"),
-    "data.url": Refusal("belongs to inference tasks", "name a hub dataset with data.dataset_name"),
-    "data.column": Refusal("belongs to inference tasks", "name the column with data.text_field"),
-    "data.name": Refusal("belongs to inference tasks", "name the configuration with data.config_name"),
-    "data.type": Refusal("belongs to inference and echo tasks", "leave it out; the key that names the data says it"),
-    "data.items": Refusal("belongs to inference and echo tasks", "write inline texts as data.prompts"),
-    "data.shuffle": Refusal("has no effect: a training always shuffles", "set the order with training.seed"),
-    "data.seed": Refusal("has no effect: a training has one seed", "use training.seed"),
-    "data.buffer_size": _INFERENCE,
-    "data.metadata_columns": _INFERENCE,
-    "data.metadata_include_all": _INFERENCE,
-    "data.jsonl.url": _FETCH,
-    "data.jsonl.download_url": _FETCH,
-    "data.jsonl.headers": _FETCH,
-    "data.jsonl.download_headers": _FETCH,
-    "data.jsonl.download_timeoutSec": _FETCH,
-    "data.jsonl.timeoutSec": _FETCH,
-    "data.jsonl.timeout": _FETCH,
-    "data.jsonl.query_field": _PPO,
-    "data.jsonl.chosen_field": _only_for("dpo"),
-    "data.jsonl.rejected_field": _only_for("dpo"),
-    # training
-    "training.visible_devices": _DEVICES,
-    "training.primary_gpu": _DEVICES,
-    "training.deepspeed": _SEVERAL,
-    "training.auto_deepspeed": _SEVERAL,
-    "training.auto_deepspeed_stage": _SEVERAL,
-    "training.zero_stage": _SEVERAL,
-    "training.ddp_find_unused_parameters": _SEVERAL,
-    "training.resume_from_path": Refusal(
-        "is written elsewhere", "name the weights to start from with checkpoint.load.path"
-    ),
-    "training.mini_batch_size": _PPO,
-    "training.num_mini_batches": _PPO,
-    "training.steps": _only_for("ppo", "use training.max_steps"),
-    "training.ppo_epochs": _PPO,
-    "training.kl_coef": _PPO,
-    "training.temperature": _PPO,
-    "training.target_kl": _PPO,
-    "training.optimize_cuda_cache": _PPO,
-    "training.save_safetensors": Refusal("has no effect: models are always saved as safetensors", _LEAVE),
-    "training.save_freq": Refusal("belongs to ppo and dpo tasks", "use training.save_steps"),
-    "training.log_with": Refusal("belongs to ppo tasks", "use training.report_to"),
-    "training.tracker_project_name": Refusal("belongs to ppo tasks", "set the tracker's own variable on the worker"),
-    # output
-    "output.destination.path": _RESULTS,
-    "output.destination.url": _RESULTS,
-    "output.destination.method": _RESULTS,
-    "output.destination.headers": _RESULTS,
-    "output.destination.timeoutSec": _RESULTS,
-    "output.destination.retries": _RESULTS,
-    "output.destination.retryBackoffSec": _RESULTS,
-    # checkpoint
-    "checkpoint.load.uri": Refusal("is written elsewhere", "use checkpoint.load.path"),
-    "checkpoint.load.taskId": _LOAD,
-    "checkpoint.load.task_id": _LOAD,
-    "checkpoint.load.url": _LOAD,
-    "checkpoint.load.filename": _LOAD,
-    "checkpoint.load.base_url": _LOAD,
-    "checkpoint.load.headers": _LOAD,
-    "checkpoint.load.timeoutSec": _LOAD,
+    "data.columns": Refusal("belongs to data frames, which are not read", "use type: graph_template"),
+    "data.messages": Refusal("belongs to data frames, which are not read", "use type: graph_template"),
+    "data.connection_string": REFUSED_KINDS["data_retrieval"],
+    "data.params": REFUSED_KINDS["data_retrieval"],
 }
-"""Dotted path below `spec` → why it is refused."""
+"""Dotted path below `spec` → why it is refused, whatever the task kind."""
+
+INSTEAD: Final[dict[str, str]] = {
+    "enforce_cpu": "write resources.hardware.gpu.count: 0",
+    "model.adapters": "to train an adapter further, name it with checkpoint.load",
+    "data.url": "name a hub dataset with data.dataset_name",
+    "data.column": "name the column with data.text_field",
+    "data.name": "name the configuration with data.config_name",
+    "data.type": "leave it out; the key that names the data says it",
+    "data.items": "write inline texts as data.prompts",
+    "data.shuffle": "leave it out: a training always shuffles, by training.seed",
+    "data.seed": "use training.seed",
+    "data.buffer_size": "use data.shuffle_buffer with data.streaming",
+    "data.prompts": "write the texts as data.items with type: list",
+    "data.dataset_name": "name the dataset with data.url and type: dataset",
+    "data.text_field": "name the column with data.column",
+    "training.steps": "use training.max_steps",
+    "training.save_freq": "use training.save_steps",
+    "training.log_with": "use training.report_to",
+    "training.per_device_train_batch_size": "use training.batch_size",
+    "training.max_seq_length": "leave it out: pairs are cut at the model's context",
+    "training.tracker_project_name": "set the tracker's own variable on the worker",
+    "training.save_safetensors": "leave it out: models are always saved as safetensors",
+    "parallel": "leave it out: the task runs once",
+    "shard": "leave it out: the task runs once",
+    "lora": "use `taskType: lora_sft`",
+    "quantization": "use `taskType: lora_sft`",
+}
+"""Dotted path below `spec` → what to write for a task kind that does not take the key, though another kind does."""
 
 SYNONYMS: Final[dict[str, str]] = {
     "epochs": "num_train_epochs",
     "num_epochs": "num_train_epochs",
     "lr": "learning_rate",
     "per_device_train_batch_size": "batch_size",
+    "distributed": "parallelism",
+    "system": "system_prompt",
     "train_batch_size": "batch_size",
     "micro_batch_size": "batch_size",
     "grad_accum": "gradient_accumulation_steps",

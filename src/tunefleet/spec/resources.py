@@ -8,11 +8,13 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from tunefleet.spec.base import Block, NaturalInt, PositiveInt, Text, as_list, only, wrong
+from tunefleet.spec.base import Block, NaturalInt, NotBool, PositiveInt, Text, as_list, wrong
 
 _UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE | re.ASCII)
 _MAX_MEMORY_BYTES: Final = 1 << 60
+MAX_SHARDS: Final = 1024
+"""More shards than this cost more than they gain."""
 _MEMORY_HINT: Final = "write for example 32Gi, 1.5Gi or 512M; all units are binary"
 
 
@@ -81,7 +83,7 @@ class GpuSpec(Block):
 
     count: NaturalInt = 1
     """How many, all of one worker: a training on several has one process for each. 0 runs without a GPU even where
-    there is one."""
+    there is one. Not given: one, or what `training.allow_multi_gpu` and `training.visible_devices` say."""
     type: Annotated[Text, BeforeValidator(_gpu_type)] = "any"
     """Part of the product name, in any case, such as `A100`; `any` for every GPU."""
     memory_bytes: Memory | None = Field(default=None, alias="memory")
@@ -95,6 +97,8 @@ class HardwareSpec(Block):
     """Logical cores."""
     memory_bytes: Memory | None = Field(default=None, alias="memory")
     """Main memory."""
+    disk_bytes: Memory | None = Field(default=None, alias="disk")
+    """Free space on the worker's disk."""
     gpu: GpuSpec | None = None
     """GPUs. Without this block the task runs on any worker, and on its GPU if it has one."""
 
@@ -102,15 +106,15 @@ class HardwareSpec(Block):
 class ResourcesSpec(Block):
     """`spec.resources`: what a worker must have."""
 
-    replicas: Annotated[
-        int, only(1, "a task cannot be split into replicas in this version", "leave it out, or write 1")
-    ] = 1
-    """Always 1: a task runs once, on one worker."""
+    replicas: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool] = 1
+    """More than one: the items are split into as many shards at most, on several workers, and the results are put
+    together in order; the same as `parallel.max_shards`, for the kinds that have it. Other kinds run once."""
     processes: PositiveInt = 1
     """Ranks of the training on one worker, started by torchrun; with GPUs, as many as `hardware.gpu.count`, which is
     the default. Each has its own batches, so an optimizer step takes as many rows more."""
     estimated_load: NaturalInt = Field(default=0, alias="estimatedLoad")
-    """A note for people; it is stored and shown, and nothing is decided by it."""
+    """How heavy the task is, in any unit: of tasks of one workflow that became ready together the heavier goes first,
+    so that the long ones do not come last."""
     hardware: HardwareSpec = HardwareSpec()
     """Cores, memory and GPUs."""
     tags: Annotated[tuple[Text, ...], BeforeValidator(as_list)] = ()

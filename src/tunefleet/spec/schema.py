@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, create_model
 
-from tunefleet.spec.tasks import EchoSpec, LoraSftSpec, SftSpec
+from tunefleet.spec.tasks import TaskSpec
 from tunefleet.spec.workflow import Document
 
 
@@ -16,7 +16,7 @@ def json_schema() -> dict[str, Any]:
     It describes shape, words and ranges, and of several spellings the plainest. What several keys mean together is
     checked by `parse_workflow` only.
     """
-    spec = Annotated[SftSpec | LoraSftSpec | EchoSpec, Field(discriminator="task_type")]
+    spec = Annotated[TaskSpec, Field(discriminator="task_type")]
     whole = create_model("Workflow", __base__=Document, __doc__="A Tunefleet workflow document.", spec=(spec, ...))
     schema = whole.model_json_schema(by_alias=True, mode="validation")
     for definition in schema["$defs"].values():

@@ -2,57 +2,59 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from tunefleet.spec.adapter import QuantizationSpec
+from tunefleet.spec.checkpoint import CheckpointSpec
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.model import ModelSpec
-from tunefleet.spec.policy import CheckpointSpec, EvaluateSpec, OutputSpec, PredictionsSpec
-from tunefleet.spec.processes import process_faults
-from tunefleet.spec.resources import ResourcesSpec
-from tunefleet.spec.training import TrainingSpec
+from tunefleet.spec.output import OutputSpec
+from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec
+from tunefleet.spec.training import CommonTrainingSpec, TrainingSpec
+from tunefleet.spec.zero import deepspeed_faults
 
 Faults = list[tuple[str, str, str | None]]
 """Path below the spec, message, hint."""
 
-ALWAYS_DELIVERED: Final = ("responses.json", "logs")
-"""What every task leaves: its result and its log."""
 
-
-def training_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
-    """Find faults between the blocks of a training.
+def training_faults(blocks: dict[str, Any]) -> Faults:
+    """Find faults between the blocks of a supervised training.
 
     Args:
-        blocks: As `tasks.across` takes them.
+        blocks: As `faults` of a task kind takes them.
+    """
+    return [*_held_out_faults(blocks), *_streaming_faults(blocks)]
+
+
+def model_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
+    """Find faults between the model of a training and how it is trained.
+
+    Args:
+        blocks: As `faults` of a task kind takes them.
         whole: Whether all weights are trained.
     """
-    return [
-        *_held_out_faults(blocks),
-        *_streaming_faults(blocks),
-        *_checkpoint_faults(blocks),
-        *_loading_faults(blocks, whole=whole),
-        *process_faults(blocks),
-    ]
+    return [*_loading_faults(blocks, whole=whole), *_start_faults(blocks), *deepspeed_faults(blocks)]
 
 
-def output_faults(trained: str | None, blocks: dict[str, Any]) -> Faults:
+def output_faults(left: tuple[str, ...], blocks: dict[str, Any]) -> Faults:
     """Find names in `output.artifacts` that the task does not leave.
 
     Args:
-        trained: The folder that the task kind leaves, if it trains.
-        blocks: As `tasks.across` takes them.
+        left: What the task kind leaves.
+        blocks: As `faults` of a task kind takes them.
     """
     output: OutputSpec | None = blocks.get("output")
-    training: TrainingSpec | None = blocks.get("training")
-    made = [trained, f"{trained}.tar.gz"] if trained else []
-    known = [*ALWAYS_DELIVERED, *made]
+    saves = getattr(blocks.get("training"), "save_model", True)
+    uploads = getattr(blocks.get("checkpoint"), "upload", True)
     faults: Faults = []
     for index, name in enumerate(output.artifacts if output is not None else ()):
         where = f"output.artifacts.{index}"
-        if name not in known:
-            faults.append((where, f"{name!r} is not left by this task kind", f"it leaves {', '.join(known)}"))
-        elif name in made and training is not None and not training.save_model:
+        if name not in left:
+            faults.append((where, f"{name!r} is not left by this task kind", f"it leaves {', '.join(left)}"))
+        elif name.startswith("final_") and not saves:
             faults.append((where, f"{name!r} is not left with training.save_model: false", "leave one of them out"))
+        elif name.endswith("checkpoints") and not uploads:
+            faults.append((where, f"{name!r} is not left with checkpoint.upload: false", "leave one of them out"))
     return faults
 
 
@@ -93,12 +95,12 @@ def _prediction_faults(predictions: PredictionsSpec, data: TrainingData, trainin
     return []
 
 
-def _checkpoint_faults(blocks: dict[str, Any]) -> Faults:
+def _start_faults(blocks: dict[str, Any]) -> Faults:
+    training: CommonTrainingSpec | None = blocks.get("training")
     checkpoint: CheckpointSpec | None = blocks.get("checkpoint")
-    resources: ResourcesSpec | None = blocks.get("resources")
-    if checkpoint is None or resources is None or not checkpoint.asynchronous or resources.processes == 1:
+    if training is None or checkpoint is None or training.resume_from_path is None or checkpoint.load is None:
         return []
-    return [("checkpoint.asynchronous", "is for a training of one process", "leave it out, or resources.processes")]
+    return [("training.resume_from_path", "names weights to start from, as checkpoint.load does", "leave one out")]
 
 
 def _streaming_faults(blocks: dict[str, Any]) -> Faults:
@@ -120,12 +122,12 @@ def _streaming_faults(blocks: dict[str, Any]) -> Faults:
 
 def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
     model: ModelSpec | None = blocks.get("model")
-    training: TrainingSpec | None = blocks.get("training")
+    training: CommonTrainingSpec | None = blocks.get("training")
     quantization: QuantizationSpec | None = blocks.get("quantization")
     if model is None:
         return []
     loading = model.transformers
-    faults: Faults = []
+    faults: Faults = _precision_faults(model, training)
     asked = "flash_attention_2" if loading.use_flash_attention_2 else loading.attn_implementation
     if asked and training is not None and training.attn_implementation not in {None, asked}:
         faults.append(("training.attn_implementation", "contradicts model.transformers", "leave one of them out"))
@@ -142,3 +144,17 @@ def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
 
 def _other_width(quantization: QuantizationSpec, name: str) -> bool:
     return quantization.load_in_8bit if name == "load_in_4bit" else quantization.load_in_4bit
+
+
+def _precision_faults(model: ModelSpec, training: CommonTrainingSpec | None) -> Faults:
+    if training is None:
+        return []
+    faults: Faults = []
+    for name in ("bf16", "fp16"):
+        named, asked = getattr(model.config, name), getattr(training, name)
+        if None not in (named, asked) and named != asked:
+            faults.append((f"model.config.{name}", f"contradicts training.{name}", "leave one of them out"))
+    half = {name: getattr(training, name) or getattr(model.config, name) for name in ("bf16", "fp16")}
+    if half["bf16"] and half["fp16"] and not (training.bf16 and training.fp16):
+        faults.append(("model.config", "fp16 cannot be set together with bf16", "leave one of them out"))
+    return faults

@@ -16,7 +16,9 @@ from tunefleet.spec.base import (
     Share,
     many_wrong,
 )
+from tunefleet.spec.devices import DevicesSpec
 from tunefleet.spec.model import AttentionName
+from tunefleet.spec.rows import LocalOrUrl
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 Scheduler = Literal[
@@ -26,6 +28,8 @@ Optimizer = Literal[
     "adamw_torch", "adamw_torch_fused", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit", "adafactor", "sgd"
 ]
 Strategy = Literal["no", "steps", "epoch"]
+Check = tuple[bool, str, str, str | None]
+"""Whether it is wrong, the key, the message, the hint."""
 
 
 def _trackers(value: Any) -> Any:
@@ -42,8 +46,8 @@ class EarlyStoppingSpec(Block):
     """A smaller fall of the loss does not count as one."""
 
 
-class TrainingSpec(Block):
-    """`spec.training`: how long, how fast and with what a model is trained."""
+class CommonTrainingSpec(DevicesSpec):
+    """The keys of `spec.training` that every training kind has."""
 
     num_train_epochs: PositiveFloat = 1.0
     """Passes over the rows; `max_steps` has precedence."""
@@ -73,10 +77,6 @@ class TrainingSpec(Block):
     """Seed of everything random."""
     max_seq_length: PositiveInt = 1024
     """Longer rows are cut to this many tokens."""
-    packing: bool = False
-    """Put several rows into one sequence."""
-    completion_only_loss: bool | None = None
-    """Loss on responses only; by default wherever rows have responses."""
     gradient_checkpointing: bool = True
     """Less memory for more time."""
     bf16: bool | None = None
@@ -85,10 +85,6 @@ class TrainingSpec(Block):
     """Train in fp16; by default not."""
     attn_implementation: AttentionName | None = None
     """The same as `model.transformers.attn_implementation`."""
-    liger: bool | None = None
-    """Liger kernels; by default where they are installed and the device has them."""
-    neftune_noise_alpha: PositiveFloat | None = None
-    """Noise on the embeddings (NEFTune)."""
     logging_steps: PositiveInt = 10
     """Steps between two points of the training series."""
     save_strategy: Strategy = "steps"
@@ -103,8 +99,6 @@ class TrainingSpec(Block):
     """When the held-out loss is measured during the training."""
     eval_steps: PositiveInt | None = None
     """Steps between two evaluations, with `eval_strategy: steps`; by default `logging_steps`."""
-    early_stopping: EarlyStoppingSpec | None = None
-    """Stop when the held-out loss no longer falls."""
     load_best_model_at_end: bool = False
     """Deliver the checkpoint with the lowest held-out loss."""
     report_to: Annotated[tuple[Tracker, ...], BeforeValidator(_trackers)] = ()
@@ -113,17 +107,19 @@ class TrainingSpec(Block):
     """Processes that load batches."""
     dataset_num_proc: PositiveInt | None = None
     """Processes that tokenize."""
-    allow_multi_gpu: bool | None = None
-    """Whether the training may use several GPUs; by default it uses as many as `resources.hardware.gpu.count` says."""
-    nproc_per_node: PositiveInt | None = None
-    """The same as `resources.processes`."""
-    distributed: Literal["ddp", "fsdp"] = "ddp"
-    """With several processes, each has the whole model (`ddp`), or its share of weights, gradients and optimizer
-    (`fsdp`)."""
+    resume_from_path: LocalOrUrl | None = None
+    """Weights to start from, the same as `checkpoint.load.path`; optimizer and step count start anew."""
 
     @model_validator(mode="after")
-    def _consistent(self) -> TrainingSpec:
-        checks: tuple[tuple[bool, str, str, str | None], ...] = (
+    def _consistent(self) -> CommonTrainingSpec:
+        faults = [(at, message, hint) for failed, at, message, hint in self._checks() if failed]
+        if faults:
+            raise many_wrong(faults)
+        return self
+
+    def _checks(self) -> tuple[Check, ...]:
+        evaluates = self.eval_strategy != "no"
+        return (
             (bool(self.bf16 and self.fp16), "fp16", "cannot be set together with bf16", "leave one of them out"),
             (
                 self.warmup_steps > 0 and self.warmup_ratio > 0,
@@ -138,28 +134,18 @@ class TrainingSpec(Block):
                 "add eval_strategy: steps",
             ),
             (
-                self.early_stopping is not None and self.eval_strategy == "no",
-                "early_stopping",
-                "needs evaluations during the training",
-                "add eval_strategy: steps or epoch",
-            ),
-            (
-                self.load_best_model_at_end and self.eval_strategy == "no",
+                self.load_best_model_at_end and not evaluates,
                 "load_best_model_at_end",
                 "needs evaluations during the training",
                 "add eval_strategy: steps or epoch",
             ),
             (
-                self.load_best_model_at_end and self.eval_strategy != "no" and not self._saves_where_it_evaluates(),
+                self.load_best_model_at_end and evaluates and not self._saves_where_it_evaluates(),
                 "load_best_model_at_end",
                 "needs a checkpoint at an evaluation",
                 "make save_strategy equal to eval_strategy, and save_steps a multiple of eval_steps",
             ),
         )
-        faults = [(at, message, hint) for failed, at, message, hint in checks if failed]
-        if faults:
-            raise many_wrong(faults)
-        return self
 
     def _saves_where_it_evaluates(self) -> bool:
         if self.save_strategy != self.eval_strategy:
@@ -170,6 +156,32 @@ class TrainingSpec(Block):
     def evaluation_steps(self) -> int:
         """Steps between two evaluations, if they go by steps."""
         return self.eval_steps or self.logging_steps
+
+
+class TrainingSpec(CommonTrainingSpec):
+    """`spec.training`: how long, how fast and with what a model is trained."""
+
+    packing: bool = False
+    """Put several rows into one sequence."""
+    completion_only_loss: bool | None = None
+    """Loss on responses only; by default wherever rows have responses."""
+    liger: bool | None = None
+    """Liger kernels; by default where they are installed and the device has them."""
+    neftune_noise_alpha: PositiveFloat | None = None
+    """Noise on the embeddings (NEFTune)."""
+    early_stopping: EarlyStoppingSpec | None = None
+    """Stop when the held-out loss no longer falls."""
+
+    def _checks(self) -> tuple[Check, ...]:
+        return (
+            *super()._checks(),
+            (
+                self.early_stopping is not None and self.eval_strategy == "no",
+                "early_stopping",
+                "needs evaluations during the training",
+                "add eval_strategy: steps or epoch",
+            ),
+        )
 
 
 class LoraTrainingSpec(TrainingSpec):

@@ -8,14 +8,13 @@ from pydantic import ValidationError
 
 from tunefleet.errors import Fault
 from tunefleet.spec.base import Block
-from tunefleet.spec.explain import Unknown, below_path, explain, fault_at, nearest
-from tunefleet.spec.graph_template import GraphTemplateData, is_template
+from tunefleet.spec.explain import Unknown, below_path, explain, fault_at
 from tunefleet.spec.refused import REFUSED_KINDS
 from tunefleet.spec.tasks import TASK_KINDS, BaseTaskSpec, TaskSpec, across
 from tunefleet.spec.text import Path, Source
+from tunefleet.spec.words import nearest
 
 SPEC: Final[Path] = ("spec",)
-_DATA: Final[Path] = ("spec", "data")
 
 
 def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = None) -> TaskSpec | None:
@@ -35,45 +34,17 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
     kind = _kind(data, source, faults)
     if kind is None:
         return None
-    if is_template(data):
-        _read_template(data, kind, source, faults, unknown or Unknown())
-        return None
-    found, spec = _checked(kind, data, source, unknown or Unknown())
-    faults.extend(found)
-    return spec
-
-
-def _checked(
-    kind: type[TaskSpec], data: dict[str, Any], source: Source, unknown: Unknown
-) -> tuple[list[Fault], TaskSpec | None]:
+    unknown = unknown or Unknown()
     try:
-        spec = kind.model_validate(data, by_alias=True, by_name=False)
+        return kind.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
         found = explain(error, kind, source, SPEC, unknown)
-    else:
-        return [], spec
     for below, message, hint in across(kind, _good_blocks(kind, data)):
         where = below_path(SPEC, below)
         if not unknown.covers(where):
             found.append(fault_at(where, message, source, hint=hint))
-    return list(dict.fromkeys(found)), None  # a fault between good blocks may have been found already
-
-
-def _read_template(
-    data: dict[str, Any], kind: type[TaskSpec], source: Source, faults: list[Fault], unknown: Unknown
-) -> None:
-    """Validate a spec with `graph_template` data: by themselves, and the rest with the list that they will become."""
-    try:
-        GraphTemplateData.model_validate(data["data"], by_alias=True, by_name=False)
-    except ValidationError as error:
-        faults.extend(explain(error, GraphTemplateData, source, _DATA, unknown))
-    later = source.part({"spec": {**data, "data": {"type": "list", "items": ["prompt"]}}}, source.origins)
-    found, _ = _checked(kind, later.data["spec"], later, unknown)
-    about_data = [fault for fault in found if fault.path.startswith(fault_at(_DATA, "", source).path)]
-    faults.extend(fault for fault in found if fault not in about_data)
-    if about_data:
-        message = f"`graph_template` makes prompts, which a task of kind {data['taskType']} does not take"
-        faults.append(fault_at((*_DATA, "type"), message, source, hint="use it for inference, rag or echo"))
+    faults.extend(dict.fromkeys(found))  # a fault between good blocks may have been found already
+    return None
 
 
 def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[TaskSpec] | None:
@@ -87,7 +58,9 @@ def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[Tas
         hint = f"instead of {guess}; one of {known}" if guess else f"one of {known}"
         faults.append(fault_at(path, "is required", source, hint=hint))
     elif name in REFUSED_KINDS:
-        faults.append(fault_at(path, f"{name!r} tasks are not available in this version", source, hint=f"use {known}"))
+        refusal = REFUSED_KINDS[name]
+        message = f"{name!r} tasks are not available: {refusal.reason}"
+        faults.append(fault_at(path, message, source, hint=refusal.instead))
     else:
         guess = nearest(name, [*TASK_KINDS, *REFUSED_KINDS]) if isinstance(name, str) else None
         hint = f"did you mean {guess}?" if guess in TASK_KINDS else f"use {known}"

@@ -12,7 +12,7 @@ from tunefleet.errors import Fault, InputError, SpecError
 from tunefleet.spec.base import Block, Text, wrong
 from tunefleet.spec.explain import explain
 from tunefleet.spec.nodes import TaskNode, read_tasks
-from tunefleet.spec.tasks import TaskSpec
+from tunefleet.spec.tasks import BaseTaskSpec, TaskSpec
 from tunefleet.spec.text import Source, read_text
 from tunefleet.spec.typed import read_spec
 
@@ -127,20 +127,17 @@ def load_task_spec(data: Mapping[str, Any]) -> TaskSpec:
         data: What `dump_task_spec` gave, or the `spec` mapping of a document.
 
     Raises:
-        SpecError: If it is not valid in this version, or has references that are not resolved; without lines, since
-            there is no text.
+        SpecError: If it is not valid in this version; without lines, since there is no text.
     """
     source = Source({"spec": dict(data)})
     faults: list[Fault] = []
     spec = read_spec(source, faults)
-    if spec is None and not faults:
-        faults.append(Fault("spec.data.template", "is not resolved"))
     if spec is None or faults:
         raise SpecError([Fault(fault.path, fault.message, hint=fault.hint) for fault in faults], filename="the task")
     return spec
 
 
-def dump_task_spec(spec: TaskSpec) -> dict[str, Any]:
+def dump_task_spec(spec: BaseTaskSpec) -> dict[str, Any]:
     """Return a spec as JSON-able data, spelled as in a document; what was not given stays out."""
     data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return {"taskType": spec.task_type, **data}

@@ -21,7 +21,7 @@ from tunefleet.programs.archives import opened
 from tunefleet.programs.data.readers import Rows, file_of_split, read_path
 from tunefleet.programs.data.shapes import Shape, choose
 from tunefleet.programs.data.streams import HubReader, Reader, TableReader, open_file
-from tunefleet.spec import BUILTIN_PREFIX, TextShape, TrainingData
+from tunefleet.spec import BUILTIN_PREFIX, DataSource, TextShape, TrainingData
 
 _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\])?$")
 
@@ -55,12 +55,12 @@ def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path
         DataError: If the dataset does not exist, is malformed, empty, or lacks a column.
         UnreachableError: If it is on a hub that does not answer.
     """
-    source = data.source
+    source = _chosen(data, inputs)
     place = _Place(source.kind == "hub", source.value, inputs.get(source.pointer), data, workspace)
     held = data.eval
     # A share of the rows, and a slice from the end, are of all rows: then none may be left unread.
     limit = data.max_samples if held is None or held.fraction is None else None
-    rows, origin = _inline(data, limit) if source.kind == "prompts" else place.read(data.split, limit)
+    rows, origin = _inline(data, limit) if source.kind == "inline" else place.read(data.split, limit)
     shape = _shape(rows, data.shape, origin)
     if held is None:
         return Portions(Portion(rows, shape), None)
@@ -85,6 +85,16 @@ def _held_out(
     return Portion(other, _shape(other, shape.wanted, origin))
 
 
+def _chosen(data: TrainingData, inputs: Mapping[str, str]) -> DataSource:
+    """Return the first of several places that is there; the first of all if none is."""
+    there = (
+        each
+        for each in data.sources
+        if each.pointer in inputs or (each.kind == "worker_file" and Path(each.value).expanduser().exists())
+    )
+    return next(there, data.source)
+
+
 @dataclass(frozen=True, slots=True)
 class Stream:
     """Rows that are read as the training goes, and what is held out."""
@@ -106,7 +116,7 @@ def open_stream(data: TrainingData, inputs: Mapping[str, str], workspace: Path) 
         DataError: If the dataset does not exist, is malformed, empty, lacks a column, or cannot be streamed.
         UnreachableError: If it is on a hub that does not answer.
     """
-    source = data.source
+    source = _chosen(data, inputs)
     place = _Place(source.kind == "hub", source.value, inputs.get(source.pointer), data, workspace)
     reader, origin = place.stream(data.split)
     first = reader.read(None, 1)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from trl import SFTConfig
 
 from tunefleet.errors import MachineError
 from tunefleet.programs.train.hardware import Hardware, Kernels
-from tunefleet.spec import TrainingTaskSpec
+from tunefleet.spec import Parallelism, TrainingTaskSpec
 
 _SMALLEST_EVALUATION_BATCH = 8
 _BITSANDBYTES = {"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}
@@ -22,6 +24,9 @@ def training_arguments(
     output_dir: Path,
     run_name: str,
     evaluation_batch: int | None = None,
+    *,
+    parallelism: Parallelism = "ddp",
+    deepspeed: Mapping[str, Any] | None = None,
 ) -> SFTConfig:
     """Build the arguments.
 
@@ -32,6 +37,8 @@ def training_arguments(
         output_dir: Where checkpoints go.
         run_name: Name of the run in trackers.
         evaluation_batch: Rows of a batch in an evaluation, whatever the spec says.
+        parallelism: How several devices share the work.
+        deepspeed: DeepSpeed's configuration, with `deepspeed`.
 
     Raises:
         MachineError: If a tracker or optimizer needs a package that is not installed.
@@ -89,10 +96,11 @@ def training_arguments(
         # Goes into the config of the delivered model. Training itself never asks for the cache.
         use_cache=True,
         disable_tqdm=True,
-        ddp_find_unused_parameters=False,
-        fsdp=True if training.distributed == "fsdp" else None,
+        ddp_find_unused_parameters=training.ddp_find_unused_parameters,
+        deepspeed=None if deepspeed is None else dict(deepspeed),
+        fsdp=True if parallelism == "fsdp" else None,
         # Each rank writes its share; put together on one they might not fit.
-        fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"} if training.distributed == "fsdp" else None,
+        fsdp_config={"state_dict_type": "SHARDED_STATE_DICT"} if parallelism == "fsdp" else None,
         # A stream goes to its place by itself.
         ignore_data_skip=spec.data.streaming,
     )

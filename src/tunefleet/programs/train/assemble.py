@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from peft import LoraConfig, PeftModel
 from transformers import PreTrainedModel
@@ -15,6 +16,10 @@ from tunefleet.programs.archives import opened
 from tunefleet.programs.train import adapter, model
 from tunefleet.programs.train.hardware import Kernels
 from tunefleet.spec import CheckpointLoadSpec, LoraSftSpec, QuantizationSpec, TrainingTaskSpec
+
+
+FETCHED: Final = "checkpoint.load"
+"""The key of a job's inputs under which weights from a task or an address lie."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +54,24 @@ def locate_base(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Pa
         revision=named.revision,
         trust_remote_code=spec.model.trust_remote_code,
     )
-    if spec.checkpoint.load is None:
+    if spec.start is None:
         return Base(source)
-    folder = _checkpoint_folder(spec.checkpoint.load, inputs, workspace)
+    folder = _checkpoint_folder(spec.start, spec.start_pointer, inputs, workspace)
     if isinstance(spec, LoraSftSpec):
         return Base(source, str(folder))
     return Base(replace(source, path=str(folder), revision=None))
 
 
 def load_base(
-    spec: TrainingTaskSpec, base: Base, kernels: Kernels
+    spec: TrainingTaskSpec, base: Base, kernels: Kernels, *, spread: bool = False
 ) -> tuple[PreTrainedModel | PeftModel, LoraConfig | None]:
     """Load the weights and say which adapter is to be put on them.
+
+    Args:
+        spec: What the user wants.
+        base: Where the weights lie.
+        kernels: Attention and arithmetic.
+        spread: Lay the layers on all devices of this process.
 
     Returns:
         The model; and the configuration of a new adapter, or `None` if all weights or a given adapter are trained.
@@ -76,6 +87,7 @@ def load_base(
         weights=None if dtype == "auto" else dtype,
         frozen=lora,
         quantization=_quantization(spec.quantized),
+        spread=spread,
     )
     if not isinstance(spec, LoraSftSpec):
         return loaded, None
@@ -95,13 +107,26 @@ def _quantization(wanted: QuantizationSpec | None) -> model.Quantization | None:
     )
 
 
-def _checkpoint_folder(load: CheckpointLoadSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
-    path = Path(inputs.get("checkpoint.load.path", load.path)).expanduser()
+def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], workspace: Path) -> Path:
+    path = _checkpoint_place(load, pointer, inputs)
     folder = path if load.archive_format == "none" else opened(path, workspace)
     if load.subdir is not None:
         folder = folder / load.subdir
     elif folder.is_dir() and [entry.is_dir() for entry in folder.iterdir()] == [True]:
         folder = next(folder.iterdir())
     if not folder.is_dir():
-        raise ModelError(f"The checkpoint {load.path} has no folder {load.subdir or folder.name}.")
+        raise ModelError(f"The checkpoint {path} has no folder {load.subdir or folder.name}.")
     return folder
+
+
+def _checkpoint_place(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str]) -> Path:
+    """Return what has travelled, else what lies on this machine, else what was fetched."""
+    if pointer in inputs:
+        return Path(inputs[pointer])
+    here = Path(load.place).expanduser() if load.place is not None else None
+    if here is not None and (here.exists() or FETCHED not in inputs):
+        return here
+    if FETCHED not in inputs:
+        named = f"the task {load.task}" if load.task is not None else load.url
+        raise ModelError(f"The weights of {named}, which `checkpoint.load` names, were not fetched.")
+    return Path(inputs[FETCHED])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import datasets
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 
@@ -10,7 +12,7 @@ from tunefleet.attach.retention import kept_by_others
 from tunefleet.programs.data.sources import Portion
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.sharding import allow_sharding_on_cpu
-from tunefleet.programs.train import assemble, hardware, samples
+from tunefleet.programs.train import assemble, deepspeed, hardware, samples
 from tunefleet.programs.train.arguments import training_arguments
 from tunefleet.programs.train.background import BackgroundWriter
 from tunefleet.programs.train.compression import Compress
@@ -38,17 +40,21 @@ def build_trainer(
     Raises:
         ModelError: If the model or adapter cannot be loaded.
         MachineError: If a package is missing.
+        InputError: If DeepSpeed's configuration cannot be read.
         DataError: If the stream cannot go on where the checkpoint was.
     """
     spec = launch.spec
     set_seed(spec.training.seed)
-    loaded, lora = assemble.load_base(spec, base, kernels)
     count = ContinueTokenCount()
     held_out = material.held_out
     # Where the memory did not suffice for the training's batch, an evaluation must not take more.
     small = spec.training.batch_size if "batch_size" in launch.overrides else None
-    args = training_arguments(spec, machine, kernels, launch.session.checkpoints_dir, launch.job.name, small)
-    if spec.training.distributed == "fsdp":
+    zero = _deepspeed(launch, kernels)
+    folder, name, parallelism = launch.session.checkpoints_dir, launch.job.name, launch.parallelism
+    # Before the model is loaded: what shares the weights out must be known by then.
+    args = training_arguments(spec, machine, kernels, folder, name, small, parallelism=parallelism, deepspeed=zero)
+    loaded, lora = assemble.load_base(spec, base, kernels, spread=parallelism == "device_map")
+    if parallelism == "fsdp":
         allow_sharding_on_cpu()
     trainer = Trainer(
         model=loaded,
@@ -68,6 +74,13 @@ def build_trainer(
     if material.stream is not None:
         _open_stream(launch, trainer, material.stream)
     return trainer
+
+
+def _deepspeed(launch: Launch, kernels: hardware.Kernels) -> dict[str, Any] | None:
+    if launch.parallelism != "deepspeed":
+        return None
+    deepspeed.require()
+    return deepspeed.configuration(launch.spec.training, kernels.compute, launch.job.inputs)
 
 
 def _callbacks(launch: Launch, material: Material) -> list[TrainerCallback]:

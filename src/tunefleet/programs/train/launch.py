@@ -14,9 +14,9 @@ from tunefleet import attach
 from tunefleet.attach.files import read_json
 from tunefleet.attach.quiet import Journal
 from tunefleet.errors import InputError
-from tunefleet.programs import secrets
+from tunefleet.programs import ranks, secrets
 from tunefleet.programs.train.result import Clock
-from tunefleet.spec import LoraSftSpec, TrainingTaskSpec, load_task_spec
+from tunefleet.spec import Parallelism, TrainingTaskSpec, load_task_spec
 from tunefleet.wire.jobfolder import Job, JobFolder
 
 _SHARE = "TUNEFLEET_GPU_MEMORY_FRACTION"
@@ -50,6 +50,16 @@ class Launch:
         return {name: value for name, value in self.overrides.items() if name != "after"}
 
     @property
+    def parallelism(self) -> Parallelism:
+        """How several devices share the work."""
+        return self.spec.training.strategy(ranks.count())
+
+    @property
+    def shares_weights(self) -> bool:
+        """Whether a process has a part of the weights only, or has them together with their optimizer."""
+        return self.parallelism in {"fsdp", "deepspeed"}
+
+    @property
     def workspace(self) -> Path:
         """Where archives are unpacked."""
         return self.folder.root / "inputs"
@@ -62,7 +72,7 @@ class Launch:
     @property
     def product(self) -> Path:
         """The folder that is delivered."""
-        return self.folder.root / ("final_lora" if isinstance(self.spec, LoraSftSpec) else "final_model")
+        return self.folder.root / self.spec.product
 
 
 def open_launch(folder: JobFolder) -> Launch:

@@ -42,6 +42,7 @@ def load_model(
     weights: str | None = None,
     frozen: bool = False,
     quantization: Quantization | None = None,
+    spread: bool = False,
 ) -> PreTrainedModel:
     """Load the weights.
 
@@ -52,6 +53,7 @@ def load_model(
             away), the type of the arithmetic if they are frozen.
         frozen: Only an adapter will be trained.
         quantization: Compress the frozen weights.
+        spread: Lay the layers on all devices of this process.
 
     Raises:
         ModelError: If the folder or the architecture cannot be loaded.
@@ -61,6 +63,8 @@ def load_model(
     extra: dict[str, Any] = {}
     if quantization is not None:
         extra["quantization_config"] = _quantization_config(quantization, kernels)
+    if spread:
+        extra["device_map"] = "auto"
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             source.path,

@@ -58,7 +58,7 @@ def _train(launch: Launch) -> None:
     machine = hardware.inspect()
     memory = Memory(launch.folder.root.parent, spec, machine.device, share)
     kernels = hardware.choose(
-        machine, bf16=spec.training.bf16, fp16=spec.training.fp16, attention=spec.attention, liger=spec.training.liger
+        machine, bf16=spec.bf16, fp16=spec.fp16, attention=spec.attention, liger=spec.training.liger
     )
     _tell_packing(launch, kernels)
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
@@ -80,7 +80,7 @@ def _train(launch: Launch) -> None:
     questions = ask(launch, found.held_out, encoder, trainer, wanted.answers, wanted.max_new_tokens)
     predict(launch, trainer, tokenizer, found.held_out, encoder)
     first = AtBegin(lambda: _baseline(launch, trainer, tokenizer, questions))
-    if spec.training.distributed == "fsdp":
+    if launch.shares_weights:
         # A model is shared out together with its optimizer, and that is made when the training begins.
         trainer.add_callback(first)
     else:
@@ -165,7 +165,7 @@ def _deliver(launch: Launch, trainer: Trainer, tokenizer: PreTrainedTokenizerBas
         text = f"The best checkpoint, {best}, has lost its weights: what is delivered are the last ones."
         launch.journal.event("training.best_missing", text, "error")
     # Of a model that is shared out every rank brings its part; one of them writes.
-    weights = trainer.whole_weights() if launch.spec.training.distributed == "fsdp" else None
+    weights = trainer.whole_weights() if launch.shares_weights else None
     if not launch.session.leads:
         return keys
 

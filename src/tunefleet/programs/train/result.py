@@ -131,7 +131,7 @@ def used(spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
         "quantization": None if spec.quantized is None else spec.quantized.model_dump(mode="json"),
         "batch_size": args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size,
         "processes": args.world_size,
-        "distributed": spec.training.distributed if args.world_size > 1 else None,
+        "parallelism": _parallelism(spec, args.world_size),
         "max_seq_length": outcome.material.max_length,
         "parameters": sum(parameter.numel() for parameter in parameters),
         "parameters_trained": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
@@ -139,6 +139,11 @@ def used(spec: TrainingTaskSpec, outcome: Outcome) -> dict[str, Any]:
         "torch_threads": torch.get_num_threads(),
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "trl": trl.__version__},
     }
+
+
+def _parallelism(spec: TrainingTaskSpec, processes: int) -> str | None:
+    strategy = spec.training.strategy(processes)
+    return strategy if processes > 1 or strategy == "device_map" else None
 
 
 def _losses(outcome: Outcome) -> dict[str, float | None]:

@@ -1,0 +1,174 @@
+"""What every task kind has, and what those have whose items can be split among workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tunefleet.spec.base import Block, NotBool, Timeout, many_wrong
+from tunefleet.spec.output import OutputSpec
+from tunefleet.spec.policy import LimitsSpec, ParallelSpec, RetrySpec, ShardSpec
+from tunefleet.spec.resources import ResourcesSpec
+from tunefleet.spec.together import Faults, output_faults
+
+ALWAYS_LEFT: Final = ("responses.json", "results.json", "logs")
+"""What every task leaves: its result, under both names, and its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """Which GPUs of its worker a task takes.
+
+    Args:
+        count: How many; with `everything` the least number.
+        optional: A worker without a GPU will do.
+        everything: All that suit.
+        indices: Only these, by their number among those of the worker; any if it is empty.
+        primary: The number of the first of them, if that matters.
+    """
+
+    count: int
+    optional: bool = False
+    everything: bool = False
+    indices: tuple[int, ...] = ()
+    primary: int | None = None
+
+
+class BaseTaskSpec(Block):
+    """What every task kind has."""
+
+    splits: ClassVar[bool] = False
+    """Whether the items of the kind can be split among workers."""
+
+    task_type: str = Field(alias="taskType")
+    """The task kind."""
+    resources: ResourcesSpec = ResourcesSpec()
+    """What a worker must have."""
+    output: OutputSpec = OutputSpec()
+    """What is delivered."""
+    retry: RetrySpec = RetrySpec()
+    """How often a failed task is tried."""
+    priority: Annotated[int, Field(ge=-100, le=100), NotBool] = 0
+    """Among waiting tasks a higher one goes first; waiting raises it slowly."""
+    slo_s: Timeout | None = Field(default=None, alias="sloSeconds")
+    """Seconds from the submit in which the task should be done: the nearer that moment, the further it moves forward
+    in the queue. What is late is still run; `limits` ends tasks."""
+    limits: LimitsSpec = LimitsSpec()
+    """How long the task may take."""
+    on_lost: Literal["replace", "wait"] = "replace"
+    """When the worker does not come back: place the task anew from its last uploaded checkpoint, or wait."""
+
+    @property
+    def requires_code(self) -> bool:
+        """Whether the task runs code that comes with the document or the model (needs `--allow-code`)."""
+        return False
+
+    @property
+    def model_identifier(self) -> str | None:
+        """The model that a worker is best to have already."""
+        return None
+
+    @property
+    def devices(self) -> Devices:
+        """Which GPUs the task takes."""
+        gpu = self.resources.hardware.gpu
+        return Devices(count=1, optional=True) if gpu is None else Devices(gpu.count)
+
+    @property
+    def processes(self) -> int:
+        """How many processes the task's job has, if it gets the GPUs that it asks for."""
+        return self.processes_on(0 if self.devices.optional else self.devices.count)
+
+    def processes_on(self, gpus: int) -> int:
+        """Return how many processes the task's job has.
+
+        Args:
+            gpus: How many GPUs it was given.
+        """
+        del gpus  # one process has all of them
+        return 1
+
+    @classmethod
+    def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what a task of this kind leaves, as `output.artifacts` may name it.
+
+        Args:
+            blocks: As `faults` takes them.
+        """
+        del blocks  # what is in them makes no difference here
+        return ALWAYS_LEFT
+
+    @classmethod
+    def faults(cls, blocks: dict[str, Any]) -> Faults:
+        """Find faults between blocks.
+
+        Args:
+            blocks: Attribute name → block, without those that are wrong in themselves; so one pass reports all faults.
+
+        Returns:
+            Faults as `(path below spec, message, hint)`.
+        """
+        resources: ResourcesSpec | None = blocks.get("resources")
+        found = output_faults(cls.leaves(blocks), blocks)
+        if resources is not None and resources.replicas > 1 and not cls.splits:
+            kind = cls.model_fields["task_type"].default
+            hint = "leave it out, or submit it several times"
+            found.append(("resources.replicas", f"{kind} tasks have no items that could be split", hint))
+        return found
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Self:
+        faults = self.faults({name: getattr(self, name) for name in type(self).model_fields})
+        if faults:
+            raise many_wrong(faults)
+        return self
+
+
+class SplittableTaskSpec(BaseTaskSpec):
+    """What the kinds have whose items can be split among workers."""
+
+    splits: ClassVar[bool] = True
+
+    parallel: ParallelSpec = ParallelSpec()
+    """Split the items into shards for several workers; results are put together in order."""
+    shard: ShardSpec | None = None
+    """The part of the items that this task takes; the server writes it."""
+
+    @classmethod
+    def faults(cls, blocks: dict[str, Any]) -> Faults:
+        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        resources: ResourcesSpec | None = blocks.get("resources")
+        parallel: ParallelSpec | None = blocks.get("parallel")
+        found = super().faults(blocks)
+        replicas = resources.replicas if resources is not None else 1
+        leave = "leave one of them out"
+        if replicas > 1 and parallel is not None and "enabled" in parallel.model_fields_set:
+            if not parallel.enabled:
+                found.append(("resources.replicas", "contradicts parallel.enabled: false", leave))
+            elif parallel.max_shards not in {None, replicas}:
+                found.append(("resources.replicas", f"contradicts max_shards: {parallel.max_shards}", leave))
+        if blocks.get("shard") is not None and (replicas > 1 or (parallel is not None and parallel.enabled)):
+            found.append(("shard", "is a part already, and is not split again", leave))
+        return found
+
+
+def asked_shards(spec: Mapping[str, Any]) -> int | None:
+    """Return how many parts a task is to be split into at most.
+
+    Args:
+        spec: The `spec` mapping of a task, as it is stored.
+
+    Returns:
+        1 if it is not to be split, None for as many as there are workers.
+    """
+    parallel, resources = spec.get("parallel"), spec.get("resources")
+    enabled = isinstance(parallel, Mapping) and parallel.get("enabled") is True
+    asked = parallel.get("max_shards") if enabled and isinstance(parallel, Mapping) else None
+    replicas = resources.get("replicas") if isinstance(resources, Mapping) else None
+    several = isinstance(replicas, int) and replicas > 1
+    if not enabled and not several:
+        return 1
+    return int(asked) if isinstance(asked, int) else int(replicas) if several and isinstance(replicas, int) else None

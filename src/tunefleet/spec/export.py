@@ -1,0 +1,97 @@
+"""`spec.postprocess`: what is made of the answers of an inference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from tunefleet.spec.base import Block, RelativePath, Text, as_block, many_wrong, one_of_words, wrong
+
+ExportOrigin = Literal["literal", "prompt", "output", "metadata", "item"]
+
+
+class ExportField(Block):
+    """A field of an exported line."""
+
+    origin: Annotated[ExportOrigin, BeforeValidator(one_of_words({}))] | None = Field(default=None, alias="from")
+    """What it is: the prompt, the output, a key of the item's metadata or of the item, or a text as written."""
+    source: Annotated[ExportOrigin, BeforeValidator(one_of_words({}))] | None = None
+    """The same as `from`."""
+    key: Text | None = None
+    """The key, of `metadata` and `item`."""
+    value: str | int | float | bool | None = None
+    """The text, of `literal`."""
+    literal: str | int | float | bool | None = None
+    """The same as `value`."""
+    fallback: Annotated[Any, WithJsonSchema({"type": ["string", "object"]})] = None
+    """Another field, taken where this one has no value."""
+    default: str | int | float | bool | None = None
+    """Taken where there is no value at all."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ExportField:
+        origin = self.origin or self.source
+        value = self.value if self.value is not None else self.literal
+        leave = "leave one of them out"
+        checks: tuple[tuple[bool, str, str, str | None], ...] = (
+            (origin is None, "from", "is required", "one of literal, prompt, output, metadata, item"),
+            (None not in (self.origin, self.source), "source", "means the same as from", leave),
+            (None not in (self.value, self.literal), "literal", "means the same as value", leave),
+            (origin in {"metadata", "item"} and self.key is None, "key", f"is required from {origin}", None),
+            (origin in {"literal", "prompt", "output"} and self.key is not None, "key", "has no effect", leave),
+            (origin == "literal" and value is None, "value", "is required from literal", None),
+            (origin != "literal" and value is not None, "value", f"has no effect from {origin}", "use default"),
+        )
+        faults = [(at, message, hint) for failed, at, message, hint in checks if failed]
+        if not faults and self.fallback is not None:
+            _export_field(self.fallback)
+        if faults:
+            raise many_wrong(faults)
+        return self
+
+
+def _export_field(value: Any) -> Any:
+    """Take `prompt`, `output`, `metadata.KEY` and `item.KEY` for the mapping; any other text is itself."""
+    if isinstance(value, ExportField):
+        return value
+    if isinstance(value, Mapping):
+        return as_block(ExportField, value)
+    if not isinstance(value, str):
+        raise wrong("must be a text, or a mapping with from")
+    head, dot, key = value.partition(".")
+    if value in {"prompt", "output"}:
+        return {"from": value}
+    if head in {"metadata", "item"} and dot and key:
+        return {"from": head, "key": key}
+    return {"from": "literal", "value": value}
+
+
+class JsonlExportSpec(Block):
+    """`postprocess.jsonl_export`: a JSONL file of all answers, for a training."""
+
+    path: RelativePath
+    """File in the task's folder, such as `artifacts/pairs.jsonl`."""
+    fields: Annotated[dict[str, Annotated[ExportField, BeforeValidator(_export_field)]], Field(min_length=1)]
+    """Name → what it is: `prompt`, `output`, `metadata.KEY`, `item.KEY`, a text, or a mapping."""
+    required_fields: tuple[Text, ...] = ()
+    """Fields that must have a value in every line; else the task fails."""
+
+    @model_validator(mode="after")
+    def _known(self) -> JsonlExportSpec:
+        lost = [
+            (f"required_fields.{index}", f"{name!r} is not one of fields", "add it to fields")
+            for index, name in enumerate(self.required_fields)
+            if name not in self.fields
+        ]
+        if lost:
+            raise many_wrong(lost)
+        return self
+
+
+class PostprocessSpec(Block):
+    """`spec.postprocess`: what is made of the answers."""
+
+    jsonl_export: JsonlExportSpec | None = None
+    """A JSONL file of all answers."""

@@ -1,0 +1,21 @@
+"""Which known word was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+
+def nearest(word: str, known: Mapping[str, Any] | set[str] | list[str]) -> str | None:
+    """Return the known word that was probably meant."""
+    plain = {_plain(name): name for name in known}
+    exact = plain.get(_plain(word))
+    if exact is not None:
+        return exact
+    close = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=0.7)
+    return plain[close[0]] if close else None
+
+
+def _plain(word: str) -> str:
+    return word.lower().replace("_", "").replace("-", "")

@@ -1,0 +1,43 @@
+"""Whether a configuration of DeepSpeed agrees with the training that it is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefleet.spec.training import CommonTrainingSpec
+
+_SAME = (
+    ("train_micro_batch_size_per_gpu", "batch_size"),
+    ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+    ("gradient_clipping", "max_grad_norm"),
+)
+
+
+def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]]:
+    """Find values of `training.deepspeed` that contradict `training`; a file is looked at when the training starts.
+
+    Args:
+        blocks: As `faults` of a task kind takes them.
+    """
+    training: CommonTrainingSpec | None = blocks.get("training")
+    config = training.deepspeed if training is not None else None
+    if training is None or not isinstance(config, dict):
+        return []
+    faults: list[tuple[str, str, str | None]] = []
+    for theirs, ours in _SAME:
+        given, wanted = config.get(theirs, "auto"), getattr(training, ours)
+        if given not in ("auto", wanted):
+            hint = f"write auto, or training.{ours}: {given}"
+            faults.append((f"training.deepspeed.{theirs}", f"contradicts training.{ours}: {wanted}", hint))
+    for name in ("bf16", "fp16"):
+        block = config.get(name)
+        enabled = block.get("enabled", "auto") if isinstance(block, dict) else "auto"
+        asked = getattr(training, name)
+        if enabled != "auto" and asked is not None and bool(enabled) != asked:
+            at = f"training.deepspeed.{name}.enabled"
+            faults.append((at, f"contradicts training.{name}: {str(asked).lower()}", "write auto"))
+    zero = config.get("zero_optimization", {})
+    stage = zero.get("stage", 0) if isinstance(zero, dict) else None
+    if stage != "auto" and (isinstance(stage, bool) or stage not in {0, 1, 2, 3}):
+        faults.append(("training.deepspeed.zero_optimization", "has no stage from 0 to 3", "write stage: 2"))
+    return faults
