@@ -18,7 +18,7 @@ from schemathesis import Case, GenerationMode
 from tests.integration.server.support import HandWorker, Running, submit
 from tunefleet.wire import api, link, training, training_jobs, training_reports
 
-BUDGET_S = 10.0
+BUDGET_S = 20.0
 HOMES = (api, link, training, training_jobs, training_reports)
 PUBLIC = {"/api/v1/healthz", "/api/v1/info", "/api/v1/schema"}
 
