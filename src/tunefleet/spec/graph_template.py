@@ -17,6 +17,7 @@ from tunefleet.spec.text import Path
 _BUILT_IN: Final = "two_column_briefing"
 _FORMAT: Final = "format"
 _PATH_HINT: Final = "write it like result.items[0].output; `result.` may be left out"
+_SYSTEM_PROMPTS: Final = ("system_prompt", "systemPrompt")
 _SLOT = re.compile(r"\{([^{}\r\n]+)\}")
 
 
@@ -190,6 +191,13 @@ def named_by(column: Mapping[str, Any], names: Collection[str] = ()) -> Referenc
     return None
 
 
+def settle_system_prompt(spec: dict[str, Any]) -> None:
+    """Leave the system prompt out of a spec whose template does not ask for it; a list has it before each prompt."""
+    asked, inference = spec["data"]["template"].get("append_system_prompt"), spec.get("inference")
+    if asked is not True and isinstance(inference, Mapping):
+        spec["inference"] = {key: value for key, value in inference.items() if key not in _SYSTEM_PROMPTS}
+
+
 def to_list(data: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
     """Make `list` data out of `graph_template` data.
 
@@ -250,7 +258,7 @@ def _value(column: ColumnSpec, envelopes: Envelopes) -> Any:
     named = named_by(column.model_dump(include={"node", "path", "expr"}), tuple(envelopes))
     try:
         if not isinstance(named, Reference):
-            raise ReferenceFault(f"{column.expr or column.path!r} is not a path.", hint=_PATH_HINT)
+            raise ReferenceFault(f"{column.expr or column.path!r} is not a path.", hint=f"W{_PATH_HINT[1:]}.")
         return _escaped(look_up(named, envelopes))
     except ReferenceFault as fault:
         if "default" in column.model_fields_set:

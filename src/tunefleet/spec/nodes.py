@@ -78,11 +78,10 @@ def _spec(draft: Draft, names: Collection[str], faults: list[Fault]) -> TaskSpec
         if isinstance(each.piece, Stray):
             message = f"{each.piece.text} {each.piece.problem}"
             faults.append(fault_at((*SPEC, *each.where), message, draft.source, hint=each.piece.hint))
-    before = len(faults)
     spec = read_spec(draft.source, faults, _unknown(placeholders))
     if any(isinstance(each.piece, Reference) for each in placeholders):
         return None
-    if is_template(data) and len(faults) == before:
+    if is_template(data) and not faults:
         # It refers to nothing, so it is known now what it comes to.
         data = draft.source.data["spec"] = resolve(data, {})
         return read_spec(draft.source, faults)

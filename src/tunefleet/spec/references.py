@@ -87,6 +87,7 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
         text = _at(where, partial(_value_of, entry, envelopes))
         resolved["data"]["items"][where[-1]] = escape(as_text(text))
     if graph_template.is_template(resolved):
+        graph_template.settle_system_prompt(resolved)
         resolved["data"] = _at(("data", "template"), lambda: graph_template.to_list(resolved["data"], envelopes))
     return resolved
 
