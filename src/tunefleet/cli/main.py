@@ -29,6 +29,7 @@ class Root(LazyGroup):
         Entry("preview", "preview:preview", "Show what the model would be trained on, before it is.", WORK),
         Entry("ls", "tasks:ls", "List tasks, newest first.", WORK),
         Entry("show", "show:show", "Show all that is known of a task.", WORK),
+        Entry("why", "why:why", "Say why a task waits, worker by worker.", WORK),
         Entry("logs", "logs:logs", "Print a task's log.", WORK),
         Entry("metrics", "metrics:metrics", "Print or plot what a task has measured.", WORK),
         Entry("artifacts", "artifacts:app", "List and fetch what tasks produced.", WORK),

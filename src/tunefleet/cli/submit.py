@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.text import Text
@@ -15,7 +16,10 @@ from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, TaskId, parse_sets
 from tunefleet.cli.session import connect
 from tunefleet.cli.transfers import transfer_bar
+from tunefleet.cli.why import show_dry_run
 from tunefleet.client import Client, Run
+from tunefleet.client.flows import override, read_document
+from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.wire.api import TaskDetail
 
@@ -25,6 +29,7 @@ _STANDARD_INPUT = "-"
 @examples(
     "tunefleet submit sft.yaml --follow",
     "tunefleet submit sft.yaml --set training.learning_rate=1e-4 --set lora.r=32",
+    "tunefleet submit sft.yaml --dry-run",
     "tunefleet submit sft.yaml --wait --json | jq .result.result.losses",
 )
 def submit(
@@ -35,6 +40,9 @@ def submit(
     timeout_s: Annotated[float | None, typer.Option("--timeout", min=0, help="Longest --wait, in seconds.")] = None,
     sets: Set = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse what no present worker could ever run.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Submit nothing; say where each task would go, and why.")
+    ] = False,
     idempotency_key: Annotated[
         str | None, typer.Option("--idempotency-key", help="The same key submits once, however often it is sent.")
     ] = None,
@@ -46,6 +54,8 @@ def submit(
     ended; Ctrl-C leaves it running.
     """
     source = sys.stdin.read() + "\n" if file == _STANDARD_INPUT else Path(file)
+    if dry_run:
+        _dry_run(source, file, parse_sets(sets), as_json=as_json)
     with connect() as client:
         with transfer_bar() as on_progress:
             run = client.submit(
@@ -63,6 +73,15 @@ def submit(
             return
         ended = _watch(client, run, follow=follow and not as_json, timeout_s=timeout_s)
         _report(client, ended, as_json=as_json)
+
+
+def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_json: bool) -> NoReturn:
+    text = override(read_document(source)[0], overrides, filename=file)
+    with connect() as client:
+        reply = client.workflows.validate(text, file, dry_run=True)
+    if not reply.ok:  # the server is of another version: here the document is good
+        raise SpecError([Fault(**each.model_dump()) for each in reply.faults], filename=file)
+    raise typer.Exit(show_dry_run(reply, as_json=as_json))
 
 
 def _announce(run: Run) -> None:

@@ -13,7 +13,7 @@ from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_worker, confirm
 from tunefleet.cli.session import connect
 from tunefleet.wire.fleet import WorkerView
-from tunefleet.wire.link import Gpu
+from tunefleet.wire.link import Gpu, GpuLoad, Load
 
 app = typer.Typer(help="List the machines that run tasks.", invoke_without_command=True)
 WorkerId = Annotated[
@@ -39,20 +39,29 @@ def ls(*, as_json: Json = False) -> None:
     if not found:
         say("No worker has registered. Start one with `tunefleet up` or `tunefleet worker`.")
         return
-    listing = table("worker", "status", "runs", "gpu", "cpu", "memory", "disk", "seen", right=("cpu",), wide="gpu")
+    listing = table(
+        "worker", "status", "runs", "gpu", "cpu", "load", "memory", "disk", "seen", right=("cpu", "load"), wide="gpu"
+    )
     for worker in found:
-        has = worker.capabilities
+        has, load = worker.capabilities, worker.load
         listing.add_row(
             Text(worker.id, style="id"),
-            status_text(worker.status),
+            _status(worker),
             ", ".join(worker.running) or "–",
             cut(_gpus(worker) or "–"),
             str(has.cpu_count),
-            f"{words.size(has.memory_free_bytes)} free",
-            f"{words.size(has.disk_free_bytes)} free",
+            f"{load.load_1m:.1f}" if load is not None and load.load_1m is not None else "–",
+            f"{words.size((load or has).memory_free_bytes)} free",
+            f"{words.size((load or has).disk_free_bytes)} free",
             f"{words.age(worker.last_seen_at)} ago" if worker.last_seen_at else "–",
         )
     say(listing)
+
+
+def _status(worker: WorkerView) -> Text:
+    decided = "draining" if worker.draining else "cordoned" if worker.cordoned else ""
+    decided = decided or ("resting" if worker.elastic_disabled else "")
+    return Text.assemble(status_text(worker.status), (f", {decided}" if decided else "", "warn"))
 
 
 def _gpus(worker: WorkerView) -> str:
@@ -60,9 +69,20 @@ def _gpus(worker: WorkerView) -> str:
     return ", ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
 
 
-def _gpu_words(gpu: Gpu) -> str:
-    used = f"; not claimed: in use by {gpu.in_use_by}" if gpu.in_use_by else ""
-    return f"{gpu.name}, {words.size(gpu.memory_total_bytes)}{used}"
+def _gpu_words(gpu: Gpu, load: GpuLoad | None) -> str:
+    who = load.in_use_by if load is not None else gpu.in_use_by
+    free = load.memory_free_bytes if load is not None else None
+    parts = [gpu.name, words.size(gpu.memory_total_bytes)]
+    parts += [f"{words.size(free)} free"] if free is not None else []
+    parts += [f"{load.utilisation_percent:.0f} % busy"] if load and load.utilisation_percent is not None else []
+    return ", ".join(parts) + (f"; not claimed: in use by {who}" if who else "")
+
+
+def _load_words(load: Load | None) -> str | None:
+    if load is None:
+        return None
+    figures = [load.load_1m, load.load_5m, load.load_15m]
+    return " ".join(f"{figure:.2f}" for figure in figures if figure is not None) or None
 
 
 @examples("tunefleet workers show worker-1")
@@ -73,8 +93,9 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
     if as_json:
         print_json(view)
         return
-    has = view.capabilities
-    say(Text.assemble((view.id, "head"), "  ", status_text(view.status)))
+    has, load = view.capabilities, view.load
+    busy = {gpu.uuid: gpu for gpu in load.gpus} if load is not None else {}
+    say(Text.assemble((view.id, "head"), "  ", _status(view)))
     say(
         facts(
             [
@@ -82,11 +103,18 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
                 ("platform", has.platform),
                 ("version", has.version),
                 ("cpu", str(has.cpu_count)),
-                ("memory", f"{words.size(has.memory_free_bytes)} free of {words.size(has.memory_total_bytes)}"),
-                ("disk", f"{words.size(has.disk_free_bytes)} free"),
+                (
+                    "memory",
+                    f"{words.size((load or has).memory_free_bytes)} free of {words.size(has.memory_total_bytes)}",
+                ),
+                ("disk", f"{words.size((load or has).disk_free_bytes)} free"),
+                ("load", _load_words(load)),
+                ("costs", f"{has.cost_per_hour:g} an hour" if has.cost_per_hour != 1.0 else None),
                 ("tags", ", ".join(has.tags)),
+                ("secrets", ", ".join(has.secrets)),
+                ("has", cut(", ".join((*has.cached_models, *has.cached_datasets)))),
                 ("runs", ", ".join(view.running)),
-                *[(f"gpu {gpu.index}", _gpu_words(gpu)) for gpu in has.gpus],
+                *[(f"gpu {gpu.index}", _gpu_words(gpu, busy.get(gpu.uuid))) for gpu in has.gpus],
             ]
         )
     )

@@ -54,10 +54,11 @@ def schema() -> Call[dict[str, Any]]:
     return Call("GET", "/schema", model(dict[str, Any]))
 
 
-def validate(document: str, filename: str | None = None) -> Call[ValidateReply]:
-    """Let the server check a document; nothing is stored."""
+def validate(document: str, filename: str | None = None, *, dry_run: bool = False) -> Call[ValidateReply]:
+    """Let the server check a document, and say where its tasks would go if `dry_run`; nothing is stored."""
     body = SubmitRequest(document=document, filename=filename)
-    return Call("POST", "/workflows/validate", model(ValidateReply), body=body)
+    params = {"dry_run": "true" if dry_run else None}
+    return Call("POST", "/workflows/validate", model(ValidateReply), params, body=body)
 
 
 def create_workflow(request: SubmitRequest, idempotency_key: str) -> Call[WorkflowDetail]:

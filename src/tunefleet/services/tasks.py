@@ -7,7 +7,6 @@ from typing import Any
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.placement import Fit, Reject, match
 from tunefleet.services import cancelling, related, removal, repeating, roster, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
@@ -18,7 +17,6 @@ from tunefleet.services.views import task_detail, task_view
 from tunefleet.store import Connection, attempts, journal, shards, tasks
 from tunefleet.store.rows import TaskRow
 from tunefleet.wire.api import Page, TaskDetail, TaskView, WorkflowDetail
-from tunefleet.wire.fleet import WhyView, WorkerVerdict
 
 
 async def get(core: Core, actor: Actor, task_id: str) -> TaskDetail:
@@ -144,36 +142,6 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
             removal.remove_tasks(connection, gone)
 
     await core.write(operation)
-
-
-async def why(core: Core, actor: Actor, task_id: str) -> WhyView:
-    """Say why a task waits, and what stands in its way on each worker.
-
-    Raises:
-        NotFoundError: If there is no such task.
-    """
-    may_read(actor)
-    here = roster.presences(core)
-
-    def operation(connection: Connection) -> WhyView:
-        row = find(connection, actor, task_id)
-        sentence = roster.reasons(connection, here, [row]).get(row.id)
-        verdicts: list[WorkerVerdict] = []
-        if row.status == TaskStatus.QUEUED:
-            need = roster.needs(connection, [row.requirement_key])[row.requirement_key]
-            for worker in roster.states(connection, here):
-                verdict = match(need, worker)
-                verdicts.append(_verdict(worker.id, verdict))
-        waits_for = related.waits_for(connection, row)
-        return WhyView(task_id=row.id, status=row.status, why=sentence, waits_for=waits_for, workers=tuple(verdicts))
-
-    return await core.read(operation)
-
-
-def _verdict(worker_id: str, verdict: Fit | Reject) -> WorkerVerdict:
-    if isinstance(verdict, Fit):
-        return WorkerVerdict(worker_id=worker_id, verdict="fits")
-    return WorkerVerdict(worker_id=worker_id, verdict="never" if verdict.lasting else "waits", reason=verdict.reason)
 
 
 def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, delete, exists, insert, or_, select, text, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, or_, select, text, update
 
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import cordons, tasks, void_offers
@@ -70,6 +70,14 @@ def groups(connection: Connection) -> list[str]:
 def first(connection: Connection, requirement_key: str, *, now: float, count: int) -> list[TaskRow]:
     """Return the tasks with one need whose turn it is, in the order of the queue."""
     return [TaskRow(*row) for row in connection.execute(_FIRST, {"key": requirement_key, "now": now, "count": count})]
+
+
+def ahead(connection: Connection, row: TaskRow, now: float) -> int:
+    """Return how many waiting tasks with the same needs go before a task."""
+    same = tasks.c.requirement_key == row.requirement_key
+    earlier = (tasks.c.rank < row.rank) & (tasks.c.ready_at <= now)
+    query = select(func.count()).select_from(tasks).where(_QUEUED, same, earlier)
+    return int(connection.execute(query).scalar_one())
 
 
 def any_ready_between(connection: Connection, since: float, now: float) -> bool:

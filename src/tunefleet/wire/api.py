@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from tunefleet.wire.base import Body, Message
+from tunefleet.wire.fleet import TaskForecast
 
 T = TypeVar("T")
 
@@ -68,11 +69,19 @@ class SubmitRequest(Body):
 
 
 class ValidateReply(Message):
-    """The outcome of a validation; faults are empty if the document is good."""
+    """The outcome of a validation; faults are empty if the document is good.
+
+    Args:
+        ok: Whether it is good.
+        tasks: The names of its tasks.
+        faults: What is wrong with it.
+        forecasts: Of a dry run: where each task would go, and why.
+    """
 
     ok: bool
     tasks: tuple[str, ...] = ()
     faults: tuple[FaultView, ...] = ()
+    forecasts: tuple[TaskForecast, ...] = ()
 
 
 class ProgressView(Message):

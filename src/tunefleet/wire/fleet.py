@@ -44,6 +44,26 @@ class WorkerVerdict(Message):
     score: float | None = None
 
 
+class TaskForecast(Message):
+    """Where a task of a document would go, if it were submitted now and nothing else were waiting.
+
+    Args:
+        name: Its name in the document.
+        kind: The task kind.
+        worker_id: The worker that would get it; null if none could take it now.
+        why: Why not, in one sentence.
+        after: Names of the tasks, and ids of tasks submitted before, that it waits for.
+        workers: What each registered worker makes of it; those that fit first, the best at the top.
+    """
+
+    name: str
+    kind: str
+    worker_id: str | None = None
+    why: str | None = None
+    after: tuple[str, ...] = ()
+    workers: tuple[WorkerVerdict, ...] = ()
+
+
 class WhyView(Message):
     """Why a task stands where it stands.
 

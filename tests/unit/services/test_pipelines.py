@@ -8,6 +8,7 @@ from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.services import events, prune, steering, tasks, workflows
+from tunefleet.services import why as why_service
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ async def test_a_stage_begins_with_what_the_stage_before_it_found(pipe: Pipeline
     first, second = flow.tasks
     assert (second.status, second.depends_on, second.queued_at) == ("pending", (first.id,), None)
     assert second.why == "waiting for first (queued)."
-    why = await tasks.why(pipe.lab.core, pipe.lab.admin, second.id)
+    why = await why_service.of_task(pipe.lab.core, pipe.lab.admin, second.id)
     assert why.waits_for == ((first.id, "first"),)
     (offer,) = await pipe.take()
     assert offer.name == "first"

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.services.lab import TRAIN, Lab
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
-from tunefleet.services import events, keys, placing, sweep, tasks, workers
+from tunefleet.services import events, keys, placing, sweep, workers
+from tunefleet.services import why as why_service
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.verdicts import MAX_BACKOFF_S, MAX_LOST, reason_of, settle
 from tunefleet.store.rows import TaskRow
@@ -160,7 +161,7 @@ async def test_after_three_void_offers_a_worker_is_cordoned_for_the_kind(lab: La
     assert kinds.count("worker.cordoned") == 1
     fresh = await lab.submit()
     assert await worker.offers() == ()
-    (verdict,) = (await tasks.why(lab.core, lab.admin, fresh)).workers
+    (verdict,) = (await why_service.of_task(lab.core, lab.admin, fresh)).workers
     assert verdict.reason is not None
     assert "in vain" in verdict.reason
     # Another kind goes there still; and a worker that starts anew is tried anew.

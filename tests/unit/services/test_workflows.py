@@ -9,6 +9,7 @@ import pytest
 from tests.unit.services.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
 from tunefleet.services import artifacts, events, placing, tasks, workflows
+from tunefleet.services import why as why_service
 from tunefleet.wire.api import SubmitRequest
 from tunefleet.wire.link import Gpu
 
@@ -48,7 +49,7 @@ async def test_a_task_that_nobody_could_run_says_so(lab: Lab) -> None:
     assert "unschedulable" in made.warnings[0]
     with pytest.raises(SpecError, match="no worker could run"):
         await workflows.submit(lab.core, lab.admin, SubmitRequest(document=wants_gpu, strict=True))
-    why = await tasks.why(lab.core, lab.admin, made.tasks[0].id)
+    why = await why_service.of_task(lab.core, lab.admin, made.tasks[0].id)
     assert [(each.worker_id, each.verdict, each.reason) for each in why.workers] == [
         ("w1", "never", "has 0 GPUs, 1 are needed")
     ]

@@ -11,6 +11,7 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.services import tasks
+from tunefleet.services import why as why_service
 from tunefleet.wire.api import CloneRequest, Page, TaskDetail, TaskView
 from tunefleet.wire.fleet import WhyView
 
@@ -48,7 +49,7 @@ async def get_task(core: CoreDep, who: Reader, task_id: str) -> TaskDetail:
 @router.get("/{task_id}/why")
 async def why(core: CoreDep, who: Reader, task_id: str) -> WhyView:
     """Say why a task waits, worker by worker."""
-    return await tasks.why(core, who, task_id)
+    return await why_service.of_task(core, who, task_id)
 
 
 @router.delete("/{task_id}", status_code=204)

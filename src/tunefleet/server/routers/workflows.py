@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated, Final
 
-from fastapi import APIRouter, Depends, Header, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 
 from tunefleet.server import bodies
-from tunefleet.server.auth import CoreDep, Member, Reader, require_reader
+from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
-from tunefleet.services import workflows
+from tunefleet.services import why, workflows
 from tunefleet.wire.api import Page, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
 
 router = APIRouter(prefix="/workflows", tags=["workflows"])
@@ -43,10 +43,15 @@ async def submit(
     return bodies.answer(detail, 201)
 
 
-@router.post("/validate", dependencies=[Depends(require_reader)], openapi_extra=_BODY)
-async def validate(request: Request) -> ValidateReply:
-    """Validate a document without storing it; every fault is listed with line and column."""
+@router.post("/validate", openapi_extra=_BODY)
+async def validate(request: Request, core: CoreDep, who: Reader, *, dry_run: bool = False) -> ValidateReply:
+    """Validate a document without storing it; every fault is listed with line and column.
+
+    With `dry_run` the answer also says where each task would go now, and what each worker makes of it.
+    """
     submission = await _submission(request)
+    if dry_run:
+        return await why.of_document(core, who, submission)
     # Reading a large document takes seconds of pure Python.
     return await asyncio.to_thread(workflows.validate, submission.document, submission.filename)
 
