@@ -60,6 +60,16 @@ def test_whoever_comes_back_in_time_keeps_it(clock: list[float]) -> None:
     assert server.over() is None
 
 
+@pytest.fixture(autouse=True)
+def own_threads_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave threads of earlier tests out of account, which may end at any moment."""
+    listdir, tasks = os.listdir, "/proc/self/task"
+    before = set(listdir(tasks))
+    monkeypatch.setattr(
+        module.os, "listdir", lambda path: [*set(listdir(path)) - before] if path == tasks else listdir(path)
+    )
+
+
 def test_a_process_as_it_was_is_fit() -> None:
     assert Fitness.now().fault() is None
 
