@@ -8,14 +8,13 @@ from __future__ import annotations
 import inspect
 import json
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
-from tunefleet.spec import LoraSftSpec, json_schema
+from tunefleet.spec import json_schema
 from tunefleet.spec.explain import walk_blocks
 from tunefleet.spec.refused import REFUSED, REFUSED_KINDS
 from tunefleet.spec.tasks import TASK_KINDS
@@ -76,11 +75,19 @@ REFUSALS = """\
 ## Refused by name
 
 These keys are known from documents of other systems, or will come. They are refused, so that no option is silently
-without effect.
+without effect. A key of another task kind is refused, too, with the kinds that have it.
 
 | Keys below `spec` | Why | Instead |
 |---|---|---|
 """
+KINDS_REFUSED = """\
+The same holds for these task kinds:
+
+| Kinds | Why | Instead |
+|---|---|---|
+"""
+_FEW = 8
+"""So many keys may differ between two blocks that are told as one and its difference."""
 
 
 def describe(schema: dict[str, Any]) -> str:
@@ -112,19 +119,19 @@ def _default(schema: dict[str, Any], *, required: bool) -> str:
     return f"`{json.dumps(value, ensure_ascii=False)}`"
 
 
-def table(block: type[BaseModel], *, own: bool = False) -> Iterator[str]:
+def table(block: type[BaseModel], *, beside: type[BaseModel] | None = None) -> Iterator[str]:
     """Yield the lines of the table of a block's keys.
 
     Args:
         block: The block.
-        own: Leave out what it has from its parent.
+        beside: Leave out what is the same in this other one.
     """
     schema = block.model_json_schema(by_alias=True)
-    names = {field.alias or name: name for name, field in block.model_fields.items()}
+    other = {} if beside is None else beside.model_json_schema(by_alias=True)["properties"]
     yield "| Key | Value | Default | Meaning |"
     yield "|---|---|---|---|"
     for key, value in schema["properties"].items():
-        if own and names[key] not in inspect.get_annotations(block):
+        if key in other and _told(value) == _told(other[key]):
             continue
         required = key in schema.get("required", ()) or key == "taskType"
         words = " ".join(value.get("description", "").split())
@@ -132,24 +139,61 @@ def table(block: type[BaseModel], *, own: bool = False) -> Iterator[str]:
     yield ""
 
 
+def _told(value: dict[str, Any]) -> tuple[str, str, str]:
+    refers = str(value.get("$ref", ""))
+    return describe(value) + refers, _default(value, required=False), value.get("description", "")
+
+
 def sections() -> Iterator[str]:
     """Yield the lines of all tables: the document, then the blocks of every kind, each block once."""
     yield "## The document\n"
     yield from table(Document)
     seen: set[type[BaseModel]] = {Document}
+    places = _places()
     for kind, root in (("", Document), *TASK_KINDS.items()):
         prefix = ("spec",) if kind else ()
         for path, block in walk_blocks(root):
             if block in seen:
                 continue
-            parent = next((other for other in seen if issubclass(block, other) and other is not Document), None)
+            parent = _like(block, seen)
             where = ".".join((*prefix, *map(str, path)))
-            special = kind in {"lora_sft", "echo"} and where in {"spec", "spec.data", "spec.training"}
             seen.add(block)
-            yield f"## `{where}` of `{kind}`\n" if special or where == "spec" else f"## `{where}`\n"
-            if parent is not None or block is LoraSftSpec:
-                yield "The same keys as for `sft`, but for these:\n"
-            yield from table(block, own=parent is not None or block is LoraSftSpec)
+            yield f"## `{where}` of `{kind}`\n" if len(places[where]) > 1 or where == "spec" else f"## `{where}`\n"
+            yield f"{_about(block)}\n"
+            if parent is not None:
+                yield f"The same keys as for `{_kind_with(parent)}`, but for these:\n"
+            yield from table(block, beside=parent)
+
+
+def _places() -> dict[str, set[type[BaseModel]]]:
+    """Return the blocks that stand at each place, of all kinds."""
+    found: dict[str, set[type[BaseModel]]] = {}
+    for kind, root in (("", Document), *TASK_KINDS.items()):
+        for path, block in walk_blocks(root):
+            found.setdefault(".".join((*(("spec",) if kind else ()), *map(str, path))), set()).add(block)
+    return found
+
+
+def _like(block: type[BaseModel], seen: set[type[BaseModel]]) -> type[BaseModel] | None:
+    """Return a block before it with nearly the same keys: then only the difference is told."""
+    keys = set(block.model_fields)
+    alike = [
+        other
+        for other in seen
+        if len(keys) > _FEW and set(other.model_fields) <= keys and len(keys) <= len(other.model_fields) + _FEW
+    ]
+    return max(alike, key=lambda other: (len(other.model_fields), other.__name__), default=None)
+
+
+def _kind_with(block: type[BaseModel]) -> str:
+    return next(kind for kind, root in TASK_KINDS.items() if any(block is each for _, each in walk_blocks(root)))
+
+
+def _about(block: type[BaseModel]) -> str:
+    """Return what the block says of itself, without its name."""
+    first = " ".join((inspect.getdoc(block) or "").split("\n\n")[0].split())
+    said = first.split("`: ", 1)[1] if "`: " in first and first.startswith("`") else first
+    return said[:1].upper() + said[1:]
 
 
 def refusals() -> str:
@@ -160,12 +204,18 @@ def refusals() -> str:
     return "".join(f"| {', '.join(keys)} | {reason} | {instead} |\n" for (reason, instead), keys in rows.items())
 
 
+def refused_kinds() -> str:
+    """Return the rows of the table of refused task kinds; kinds with one reason share a row."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for kind, why in REFUSED_KINDS.items():
+        rows.setdefault((why.reason, why.instead), []).append(f"`{kind}`")
+    return "".join(f"| {', '.join(kinds)} | {reason} | {instead} |\n" for (reason, instead), kinds in rows.items())
+
+
 def workflow_page() -> str:
     """Return the text of `docs/reference/workflow.md`."""
-    kinds = ", ".join(f"`{kind}`" for kind in sorted(REFUSED_KINDS))
-    last = "\n".join(textwrap.wrap(f"The same holds for the task kinds {kinds}.", 118, break_on_hyphens=False))
     tables = "\n".join(sections())
-    return f"{INTRODUCTION}\n{tables}\n{REFUSALS}{refusals()}\n{last}\n"
+    return f"{INTRODUCTION}\n{tables}\n{REFUSALS}{refusals()}\n{KINDS_REFUSED}{refused_kinds()}"
 
 
 def pages() -> dict[Path, str]:

@@ -75,6 +75,16 @@ class JobExecutor(Executor):
             inputs: For each pointer into the spec, the local path that stands for it.
         """
 
+    def processes(self, spec: Mapping[str, Any], gpus: int) -> int:
+        """Return how many processes the job has.
+
+        Args:
+            spec: Of the task.
+            gpus: How many GPUs it was given.
+        """
+        del spec, gpus  # one process has all of them
+        return 1
+
     @abstractmethod
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return what a job that ended well has left to upload."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.spec import load_task_spec
@@ -44,6 +44,10 @@ class SftExecutor(JobExecutor):
             inputs=dict(inputs),
             processes=load_task_spec(offer.spec).processes,
         )
+
+    def processes(self, spec: Mapping[str, Any], gpus: int) -> int:
+        """Return how many ranks the training has: what its spec says, else one for each GPU."""
+        return load_task_spec(spec).processes_on(gpus)
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return the trained folder."""

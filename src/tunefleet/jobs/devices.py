@@ -59,18 +59,12 @@ def choose(
     if not gpus:
         return ()
     task = load_task_spec(spec)
-    wanted = task.resources.hardware.gpu
-    count = len(given) or (1 if wanted is None else wanted.count)
+    wanted = task.devices
+    count = len(given) or wanted.count
     if count == 0:
         return ()
-    name = "" if wanted is None or wanted.type == "any" else wanted.type
-    memory = (wanted.memory_bytes if wanted is not None else None) or 0
-    fitting = [
-        gpu
-        for gpu in gpus
-        if re.search(re.escape(name), gpu.name, re.IGNORECASE) and (gpu.memory_total_bytes or 0) >= memory
-    ]
-    if not given and _takes_all(task):
+    fitting = _fitting(task, gpus)
+    if not given and wanted.everything:
         count = max(count, len(fitting))
     if len(fitting) < count:
         few = "none fits" if not fitting else f"{len(fitting)} of {count} fit"
@@ -91,12 +85,20 @@ def choose(
     if given and set(given) <= {gpu.uuid for gpu in free}:
         return tuple(given)
     # Those with the most free memory: somebody outside may use the others.
-    free.sort(key=lambda gpu: gpu.memory_free_bytes or 0, reverse=True)
+    first = gpus[wanted.primary].uuid if wanted.primary is not None and wanted.primary < len(gpus) else None
+    free.sort(key=lambda gpu: (gpu.uuid == first, gpu.memory_free_bytes or 0), reverse=True)
     return tuple(gpu.uuid for gpu in free[:count])
 
 
-def _takes_all(task: TaskSpec) -> bool:
-    """Whether a training takes every GPU that fits: it may have several, and does not say how many."""
-    gpu = task.resources.hardware.gpu
-    unsaid = gpu is None or "count" not in gpu.model_fields_set
-    return unsaid and getattr(getattr(task, "training", None), "allow_multi_gpu", None) is True
+def _fitting(task: TaskSpec, gpus: Sequence[GpuFigures]) -> list[GpuFigures]:
+    """Return the devices that a task may have: each has the type and the memory, and is one of those it names."""
+    wanted, numbers = task.resources.hardware.gpu, task.devices.indices
+    name = "" if wanted is None or wanted.type == "any" else wanted.type
+    memory = (wanted.memory_bytes if wanted is not None else None) or 0
+    return [
+        gpu
+        for number, gpu in enumerate(gpus)
+        if re.search(re.escape(name), gpu.name, re.IGNORECASE)
+        and (gpu.memory_total_bytes or 0) >= memory
+        and (not numbers or number in numbers)
+    ]

@@ -8,8 +8,11 @@ from pathlib import Path
 from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import new_launch_id
+from tunefleet.spec import TASK_KINDS, load_task_spec
 from tunefleet.wire.jobfolder import Job
 from tunefleet.wire.link import InputRef, Offer
+from tunefleet.worker.bringing import Bringer
+from tunefleet.worker.destinations import Destination
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
 from tunefleet.worker.restoring import Restorer
@@ -45,19 +48,24 @@ class Preparation:
             Dropped, Stopped: While something is fetched.
         """
         self._check_code(offer)
+        output = offer.spec.get("output") or {}
+        Destination(offer.task_id, output, self._site.transfers, self._site.secrets, self._mailbox.pause_whole).check()
         inputs = {pointer: self._input(ref) for pointer, ref in offer.inputs.items()}
+        inputs |= Bringer(self._site, offer, self._mailbox, self._delivery).bring(inputs)
         pause()
         from_step = self._restore(offer, again=again)
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs)
-        here = {"env": self._site.env | job.env, "gpus": self._site.gpus(offer), "from_step": from_step}
+        gpus = self._site.gpus(offer)
+        processes = self._executor.processes(offer.spec, len(gpus))
+        here = {"env": self._site.env | job.env, "gpus": gpus, "processes": processes, "from_step": from_step}
         return job.model_copy(update=here)
 
     def _check_code(self, offer: Offer) -> None:
-        source = (offer.spec.get("model") or {}).get("source") or {}
-        if source.get("trust_remote_code") and not self._site.allow_code:
+        if not self._site.allow_code and _brings_code(offer):
             raise InputError(
-                f"The model {source.get('identifier')} needs trust_remote_code, which this worker does not allow.",
-                hint="Start a worker with --allow-code if you trust the code in that model.",
+                f"The task {offer.name} runs code of its document or model (trust_remote_code), which this worker does "
+                "not allow.",
+                hint="Start a worker with --allow-code if you trust that code.",
             )
 
     def _input(self, ref: InputRef) -> str:
@@ -73,3 +81,11 @@ class Preparation:
 
     def _fetch(self, ref: InputRef, dest: Path) -> Path:
         return self._mailbox.patiently(lambda: self._delivery.fetch_artifact(ref.digest, dest))
+
+
+def _brings_code(offer: Offer) -> bool:
+    if offer.kind in TASK_KINDS:
+        return load_task_spec(offer.spec).requires_code
+    # A kind of another package; what a model is called is the same everywhere.
+    source = (offer.spec.get("model") or {}).get("source") or {}
+    return bool(source.get("trust_remote_code"))

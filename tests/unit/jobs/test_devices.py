@@ -79,3 +79,28 @@ def test_a_gpu_that_others_use_is_left_alone_and_told(tmp_path: Path) -> None:
 def test_no_gpu_is_needed_where_there_is_none_or_none_is_wanted(tmp_path: Path) -> None:
     assert _chosen(_spec(count=1), tmp_path, ()) == ()
     assert _chosen(_spec(count=0), tmp_path) == ()
+
+
+def _trained(**training: object) -> dict[str, object]:
+    return {**_spec(), "training": training}
+
+
+FOUR = tuple(_gpu(number, free=80 - number) for number in range(4))
+
+
+def test_fault_28_a_task_gets_one_gpu_unless_it_may_have_all(tmp_path: Path) -> None:
+    assert _chosen(_trained(), tmp_path, FOUR) == ("GPU-00",)
+    assert _chosen(_trained(allow_multi_gpu=True), tmp_path, FOUR) == ("GPU-00", "GPU-01", "GPU-02", "GPU-03")
+    counted = {**_trained(allow_multi_gpu=True), "resources": {"hardware": {"gpu": {"count": 2}}}}
+    assert len(_chosen(counted, tmp_path, FOUR)) == 2
+    of_a_type = {**_trained(allow_multi_gpu=True), "resources": {"hardware": {"gpu": {"type": "A100"}}}}
+    assert sorted(_chosen(of_a_type, tmp_path)) == ["GPU-00", "GPU-01"]
+
+
+def test_devices_are_named_by_their_number_and_the_primary_one_comes_first(tmp_path: Path) -> None:
+    assert sorted(_chosen(_trained(visible_devices="1,3"), tmp_path, FOUR)) == ["GPU-01", "GPU-03"]
+    assert _chosen(_trained(visible_devices=[1, 3], primary_gpu=3), tmp_path, FOUR) == ("GPU-03", "GPU-01")
+    assert _chosen(_trained(primary_gpu=2), tmp_path, FOUR) == ("GPU-02",)
+    assert _chosen(_trained(allow_multi_gpu=True, nproc_per_node=2, primary_gpu=3), tmp_path, FOUR)[0] == "GPU-03"
+    with pytest.raises(MachineError, match="none fits"):
+        _chosen(_trained(visible_devices="7"), tmp_path, FOUR)
