@@ -1,4 +1,4 @@
-"""`tunefleet workers restart | update | diagnostics | upgrade`: what a worker itself can be told."""
+"""`tunefleet workers cordon | drain | restart | update | …`: what is decided about a worker, and what it is told."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tunefleet.cli.session import connect
 from tunefleet.errors import InputError
 from tunefleet.spec import parse_value
 from tunefleet.wire.api import CommandView
+from tunefleet.wire.fleet import WorkerView
 from tunefleet.wire.training import AgentVerb
 
 WorkerId = Annotated[str, typer.Argument(metavar="WORKER", help="Id of a worker.", autocompletion=complete_worker)]
@@ -82,10 +83,40 @@ def upgrade(
     _report(_tell(worker, AgentVerb.UPGRADE, {"version": version}, timeout), as_json=as_json)
 
 
+@examples("tunefleet workers cordon lab-3")
+def cordon(worker: WorkerId, *, as_json: Json = False) -> None:
+    """Give a worker nothing new; what it has goes on."""
+    with connect() as client:
+        _decided(client.workers.cordon(worker), "gets nothing new", as_json=as_json)
+
+
+@examples("tunefleet workers uncordon lab-3")
+def uncordon(worker: WorkerId, *, as_json: Json = False) -> None:
+    """Give a worker tasks again; takes back a drain that has not finished."""
+    with connect() as client:
+        _decided(client.workers.uncordon(worker), "gets tasks again", as_json=as_json)
+
+
+@examples("tunefleet workers drain lab-3")
+def drain(worker: WorkerId, *, as_json: Json = False) -> None:
+    """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
+    with connect() as client:
+        _decided(client.workers.drain(worker), "finishes what it has, then leaves", as_json=as_json)
+
+
+def _decided(view: WorkerView, what: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(view)
+    else:
+        runs = f"; it runs {', '.join(view.running)}" if view.running else ""
+        say(f"{view.id} {what}{runs}.")
+
+
 def attach(app: typer.Typer) -> None:
     """Add the verbs to the group of workers."""
     for name, function in (
-        ("restart", restart), ("update", update), ("diagnostics", diagnostics), ("upgrade", upgrade),
+        ("cordon", cordon), ("uncordon", uncordon), ("drain", drain), ("restart", restart), ("update", update),
+        ("diagnostics", diagnostics), ("upgrade", upgrade),
     ):  # fmt: skip
         add(app, function, name)
 

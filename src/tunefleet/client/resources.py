@@ -86,6 +86,9 @@ class WorkerVerbs:
     tell = Verb(routes.tell_worker)
     get_command = Verb(routes.worker_command)
     wait_for_command = Verb(flows.wait_for_worker_command)
+    cordon = Verb(routes.cordon_worker)
+    uncordon = Verb(routes.uncordon_worker)
+    drain = Verb(routes.drain_worker)
     remove = Verb(routes.remove_worker)
 
 

@@ -49,6 +49,11 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
     wake(connection, *(f"worker:{attempt.worker_id}" for attempt, _, _ in endings))
 
 
+def release(connection: Connection, rows: Sequence[AttemptRow], now: float) -> None:
+    """Void attempts whose end says nothing of task or worker: their tasks are placed anew, at no cost to either."""
+    end(connection, [(row, TaskReason.NOT_ACCEPTED, None) for row in rows], now)
+
+
 def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
     """Void offers that were not accepted; it costs the task nothing, and the worker a pause."""
     end(connection, [(offer, TaskReason.NOT_ACCEPTED, None) for offer in offers], now)

@@ -126,6 +126,8 @@ class Fleet:
     """Worker id → model or dataset that it was given a task with → when, on the wall clock."""
     kept: dict[str, str] = field(default_factory=dict)
     """Worker id → the waiting task for which it gathers what becomes free, as of the last placement."""
+    worked_at: dict[str, float] = field(default_factory=dict)
+    """Worker id → when it had work last, on the monotonic clock; of workers that were seen without any, when first."""
     _watched: dict[str, _Watched] = field(default_factory=dict)
     _ages: dict[str, float] = field(default_factory=dict)
     _looked_at: float | None = None
@@ -141,6 +143,7 @@ class Fleet:
         self.presences.pop(worker_id, None)
         self.agents.pop(worker_id, None)
         self.warm.pop(worker_id, None)
+        self.worked_at.pop(worker_id, None)
         self._watched.pop(worker_id, None)
         self.seen_at.pop(worker_id, None)
 

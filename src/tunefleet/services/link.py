@@ -67,6 +67,8 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
     presence = await _present(core, actor, request)
     if presence.hear(request.load, ended=bool(request.finishes)):
         core.signals.notify("placement")
+    if request.holding or request.finishes:
+        core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
     presence.polls += 1
     poll, topic = presence.polls, uplink.topic(request.worker_id)
     if poll > 1:
@@ -84,6 +86,8 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
             return ExchangeReply()
         answer = await core.read(partial(uplink.answer, worker_id=request.worker_id, said=said, secret=core.secret))
     presence.note(answer.keys, core.clock.monotonic())
+    if said.leaves:
+        core.fleet.presences.pop(request.worker_id, None)
     return answer.reply
 
 

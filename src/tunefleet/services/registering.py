@@ -6,7 +6,7 @@ from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import endings, roster
 from tunefleet.services.identity import REDIS_WORKER, Actor
-from tunefleet.store import Connection, attempts, events, queue, workers
+from tunefleet.store import Connection, attempts, controls, events, queue, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.link import RegisterRequest
@@ -48,6 +48,17 @@ def apply(
     gone = [row for row in mine.values() if row.state == "accepted" and row.id not in held]
     endings.end(connection, [(row, TaskReason.WORKER_LOST, "The worker no longer has the task.") for row in gone], now)
     return {row.id for row in mine.values() if row.id in held}
+
+
+def leave(connection: Connection, worker_id: str, now: float) -> None:
+    """Store that a drained worker ends: it stays cordoned, and what it was offered meanwhile is placed anew."""
+    mine = attempts.open_of(connection, worker_id).values()
+    endings.release(connection, [row for row in mine if row.state == "offered"], now)
+    workers.set_status(connection, worker_id, "offline")
+    known = controls.get(connection, worker_id)
+    if known.drains:
+        controls.put(connection, known._replace(drains=0))
+    events.append(connection, [Event("worker.offline", now, worker_id=worker_id)])
 
 
 def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:

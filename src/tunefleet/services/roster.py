@@ -12,8 +12,9 @@ from tunefleet.placement.devices import smallest_first, suited
 from tunefleet.services import related
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
-from tunefleet.store import Connection, attempts, queue, resumes, tasks, workers
+from tunefleet.store import Connection, attempts, controls, queue, resumes, tasks, workers
 from tunefleet.store.attempts import TakenRow
+from tunefleet.store.controls import ControlRow
 from tunefleet.store.queue import STRIKES
 from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.link import Capabilities, Load
@@ -88,10 +89,31 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     for cordon in queue.all_cordons(connection):
         if cordon.strikes >= STRIKES and cordon.until > here.now:
             cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
+    decided = controls.all_rows(connection)
     return [
-        _state(row, here, held.get(row.id, ()), known, frozenset(cordoned.get(row.id, ())))
+        replace(
+            _state(row, here, held.get(row.id, ()), known, frozenset(cordoned.get(row.id, ()))),
+            closed=closed(decided.get(row.id)),
+        )
         for row in workers.all_rows(connection)
     ]
+
+
+def closed(decided: ControlRow | None) -> str | None:
+    """Say why a worker gets nothing new, as a clause after its name; null if it may.
+
+    Args:
+        decided: What people, and the elastic scaling, have decided about it.
+    """
+    if decided is None:
+        return None
+    if decided.drains:
+        return "is drained: it finishes what it has, then leaves"
+    if decided.cordoned_at is not None:
+        return "is cordoned (`tunefleet workers uncordon` opens it)"
+    if decided.elastic_disabled_at is not None:
+        return "rests: it was idle, and comes back when the queue grows (elastic scaling)"
+    return None
 
 
 def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
@@ -99,7 +121,7 @@ def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerS
     mine = attempts.open_of(connection, row.id).values()
     held = [TakenRow(row.id, each.slot_class, each.requirement_key, each.gpus, 1) for each in mine]
     state = _state(row, here, held, needs(connection, {each.requirement_key for each in held}), frozenset())
-    return replace(state, pulls=False)
+    return replace(state, pulls=False, closed=closed(controls.get(connection, row.id)))
 
 
 def _state(
@@ -138,6 +160,7 @@ def _described(worker_id: str, text: str) -> WorkerState:
         id=worker_id,
         present=True,
         executors={offer.kind: None if offer.available else offer.reason or "not available" for offer in has.executors},
+        merges=frozenset(offer.kind for offer in has.executors if offer.available and offer.merges),
         slots=slots,
         free=slots,
         cpu=has.cpu_count,

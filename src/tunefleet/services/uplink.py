@@ -11,13 +11,25 @@ import orjson
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import checkpoints, orders, resuming
+from tunefleet.services import checkpoints, orders, registering, resuming
 from tunefleet.services.ids import attempt_of, attempt_token
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of, settle
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, artifacts, attempts, discards, events, journal, queue, tasks, wake, workers
+from tunefleet.store import (
+    Connection,
+    artifacts,
+    attempts,
+    controls,
+    discards,
+    events,
+    journal,
+    queue,
+    tasks,
+    wake,
+    workers,
+)
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, TaskRow
@@ -51,6 +63,8 @@ class Said:
         discarded: Removed tasks whose folder it has deleted.
         outcomes: What became of commands.
         stalled: Attempt → for how many seconds its job has written nothing.
+        draining: Whether it was told to leave when it has finished, and knows.
+        leaves: Whether it has, and ends.
     """
 
     holding: Mapping[str, str | None]
@@ -61,12 +75,14 @@ class Said:
     discarded: tuple[str, ...] = ()
     outcomes: tuple[CommandOutcome, ...] = ()
     stalled: Mapping[str, float] = field(default_factory=dict)
+    draining: bool = False
+    leaves: bool = False
 
     @property
     def anything(self) -> bool:
         """Whether there is something to store."""
         said = self.accepts or self.finishes or self.unknown or self.reached or self.discarded or self.outcomes
-        return bool(said)
+        return bool(said) or self.leaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +127,8 @@ def read(secret: bytes, request: ExchangeRequest) -> Said:
         discarded=request.discarded,
         outcomes=request.outcomes,
         stalled={id_: s for token, s in request.stalled.items() if (id_ := attempt_of(secret, token)) is not None},
+        draining=request.draining,
+        leaves=request.leaves,
     )
 
 
@@ -155,6 +173,8 @@ def apply(
     orders.take_outcomes(connection, said.outcomes, worker_id, mine, rows, now)
     orders.note_stalls(connection, said.stalled, mine, rows, now)
     finish(connection, ended, mine, rows, now, blobs)
+    if said.leaves:
+        registering.leave(connection, worker_id, now)
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
     taken |= _finished_before(connection, accepts - taken, worker_id)
     acks = _Acks(
@@ -302,8 +322,10 @@ def answer(
         desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
         commands=tuple(orders.sendable(connection, worker_id, mine, secret)),
         discard=tuple(discards.of_worker(connection, worker_id)),
+        drain=_drain(connection, worker_id, said),
     )
     keys = {
+        *(() if reply.drain is None else (f"drain:{reply.drain}",)),
         *(f"offer:{offer.token}" for offer in reply.offers),
         *(f"drop:{token}" for token in drop),
         *(f"desired:{wish.token}:{wish.generation}" for wish in reply.desired),
@@ -312,8 +334,13 @@ def answer(
     }
     urgent = bool(acks.accepted or acks.finished or acks.behind)
     mentioned = set(held.values())
-    known = Counter(row.slot_class for row in mine.values() if row.id in mentioned)
+    known = Counter(row.slot_class for row in mine.values() if row.id in mentioned and row.merged_into is None)
     return Answer(reply, keys, urgent, known)
+
+
+def _drain(connection: Connection, worker_id: str, said: Said) -> bool | None:
+    wanted = bool(controls.get(connection, worker_id).drains)
+    return None if said.leaves or wanted == said.draining else wanted
 
 
 def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> Iterable[Offer]:

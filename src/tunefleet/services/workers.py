@@ -11,7 +11,8 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer, may_read
 from tunefleet.services.paging import bounded
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, attempts, commands, workers
+from tunefleet.store import Connection, attempts, commands, controls, workers
+from tunefleet.store.controls import ControlRow
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.api import Page
 from tunefleet.wire.fleet import WorkerView
@@ -23,8 +24,9 @@ async def list_(
     """Return workers by id; a filter takes several values separated by commas."""
     may_read(actor)
     limit = bounded(limit)
-    rows, running = await core.read(_all)
-    views = [_view(core, row, running.get(row.id, ())) for row in rows if cursor is None or row.id > cursor]
+    rows, running, decided = await core.read(_all)
+    shown = [row for row in rows if cursor is None or row.id > cursor]
+    views = [_view(core, row, running.get(row.id, ()), decided.get(row.id)) for row in shown]
     if status is not None:
         views = [view for view in views if view.status in status.split(",")]
     return Page[WorkerView](items=tuple(views[:limit]), next_cursor=views[limit - 1].id if len(views) > limit else None)
@@ -37,8 +39,8 @@ async def get(core: Core, actor: Actor, worker_id: str) -> WorkerView:
         NotFoundError: If there is none.
     """
     may_read(actor)
-    row, held = await core.read(partial(_one, worker_id=worker_id))
-    return _view(core, row, held)
+    row, held, decided = await core.read(partial(_one, worker_id=worker_id))
+    return _view(core, row, held, decided)
 
 
 async def remove(core: Core, actor: Actor, worker_id: str) -> None:
@@ -53,7 +55,7 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
     here = roster.presences(core)
 
     def operation(connection: Connection) -> None:
-        row, _ = _one(connection, worker_id)
+        row, _, _ = _one(connection, worker_id)
         if row.status == "online" and worker_id in here.limits:
             raise ConflictError(f"The worker {worker_id} is online.", hint="Stop it first.")
         mine = attempts.open_of(connection, worker_id).values()
@@ -69,25 +71,27 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
     core.fleet.forget(worker_id)
 
 
-def _all(connection: Connection) -> tuple[list[WorkerRow], dict[str, list[str]]]:
+def _all(connection: Connection) -> tuple[list[WorkerRow], dict[str, list[str]], dict[str, ControlRow]]:
     running: dict[str, list[str]] = {}
     for attempt in attempts.all_open(connection):
         running.setdefault(attempt.worker_id, []).append(attempt.task_id)
-    return workers.all_rows(connection), running
+    return workers.all_rows(connection), running, controls.all_rows(connection)
 
 
-def _one(connection: Connection, worker_id: str) -> tuple[WorkerRow, list[str]]:
+def _one(connection: Connection, worker_id: str) -> tuple[WorkerRow, list[str], ControlRow]:
     row = workers.get(connection, worker_id)
     if row is None:
         raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
-    return row, [attempt.task_id for attempt in attempts.open_of(connection, worker_id).values()]
+    held = [attempt.task_id for attempt in attempts.open_of(connection, worker_id).values()]
+    return row, held, controls.get(connection, worker_id)
 
 
-def _view(core: Core, row: WorkerRow, held: list[str] | tuple[str, ...]) -> WorkerView:
+def _view(core: Core, row: WorkerRow, held: list[str] | tuple[str, ...], decided: ControlRow | None) -> WorkerView:
     status: str = row.status
     if status == "online" and core.fleet.silence_s(row.id) >= core.settings.lost_after_s / 2:
         status = "unreachable"
     seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
+    presence = core.fleet.presences.get(row.id)
     return WorkerView.model_validate(
         {
             "id": row.id,
@@ -97,5 +101,9 @@ def _view(core: Core, row: WorkerRow, held: list[str] | tuple[str, ...]) -> Work
             "running": tuple(held),
             "registered_at": moment(row.registered_at),
             "last_seen_at": maybe_moment(seen_at),
+            "cordoned": decided is not None and decided.cordoned_at is not None,
+            "draining": decided is not None and bool(decided.drains),
+            "elastic_disabled": decided is not None and decided.elastic_disabled_at is not None,
+            "load": presence.load if presence is not None else None,
         }
     )

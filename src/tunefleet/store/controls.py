@@ -2,9 +2,54 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, select
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, delete, insert, select
 
 from tunefleet.store.tables_fleet import worker_controls
+from tunefleet.store.writer import wake
+
+_GET = select(worker_controls).where(worker_controls.c.worker_id == bindparam("worker_id"))
+
+
+class ControlRow(NamedTuple):
+    """What was decided about one worker.
+
+    Args:
+        worker_id: The worker.
+        cordoned_at: Since when it gets nothing new, in Unix time; null if it may.
+        drains: Whether it is to leave when it has finished what it has.
+        elastic_disabled_at: Since when elastic scaling keeps it out of the pool, in Unix time; null if it does not.
+    """
+
+    worker_id: str
+    cordoned_at: float | None = None
+    drains: int = 0
+    elastic_disabled_at: float | None = None
+
+
+def get(connection: Connection, worker_id: str) -> ControlRow:
+    """Return what was decided about a worker; nothing, if nothing is stored."""
+    row = connection.execute(_GET, {"worker_id": worker_id}).first()
+    return ControlRow(*row) if row else ControlRow(worker_id)
+
+
+def all_rows(connection: Connection) -> dict[str, ControlRow]:
+    """Return what was decided, by worker; workers about which nothing was are left out."""
+    return {row.worker_id: ControlRow(*row) for row in connection.execute(select(worker_controls))}
+
+
+def put(connection: Connection, row: ControlRow) -> None:
+    """Store what was decided; placement and the worker are woken."""
+    forget(connection, row.worker_id)
+    if row.cordoned_at is not None or row.drains or row.elastic_disabled_at is not None:
+        connection.execute(insert(worker_controls).values(row._asdict()))
+    wake(connection, "placement", f"worker:{row.worker_id}")
+
+
+def forget(connection: Connection, worker_id: str) -> None:
+    """Forget what was decided about a worker."""
+    connection.execute(delete(worker_controls).where(worker_controls.c.worker_id == worker_id))
 
 
 def elastic_disabled(connection: Connection) -> frozenset[str]:

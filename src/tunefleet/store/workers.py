@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from tunefleet.store import discards
+from tunefleet.store import controls, discards
 from tunefleet.store.rows import WorkerRow
 from tunefleet.store.tables import cordons, workers
 from tunefleet.store.writer import wake
@@ -50,5 +50,6 @@ def remove(connection: Connection, worker_id: str) -> None:
     """Forget a worker."""
     connection.execute(delete(workers).where(workers.c.id == worker_id))
     connection.execute(delete(cordons).where(cordons.c.worker_id == worker_id))
+    controls.forget(connection, worker_id)
     discards.forget_worker(connection, worker_id)
     wake(connection, "fleet")

@@ -16,7 +16,8 @@ SlotClass = Literal["job", "light"]
 """`job`: one process of its own, a training. `light`: runs inside the worker, several at once."""
 
 DesiredAction = Literal["run", "pause", "cancel"]
-FinishOutcome = Literal["completed", "failed", "cancelled", "paused"]
+FinishOutcome = Literal["completed", "failed", "cancelled", "paused", "released"]
+"""`released`: nothing was learned about the task; the run that it was merged into ended otherwise than well."""
 
 
 class Gpu(Message):
@@ -194,6 +195,10 @@ class ExchangeRequest(Message):
     discarded: tuple[str, ...] = ()
     stalled: dict[str, float] = Field(default_factory=dict)
     want: dict[SlotClass, int] = Field(default_factory=dict)
+    draining: bool = False
+    """Whether it finishes what it has and then leaves, because the server said so."""
+    leaves: bool = False
+    """It is drained, and ends now: this is its last word."""
     load: Load | None = None
     """Told now and then; None leaves the last figures standing."""
 
@@ -314,6 +319,7 @@ class ExchangeReply(Message):
         behind: Finishes to be sent again after shipping the journal from the cursor.
         drop: Tokens that are void: end the job, deliver nothing.
         discard: Tasks that were removed: their job folders are to be deleted. Repeated until that is reported.
+        drain: Whether the worker shall finish what it has and then leave; null where it knows that already.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -324,6 +330,7 @@ class ExchangeReply(Message):
     desired: tuple[Desired, ...] = ()
     commands: tuple[Command, ...] = ()
     discard: tuple[str, ...] = ()
+    drain: bool | None = None
 
 
 class JournalBatch(Message):

@@ -48,6 +48,12 @@ class LightTasks:
         return self._slots - len(self._running)
 
     @property
+    def busy(self) -> bool:
+        """Whether a task runs whose end is not in the outbox yet."""
+        with self._lock:
+            return bool(self._running or self._accepted)
+
+    @property
     def holding(self) -> tuple[str, ...]:
         """Tokens of running tasks that the server knows as accepted."""
         with self._lock:

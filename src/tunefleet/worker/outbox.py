@@ -143,7 +143,9 @@ class Outbox:
             self._reached.pop(token, None)
             self._silent_from.pop(token, None)
 
-    def draft(self, *, holding: tuple[str, ...], want: dict[SlotClass, int], wait_s: float) -> Draft:
+    def draft(
+        self, *, holding: tuple[str, ...], want: dict[SlotClass, int], wait_s: float, draining: bool = False
+    ) -> Draft:
         """Write down what there is to say, as much as one exchange carries. Call it under the lock of `changed`."""
         finishes = self._first_finishes()
         said = _Said(
@@ -164,6 +166,7 @@ class Outbox:
             discarded=said.discarded,
             stalled={token: time.monotonic() - since for token, since in self._silent_from.items()},
             want=want,
+            draining=draining,
             load=self._load,
         )
         return Draft(request, self._version, said)

@@ -8,9 +8,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tenacity import RetryCallState
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
-from tunefleet.errors import TunefleetError
+from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.executors.base import JobExecutor, LightExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.links.base import WorkerLink
@@ -18,6 +18,7 @@ from tunefleet.wire.link import (
     Capabilities,
     Command,
     ExchangeReply,
+    ExchangeRequest,
     Finish,
     Offer,
     Reached,
@@ -48,7 +49,7 @@ class Worker:
         link: Carries the exchanges.
         probe: Describes the machine, at each registration anew.
         slots: How many tasks of each class at a time.
-        drain: Take nothing new; end when all that is held is delivered.
+        drain: Take nothing new; end when all that is held is delivered. The server may ask for that too.
         on_verb: Told what the server wants of the worker itself.
     """
 
@@ -71,6 +72,8 @@ class Worker:
         self._probe = probe
         self._slots = slots
         self._drain = drain
+        self._told_to_leave = False
+        self._drained = False
         self._on_verb = on_verb
         self._light = LightTasks(site.outbox, slots.get("light", 0), site.secrets)
         self._discarder = Discarder(site.results_dir, site.outbox, self._holds)
@@ -99,6 +102,8 @@ class Worker:
             self._over.wait()
         if self._fatal is not None:
             raise self._fatal
+        if self._drained:
+            self._take_leave()
 
     def stop(self, *, suspend: bool = False) -> None:
         """End `run`; may be called from a signal handler's thread, and again.
@@ -129,7 +134,9 @@ class Worker:
     def draft(self, wait_s: float) -> Draft:
         """Write the next request; called under the outbox's lock."""
         tokens = tuple(attempt.token for attempt in self._held())
-        return self._site.outbox.draft(holding=tokens + self._light.holding, want=self._want(), wait_s=wait_s)
+        return self._site.outbox.draft(
+            holding=tokens + self._light.holding, want=self._want(), wait_s=wait_s, draining=self._told_to_leave
+        )
 
     def register(self) -> RegisterReply:
         """Register, and act on what the server keeps and drops."""
@@ -156,7 +163,37 @@ class Worker:
             self._drop(token)
         self._pass_on(reply)
         self._discarder.discard(reply.discard)
-        self._take(reply.offers)
+        if reply.drain is not None and reply.drain != self._told_to_leave:
+            logger.info("The server wants this worker to %s.", "finish and leave" if reply.drain else "stay after all")
+            self._told_to_leave = reply.drain
+            self._site.outbox.poke()
+        if not self._drain:
+            self._take(reply.offers)
+        self._end_if_drained()
+
+    def _end_if_drained(self) -> None:
+        if not (self._drain or self._told_to_leave) or self._over.is_set():
+            return
+        with self._lock:
+            holds = bool(self._attempts)
+        if not holds and not self._light.busy and not self._site.outbox.finishing:
+            self._drained = True
+            self._over.set()
+
+    def _take_leave(self) -> None:
+        """Tell the server that nothing more comes from here."""
+        logger.info("All that this worker had is delivered; it leaves.")
+        self._exchanger.stop()
+        last = ExchangeRequest(worker_id=self._worker_id, session=self._session, draining=True, leaves=True)
+        try:
+            for attempt in Retrying(
+                retry=retry_if_exception_type(UnreachableError), stop=stop_after_attempt(5), wait=wait_fixed(0.5),
+                reraise=True,
+            ):  # fmt: skip
+                with attempt:
+                    self._link.exchange(last)
+        except TunefleetError as error:
+            logger.warning("The server could not be told, and will give this worker up: %s", error)
 
     def _pass_on(self, reply: ExchangeReply) -> None:
         """Tell each attempt what the answer says of it; light ones need to hear nothing."""
@@ -182,8 +219,12 @@ class Worker:
                 self._site.outbox.reach(Reached(token=desired.token, generation=desired.generation))
 
     def _want(self) -> dict[SlotClass, int]:
-        if self._drain or self._over.is_set():
+        if self._over.is_set():
             return {}
+        # Who is drained wants nothing more, and is there all the same.
+        return {"job": 0, "light": 0} if self._drain or self._told_to_leave else self._free()
+
+    def _free(self) -> dict[SlotClass, int]:
         busy = sum(attempt.occupies_slot for attempt in self._held())
         sentry = self._site.sentry
         slots = 0 if sentry is not None and sentry.crowded() else self._slots.get("job", 0)
@@ -207,7 +248,7 @@ class Worker:
     def _take_job(self, executor: JobExecutor, offer: Offer) -> None:
         with self._lock:
             known = offer.token in self._attempts
-        if known or self._want().get("job", 0) < 1:
+        if known or self._over.is_set() or self._free()["job"] < 1:
             return
         record = AttemptRecord(offer=offer)
         try:
@@ -266,9 +307,7 @@ class Worker:
     def _gone(self, attempt: JobAttempt) -> None:
         with self._lock:
             self._attempts.pop(attempt.token, None)
-            last = not self._attempts
-        if self._drain and last:
-            self._over.set()
+        self._end_if_drained()
 
     def _holds(self, task_id: str) -> bool:
         return any(attempt.task_id == task_id for attempt in self._held())

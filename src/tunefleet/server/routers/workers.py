@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
-from tunefleet.services import verbs, workers
+from tunefleet.services import controls, verbs, workers
 from tunefleet.wire.api import CommandRequest, CommandView, Page
 from tunefleet.wire.fleet import WorkerView
 
@@ -48,6 +48,24 @@ async def get_worker_command(
 ) -> CommandView:
     """Say what became of it; diagnostics are in `result`."""
     return await verbs.get(core, who, worker_id, command_id, wait_s=wait_s)
+
+
+@router.post("/{worker_id}/cordon")
+async def cordon_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
+    """Give a worker nothing new; what it has goes on."""
+    return await controls.cordon(core, who, worker_id)
+
+
+@router.post("/{worker_id}/uncordon")
+async def uncordon_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
+    """Give a worker tasks again; takes back a drain that has not finished."""
+    return await controls.uncordon(core, who, worker_id)
+
+
+@router.post("/{worker_id}/drain")
+async def drain_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
+    """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
+    return await controls.drain(core, who, worker_id)
 
 
 @router.delete("/{worker_id}", status_code=204)
