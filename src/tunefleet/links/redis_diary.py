@@ -138,13 +138,15 @@ class Diary:
     def _tell_status(self, page: Page, worker_id: str, last: str) -> None:
         running = [run.task_id for run in self._runs.values() if run.started_at is not None]
         status = "RUNNING" if running else "IDLE"
+        if last:
+            page.fields["extra_last_task"] = last
         if status == self._status:
             return
         self._status = status
         payload = {"task_id": running[-1]} if running else {"last_task": last}
         page.workers.append(self._event("STATUS", worker_id, status=status, payload=payload))
         page.fields |= {"status": status, "last_seen": now_text()}
-        page.fields |= {"extra_task_id": running[-1]} if running else {"extra_task_id": "", "extra_last_task": last}
+        page.fields["extra_task_id"] = running[-1] if running else ""
 
     def _end(self, worker_id: str, run: _Run, finish: Finish) -> Entry:
         kind = _ENDS.get(finish.outcome, "TASK_UPDATE")

@@ -25,6 +25,7 @@ _BLOCK_S: Final = 1.0
 """How long a read waits: as long as it may take to notice that Redis was emptied."""
 _READ_S: Final = 10.0
 _MAX_BACKOFF_S: Final = 2.0
+_BREATH_S: Final = 0.1
 _OLD_MS: Final = 3_600_000
 """A session that has read nothing for so long is over; its group is removed."""
 
@@ -130,6 +131,7 @@ class Reader:
                     where = shown(self._url)
                     logger.warning("Redis at %s was emptied; the worker registers anew, nothing is lost.", where)
                     self._fail(UnreachableError(f"Redis at {where} was emptied."))
+                    self._over.wait(_BREATH_S)
                     continue
                 self._fail(explained(error, self._url, f"XREADGROUP {self._streams[0]}", first=self._first()))
                 logger.debug("Redis cannot be read: %r", error)
@@ -143,6 +145,8 @@ class Reader:
             except ResponseError as error:
                 if "BUSYGROUP" not in str(error):
                     raise
+            # Else there is none before the first entry, and nothing tells how old the group is.
+            self._redis.execute_command("XGROUP", "CREATECONSUMER", stream, self.session, self.session)
             self._drop_old_groups(stream)
 
     def _drop_old_groups(self, stream: str) -> None:
@@ -151,7 +155,7 @@ class Reader:
             if name == self.session:
                 continue
             consumers = self._redis.xinfo_consumers(stream, name)
-            if all(int(consumer["idle"]) > _OLD_MS for consumer in consumers):
+            if consumers and all(int(consumer["idle"]) > _OLD_MS for consumer in consumers):
                 self._redis.execute_command("XGROUP", "DESTROY", stream, name)
 
     def _read(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import logging.handlers
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
-from tunefleet.settings import ServerSettings, load
+from tunefleet.settings import ServerSettings, load, unsupported
 
 log = logging.getLogger("tunefleet.server")
 _EXIT_FAILED: Final = 1
@@ -29,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         settings = load(ServerSettings, data=options.data, host=options.host, port=options.port)
-        _log_to_stderr(settings.log_level)
+        _set_up_log(settings)
+        for sentence in unsupported("server"):
+            log.warning(sentence)
         _serve(settings)
     except TunefleetError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -61,17 +64,32 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _log_to_stderr(level: str) -> None:
+def _set_up_log(settings: ServerSettings) -> None:
+    level = settings.log_level
     if level.upper() not in logging.getLevelNamesMapping():
         raise MachineError(f"LOG_LEVEL={level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root = logging.getLogger()
-    root.addHandler(handler)
+    handlers: list[logging.Handler] = [logging.StreamHandler()]
+    if settings.log_file is not None:
+        handlers.append(_file_handler(settings, settings.log_file.expanduser()))
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        root.addHandler(handler)
     root.setLevel(level.upper())
     for library in ("uvicorn", "alembic"):
         # What they do when all goes well repeats what we say; what goes wrong inside them still shows.
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
+
+
+def _file_handler(settings: ServerSettings, path: Path) -> logging.Handler:
+    try:
+        return logging.handlers.RotatingFileHandler(
+            path, maxBytes=settings.log_max_bytes, backupCount=settings.log_backup_count, encoding="utf-8"
+        )
+    except OSError as error:
+        raise MachineError(
+            f"The log {path} cannot be written: {error.strerror or error}.", hint="Mend LOG_FILE or its folder."
+        ) from error
 
 
 if __name__ == "__main__":
