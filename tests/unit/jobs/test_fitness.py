@@ -65,9 +65,7 @@ def own_threads_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave threads of earlier tests out of account, which may end at any moment."""
     listdir, tasks = os.listdir, "/proc/self/task"
     before = set(listdir(tasks))
-    monkeypatch.setattr(
-        module.os, "listdir", lambda path: [*set(listdir(path)) - before] if path == tasks else listdir(path)
-    )
+    monkeypatch.setattr(os, "listdir", lambda path: [*set(listdir(path)) - before] if path == tasks else listdir(path))
 
 
 def test_a_process_as_it_was_is_fit() -> None:
