@@ -6,7 +6,7 @@ library and filelock.
 
 from __future__ import annotations
 
-from tunefleet.artifacts.archive import UnpackLimits, is_archive, unpack
+from tunefleet.artifacts.archive import UnpackLimits, is_archive, is_packed, unpack
 from tunefleet.artifacts.blobs import BlobStore, Upload
 from tunefleet.artifacts.files import disk_free, fsync_dir, hash_file, replace_file
 from tunefleet.artifacts.intake import Intake
@@ -36,6 +36,7 @@ __all__ = [
     "hash_file",
     "is_archive",
     "is_digest",
+    "is_packed",
     "manifest_digest",
     "pack",
     "replace_file",

@@ -107,6 +107,13 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith((*_TAR_SUFFIXES, _ZIP_SUFFIX))
 
 
+def is_packed(path: Path) -> bool:
+    """Whether a file's content is that of an archive, or of something compressed."""
+    with path.open("rb") as file:
+        start = file.read(6)
+    return start.startswith((*_ZIP_MAGIC, *_DECOMPRESSORS)) or tarfile.is_tarfile(path)
+
+
 def unpack(archive: Path, dest: Path, *, limits: UnpackLimits | None = None) -> Path:
     """Unpack a tar (plain, gzip, bzip2, xz) or zip archive; its content decides which, not its name.
 

@@ -125,17 +125,22 @@ class Mailbox:
             self._news.wait(seconds)
             self._check()
 
-    def patiently(self, act: Callable[[], T]) -> T:
+    def patiently(self, act: Callable[[], T], *, but: tuple[type[Exception], ...] = ()) -> T:
         """Do something that needs the server, again and again while it is away or the token is in doubt.
 
         A refused token is not an end by itself: the next exchange says whether the attempt is void.
+
+        Args:
+            act: What is to be done.
+            but: Errors that are an answer to the question.
 
         Raises:
             Dropped: If it is void.
             Stopped: If the worker goes meanwhile.
         """
+        fleeting = tuple(each for each in (UnreachableError, AuthError, ForbiddenError) if each not in but)
         retrying = Retrying(
-            retry=retry_if_exception_type((UnreachableError, AuthError, ForbiddenError)),
+            retry=retry_if_exception_type(fleeting),
             wait=wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.2),
             sleep=self.pause_whole,
             before=self._check_before,

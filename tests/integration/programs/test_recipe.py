@@ -99,11 +99,16 @@ def test_full_training_delivers_a_model(train: Any, tmp_path: Path) -> None:
     assert model.config.use_cache is True
 
 
-def test_an_archive_is_made_when_it_is_asked_for_and_a_model_left_out_when_not(train: Any) -> None:
-    result = train({"output": {"artifacts": ["final_lora.tar.gz"]}}).result
-    assert Path(result["final_lora_archive_path"]).stat().st_size == result["final_lora_archive_bytes"]
+def test_a_model_is_left_out_when_it_is_not_wanted_and_an_archive_is_the_workers_business(train: Any) -> None:
+    folder = train({"output": {"artifacts": ["final_lora.tar.gz"]}}).folder.root
+    assert (folder / "final_lora").is_dir()
+    assert not (folder / "final_lora.tar.gz").exists()
     nothing = train({"training": {"save_model": False}})
-    assert nothing.result["final_lora_path"] is None
+    keys = {name: value for name, value in nothing.result.items() if name.startswith("final_lora_")}
+    assert keys.pop("final_lora_archive_uploaded") is False
+    assert keys == dict.fromkeys(
+        f"final_lora_{key}" for key in ("path", "archive", "archive_path", "archive_url", "archive_bytes")
+    )
     assert not (nothing.folder.root / "final_lora").exists()
 
 

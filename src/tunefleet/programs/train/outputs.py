@@ -1,4 +1,4 @@
-"""What a run delivers: the adapter or the model, and its archive if one is wanted.
+"""What a run delivers: the adapter or the model.
 
 A trainer may be killed at any moment, so everything is written under another name and renamed when it is whole.
 """
@@ -9,8 +9,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-
-from tunefleet import artifacts
 
 
 def write_folder(target: Path, write: Callable[[Path], None]) -> None:
@@ -31,13 +29,6 @@ def write_folder(target: Path, write: Callable[[Path], None]) -> None:
         shutil.rmtree(target)
     partial.rename(target)
     _sync(target.parent)
-
-
-def write_archive(folder: Path) -> Path:
-    """Make `<folder>.tar.gz` beside a folder and return it."""
-    target = folder.with_name(f"{folder.name}.tar.gz")
-    artifacts.pack(folder, target)
-    return target
 
 
 def write_file(target: Path, content: bytes) -> None:

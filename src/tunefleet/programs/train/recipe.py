@@ -34,6 +34,9 @@ from tunefleet.wire.jobfolder import JobFolder
 
 logger = logging.getLogger(__name__)
 
+_ARCHIVE_KEYS = ("archive", "archive_path", "archive_url", "archive_bytes")
+"""Filled in by the worker, which packs when the job's process is gone and its GPU is free."""
+
 
 def run(folder: Path) -> None:
     """Run the training of a job folder.
@@ -155,9 +158,10 @@ def _measure(
 
 
 def _deliver(launch: Launch, trainer: Trainer, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-    """Save the adapter or model and its archive; returns the keys of the result that say where."""
+    """Save the adapter or model; returns the keys of the result that say where, those of an archive still empty."""
     name = launch.product.name
-    keys: dict[str, Any] = {f"{name}_path": None, f"{name}_archive": None, f"{name}_archive_path": None}
+    keys: dict[str, Any] = {f"{name}_{key}": None for key in ("path", *_ARCHIVE_KEYS)}
+    keys[f"{name}_archive_uploaded"] = False
     if not launch.spec.training.save_model:
         return keys
     if trainer.best_missing:
@@ -175,13 +179,6 @@ def _deliver(launch: Launch, trainer: Trainer, tokenizer: PreTrainedTokenizerBas
 
     outputs.write_folder(launch.product, write)
     keys[f"{name}_path"] = str(launch.product)
-    if launch.spec.output.wants_archive(name):
-        archive = outputs.write_archive(launch.product)
-        keys |= {
-            f"{name}_archive": archive.name,
-            f"{name}_archive_path": str(archive),
-            f"{name}_archive_bytes": archive.stat().st_size,
-        }
     return keys
 
 

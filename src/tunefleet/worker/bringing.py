@@ -1,0 +1,238 @@
+"""What a spec names and nobody has uploaded: files of other tasks, addresses, weights in a folder of this worker.
+
+<job folder>/imported_checkpoint/            what was fetched to start from
+<job folder>/imported_checkpoint/extracted/  the same, unpacked, if it is an archive
+<job folder>/inputs/                         rows that were fetched
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from tunefleet.artifacts import is_packed, unpack
+from tunefleet.client.download import Address, Downloader
+from tunefleet.errors import ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.jobs.secrets import Secrets
+from tunefleet.spec import BaseTaskSpec, load_task_spec
+from tunefleet.spec.base import is_url
+from tunefleet.spec.checkpoint import CheckpointLoadSpec
+from tunefleet.spec.paths import Fetch, fetches
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet.wire.link import Offer
+from tunefleet.wire.results import ResultFile
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.ports import Delivery
+from tunefleet.worker.site import Site
+
+logger = logging.getLogger(__name__)
+
+WEIGHTS: Final = "checkpoint.load"
+"""Key of a job's inputs under which weights from a task or an address lie."""
+_MODELS: Final = ("final_model", "checkpoints/final_model")
+_ADAPTERS: Final = ("final_lora", "checkpoints/final_lora")
+_SINGLE: Final = ("final_model.bin", "final_model.safetensors", "final_model.pt")
+_OURS: Final = re.compile(r"/api/v1/results/(?P<task>[^/]+)/files/(?P<name>.+)$")
+_PATIENCE_S: Final = 300.0
+"""How long an address of somebody else is tried again; then the attempt ends, and its retries are the task's."""
+_EXTRACTED: Final = "extracted"
+_FORBIDDEN: Final = (NotFoundError, ForbiddenError)
+
+
+class Bringer:
+    """Brings what one attempt needs.
+
+    Args:
+        site: Collaborators.
+        offer: The attempt.
+        mailbox: Interrupts every wait.
+        delivery: The server's side of the attempt.
+    """
+
+    def __init__(self, site: Site, offer: Offer, mailbox: Mailbox, delivery: Delivery) -> None:
+        self._transfers = site.transfers
+        self._secrets: Secrets = site.secrets
+        self._other = site.folder
+        self._offer = offer
+        self._mailbox = mailbox
+        self._delivery = delivery
+        self._folder: JobFolder = site.folder(offer.task_id)
+        self._imported = self._folder.root / "imported_checkpoint"
+
+    def bring(self, given: Mapping[str, str]) -> dict[str, str]:
+        """Bring everything here.
+
+        Args:
+            given: What has been uploaded: pointer into the spec → local path.
+
+        Returns:
+            Pointer → local path, of what was found or fetched beside that.
+
+        Raises:
+            InputError: If something is not there, or lies where a document may not look.
+            UnreachableError: If the host of an address stays away.
+            Dropped, Stopped: While something is fetched.
+        """
+        if not _names_places(self._offer.spec):
+            return {}
+        spec = load_task_spec(self._offer.spec)
+        start: CheckpointLoadSpec | None = getattr(spec, "start", None)
+        found = self._weights_here(spec, start, given)
+        for wanted in fetches(spec):
+            if wanted.pointer == WEIGHTS and found:
+                continue
+            found |= self._fetched(wanted, start, given, found)
+        return found
+
+    def _weights_here(
+        self, spec: BaseTaskSpec, start: CheckpointLoadSpec | None, given: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Return the weights that were uploaded or lie in a folder that a document may name."""
+        pointer = getattr(spec, "start_pointer", None)
+        if start is None or start.place is None or pointer is None or is_url(start.place):
+            return {}
+        uploaded = given.get(pointer)
+        path = Path(uploaded) if uploaded else self._transfers.existing(start.place, f"spec.{pointer}")
+        if path is not None:
+            return {pointer: str(self._unpacked(path, start))}
+        if start.task is None and start.url is None:
+            raise InputError(f"spec.{pointer}: there is no {start.place} on this worker.")
+        return {}
+
+    def _fetched(
+        self,
+        wanted: Fetch,
+        start: CheckpointLoadSpec | None,
+        given: Mapping[str, str],
+        found: Mapping[str, str],
+    ) -> dict[str, str]:
+        rows = wanted.pointer.startswith("data.")
+        siblings = {name for name in (*given, *found) if name.startswith("data.jsonl.")}
+        if rows and any(name in found for name in siblings):
+            return {}
+        try:
+            path = self._fetch(wanted, self._folder.root / "inputs" if rows else self._imported)
+        except TunefleetError as error:
+            if rows and (siblings or (self._offer.spec["data"].get("jsonl") or {}).get("worker_path")):
+                logger.warning("spec.%s is left out, another place is named beside it: %s", wanted.pointer, error)
+                return {}
+            raise _as_input(error, wanted.pointer) from error
+        return {wanted.pointer: str(path if rows else self._unpacked(path, start))}
+
+    def _fetch(self, wanted: Fetch, dest: Path) -> Path:
+        if wanted.url is not None:
+            return self._from_address(str(self._secrets.fill(wanted.url)), wanted, dest)
+        task_id = wanted.task_id or ""
+        if wanted.base_url is not None and wanted.filename is not None:
+            base = str(self._secrets.fill(wanted.base_url)).rstrip("/").removesuffix("/api/v1")
+            return self._from_address(f"{base}/api/v1/results/{task_id}/files/{wanted.filename}", wanted, dest)
+        here = self._in_folder_of(task_id, wanted.filename)
+        return here if here is not None else self._from_task(task_id, wanted.filename, dest)
+
+    def _from_address(self, url: str, wanted: Fetch, dest: Path) -> Path:
+        ours = self._our_file(url)
+        if ours is not None:
+            task_id, file = ours
+            return self._take(task_id, file, dest / Path(file.name).name)
+        headers = dict(self._secrets.fill(dict(wanted.headers)))
+        address = Address(url, headers, wanted.timeout_s, wanted.filename)
+        downloads = Downloader(dest, allowed=self._transfers.url_allow, throttle=self._transfers.throttle)
+        return Retrying(
+            retry=retry_if_exception_type(UnreachableError),
+            wait=wait_exponential(multiplier=1.0, max=30.0),
+            stop=stop_after_delay(min(_PATIENCE_S, self._transfers.patience_s)),
+            sleep=self._mailbox.pause_whole,
+            reraise=True,
+        )(downloads.fetch, address)
+
+    def _our_file(self, url: str) -> tuple[str, ResultFile] | None:
+        """Return the file of our server that an address names, by whatever name it calls the server."""
+        named = _OURS.search(unquote(urlsplit(url).path))
+        if named is None:
+            return None
+        try:
+            files = self._mailbox.patiently(lambda: self._delivery.result_files(named["task"]), but=_FORBIDDEN)
+        except _FORBIDDEN:
+            return None  # of another server, whose tasks ours does not know
+        return next(((named["task"], file) for file in files if file.name == named["name"]), None)
+
+    def _in_folder_of(self, task_id: str, filename: str | None) -> Path | None:
+        """Return what a task has left on this worker; never its bare folder, which may hold anything."""
+        if Path(task_id).name != task_id or task_id.startswith("."):
+            raise InputError(f"{task_id!r} is no id of a task.")
+        root = self._other(task_id).root
+        names = (filename,) if filename is not None else self._probes
+        return next((root / name for name in names if (root / name).exists()), None)
+
+    @property
+    def _probes(self) -> tuple[str, ...]:
+        first, second = (_ADAPTERS, _MODELS) if self._offer.kind == "lora_sft" else (_MODELS, _ADAPTERS)
+        return (*first, *second, *_SINGLE)
+
+    def _from_task(self, task_id: str, filename: str | None, dest: Path) -> Path:
+        files = self._mailbox.patiently(lambda: self._delivery.result_files(task_id), but=_FORBIDDEN)
+        names = (filename,) if filename is not None else self._probes
+        for name in names:
+            if filename is None and not name.endswith((".bin", ".safetensors", ".pt")):
+                folder = [file for file in files if file.name.startswith(f"{name}/")]
+                if folder:
+                    return self._folder_of(task_id, name, folder, dest)
+            single = next((file for file in files if file.name in {name, f"{name}.tar.gz"}), None)
+            if single is not None:
+                return self._take(task_id, single, dest / Path(single.name).name)
+        what = filename or "model or adapter"
+        raise InputError(f"The task {task_id} has left no {what}.", hint="`tunefleet artifacts ls` lists what it left.")
+
+    def _folder_of(self, task_id: str, name: str, files: Sequence[ResultFile], dest: Path) -> Path:
+        root = dest / name
+        for file in files:
+            self._take(task_id, file, root / file.name.removeprefix(f"{name}/"))
+        return root
+
+    def _take(self, task_id: str, file: ResultFile, target: Path) -> Path:
+        self._mailbox.patiently(lambda: self._delivery.fetch_result_file(task_id, file, target))
+        return target
+
+    def _unpacked(self, path: Path, start: CheckpointLoadSpec | None) -> Path:
+        """Return what an archive holds; anything else is itself."""
+        wanted = start.archive_format if start is not None else "auto"
+        if not path.is_file() or wanted == "none" or (wanted == "auto" and not is_packed(path)):
+            return path
+        target = self._imported / _EXTRACTED
+        if not target.is_dir():
+            unpack(path, target)
+        return target
+
+    def forget(self) -> None:
+        """Delete what was fetched; the job has its result."""
+        shutil.rmtree(self._imported, ignore_errors=True)
+
+
+def _names_places(spec: Mapping[str, Any]) -> bool:
+    """Whether a spec may name something that is neither uploaded nor on a hub; most name nothing of the kind."""
+    data, training = spec.get("data"), spec.get("training")
+    start = (spec.get("checkpoint") or {}).get("load") or (training or {}).get("resume_from_path")
+    rows = isinstance(data, Mapping) and any("://" in text for text in _texts(data))
+    adapters = (spec.get("model") or {}).get("adapters")
+    return bool(start or rows or adapters)
+
+
+def _texts(data: Mapping[str, Any]) -> list[str]:
+    values = [data.get("path"), data.get("jsonl_path"), (data.get("eval") or {}).get("path")]
+    jsonl = data.get("jsonl") or {}
+    values += [jsonl.get(name) for name in ("url", "download_url", "path")]
+    return [value for value in values if isinstance(value, str)]
+
+
+def _as_input(error: TunefleetError, pointer: str) -> TunefleetError:
+    """Return what a failure to fetch means: what the document names is wrong, unless the network is."""
+    if isinstance(error, ForbiddenError | NotFoundError):
+        return InputError(f"spec.{pointer}: {error.message}", hint=error.hint)
+    return error
