@@ -183,12 +183,13 @@ def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) ->
     """Explain an unknown key; also return the key that was probably meant."""
     name = str(path[-1])
     below = path[len(prefix) :]
-    refusal = refusal_of(below) if prefix == ("spec",) else None
-    if refusal is not None:
-        return fault_at(path, refusal.reason, source, hint=refusal.instead, key=True), None
     block = block_at(root, below[:-1])
     known = known_keys(block) if block else set()
-    guess = SYNONYMS.get(name) if SYNONYMS.get(name) in known else nearest(name, known)
+    synonym = SYNONYMS.get(name) if SYNONYMS.get(name) in known else None
+    refusal = refusal_of(below) if prefix == ("spec",) and synonym is None else None
+    if refusal is not None:
+        return fault_at(path, refusal.reason, source, hint=refusal.instead, key=True), None
+    guess = synonym or nearest(name, known)
     hint = f"did you mean {guess}?" if guess else _elsewhere(name, root, prefix)
     if hint is None and known:
         hint = f"known here: {', '.join(sorted(known))}"

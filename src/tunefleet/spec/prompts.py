@@ -139,6 +139,8 @@ class EchoData(ListSpec):
 
     type: Literal["list", "graph_template"] = "list"
     """Where the items come from."""
+    items: tuple[Item, ...] | None = None
+    """With `list`: texts, or `{node, path}` for a value of another task's result."""
     template: TemplateSpec | None = None
     """With `graph_template`: how the text is made."""
 

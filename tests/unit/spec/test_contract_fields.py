@@ -1,4 +1,4 @@
-"""Every field that the public documents name for these task kinds has an effect, or is refused by name.
+"""Every field that the public documents name for supervised trainings has an effect, or is refused by name.
 
 The first column is the field, the second a value that a document may have; `refused` says that it is refused, and
 the refusal must say what to do instead. A field that is merely an "unknown key" would be a silent gap.
@@ -12,7 +12,7 @@ import pytest
 
 from tunefleet.errors import SpecError
 from tunefleet.spec import deep_set, load_task_spec
-from tunefleet.spec.explain import refusal_of, walk_blocks
+from tunefleet.spec.explain import walk_blocks
 from tunefleet.spec.refused import REFUSED
 from tunefleet.spec.tasks import TASK_KINDS
 
@@ -45,7 +45,8 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("model.transformers.load_in_4bit", True, "lora"),
     ("model.transformers.use_flash_attention_2", True, "accepted"),
     ("model.adapters", [], "refused"),
-    ("model.config", {}, "refused"),
+    ("model.config", {"fp16": True, "device_map_auto": True}, "accepted"),
+    ("model.config.device_map_auto", False, "refused"),
     ("model.diffusers", {}, "refused"),
     # data
     ("data.dataset_name", "openai/gsm8k", "accepted"),
@@ -61,8 +62,9 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("data.jsonl.worker_path", "/a.jsonl", "accepted"),
     ("data.jsonl.text_field", "text", "accepted"),
     ("data.jsonl.separator", " ", "accepted"),
-    *((f"data.jsonl.{name}", "x", "refused") for name in ("url", "download_url", "headers", "download_headers")),
-    *((f"data.jsonl.{name}", 60, "refused") for name in ("download_timeoutSec", "timeoutSec", "timeout")),
+    *((f"data.jsonl.{name}", "https://x/rows.jsonl", "accepted") for name in ("url", "download_url")),
+    *((f"data.jsonl.{name}", {"Authorization": "x"}, "accepted") for name in ("headers", "download_headers")),
+    *((f"data.jsonl.{name}", 60, "accepted") for name in ("download_timeoutSec", "timeoutSec", "timeout")),
     *((f"data.{name}", "x", "refused") for name in ("type", "url", "name", "column", "shuffle", "items", "template")),
     # training
     ("training.num_train_epochs", 1.0, "accepted"),
@@ -85,14 +87,19 @@ FIELDS: list[tuple[str, Any, str]] = [
     ("training.allow_multi_gpu", True, "accepted"),
     ("training.nproc_per_node", 1, "accepted"),
     ("training.nproc_per_node", 2, "refused"),  # without a count of GPUs, which the base document lacks
-    ("training.visible_devices", "0,1", "refused"),
-    ("training.primary_gpu", 0, "refused"),
-    ("training.deepspeed", {}, "refused"),
-    ("training.auto_deepspeed", True, "refused"),
-    ("training.auto_deepspeed_stage", 2, "refused"),
-    ("training.zero_stage", 2, "refused"),
-    ("training.ddp_find_unused_parameters", False, "refused"),
-    ("training.resume_from_path", "x", "refused"),
+    ("training.visible_devices", "0,1", "accepted"),
+    ("training.visible_devices", [0, 1], "accepted"),
+    ("training.primary_gpu", 0, "accepted"),
+    ("training.deepspeed", {"zero_optimization": {"stage": 2}}, "accepted"),
+    ("training.deepspeed", "zero.json", "accepted"),
+    ("training.deepspeed", '{"zero_optimization": {"stage": 2}}', "accepted"),
+    ("training.auto_deepspeed", True, "accepted"),
+    ("training.auto_deepspeed_stage", 2, "accepted"),
+    ("training.zero_stage", 2, "accepted"),
+    ("training.ddp_find_unused_parameters", True, "accepted"),
+    ("training.parallelism", "ddp", "accepted"),
+    ("training.parallelism", "device_map", "accepted"),
+    ("training.resume_from_path", "x", "accepted"),
     *(
         (f"training.{name}", 1, "refused")
         for name in ("mini_batch_size", "num_mini_batches", "steps", "ppo_epochs", "kl_coef", "temperature")
@@ -114,27 +121,50 @@ FIELDS: list[tuple[str, Any, str]] = [
         (name, {}, "refused")
         for name in ("reward_model", "generation", "inference", "postprocess", "qdrant", "embedding", "search", "agent")
     ),
-    *((name, "x", "refused") for name in ("query", "configName", "task", "enforce_cpu", "sloSeconds")),
+    *((name, "x", "refused") for name in ("query", "configName", "task", "enforce_cpu")),
     *((name, {}, "refused") for name in ("parallel", "shard")),
+    ("sloSeconds", 3600, "accepted"),
     ("_upstreamResults", {}, "refused"),
     # output
     ("output.destination.type", "local", "accepted"),
     ("output.destination.type", "http", "accepted"),
     ("output.artifacts", ["responses.json", "logs"], "accepted"),
     ("output.artifacts", ["final_lora/", "final_lora.tar.gz"], "lora"),
-    ("output.artifacts", ["artifacts/checkpoints"], "refused"),
+    ("output.artifacts", ["artifacts/checkpoints", "results.json"], "accepted"),
+    ("output.artifacts", ["something"], "refused"),
+    ("output.destination.path", "./results", "accepted"),
     *(
-        (f"output.destination.{name}", "x", "refused")
-        for name in ("path", "url", "method", "headers", "timeoutSec", "retries", "retryBackoffSec")
+        ("output.destination", {"type": "http", name: value}, "accepted")
+        for name, value in (
+            ("url", "https://x/results"),
+            ("method", "PUT"),
+            ("headers", {"Authorization": "Bearer x"}),
+            ("timeoutSec", 15),
+            ("retries", 2),
+            ("retryBackoffSec", 0.8),
+        )
     ),
+    *(
+        (f"output.destination.{name}", value, "refused")  # have no effect with `type: local`
+        for name, value in (("url", "https://x/results"), ("timeoutSec", 15), ("retries", 2))
+    ),
+    ("output.destination", {"type": "http", "path": "x"}, "refused"),
     # checkpoint
     ("checkpoint.load", {"type": "local", "path": "x"}, "accepted"),
     ("checkpoint.load", {"path": "x", "archive_format": "tgz", "subdir": "y"}, "accepted"),
-    ("checkpoint.load", {"path": "x", "type": "http"}, "refused"),
-    *(
-        ("checkpoint.load", {"path": "x", name: "y"}, "refused")
-        for name in ("uri", "taskId", "task_id", "url", "filename", "base_url", "headers", "timeoutSec")
-    ),
+    ("checkpoint.load", {"uri": "file:///x"}, "accepted"),
+    ("checkpoint.load", {"taskId": "task-1"}, "accepted"),
+    ("checkpoint.load", {"task_id": "task-1", "filename": "final_model.tar.gz"}, "accepted"),
+    ("checkpoint.load", {"type": "http", "taskId": "task-1", "base_url": "http://x", "headers": {}}, "accepted"),
+    ("checkpoint.load", {"type": "http", "url": "https://x/a.zip", "archive_format": "zip"}, "accepted"),
+    ("checkpoint.load", {"type": "http", "url": "https://x/a.tar", "timeoutSec": 5, "headers": {"A": "b"}}, "accepted"),
+    ("checkpoint.load", {"url": "https://x/a.zip"}, "refused"),
+    ("checkpoint.load", {"type": "http"}, "refused"),
+    ("checkpoint.load", {"path": "x", "uri": "y"}, "refused"),
+    ("checkpoint.load", {"path": "x", "headers": {"A": "b"}}, "refused"),
+    ("checkpoint.load", {"path": "x", "filename": "y"}, "refused"),
+    ("checkpoint.load", {"path": "x", "base_url": "http://x"}, "refused"),
+    ("checkpoint.load", {"uri": "s3://bucket/x"}, "refused"),
 ]
 
 
@@ -177,10 +207,7 @@ def test_nothing_is_both_taken_and_refused() -> None:
     for kind in TASK_KINDS.values():
         for path, block in walk_blocks(kind):
             for name, field in block.model_fields.items():
-                where = (*path, field.alias or name)
-                if kind.__name__ == "EchoSpec" and where[:1] == ("data",):
-                    continue  # `data.type` and `data.items` belong to it
-                assert refusal_of(where) is None, where
+                assert ".".join(map(str, (*path, field.alias or name))) not in REFUSED, kind
 
 
 def test_every_refusal_says_what_to_do() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.spec.documents import SMALLEST, training
 from tunefleet.errors import Fault, SpecError
-from tunefleet.spec import parse_workflow
+from tunefleet.spec import TASK_KINDS, parse_workflow
 
 
 def faults(text: str) -> list[Fault]:
@@ -80,7 +80,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("training", "[1]", "training", "must be a mapping (`key: value` lines), not a list"),
         ("training", "{early_stopping: 3}", "training.early_stopping", "must be a mapping (`key: value` lines), not 3"),
         ("training", "{nproc_per_node: 2}", "training.nproc_per_node", "which devices its processes have"),
-        ("training", "{distributed: fsdp}", "training.distributed", "among processes, and there is one"),
+        ("training", "{parallelism: fsdp}", "training.parallelism", "among processes, and there is one"),
         ("resources", "{processes: 2}", "resources.processes", "which devices its processes have"),
         (
             "resources",
@@ -88,8 +88,8 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
             "resources.processes",
             "as many as there are GPUs, which are 3",
         ),
-        ("training", "{deepspeed: x.json}", "training.deepspeed", "several GPUs"),
-        ("training", "{visible_devices: '0'}", "training.visible_devices", "the worker gives each task its GPU"),
+        ("training", "{deepspeed: {}}", "training.deepspeed", "is empty"),
+        ("training", "{visible_devices: all}", "training.visible_devices", "must be numbers of devices"),
         ("training", "{bf16: true, fp16: true}", "training.fp16", "cannot be set together with bf16"),
         ("training", "{warmup_steps: 1, warmup_ratio: 0.1}", "training.warmup_ratio", "together with warmup_steps"),
         ("training", "{eval_steps: 5}", "training.eval_steps", "has no effect without eval_strategy: steps"),
@@ -102,9 +102,9 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("data", '{path: "a\\nb"}', "data.path", "must be one line"),
         ("data", "{path: '${prepare.result.path}'}", "data.path", "no task of this document"),
         ("data", "{path: ''}", "data.path", "must not be empty"),
-        ("data", "{path: 'https://x/y'}", "data.path", "not downloaded"),
-        ("data", "{jsonl: {url: x, path: y}}", "data.jsonl.url", "not available in this version"),
-        ("data", "{jsonl: {}}", "data.jsonl", "needs exactly one of path and worker_path"),
+        ("data", "{path: 'ftp://x/y'}", "data.path", "ftp:// is not fetched"),
+        ("data", "{jsonl: {url: x, path: y}}", "data.jsonl.url", "starts with http:// or https://"),
+        ("data", "{jsonl: {}}", "data.jsonl", "names no file"),
         ("data", "{path: x, eval: {}}", "data.eval", "needs exactly one of split, path and fraction"),
         ("data", "{path: x, eval: {fraction: 1}}", "data.eval.fraction", "must be less than 1"),
         ("data", "{path: x, config_name: y}", "data.config_name", "belongs to dataset_name"),
@@ -124,7 +124,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("data", "{prompts: [a], eval: {split: test}}", "data.eval.split", "inline prompts have no splits"),
         ("data", "{dataset_name: a, trust_remote_code: true}", "data.trust_remote_code", "code of their own"),
         ("model", "{source: {}}", "model.source.identifier", "is required"),
-        ("model", "{source: {identifier: x}, vllm: {}}", "model.vllm", "belongs to inference tasks"),
+        ("model", "{source: {identifier: x}, vllm: {}}", "model.vllm", "belongs to inference and embedding tasks"),
         (
             "model",
             "{source: {identifier: x}, transformers: {load_in_4bit: true}}",
@@ -143,15 +143,15 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
             "model.transformers.device_map",
             "the worker chooses the device",
         ),
-        ("lora", "{r: 8}", "lora", "is not a known key"),
-        ("resources", "{replicas: 2}", "resources.replicas", "cannot be split into replicas"),
+        ("lora", "{r: 8}", "lora", "belongs to lora_sft tasks"),
+        ("resources", "{replicas: 2}", "resources.replicas", "sft tasks have no items that could be split"),
         ("resources", "{nodes: 2}", "resources.nodes", "not available in this version"),
         ("output", "{destination: {type: s3}}", "output.destination.type", "must be one of local, http, not 's3'"),
-        ("output", "{destination: {url: 'http://x'}}", "output.destination.url", "results always go to the server"),
+        ("output", "{destination: {url: 'http://x'}}", "output.destination.url", "has no effect with type: local"),
         ("output", "{artifacts: [final_lora]}", "output.artifacts.0", "'final_lora' is not left by this task kind"),
         ("output", "{artifacts: [../x]}", "output.artifacts.0", "must be a path inside the folder"),
-        ("checkpoint", "{load: {type: http, path: x}}", "checkpoint.load.type", "loading from an address"),
-        ("checkpoint", "{load: {taskId: x, path: y}}", "checkpoint.load.taskId", "not available in this version"),
+        ("checkpoint", "{load: {type: http}}", "checkpoint.load", "names no weights"),
+        ("checkpoint", "{load: {taskId: x, task_id: y}}", "checkpoint.load.task_id", "the same as taskId"),
         ("checkpoint", "{load: {path: x, subdir: /y}}", "checkpoint.load.subdir", "inside the folder"),
         ("retry", "{on: [bad_input]}", "retry.on.0", "must be one of bug"),
         ("retry", "{max_attempts: 101}", "retry.max_attempts", "must be at most 100"),
@@ -217,10 +217,9 @@ def test_loss_on_responses_needs_responses() -> None:
     ("kind", "message", "hint"),
     [
         ("lora-sft", "'lora-sft' is not a known task kind", "did you mean lora_sft?"),
-        ("dpo", "'dpo' tasks are not available in this version", "use sft, lora_sft, echo"),
-        ("inferense", "'inferense' is not a known task kind", "use sft, lora_sft, echo"),
-        ("7", "7 is not a known task kind", "use sft, lora_sft, echo"),
-        ("null", "is required", "one of sft, lora_sft, echo"),
+        ("inferense", "'inferense' is not a known task kind", "did you mean inference?"),
+        ("7", "7 is not a known task kind", f"use {', '.join(TASK_KINDS)}"),
+        ("null", "is required", f"one of {', '.join(TASK_KINDS)}"),
     ],
 )
 def test_task_kinds(kind: str, message: str, hint: str) -> None:
@@ -230,7 +229,7 @@ def test_task_kinds(kind: str, message: str, hint: str) -> None:
 
 def test_a_misspelt_task_type() -> None:
     fault = only_fault(SMALLEST.replace("taskType", "task_type"))
-    assert (fault.message, fault.hint) == ("is required", "instead of task_type; one of sft, lora_sft, echo")
+    assert (fault.message, fault.hint) == ("is required", f"instead of task_type; one of {', '.join(TASK_KINDS)}")
 
 
 def test_a_model_that_is_not_saved_cannot_be_delivered() -> None:
@@ -240,7 +239,7 @@ def test_a_model_that_is_not_saved_cannot_be_delivered() -> None:
 
 def test_an_echo_takes_a_list() -> None:
     text = "apiVersion: tunefleet/v1\nspec:\n  taskType: echo\n  data: "
-    assert "only `type: list`" in only_fault(text + "{type: dataset, items: []}").message
+    assert only_fault(text + "{type: dataset, items: [a]}").message.startswith("must be one of list, graph_template")
     assert only_fault(text + "{items: [a], metadata: []}").message == "has 0 entries for 1 items"
     both = "{items: [a], metadata: [{}], items_metadata: [{}]}"
     assert only_fault(text + both).path == "spec.data.items_metadata"

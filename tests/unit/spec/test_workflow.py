@@ -148,7 +148,9 @@ def test_frozen() -> None:
         ("{jsonl: {path: a.jsonl}}", "file", "data.jsonl.path"),
         ("{jsonl: {worker_path: /a.jsonl}}", "worker_file", "data.jsonl.worker_path"),
         ("{artifact: rows}", "artifact", "data.artifact"),
-        ("{prompts: [a, b]}", "prompts", "data.prompts"),
+        ("{prompts: [a, b]}", "inline", "data.prompts"),
+        ("{path: 'https://x/rows.jsonl'}", "url", "data.path"),
+        ("{jsonl: {path: 'a.jsonl', url: 'https://x/rows.jsonl'}}", "url", "data.jsonl.url"),
     ],
 )
 def test_where_rows_come_from(data: str, kind: str, pointer: str) -> None:
