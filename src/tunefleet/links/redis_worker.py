@@ -23,7 +23,7 @@ from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.links.base import WorkerLink
 from tunefleet.links.redis_bulk import BulkClient
 from tunefleet.links.redis_diary import Diary, Page
-from tunefleet.links.redis_faults import explained, shown
+from tunefleet.links.redis_faults import check_url, explained, shown
 from tunefleet.links.redis_keys import (
     EVENTS_KEPT,
     EXCHANGE,
@@ -53,19 +53,17 @@ def connect(url: str, *, read_s: float) -> Redis:
         read_s: How long an answer may take.
 
     Raises:
-        UnreachableError: If the URL is none.
+        MachineError: If the URL is none of a Redis.
     """
-    try:
-        return Redis.from_url(
-            url,
-            decode_responses=True,
-            protocol=2,
-            socket_timeout=read_s,
-            socket_connect_timeout=_CONNECT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
-    except ValueError as error:
-        raise UnreachableError(f"REDIS_URL={shown(url)} is no address of a Redis: {error}.") from error
+    check_url(url)
+    return Redis.from_url(
+        url,
+        decode_responses=True,
+        protocol=2,
+        socket_timeout=read_s,
+        socket_connect_timeout=_CONNECT_S,
+        retry=Retry(NoBackoff(), 0),
+    )
 
 
 class RedisLink(WorkerLink):

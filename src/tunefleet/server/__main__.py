@@ -12,6 +12,7 @@ from typing import Final
 
 import tunefleet
 from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.links.redis_faults import check_url
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: ServerSettings) -> None:
+    if settings.redis_url is not None:
+        check_url(settings.redis_url.get_secret_value())
     core = open_core(settings)
     try:
         bound = launch.bind(settings.host, settings.port)
