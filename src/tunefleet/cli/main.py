@@ -26,6 +26,7 @@ class Root(LazyGroup):
         Entry("submit", "submit:submit", "Submit a workflow document; local files it names are uploaded.", WORK),
         Entry("follow", "submit:follow", "Show a task live until it ends.", WORK),
         Entry("validate", "validate:validate", "Check a workflow document; list every fault with its line.", WORK),
+        Entry("graph", "graph:graph", "Draw what the tasks of a workflow wait for.", WORK),
         Entry("preview", "preview:preview", "Show what the model would be trained on, before it is.", WORK),
         Entry("ls", "tasks:ls", "List tasks, newest first.", WORK),
         Entry("show", "show:show", "Show all that is known of a task.", WORK),

@@ -54,6 +54,20 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
             yield Found((*where, "node" if "node" in column else "expr"), named, alone=False)
 
 
+References = list[tuple[str, Reference]]
+"""Dotted path below `spec` → what stands there."""
+
+
+def references_of(spec: Any, names: Collection[str] = ()) -> References:
+    """Return the references of a spec with the fields that they stand in.
+
+    Args:
+        spec: The mapping below `spec`, as written.
+        names: Names of the other tasks.
+    """
+    return [(dotted(each.where), each.piece) for each in find(spec, names) if isinstance(each.piece, Reference)]
+
+
 def secrets_of(spec: Any) -> tuple[str, ...]:
     """Return the names of the secrets that a spec needs on its worker, sorted."""
     return tuple(sorted({each.piece.name for each in find(spec) if isinstance(each.piece, Secret)}))

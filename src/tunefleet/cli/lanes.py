@@ -1,0 +1,193 @@
+"""Drawing what waits for what with lines: one row a task, upstreams above it. Pure; knows names only.
+
+An edge runs in a lane of its upstream, which all that wait for it branch off, or in a lane of its task, which all that
+it waits for join. Whichever has more edges gets the lane, so that fans in and out stay narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+_TURNS = {
+    # up, down, left, right → the character
+    (False, False, True, True): "─",
+    (True, True, False, False): "│",
+    (True, True, False, True): "├",
+    (True, True, True, False): "┤",
+    (True, True, True, True): "┼",
+    (True, False, False, True): "╰",
+    (True, False, True, False): "╯",
+    (True, False, True, True): "┴",
+    (False, True, False, True): "╭",
+    (False, True, True, False): "╮",
+    (False, True, True, True): "┬",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the drawing.
+
+    Args:
+        lines: What is drawn, the task's mark in it.
+        name: The task whose mark it has, if it has one.
+        below: The lanes that go on below it, for further lines about the task.
+    """
+
+    lines: str
+    name: str | None
+    below: str
+
+
+@dataclass(slots=True)
+class _Lane:
+    kind: Literal["from", "to"]
+    name: str
+    left: set[str] = field(default_factory=set)
+
+
+def draw(waits: Mapping[str, Sequence[str]], marks: Mapping[str, str] | None = None) -> list[Row]:
+    """Draw tasks.
+
+    Args:
+        waits: Task → the tasks that it waits for, without circles; others are left out.
+        marks: Task → the character that stands for it; by default `●`.
+    """
+    above = {name: [each for each in dict.fromkeys(ups) if each in waits] for name, ups in waits.items()}
+    below: dict[str, list[str]] = {name: [task for task in above if name in above[task]] for name in above}
+    drawing = _Drawing(above, below)
+    for name in _order(above, below):
+        drawing.place(name, (marks or {}).get(name, "●"))
+    return drawing.rows
+
+
+def _order(above: Mapping[str, list[str]], below: Mapping[str, list[str]]) -> list[str]:
+    """Put upstreams first, and a task right behind the last that it waits for where that can be."""
+    missing = {name: len(ups) for name, ups in above.items()}
+    ready = [name for name in reversed(list(above)) if not above[name]]
+    order = []
+    while ready:
+        name = ready.pop()
+        order.append(name)
+        for task in reversed(below[name]):
+            missing[task] -= 1
+            if missing[task] == 0:
+                ready.append(task)
+    return order
+
+
+class _Drawing:
+    def __init__(self, above: Mapping[str, list[str]], below: Mapping[str, list[str]]) -> None:
+        self.rows: list[Row] = []
+        self._above, self._below = above, below
+        self._lanes: list[_Lane | None] = []
+        self._column = -1
+        """Where the last row has its mark."""
+
+    def place(self, name: str, mark: str) -> None:
+        """Draw one task, and what starts or joins below it."""
+        before = list(self._lanes)
+        inward = [at for at, lane in enumerate(before) if lane is not None and self._leads_to(lane, name)]
+        for at in inward:
+            self._arrive(at, name)
+        freed = [at for at in inward if self._lanes[at] is None]
+        column = min(freed) if freed else self._free(min(inward) if inward else 0)
+        if column in freed and column == self._column:  # one mark right below another would not look joined
+            self.rows.append(Row(_passing(before), None, _passing(before)))
+        self._column = column
+        cells = self._cells(before, self._lanes, {*inward, column})
+        cells[column] = mark
+        outward = self._depart(name, column)
+        below = _passing(self._lanes, column, outward)
+        self.rows.append(Row(self._text(cells, {*inward, column}), name, below))
+        if outward:
+            now = list(self._lanes)
+            was: list[_Lane | None] = [lane if at not in outward.new else None for at, lane in enumerate(now)]
+            was[column] = was[column] or _Lane("from", name)
+            ends = {*outward.columns, column}
+            self._column = -1
+            self.rows.append(Row(self._text(self._cells(was, now, ends), ends), None, _passing(self._lanes)))
+        while self._lanes and self._lanes[-1] is None:
+            self._lanes.pop()
+
+    def _leads_to(self, lane: _Lane, name: str) -> bool:
+        return lane.name == name if lane.kind == "to" else name in lane.left
+
+    def _arrive(self, at: int, name: str) -> None:
+        lane = self._lanes[at]
+        if lane is not None:
+            lane.left.discard(name)
+            if lane.kind == "to" or not lane.left:
+                self._lanes[at] = None
+
+    def _free(self, start: int) -> int:
+        """Return the first column without a lane at or behind a place."""
+        for at in range(start, len(self._lanes)):
+            if self._lanes[at] is None:
+                return at
+        self._lanes.append(None)
+        return max(start, len(self._lanes) - 1)
+
+    def _joins(self, name: str, task: str) -> bool:
+        """Whether the edge runs in the lane of the task that waits."""
+        return 1 < len(self._above[task]) >= len(self._below[name])
+
+    def _depart(self, name: str, column: int) -> _Outward:
+        """Open the lanes of what waits for a task; say to which columns lines must be drawn."""
+        own = {task for task in self._below[name] if not self._joins(name, task)}
+        if own:
+            self._lanes[column] = _Lane("from", name, own)
+        outward = _Outward()
+        for task in (each for each in self._below[name] if each not in own):
+            at = next(
+                (at for at, lane in enumerate(self._lanes) if lane and lane.kind == "to" and lane.name == task), -1
+            )
+            if at < 0:
+                at = column if self._lanes[column] is None else self._free(column + 1)
+                self._lanes[at] = _Lane("to", task)
+                outward.new.add(at)
+            if at != column:
+                outward.columns.add(at)
+        return outward
+
+    def _cells(self, was: Sequence[_Lane | None], now: Sequence[_Lane | None], ends: set[int]) -> list[str]:
+        """Return the character of each column of a row whose line runs through all `ends`."""
+        width = max(len(was), len(now), max(ends) + 1)
+        first, last = min(ends), max(ends)
+        cells = []
+        for at in range(width):
+            up = at < len(was) and was[at] is not None
+            down = at < len(now) and now[at] is not None
+            if at in ends:
+                cells.append(_TURNS.get((up, down, first < at, at < last), " "))
+            elif up or down:
+                cells.append("│")
+            else:
+                cells.append("─" if first < at < last else " ")
+        return cells
+
+    @staticmethod
+    def _text(cells: Sequence[str], ends: set[int]) -> str:
+        first, last = min(ends), max(ends)
+        return "".join(cell + ("─" if first <= at < last else " ") for at, cell in enumerate(cells)).rstrip()
+
+
+def _passing(lanes: Sequence[_Lane | None], column: int | None = None, outward: _Outward | None = None) -> str:
+    """Return the lanes that lead down; with `outward` those above its row, in which the task's own line still runs."""
+    later = outward.new - {column} if outward else set()
+    own = column if outward else None
+    cells = ("│" if at == own or (lane is not None and at not in later) else " " for at, lane in enumerate(lanes))
+    return " ".join(cells).rstrip()
+
+
+@dataclass(slots=True)
+class _Outward:
+    """Columns that a task's line runs to; `new` are those whose lane begins there."""
+
+    columns: set[int] = field(default_factory=set)
+    new: set[int] = field(default_factory=set)
+
+    def __bool__(self) -> bool:
+        return bool(self.columns)
