@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tunefleet.placement.model import Device, Requirement, WorkerState
@@ -11,19 +11,35 @@ _SPARE: Final = 0.9
 """A task that asks for all of a device's memory gets it although the driver keeps a little for itself."""
 
 
-def suited(need: Requirement, worker: WorkerState) -> list[int]:
+_MAX_KNOWN: Final = 100_000
+_suited: dict[tuple[int, Requirement], tuple[int, ...]] = {}
+
+
+def suited(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
     """Return the places of the devices that have both the type and the memory, whoever uses them."""
+    if worker.alike is None:
+        return _find(need, worker)
+    key = (worker.alike, need)
+    found = _suited.get(key)
+    if found is None:
+        if len(_suited) > _MAX_KNOWN:
+            _suited.clear()
+        found = _suited[key] = _find(need, worker)
+    return found
+
+
+def _find(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
     wanted = (need.gpu_type or "").lower()
-    return [
+    return tuple(
         place
         for place, gpu in enumerate(worker.gpus)
         if gpu.memory_bytes >= need.gpu_memory_bytes
         and (not wanted or wanted in gpu.name.lower())
         and (not need.gpu_places or place in need.gpu_places)
-    ]
+    )
 
 
-def wanted_count(need: Requirement, fitting: list[int], worker: WorkerState) -> int:
+def wanted_count(need: Requirement, fitting: Sequence[int], worker: WorkerState) -> int:
     """Return how many devices a task takes on this worker.
 
     Args:

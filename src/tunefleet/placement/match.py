@@ -61,8 +61,24 @@ def could(need: Requirement, worker: WorkerState) -> bool:
     return len(open_) >= devices.wanted_count(need, fitting, worker)
 
 
+_MAX_KNOWN: Final = 100_000
+_lacking: dict[tuple[int, Requirement], str | None] = {}
+
+
 def lacks(need: Requirement, worker: WorkerState) -> str | None:
     """Say what a worker lacks for good, as a clause; null if nothing."""
+    if worker.alike is None:
+        return _find_lacking(need, worker)
+    key = (worker.alike, need)
+    found = _lacking.get(key, "")
+    if found == "":
+        if len(_lacking) > _MAX_KNOWN:
+            _lacking.clear()
+        found = _lacking[key] = _find_lacking(need, worker)
+    return found
+
+
+def _find_lacking(need: Requirement, worker: WorkerState) -> str | None:
     if need.kind not in worker.executors:
         return f"cannot run {need.kind} tasks"
     if worker.executors[need.kind] is not None:

@@ -138,6 +138,8 @@ class WorkerState:
         cost_per_hour: What it costs, in whatever currency.
         cordoned: Kinds that it was offered in vain too often.
         pulls: It takes tasks by itself, and is never given one.
+        alike: Workers with the same number have the same executors, slots, hardware, tags and secrets, so that what one
+            lacks for good the others lack too; null if nobody has counted.
         closed: Why it gets nothing new, as a clause after its name; null if it may.
         merges: Kinds of which it computes several equal tasks in one run.
         kept_for: The task that came first and for which it gathers what is free.
@@ -164,6 +166,7 @@ class WorkerState:
     cost_per_hour: float = 1.0
     cordoned: frozenset[str] = frozenset()
     pulls: bool = False
+    alike: int | None = None
     closed: str | None = None
     merges: frozenset[str] = frozenset()
     kept_for: str | None = None

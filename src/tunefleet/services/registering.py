@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import endings, roster
+from tunefleet.services import endings, standing
 from tunefleet.services.identity import REDIS_WORKER, Actor
 from tunefleet.store import Connection, attempts, controls, events, queue, workers
 from tunefleet.store.events import Event
@@ -92,7 +92,7 @@ def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterReq
         ConflictError: If the id was registered from another folder, be that worker alive or not.
     """
     if actor == REDIS_WORKER and before.state_id != request.state_id:
-        host = roster.capabilities(before.capabilities).hostname
+        host = standing.capabilities(before.capabilities).hostname
         raise ConflictError(
             f"The worker id {request.worker_id} is bound to the results folder that it registered from, on {host}.",
             hint="Start it on that folder (RESULTS_DIR), give it another WORKER_ID, or let an admin remove the worker.",

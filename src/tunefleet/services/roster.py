@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Final
 
-from tunefleet.placement import Device, Requirement, WorkerState, explain
-from tunefleet.placement.devices import smallest_first, suited
-from tunefleet.services import related
+from tunefleet.placement import Requirement, WorkerState, explain
+from tunefleet.services import related, standing
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
+from tunefleet.services.standing import About
 from tunefleet.store import Connection, attempts, controls, queue, resumes, tasks, workers
 from tunefleet.store.attempts import TakenRow
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.queue import STRIKES
 from tunefleet.store.rows import TaskRow, WorkerRow
-from tunefleet.wire.link import Capabilities, Load
+from tunefleet.wire.link import Load
 
 _MAX_KNOWN: Final = 10_000
 _known_needs: dict[str, Requirement] = {}
@@ -61,12 +60,6 @@ def presences(core: Core) -> Presences:
     return Presences(now, limits, loads, warm, dict(core.fleet.kept))
 
 
-@lru_cache(maxsize=10_000)
-def capabilities(text: str) -> Capabilities:
-    """Read what a worker said of itself."""
-    return Capabilities.model_validate_json(text)
-
-
 def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
     """Return what groups of tasks need, by key."""
     wanted = set(keys)
@@ -90,122 +83,35 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
         if cordon.strikes >= STRIKES and cordon.until > here.now:
             cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
     decided = controls.all_rows(connection)
-    return [
-        replace(
-            _state(row, here, held.get(row.id, ()), known, frozenset(cordoned.get(row.id, ()))),
-            closed=closed(decided.get(row.id)),
-        )
-        for row in workers.all_rows(connection)
-    ]
-
-
-def closed(decided: ControlRow | None) -> str | None:
-    """Say why a worker gets nothing new, as a clause after its name; null if it may.
-
-    Args:
-        decided: What people, and the elastic scaling, have decided about it.
-    """
-    if decided is None:
-        return None
-    if decided.drains:
-        return "is drained: it finishes what it has, then leaves"
-    if decided.cordoned_at is not None:
-        return "is cordoned (`tunefleet workers uncordon` opens it)"
-    if decided.elastic_disabled_at is not None:
-        return "rests: it was idle, and comes back when the queue grows (elastic scaling)"
-    return None
+    found = []
+    for row in workers.all_rows(connection):
+        refused = frozenset(cordoned[row.id]) if row.id in cordoned else frozenset()
+        about = _about(row, here, tuple(held.get(row.id, ())), refused, decided.get(row.id))
+        found.append(standing.remembered(about, known))
+    return found
 
 
 def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
     """Return an agent with what is free, as for a worker that is given tasks; strikes do not count."""
     mine = attempts.open_of(connection, row.id).values()
-    held = [TakenRow(row.id, each.slot_class, each.requirement_key, each.gpus, 1) for each in mine]
-    state = _state(row, here, held, needs(connection, {each.requirement_key for each in held}), frozenset())
-    return replace(state, pulls=False, closed=closed(controls.get(connection, row.id)))
+    held = tuple(TakenRow(row.id, each.slot_class, each.requirement_key, each.gpus, 1) for each in mine)
+    known = needs(connection, {each.requirement_key for each in held})
+    about = _about(row, here, held, frozenset(), controls.get(connection, row.id))
+    return replace(standing.state(about, known), pulls=False)
 
 
-def _state(
+def _about(
     row: WorkerRow,
     here: Presences,
-    held: Sequence[TakenRow],
-    known: Mapping[str, Requirement],
+    held: tuple[TakenRow, ...],
     cordoned: frozenset[str],
-) -> WorkerState:
-    plain = _described(row.id, row.capabilities)
-    limits = here.limits.get(row.id)
-    takes = plain.slots if limits is None else {n: min(count, limits.get(n, 0)) for n, count in plain.slots.items()}
-    state = replace(
-        plain,
-        present=limits is not None and row.status == "online",
-        free=takes,
-        takes=takes,
-        cordoned=cordoned,
-        pulls=row.session == AGENT_SESSION,
-        kept_for=here.kept.get(row.id),
-    )
-    load, warm = here.loads.get(row.id), here.warm.get(row.id)
-    if load is not None:
-        state = _with_load(state, load)
-    if warm:
-        state = replace(state, cached=state.cached | warm)
-    return _less(state, held, known) if held else state
-
-
-@lru_cache(maxsize=20_000)
-def _described(worker_id: str, text: str) -> WorkerState:
-    """Return a worker as it describes itself, with nothing of it in use."""
-    has = capabilities(text)
-    slots = {str(name): count for name, count in has.slots.items()}
-    return WorkerState(
-        id=worker_id,
-        present=True,
-        executors={offer.kind: None if offer.available else offer.reason or "not available" for offer in has.executors},
-        merges=frozenset(offer.kind for offer in has.executors if offer.available and offer.merges),
-        slots=slots,
-        free=slots,
-        cpu=has.cpu_count,
-        memory_bytes=has.memory_total_bytes,
-        disk_free_bytes=has.disk_free_bytes,
-        gpus=tuple(
-            # What was free when it registered says nothing of now.
-            Device(gpu.name, gpu.memory_total_bytes, gpu.uuid, None, gpu.in_use_by)
-            for gpu in has.gpus
-        ),
-        tags=frozenset(has.tags),
-        secrets=frozenset(has.secrets),
-        allow_code=has.allow_code,
-        cached=frozenset((*has.cached_models, *has.cached_datasets)),
-        cost_per_hour=has.cost_per_hour,
-    )
-
-
-def _with_load(state: WorkerState, load: Load) -> WorkerState:
-    now = {gpu.uuid: gpu for gpu in load.gpus}
-    gpus = tuple(
-        replace(gpu, free_bytes=seen.memory_free_bytes, used_by=seen.in_use_by) if (seen := now.get(gpu.uuid)) else gpu
-        for gpu in state.gpus
-    )
-    return replace(state, gpus=gpus, memory_free_bytes=load.memory_free_bytes, disk_free_bytes=load.disk_free_bytes)
-
-
-def _less(state: WorkerState, held: Sequence[TakenRow], known: Mapping[str, Requirement]) -> WorkerState:
-    """Return a worker without what its open attempts use."""
-    free, cpu, memory = dict(state.free), 0, 0
-    places = {gpu.uuid: place for place, gpu in enumerate(state.gpus)}
-    taken: set[int] = set()
-    for each in held:
-        free[each.slot_class] = free.get(each.slot_class, 0) - each.how_many
-        if each.slot_class == "job":
-            cpu += known[each.requirement_key].cpu * each.how_many
-            memory += known[each.requirement_key].memory_bytes * each.how_many
-        taken |= {places[uuid] for uuid in (each.gpus or "").split(",") if uuid in places}
-    for each in held:
-        if each.gpus is None and state.gpus:
-            need = known[each.requirement_key]
-            # Whoever runs it has chosen by itself: it is taken to be the smallest that suit.
-            likely = smallest_first((place for place in suited(need, state) if place not in taken), state)
-            taken |= set(likely[: need.gpu_count * each.how_many])
-    return replace(state, free=free, cpu_taken=cpu, memory_taken=memory, taken=frozenset(taken))
+    decided: ControlRow | None,
+) -> About:
+    id_ = row.id
+    return About(
+        id_, row.capabilities, row.status == "online", row.session == AGENT_SESSION, here.limits.get(id_), held,
+        cordoned, decided, here.loads.get(id_), here.warm.get(id_), here.kept.get(id_),
+    )  # fmt: skip
 
 
 def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:

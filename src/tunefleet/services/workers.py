@@ -6,7 +6,7 @@ from functools import partial
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import endings, roster
+from tunefleet.services import endings, roster, standing
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer, may_read
 from tunefleet.services.paging import bounded
@@ -97,7 +97,7 @@ def _view(core: Core, row: WorkerRow, held: list[str] | tuple[str, ...], decided
             "id": row.id,
             "status": status,
             "owner": row.owner,
-            "capabilities": roster.capabilities(row.capabilities),
+            "capabilities": standing.capabilities(row.capabilities),
             "running": tuple(held),
             "registered_at": moment(row.registered_at),
             "last_seen_at": maybe_moment(seen_at),

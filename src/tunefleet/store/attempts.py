@@ -44,6 +44,7 @@ _OFFERS = (
         func.coalesce(task_documents.c.resolved, task_documents.c.spec),
         task_documents.c.inputs,
         attempts.c.gpus,
+        attempts.c.merged_into,
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .join(task_documents, task_documents.c.task_seq == attempts.c.task_seq)
@@ -118,6 +119,7 @@ class OfferRow:
     spec: str
     inputs: str
     gpus: str | None = None
+    merged_into: str | None = None
 
 
 def insert_all(connection: Connection, rows: Sequence[AttemptRow]) -> None:
@@ -173,12 +175,25 @@ def tasks_of(connection: Connection, worker_id: str) -> dict[str, TaskRow]:
 
 def taken(connection: Connection) -> list[TakenRow]:
     """Return how many attempts workers have open, by slot class and need."""
-    return [TakenRow(*row) for row in connection.execute(_TAKEN)]
+    return [TakenRow(*row) for row in connection.execute(_TAKEN).all()]
 
 
 def desired(connection: Connection, worker_id: str) -> list[tuple[str, str, int]]:
     """Return attempt id, action and generation where a worker has not reached the desired state."""
     return [tuple(row) for row in connection.execute(_DESIRED, {"worker_id": worker_id})]
+
+
+def merged_into(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    """Return the task whose run computes an attempt, by attempt; those that ran by themselves are left out."""
+    if not ids:
+        return {}
+    whole = attempts.alias()
+    query = (
+        select(attempts.c.id, whole.c.task_id)
+        .join(whole, whole.c.id == attempts.c.merged_into)
+        .where(attempts.c.id.in_(list(ids)))
+    )
+    return {attempt_id: task_id for attempt_id, task_id in connection.execute(query)}
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:

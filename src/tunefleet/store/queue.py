@@ -17,6 +17,7 @@ STRIKES: Final = 3
 # Literals, not parameters: only then can the partial indexes answer.
 _QUEUED: Final = text("tasks.status = 'queued'")
 _DELAYED: Final = text("tasks.status = 'queued' AND tasks.ready_at > 0")
+_MERGING: Final = text("tasks.status = 'queued' AND tasks.merge_key IS NOT NULL")
 _EXPIRING: Final = text("tasks.status = 'queued' AND tasks.queue_deadline IS NOT NULL")
 
 # A loose index scan: one probe for each distinct need, however many tasks wait.
@@ -39,6 +40,13 @@ _FIRST = (
 )
 
 
+_EQUAL = (
+    select(tasks)
+    .where(_MERGING, tasks.c.merge_key == bindparam("key"), tasks.c.ready_at <= bindparam("now"))
+    .order_by(tasks.c.rank)
+    .limit(bindparam("count"))
+    .with_for_update()
+)
 _TROUBLE = select(or_(exists(select(void_offers.c.task_id)), exists(select(cordons.c.kind))))
 
 
@@ -69,7 +77,9 @@ def groups(connection: Connection) -> list[str]:
 
 def first(connection: Connection, requirement_key: str, *, now: float, count: int) -> list[TaskRow]:
     """Return the tasks with one need whose turn it is, in the order of the queue."""
-    return [TaskRow(*row) for row in connection.execute(_FIRST, {"key": requirement_key, "now": now, "count": count})]
+    return [
+        TaskRow(*row) for row in connection.execute(_FIRST, {"key": requirement_key, "now": now, "count": count}).all()
+    ]
 
 
 def ahead(connection: Connection, row: TaskRow, now: float) -> int:
@@ -78,6 +88,11 @@ def ahead(connection: Connection, row: TaskRow, now: float) -> int:
     earlier = (tasks.c.rank < row.rank) & (tasks.c.ready_at <= now)
     query = select(func.count()).select_from(tasks).where(_QUEUED, same, earlier)
     return int(connection.execute(query).scalar_one())
+
+
+def equal(connection: Connection, merge_key: str, *, now: float, count: int) -> list[TaskRow]:
+    """Return the tasks that may run as one and whose turn it is, in the order of the queue."""
+    return [TaskRow(*row) for row in connection.execute(_EQUAL, {"key": merge_key, "now": now, "count": count})]
 
 
 def any_ready_between(connection: Connection, since: float, now: float) -> bool:

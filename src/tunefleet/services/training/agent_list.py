@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import endings, roster
+from tunefleet.services import endings, standing
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.services.identity import Actor, may_read
@@ -79,7 +79,7 @@ def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
 
 
 def _view(core: Core, row: WorkerRow) -> AgentView:
-    has, known = roster.capabilities(row.capabilities), core.fleet.agents.get(row.id)
+    has, known = standing.capabilities(row.capabilities), core.fleet.agents.get(row.id)
     seen_at = core.fleet.seen_at.get(row.id, row.last_seen_at)
     online = row.status == "online" and seen_at is not None and core.clock.wall() - seen_at < ONLINE_S
     return AgentView(

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
-from tunefleet.services import resuming, roster
+from tunefleet.services import resuming, standing
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION, Agent, Presence
 from tunefleet.services.identity import Actor, AttemptActor
@@ -93,7 +93,7 @@ def _check(agent_id: str) -> None:
 
 def remember(core: Core, row: WorkerRow, about: tuple[str, ...] | None = None) -> Agent:
     """Take an agent's row into memory, after a start or a change."""
-    has = roster.capabilities(row.capabilities)
+    has = standing.capabilities(row.capabilities)
     known = core.fleet.agents.get(row.id) or Agent(row.owner)
     known.owner, known.leased = row.owner, row.state_id == _LEASED
     known.about = about if about is not None else (has.hostname, has.platform, has.version)

@@ -7,7 +7,7 @@ from typing import Final
 import orjson
 
 from tunefleet.placement import Fit, WorkerState, match
-from tunefleet.services import resuming, roster
+from tunefleet.services import resuming, roster, standing
 from tunefleet.services.roster import Presences
 from tunefleet.services.training.config import config_of, dataset_path
 from tunefleet.services.training.held import TRAININGS
@@ -98,6 +98,6 @@ def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) 
 
 def _state(connection: Connection, agent: WorkerRow, now: float) -> WorkerState:
     # Whoever polls wants a job: only its slots bound how many it gets.
-    slots = roster.capabilities(agent.capabilities).slots
+    slots = standing.capabilities(agent.capabilities).slots
     here = Presences(now, {agent.id: {str(name): count for name, count in slots.items()}})
     return roster.state_of(connection, here, agent)

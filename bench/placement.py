@@ -1,0 +1,250 @@
+"""How fast tasks are placed when many wait for many workers, and whether a decision costs more in a longer queue.
+
+    python bench/placement.py            # about two minutes
+    python bench/placement.py --quick    # a fifth of the sizes
+
+Two measurements, each at several lengths of the queue:
+
+1. The pure plan: 5,000 simulated workers, all candidates at once; a decision is an assignment or "waits".
+2. Through the store (SQLite, synchronous NORMAL): tasks are rows, workers are registered, a pass reads, decides, and
+   writes attempts and events. First the whole fleet is filled, then again and again a part of it becomes free and is
+   filled anew. A decision is an opened attempt.
+
+Budget: 1,000 decisions a second with 100,000 queued tasks and 5,000 workers, and a flat time per decision: the slope
+over the queue's length is named as the ratio of the longest queue to the shortest. There is no peer for this in one
+process; what workers do in between is not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
+from tunefleet.services import keys, placing, ranking
+from tunefleet.services.core import Core, open_core
+from tunefleet.services.fleet import Presence
+from tunefleet.services.ids import new_id
+from tunefleet.settings import ServerSettings
+from tunefleet.store import Connection, attempts, tasks, workers
+from tunefleet.store import workflows as workflow_rows
+from tunefleet.store.rows import WorkerRow
+from tunefleet.store.task_moves import Move, New, enter, switch
+from tunefleet.wire.link import Capabilities, ExecutorOffer, Gpu
+
+BUDGET: int = 1000
+CARDS = (
+    ("NVIDIA A100-SXM4-80GB", 80),
+    ("NVIDIA H100 80GB HBM3", 80),
+    ("NVIDIA GeForce RTX 4090", 24),
+    ("NVIDIA A10", 24),
+)
+KINDS = ("lora_sft", "sft", "dpo", "echo")
+_JOB = partial(Requirement, kind="lora_sft", slot_class="job")
+NEEDS = (
+    _JOB(gpu_count=1, gpu_optional=True),
+    _JOB(gpu_count=1, gpu_memory_bytes=20 << 30),
+    _JOB(gpu_count=1, gpu_type="a100", memory_bytes=32 << 30),
+    _JOB(gpu_count=1, gpu_memory_bytes=46 << 30, model="org/large"),
+    _JOB(gpu_count=2, memory_bytes=64 << 30),
+    _JOB(gpu_count=4, gpu_type="h100"),
+    _JOB(gpu_count=1, gpu_all=True),
+    _JOB(gpu_count=16),  # nobody has so many
+    _JOB(memory_bytes=16 << 30, cpu=8),
+    _JOB(gpu_count=1, tags=("lab",)),
+    Requirement(kind="sft", slot_class="job", gpu_count=1, model="org/small"),
+    Requirement(kind="echo", slot_class="light"),
+)
+
+
+def capabilities(number: int) -> Capabilities:
+    """Describe one of the simulated workers: from none to eight cards of one of four types."""
+    name, gib = CARDS[number % len(CARDS)]
+    count = (0, 1, 1, 2, 4, 8)[number // 7 % 6]
+    return Capabilities(
+        version="0", hostname=f"host-{number}", cpu_count=16 + 16 * count,
+        executors=tuple(ExecutorOffer(kind=kind, slot_class="light" if kind == "echo" else "job") for kind in KINDS),
+        slots={"job": max(1, count), "light": 4},
+        memory_total_bytes=(64 << 30) * max(1, count), memory_free_bytes=64 << 30, disk_free_bytes=1 << 40,
+        gpus=tuple(
+            Gpu(index=index, name=name, uuid=f"GPU-{number}-{index}", memory_total_bytes=gib << 30)
+            for index in range(count)
+        ),
+        tags=("lab",) if number % 9 == 0 else (), cached_models=("org/large",) if number % 5 == 0 else (),
+        cost_per_hour=1.0 + number % 3,
+    )  # fmt: skip
+
+
+# ---- the pure plan ---------------------------------------------------------------------------------------------------
+
+
+def states(count: int) -> list[WorkerState]:
+    """Return idle workers as the plan sees them."""
+    found = []
+    for number in range(count):
+        has = capabilities(number)
+        slots = {str(name): slots for name, slots in has.slots.items()}
+        found.append(
+            WorkerState(
+                id=f"w{number:05}", present=True, executors=dict.fromkeys(KINDS), slots=slots, free=slots,
+                cpu=has.cpu_count, memory_bytes=has.memory_total_bytes,
+                gpus=tuple(Device(gpu.name, gpu.memory_total_bytes, gpu.uuid) for gpu in has.gpus),
+                tags=frozenset(has.tags), cached=frozenset(has.cached_models), cost_per_hour=has.cost_per_hour,
+            )
+        )  # fmt: skip
+    return found
+
+
+def pure(lengths: list[int], fleet: list[WorkerState]) -> list[float]:
+    """Plan queues of several lengths; return microseconds a decision."""
+    costs = []
+    for length in lengths:
+        queue = [Candidate(f"t{n}", NEEDS[n % len(NEEDS)], float(n)) for n in range(length)]
+        began = time.perf_counter()
+        decisions = plan(queue, fleet)
+        took_s = time.perf_counter() - began
+        costs.append(1e6 * took_s / length)
+        print(
+            f"  {length:>7,} queued: {length / took_s:>9,.0f} decisions/s ({costs[-1]:.0f} µs each; "
+            f"{len(decisions.assignments):,} placed, {len(decisions.kept)} workers gather)"
+        )
+    return costs
+
+
+# ---- through the store -----------------------------------------------------------------------------------------------
+
+
+def _fill_fleet(core: Core, count: int) -> None:
+    def operation(connection: Connection) -> None:
+        for number in range(count):
+            text = capabilities(number).model_dump_json()
+            workers.put(
+                connection,
+                WorkerRow(
+                    f"w{number:05}", "default", "bench", "key", f"s{number}", "session", "online", text, 0.0, 0.0
+                ),
+            )
+
+    core.db.write(operation).result()
+    for number in range(count):
+        slots = capabilities(number).slots
+        limits = {str(name): slots_ for name, slots_ in slots.items()}
+        core.fleet.presences[f"w{number:05}"] = Presence("session", limits=limits)
+
+
+def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterator[New]:
+    for number in numbers:
+        need = NEEDS[number % len(NEEDS)]
+        values = {
+            "id": new_id("task"), "project": "default", "workflow_id": workflow[0], "workflow_seq": workflow[1],
+            "name": f"t{number}", "kind": need.kind, "slot_class": need.slot_class, "owner": "bench",
+            "parent_task_id": None, "priority": 0, "rank": ranking.rank(now + number * 1e-3, 0),
+            "requirement_key": need.key, "max_attempts": 3, "backoff_s": 10.0, "retry_on": "", "on_lost": "replace",
+            "max_runtime_s": None, "queue_deadline": None, "created_at": now,
+        }  # fmt: skip
+        yield New(values, "{}", "{}")
+
+
+def _fill_queue(core: Core, count: int) -> None:
+    now, id_ = time.time(), new_id("wf")
+
+    def workflow(connection: Connection) -> int:
+        for need in NEEDS:
+            tasks.add_requirement(connection, need.key, need.dump())
+        row = {
+            "id": id_, "project": "default", "name": "bench", "owner": "bench", "status": "running",
+            "open_tasks": count, "failed_tasks": 0, "cancelled_tasks": 0, "created_at": now, "idempotency_key": None,
+            "request_hash": None,
+        }  # fmt: skip
+        return workflow_rows.insert_one(connection, row, document="", warnings="[]")
+
+    seq = core.db.write(workflow).result()
+    new = _new_tasks((id_, seq), range(count), now)
+    while batch := list(islice(new, 5000)):
+        core.db.write(partial(enter, new=batch, now=now)).result()
+
+
+def _end_some(core: Core, share: float, chance: random.Random) -> int:
+    """End a part of what runs, as its workers would say; return how many attempts."""
+
+    def operation(connection: Connection) -> int:
+        now = time.time()
+        open_ = [row for row in attempts.all_open(connection) if chance.random() < share]
+        rows = tasks.by_ids(connection, [row.task_id for row in open_[:500]])
+        ended = [row for row in open_ if row.task_id in rows]
+        attempts.store(connection, [row._replace(state="finished", finished_at=now) for row in ended])
+        switch(connection, [Move(rows[row.task_id], TaskReason.STARTED) for row in ended], now)
+        rows = tasks.by_ids(connection, list(rows))
+        switch(connection, [Move(rows[row.task_id], TaskReason.FINISHED) for row in ended], now)
+        return len(ended)
+
+    return core.db.write(operation).result()
+
+
+async def _stored(core: Core, passes: int) -> tuple[float, float]:
+    """Fill the fleet, then refill it; return decisions a second of both."""
+    began = time.perf_counter()
+    placed = 0
+    while count := await placing.run_once(core):
+        placed += count
+    filled = placed / (time.perf_counter() - began)
+    chance, refilled, took_s = random.Random(7), 0, 0.0
+    for _ in range(passes):
+        _end_some(core, 0.08, chance)
+        began = time.perf_counter()
+        refilled += await placing.run_once(core)
+        took_s += time.perf_counter() - began
+    print(
+        f"{placed:>7,} placed at {filled:>7,.0f}/s into an idle fleet; then {refilled / passes:>5,.0f} a pass at "
+        f"{refilled / took_s:>7,.0f}/s ({1e3 * took_s / passes:.0f} ms a pass)"
+    )
+    return filled, refilled / took_s
+
+
+async def stored(lengths: list[int], count: int, passes: int) -> list[float]:
+    """Place through the store; return microseconds a decision, refilling, at each length of the queue."""
+    costs = []
+    for length in lengths:
+        with tempfile.TemporaryDirectory() as folder:
+            core = open_core(ServerSettings(data=Path(folder), synchronous="NORMAL"))
+            try:
+                await keys.ensure_first(core)
+                _fill_fleet(core, count)
+                _fill_queue(core, length)
+                print(f"  {length:>7,} queued: ", end="", flush=True)
+                costs.append(1e6 / (await _stored(core, passes))[1])
+            finally:
+                core.close()
+    return costs
+
+
+def main() -> int:
+    """Measure, print, and return 1 if the budget is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a fifth of the sizes")
+    divisor = 5 if parser.parse_args().quick else 1
+    count, lengths = 5000 // divisor, [length // divisor for length in (25_000, 50_000, 100_000)]
+    print(f"{count:,} workers, {len(NEEDS)} different needs; load average {os.getloadavg()[0]:.1f}")
+    print("the pure plan:")
+    costs = pure(lengths, states(count))
+    print("through the store:")
+    stored_costs = asyncio.run(stored(lengths, count, passes=10))
+    slopes = costs[-1] / costs[0], stored_costs[-1] / stored_costs[0]
+    print(f"time a decision, longest queue to shortest: {slopes[0]:.2f} pure, {slopes[1]:.2f} stored")
+    worst, load = 1e6 / max(costs[-1], stored_costs[-1]), os.getloadavg()[0]
+    print(f"budget {BUDGET:,} decisions/s at {lengths[-1]:,} queued: {worst:,.0f}/s; load average {load:.1f}")
+    return int(worst < BUDGET)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
