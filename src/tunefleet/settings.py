@@ -159,6 +159,32 @@ class ServerSettings(MeetingSettings):
     """Prefer the worker that holds the files of an earlier stage; a training waits a little for it."""
     dispatch_mode: str = Field(default="adaptive", validation_alias=_variable("ORCHESTRATOR_DISPATCH_MODE"))
     """How tasks are handed out; `adaptive` alone is supported."""
+    merge: bool = Field(default=True, validation_alias=_variable("ENABLE_TASK_MERGE"))
+    """Run equal waiting tasks of one owner as one, where the worker's executor can."""
+    merge_largest: int = Field(default=4, ge=1, validation_alias=_variable("TASK_MERGE_MAX_BATCH_SIZE"))
+    """How many tasks may run as one, the first included."""
+    elastic: bool = Field(default=True, validation_alias=_variable("ENABLE_ELASTIC_SCALING"))
+    """Let idle workers rest while the queue is short, and come back when it grows; a resting worker runs on and gets
+    nothing new. Never rests who alone can run a task that waits."""
+    elastic_idle_s: float = Field(default=60.0, ge=0, validation_alias=_variable("ELASTIC_AUTO_DISABLE_IDLE_SEC"))
+    """How long a worker must have had nothing to do before it rests."""
+    elastic_enable_queue: int = Field(
+        default=0, ge=0, validation_alias=_variable("ELASTIC_AUTO_ENABLE_QUEUE_THRESHOLD")
+    )
+    """How many tasks must wait for resting workers to come back; with 0 one is enough."""
+    elastic_disable_queue: int = Field(default=0, ge=0, validation_alias=_variable("ELASTIC_AUTO_DISABLE_QUEUE_MAX"))
+    """With more waiting tasks than this nobody is sent to rest."""
+    elastic_poll_s: float = Field(default=30.0, gt=0, validation_alias=_variable("ELASTIC_AUTO_POLL_INTERVAL_SEC"))
+    """Time between two looks for workers that may rest."""
+    elastic_cooldown_s: float | None = Field(
+        default=None, ge=0, validation_alias=_variable("ELASTIC_AUTO_TOGGLE_COOLDOWN_SEC")
+    )
+    """How long a worker stays as it is after it was sent to rest or called back, unless a task can run nowhere else;
+    default: twice the time between two looks, at least 60 s."""
+    elastic_min_active: int = Field(default=1, ge=0, validation_alias=_variable("ELASTIC_AUTO_MIN_ACTIVE_WORKERS"))
+    """How many workers never rest; at least one."""
+    elastic_enable_many: bool = Field(default=True, validation_alias=_variable("ELASTIC_AUTO_ENABLE_MULTI_WORKERS"))
+    """Call back several workers at a time, as many as the queue needs."""
     public_base_url: str | None = Field(default=None, validation_alias=_variable("PUBLIC_BASE_URL"))
     """The URL under which others reach the server; used for links that it hands out."""
     links_last_s: float = Field(default=7 * 86400.0, gt=0, validation_alias=_variable("TUNEFLEET_LINKS_LAST_S"))

@@ -51,6 +51,7 @@ class TaskReason(StrEnum):
     OFFERED = "offered"
     NOT_ACCEPTED = "not_accepted"
     STARTED = "started"
+    RELEASED = "released"
     SPLIT = "split"
     FINISHED = "finished"
     STOPPED_EARLY = "stopped_early"
@@ -95,6 +96,7 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     TaskReason.OFFERED: Outcome(_S.DISPATCHED),
     TaskReason.NOT_ACCEPTED: Outcome(_S.QUEUED, RetryBudget.FREE),
     TaskReason.STARTED: Outcome(_S.RUNNING),
+    TaskReason.RELEASED: Outcome(_S.QUEUED, RetryBudget.FREE),
     TaskReason.SPLIT: Outcome(_S.RUNNING),
     TaskReason.FINISHED: Outcome(_S.COMPLETED),
     TaskReason.STOPPED_EARLY: Outcome(_S.COMPLETED),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import voiding
+from tunefleet.services import endings, voiding
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.roster import Presences
-from tunefleet.store import Connection
+from tunefleet.store import Connection, attempts
 from tunefleet.store.rows import TaskRow
 
 
@@ -27,4 +27,13 @@ def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
     """Cancel tasks at once and void their attempts."""
     reason = TaskReason.CANCELLED_BY_USER
     voiding.void(connection, rows, reason, now)
+    _part_with(connection, rows, now)
     switch(connection, [Move(row, reason, changes={"error": None}) for row in rows], now)
+
+
+def _part_with(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Place those anew that were offered as parts of a run that is not offered any more."""
+    wholes = {row.attempt_id for row in rows if row.merge_key is not None and row.attempt_id is not None}
+    holders = {row.worker_id for row in rows if row.attempt_id in wholes and row.worker_id is not None}
+    found = [each for holder in sorted(holders) for each in attempts.open_of(connection, holder).values()]
+    endings.release(connection, [each for each in found if each.merged_into in wholes and each.state == "offered"], now)

@@ -10,7 +10,7 @@ from typing import Final
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Assignment, Board, Candidate, Policy, Requirement, WorkerState
 from tunefleet.placement.policy import TRAININGS
-from tunefleet.services import roster
+from tunefleet.services import merging, roster
 from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
 from tunefleet.services.roster import Presences
@@ -64,7 +64,9 @@ async def run_once(core: Core) -> int:
     if not here.limits:
         return 0
     policy = policy_of(core.settings)
-    done = await core.write(partial(_pass, here=here, policy=policy, sticky=core.settings.stickiness))
+    settings = core.settings
+    largest = settings.merge_largest if settings.merge else 1
+    done = await core.write(partial(_pass, here=here, policy=policy, sticky=settings.stickiness, largest=largest))
     core.fleet.kept = dict(done.kept or {})
     for assignment in done.assignments:
         given = core.fleet.warm.setdefault(assignment.worker_id, {})
@@ -72,7 +74,7 @@ async def run_once(core: Core) -> int:
     return len(done.assignments)
 
 
-def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool) -> Pass:
+def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool, largest: int) -> Pass:
     keys = queue.groups(connection)
     if not keys:
         return Pass()
@@ -86,8 +88,8 @@ def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool)
     candidates = _candidates(connection, rows, needs, avoid)
     if sticky:
         candidates = _stick(connection, candidates, rows, here.now, fleet)
-    decisions = board.assign(candidates)
-    _offer(connection, decisions.assignments, rows, here.now)
+    decisions, along = merging.assign(connection, board, candidates, rows, fleet, now=here.now, largest=largest)
+    _offer(connection, decisions.assignments, rows, here.now, along)
     if len(rows) >= MAX_CANDIDATES:
         wake(connection, "placement")
     placed = {
@@ -159,24 +161,42 @@ def _stick(
     return found
 
 
-def _offer(connection: Connection, assignments: tuple[Assignment, ...], rows: dict[str, TaskRow], now: float) -> None:
+def _offer(
+    connection: Connection,
+    assignments: tuple[Assignment, ...],
+    rows: Mapping[str, TaskRow],
+    now: float,
+    along: Mapping[str, Sequence[TaskRow]],
+) -> None:
     if not assignments:
         return
-    opened, moves = [], []
+    opened: list[AttemptRow] = []
+    moves: list[Move] = []
     for assignment in assignments:
-        row = rows[assignment.task_id]
-        attempt_id, number = new_ordered_id("att"), row.attempts + 1
-        opened.append(
-            AttemptRow(
-                attempt_id, row.id, row.seq, number, assignment.worker_id, row.kind, row.slot_class,
-                row.requirement_key, "offered", None, None, now, None, None, None, ",".join(assignment.gpus) or None,
-            )
-        )  # fmt: skip
-        changes = {
-            "attempt_id": attempt_id, "attempts": number, "worker_id": assignment.worker_id,
-            "desired": "run", "generation": 0, "reached": 0, "ready_at": 0.0,
-        }  # fmt: skip
-        moves.append(Move(row, TaskReason.OFFERED, changes=changes, data={"attempt": number}))
+        whole, move = _opened(rows[assignment.task_id], assignment.worker_id, now, gpus=",".join(assignment.gpus))
+        opened.append(whole)
+        moves.append(move)
+        for row in along.get(assignment.task_id, ()):
+            part, move = _opened(row, assignment.worker_id, now, into=whole)
+            opened.append(part)
+            moves.append(move)
     attempts.insert_all(connection, opened)
     switch(connection, moves, now)
     wake(connection, *(f"worker:{assignment.worker_id}" for assignment in assignments))
+
+
+def _opened(
+    row: TaskRow, worker_id: str, now: float, *, gpus: str = "", into: AttemptRow | None = None
+) -> tuple[AttemptRow, Move]:
+    """Return a new attempt of a task and the task's move; `into` is the attempt whose run computes it."""
+    attempt_id, number = new_ordered_id("att"), row.attempts + 1
+    attempt = AttemptRow(
+        attempt_id, row.id, row.seq, number, worker_id, row.kind, row.slot_class, row.requirement_key, "offered",
+        None, None, now, None, None, into.id if into is not None else None, gpus or None,
+    )  # fmt: skip
+    changes = {
+        "attempt_id": attempt_id, "attempts": number, "worker_id": worker_id,
+        "desired": "run", "generation": 0, "reached": 0, "ready_at": 0.0,
+    }  # fmt: skip
+    data = {"attempt": number} if into is None else {"attempt": number, "merged_into": into.task_id}
+    return attempt, Move(row, TaskReason.OFFERED, changes=changes, data=data)

@@ -13,7 +13,7 @@ import orjson
 
 from tunefleet.errors import InputError, NotFoundError, SpecError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import fanout, inputs, policies, requirements
+from tunefleet.services import fanout, inputs, merging, policies, requirements
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.condition import ConditionSpec
 from tunefleet.spec.condition import judge as met
@@ -120,8 +120,9 @@ def _begin(connection: Connection, row: TaskRow, document: DocumentRow, results:
         return _bad_input(row, str(error))
     need = requirements.of(spec)
     policies.store(connection, need)
-    ready = row._replace(**policies.columns(spec, need, now, row.created_at))
     refs = orjson.loads(document.inputs) | orjson.loads(inputs.dump(named))
+    merge_key = merging.key_of(row.owner, row.project, whole, refs)
+    ready = row._replace(**policies.columns(spec, need, now, row.created_at), merge_key=merge_key)
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
     tasks.use_artifacts(connection, [(row.id, each.artifact_id) for each in named.values()])
     parts = fanout.count(connection, whole, need, now)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.store import Connection, edges, shards
+from tunefleet.store import Connection, attempts, edges, shards
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.shards import ShardRow
 
@@ -19,16 +19,20 @@ class Related:
     Args:
         upstreams: Id and name of the tasks that each waits for, or has waited for.
         wholes: What each is a part of.
+        merged: The task whose run computes each too, or has.
     """
 
     upstreams: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
     wholes: Mapping[int, ShardRow] = field(default_factory=dict)
+    merged: Mapping[int, str] = field(default_factory=dict)
 
 
 def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
     """Return the relations of tasks."""
     seqs = [row.seq for row in rows]
-    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs))
+    held = {row.attempt_id: row.seq for row in rows if row.merge_key is not None and row.attempt_id is not None}
+    merged = {held[id_]: into for id_, into in attempts.merged_into(connection, list(held)).items()}
+    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs), merged)
 
 
 def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ...]:

@@ -12,7 +12,7 @@ import orjson
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import FINAL, TaskStatus
 from tunefleet.placement import Requirement, WorkerState, explain
-from tunefleet.services import inputs, moving, policies, requirements
+from tunefleet.services import inputs, merging, moving, policies, requirements
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
 from tunefleet.services.inputs import Input
@@ -155,6 +155,9 @@ def _store_tasks(
     for each in planned:
         found = _inputs(connection, submission, each)
         values = _task_values(submission, each, workflow, now)
+        if not each.waits:
+            refs = orjson.loads(inputs.dump(found))
+            values["merge_key"] = merging.key_of(values["owner"], values["project"], each.written, refs)
         new.append(New(values, orjson.dumps(each.written).decode(), inputs.dump(found), each.waits))
         used += [(values["id"], one.artifact_id) for one in found.values()]
     for need in {each.need.key: each.need for each in planned}.values():

@@ -41,6 +41,7 @@ from tunefleet.wire.link import (
     ExchangeRequest,
     Finish,
     InputRef,
+    MergedTask,
     Offer,
 )
 
@@ -263,6 +264,10 @@ def finish(
         delivered = finish.outcome == "completed" and move.reason is reason
         outcomes.append((task.seq, _envelope(task, attempt, finish, now) if delivered else None, detail))
     attempts.store(connection, ended)
+    released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
+    if released:
+        # A run that they shared has failed: each is judged by a run of its own.
+        tasks.run_alone(connection, released)
     for row in ended:
         paused = row.reason == TaskReason.PAUSED
         orders.close(connection, [row], f"the task's run ended ({row.reason}).", now, paused=paused)
@@ -345,8 +350,13 @@ def _drain(connection: Connection, worker_id: str, said: Said) -> bool | None:
 
 def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> Iterable[Offer]:
     resumes = resuming.for_offers(connection, rows)
+    parts: dict[str, list[OfferRow]] = {}
     for row in rows:
-        inputs: dict[str, dict[str, str]] = orjson.loads(row.inputs)
+        if row.merged_into is not None:
+            parts.setdefault(row.merged_into, []).append(row)
+    for row in rows:
+        if row.merged_into is not None:
+            continue
         yield Offer.model_construct(
             token=attempt_token(secret, row.attempt_id),
             task_id=row.task_id,
@@ -355,11 +365,29 @@ def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> 
             kind=row.kind,
             name=row.name,
             spec=orjson.loads(row.spec),
-            inputs={pointer: InputRef(**ref) for pointer, ref in inputs.items()},
+            inputs=_inputs(row),
             slot_class="light" if row.slot_class == "light" else "job",
             resume=resumes.get(row.task_id),
             gpus=tuple(row.gpus.split(",")) if row.gpus else (),
+            merged=tuple(_merged(part, secret) for part in parts.get(row.attempt_id, ())),
         )
+
+
+def _merged(row: OfferRow, secret: bytes) -> MergedTask:
+    return MergedTask.model_construct(
+        token=attempt_token(secret, row.attempt_id),
+        task_id=row.task_id,
+        workflow_id=row.workflow_id,
+        attempt=row.number,
+        name=row.name,
+        spec=orjson.loads(row.spec),
+        inputs=_inputs(row),
+    )
+
+
+def _inputs(row: OfferRow) -> dict[str, InputRef]:
+    found: dict[str, dict[str, str]] = orjson.loads(row.inputs)
+    return {pointer: InputRef(**ref) for pointer, ref in found.items()}
 
 
 def _desired(rows: Iterable[tuple[str, str, int]], secret: bytes) -> Iterable[Desired]:

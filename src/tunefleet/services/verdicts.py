@@ -61,9 +61,11 @@ def reason_of(outcome: str, reason: str) -> TaskReason:
     """Read the reason that a worker gives; one that does not go with the outcome, or is not known, becomes plain.
 
     Args:
-        outcome: `completed`, `failed`, `cancelled` or `paused`.
+        outcome: `completed`, `failed`, `cancelled`, `paused` or `released`.
         reason: A `TaskReason` value, perhaps of a newer version.
     """
+    if outcome == "released":
+        return TaskReason.RELEASED
     plain = {
         "completed": TaskReason.FINISHED,
         "failed": TaskReason.CRASHED,

@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from tunefleet.services import redact
 from tunefleet.services.checkpoints import Known
 from tunefleet.services.related import Related
 from tunefleet.store.rows import (
@@ -103,6 +104,7 @@ def _task_fields(
         "depends_on": tuple(id_ for id_, _ in known.upstreams.get(row.seq, ())),
         "shard_of": whole.parent_id if whole else None,
         "shard": (whole.number, whole.total) if whole else None,
+        "merged_into": known.merged.get(row.seq),
     }
 
 
@@ -126,7 +128,7 @@ def task_detail(
     inputs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
     return TaskDetail(
         **_task_fields(row, why, launches, related),
-        spec=orjson.loads(document.spec),
+        spec=redact.tree(orjson.loads(document.spec)),
         inputs={pointer: ref["digest"] for pointer, ref in inputs.items()},
         result=orjson.loads(document.result) if document.result else None,
         detail=document.detail,
@@ -200,7 +202,7 @@ def workflow_view(row: WorkflowRow, warnings: str, tasks: Sequence[TaskView]) ->
 
 def workflow_detail(view: WorkflowView, document: str) -> WorkflowDetail:
     """Show a workflow with its document."""
-    return WorkflowDetail(**dict(view), document=document)
+    return WorkflowDetail(**dict(view), document=redact.text(document))
 
 
 def event_view(row: EventRow) -> EventView:

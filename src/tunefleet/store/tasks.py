@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.store.bulk import Bulk
@@ -104,6 +104,12 @@ def of_workflows(connection: Connection, workflow_seqs: Sequence[int]) -> dict[i
     return found
 
 
+def counts(connection: Connection, workflow_seqs: Sequence[int]) -> dict[int, int]:
+    """Return how many tasks workflows have, by the workflow's `seq`."""
+    query = select(tasks.c.workflow_seq, func.count()).where(tasks.c.workflow_seq.in_(list(workflow_seqs)))
+    return {seq: count for seq, count in connection.execute(query.group_by(tasks.c.workflow_seq))}
+
+
 def page(
     connection: Connection, *, project: str, limit: int, before: int | None, filters: Mapping[str, str | None]
 ) -> list[TaskRow]:
@@ -179,6 +185,11 @@ def set_outcomes(connection: Connection, outcomes: Sequence[tuple[int, str | Non
         outcomes: The task's `seq`, result envelope as JSON, traceback.
     """
     _OUTCOME.run(connection, outcomes)
+
+
+def run_alone(connection: Connection, seqs: Sequence[int]) -> None:
+    """Let tasks not be merged with others any more."""
+    connection.execute(update(tasks).where(tasks.c.seq.in_(list(seqs))).values(merge_key=None))
 
 
 def desire(connection: Connection, task_id: str, action: str) -> None:
