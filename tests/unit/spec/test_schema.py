@@ -8,6 +8,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
+from tests.unit.spec import field_trees
 from tests.unit.spec.documents import ECHO, EVERYTHING, SMALLEST, training
 from tunefleet.spec import json_schema
 from tunefleet.spec.base import known_keys
@@ -54,3 +55,27 @@ def test_every_key_is_described() -> None:
             assert known_keys(block)
             for name, field in block.model_fields.items():
                 assert field.description, (*path, name)
+
+
+@pytest.mark.parametrize("text", [field_trees.E2, field_trees.E4, field_trees.E6, field_trees.E8, field_trees.E10])
+def test_pipelines_fit(validator: jsonschema_rs.Draft202012Validator, text: str) -> None:
+    validator.validate(yaml.safe_load(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        field_trees.E8.replace("dependsOn", "dependOn"),
+        field_trees.E8.replace("field:", "feild:"),
+        field_trees.E4.replace("columns:", "colums:"),
+        field_trees.E2.replace("num_train_epochs: 2", "num_train_epochs: many"),
+        field_trees.E2.replace("stages:", "stages: []\n  graph:"),
+        field_trees.E10.replace("taskType: python", "taskType: pyton"),
+    ],
+)
+def test_bad_pipelines_do_not_fit(validator: jsonschema_rs.Draft202012Validator, text: str) -> None:
+    assert not validator.is_valid(yaml.safe_load(text))
+
+
+def test_an_editor_lets_a_reference_stand_for_a_number(validator: jsonschema_rs.Draft202012Validator) -> None:
+    validator.validate(yaml.safe_load(field_trees.E2.replace("num_train_epochs: 2", "num_train_epochs: '${a.n}'")))
