@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import shutil
@@ -101,7 +102,9 @@ def _compressed(raw: IO[bytes], packing: Packing) -> Iterator[IO[bytes]]:
             yield program.stdin
             program.stdin.close()
         except BrokenPipeError:
-            program.stdin = None  # it has ended; why, it says itself
+            # It has ended, and says itself why; what it did not read cannot be written any more.
+            with contextlib.suppress(BrokenPipeError):
+                program.stdin.close()
         said = program.stderr.read().decode(errors="replace").strip()
         if program.wait() != 0:
             raise MachineError(f"{command[0]} cannot compress: {said or program.returncode}.")

@@ -26,7 +26,6 @@ from tunefleet.errors import ArtifactError, ForbiddenError, InputError, TooLarge
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 1 << 40
-_PIECE_BYTES: Final = 1 << 20
 _FRUITLESS_TRIES: Final = 4
 """So often a download may break in a row without a byte getting through."""
 _DIGEST: Final = re.compile(r'"([0-9a-f]{64})"')
@@ -149,7 +148,7 @@ class Downloader:
         end = size + int(expected) if expected and expected.isdigit() else None
         with part.open("ab" if goes_on else "wb") as file:
             sink = self._throttle.sink(file) if self._throttle else file
-            for piece in response.iter_raw(_PIECE_BYTES):
+            for piece in response.iter_raw():
                 size += len(piece)
                 if size > self._max_bytes:
                     raise TooLargeError(f"{shown(url)} is over {self._max_bytes} bytes.")

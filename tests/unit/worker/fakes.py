@@ -27,6 +27,7 @@ from tunefleet.wire.link import (
     JournalBatch,
     Offer,
 )
+from tunefleet.wire.results import ResultFile
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.ports import Handle, Sink
@@ -156,6 +157,16 @@ class FakeFiles:
         self.fetches += 1
         (dest / "rows.jsonl").write_text("{}\n")
         return dest / "rows.jsonl"
+
+    def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
+        names = dict.fromkeys(name for task, name, _ in self.pushed if task == task_id)
+        link = "http://server/api/v1/results"
+        return tuple(
+            ResultFile(name=name, size_bytes=1, sha256="0" * 64, url=f"{link}/{task_id}/files/{name}") for name in names
+        )
+
+    def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
+        raise AssertionError("nothing is fetched from another task here")
 
     def close(self) -> None:
         pass

@@ -1,0 +1,269 @@
+"""Weights and rows that a spec names and nobody uploaded: where they are looked for, fetched from, and refused."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tests.unit.worker.fakes import Running, World
+from tests.unit.worker.receiver import Receiver, receiving
+from tunefleet.errors import ArtifactError, ForbiddenError, InputError, NotFoundError
+from tunefleet.jobs.secrets import Secrets
+from tunefleet.wire.link import Offer
+from tunefleet.wire.results import ResultFile
+from tunefleet.worker.bringing import Bringer
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.ports import Delivery
+from tunefleet.worker.site import Site
+from tunefleet.worker.transfers import Transfers
+
+TRAIN: dict[str, Any] = {
+    "taskType": "lora_sft",
+    "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+    "data": {"prompts": ["a"]},
+}
+ADAPTER = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
+
+
+@dataclass
+class OurServer:
+    """The server's side of the attempt: files of tasks."""
+
+    tasks: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    fetched: list[tuple[str, str]] = field(default_factory=list)
+
+    def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
+        if task_id not in self.tasks:
+            raise NotFoundError(f"There is no task {task_id}.")
+        return tuple(
+            ResultFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), url=f"http://s/{name}")
+            for name, data in self.tasks[task_id].items()
+        )
+
+    def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
+        self.fetched.append((task_id, file.name))
+        dest.parent.mkdir(parents=True, exist_ok=True)
+        dest.write_bytes(self.tasks[task_id][file.name])
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+@dataclass
+class Lab:
+    """A worker's folder, its server, and a document to bring things for."""
+
+    results: Path
+    site: Site
+    server: OurServer = field(default_factory=OurServer)
+
+    def bring(self, changes: Mapping[str, Any], given: Mapping[str, str] | None = None) -> dict[str, Path]:
+        spec = {**TRAIN, **changes}
+        offer = Offer(
+            token="t", task_id="task-me", workflow_id="wf", attempt=1, kind=spec["taskType"], name="n", spec=spec
+        )
+        found = Bringer(self.site, offer, Mailbox(), cast(Delivery, self.server)).bring(given or {})
+        return {pointer: Path(path) for pointer, path in found.items()}
+
+    def load(self, **load: Any) -> Path:
+        """Bring weights, and return where they are."""
+        (path,) = self.bring({"checkpoint": {"load": load}}).values()
+        return path
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    world = World(tmp_path / "results")
+    running = Running(world)
+    running.state.close()
+    transfers = Transfers(
+        server_url="http://ours.invalid:8000", folders=(world.results,), url_allow=("127.0.0.1",), patience_s=2
+    )
+    site = replace(running.site, transfers=transfers, secrets=Secrets({"KEY": "s3cret"}))
+    return Lab(world.results, site)
+
+
+def packed(files: Mapping[str, bytes], mode: str = "w:gz", top: str = "final_lora") -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode=mode) as archive:  # type: ignore[call-overload]
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"{top}/{name}" if top else name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def zipped(files: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+def holds(path: Path) -> set[str]:
+    return {file.name for file in path.rglob("*") if file.is_file()}
+
+
+def test_nothing_is_brought_for_most_tasks(lab: Lab) -> None:
+    assert lab.bring({}) == {}
+    assert lab.bring({"taskType": "unheard of"}) == {}, "and their spec is not read for it"
+
+
+@pytest.mark.parametrize("probe", ["final_lora", "checkpoints/final_lora", "final_model", "checkpoints/final_model"])
+def test_fault_22_what_a_task_left_is_found_on_this_worker_and_never_its_bare_folder(lab: Lab, probe: str) -> None:
+    other = lab.results / "task-other"
+    (other / probe).mkdir(parents=True)
+    (other / "journal").mkdir()
+    assert lab.load(taskId="task-other") == other / probe
+    for kind in ("sft", "lora_sft"):
+        assert lab.bring({"taskType": kind, "checkpoint": {"load": {"task_id": "task-other"}}})
+    (other / probe).rmdir()
+    lab.server.tasks["task-other"] = {"responses.json": b"{}"}
+    with pytest.raises(InputError, match="task-other has left no model or adapter"):
+        lab.load(taskId="task-other")
+
+
+def test_what_a_task_left_is_fetched_from_the_server(lab: Lab) -> None:
+    lab.server.tasks["task-a"] = {f"final_lora/{name}": data for name, data in ADAPTER.items()}
+    assert holds(lab.load(taskId="task-a")) == set(ADAPTER)
+    lab.server.tasks["task-b"] = {"final_lora.tar.gz": packed(ADAPTER)}
+    assert holds(lab.load(taskId="task-b", filename="final_lora.tar.gz")) == set(ADAPTER)
+    with pytest.raises(InputError, match=r"no other\.zip"):
+        lab.load(taskId="task-b", filename="other.zip")
+    with pytest.raises(InputError, match="no task task-c"):
+        lab.load(taskId="task-c")
+    with pytest.raises(InputError, match="no id of a task"):
+        lab.load(taskId="../task-a")
+
+
+def test_a_link_of_our_server_is_fetched_with_the_attempts_own_right(lab: Lab) -> None:
+    lab.server.tasks["task-a"] = {"final_lora.tar.gz": packed(ADAPTER)}
+    for host in ("http://ours.invalid:8000", "https://public.invalid"):
+        link = f"{host}/api/v1/results/task-a/files/final_lora.tar.gz?expires=1&signature=old"
+        assert holds(lab.load(type="http", url=link)) == set(ADAPTER)
+    assert lab.server.fetched == [("task-a", "final_lora.tar.gz")] * 2
+
+
+def test_an_address_of_somebody_else_is_fetched_with_its_headers(lab: Lab, receiver: Receiver) -> None:
+    receiver.files["/api/v1/results/task-z/files/model.bin"] = packed(ADAPTER, "w:xz")
+    url = f"{receiver.url}/api/v1/results/task-z/files/model.bin"
+    assert holds(lab.load(type="http", url=url, headers={"X-Key": "${secret:KEY}"})) == set(ADAPTER)
+    assert receiver.seen[0].headers["X-Key"] == "s3cret"
+    again = lab.load(type="http", base_url=f"{receiver.url}/", taskId="task-z", filename="model.bin")
+    assert holds(again) == set(ADAPTER)
+    assert len(receiver.seen) == 1, "what is here is not fetched again"
+
+
+@pytest.mark.parametrize(
+    ("content", "archive_format", "inside"),
+    [
+        (packed(ADAPTER), "auto", "extracted"),
+        (packed(ADAPTER, "w:"), "tar", "extracted"),
+        (packed(ADAPTER, "w:bz2", top=""), "tar.bz2", "extracted"),
+        (zipped(ADAPTER), "zip", "extracted"),
+        (zipped(ADAPTER), "auto", "extracted"),
+        (packed(ADAPTER), "none", "weights"),
+        (b"no archive", "auto", "weights"),
+    ],
+    ids=["gz", "tar", "bz2", "zip", "auto-zip", "none", "plain"],
+)
+def test_the_format_is_told_by_the_content(
+    lab: Lab, receiver: Receiver, content: bytes, archive_format: str, inside: str
+) -> None:
+    receiver.files["/weights"] = content
+    path = lab.load(type="http", url=f"{receiver.url}/weights", archive_format=archive_format)
+    assert path.name == inside
+    assert inside != "extracted" or holds(path) == set(ADAPTER)
+
+
+def test_fault_24_an_archive_cannot_write_outside_its_folder(lab: Lab, receiver: Receiver) -> None:
+    receiver.files["/evil"] = packed({"../../../escaped": b"x"})
+    with pytest.raises(ArtifactError, match="unsafe"):
+        lab.load(type="http", url=f"{receiver.url}/evil")
+    assert not list(lab.results.parent.rglob("escaped"))
+
+
+def test_fault_21_a_download_goes_on_where_it_broke_and_is_checked(lab: Lab, receiver: Receiver) -> None:
+    data = packed({"model.safetensors": bytes(range(256)) * 4000}, "w:")
+    receiver.files["/model.tar"] = data
+    receiver.etag = f'"{hashlib.sha256(data).hexdigest()}"'
+    receiver.cut_after = [300_000, 200_000]
+    assert holds(lab.load(type="http", url=f"{receiver.url}/model.tar")) == {"model.safetensors"}
+    ranges = [request.headers.get("Range") for request in receiver.seen]
+    assert ranges == [None, "bytes=300000-", "bytes=500000-"]
+    receiver.etag = '"' + "0" * 64 + '"'
+    with pytest.raises(ArtifactError, match="damaged"):
+        lab.load(type="http", url=f"{receiver.url}/model.tar?other")
+
+
+def test_fault_17_weights_that_cannot_be_had_are_an_error_and_never_left_out(lab: Lab, receiver: Receiver) -> None:
+    with pytest.raises(InputError, match="404"):
+        lab.load(type="http", url=f"{receiver.url}/nothing")
+    site = replace(lab.site, transfers=replace(lab.site.transfers, url_allow=()))
+    with pytest.raises(InputError, match=r"checkpoint\.load.*not a public address.*TUNEFLEET_URL_ALLOW"):
+        Lab(lab.results, site).load(type="http", url=f"{receiver.url}/nothing")
+    with pytest.raises(InputError, match="there is no gone"):
+        lab.load(path="gone")
+
+
+def test_a_path_is_read_only_where_a_document_may_look(lab: Lab, tmp_path: Path) -> None:
+    inside, shared, outside = lab.results / "task-a" / "final_lora", tmp_path / "mount" / "m", tmp_path / "private"
+    for folder in (inside, shared, outside):
+        folder.mkdir(parents=True)
+    (lab.results / "link").symlink_to(outside)
+    assert (
+        lab.load(path=str(inside)) == lab.load(uri=f"file://{inside}") == lab.load(path="task-a/final_lora") == inside
+    )
+    for path in (str(outside), str(shared), str(lab.results / "link"), "../private", f"{inside}/../../../private"):
+        with pytest.raises(InputError, match="TUNEFLEET_SHARED_DIRS"):
+            lab.load(path=path)
+    allowing = replace(lab.site, transfers=replace(lab.site.transfers, folders=(lab.results, tmp_path / "mount")))
+    assert Lab(lab.results, allowing).load(path=str(shared)) == shared
+    uploaded = lab.bring({"checkpoint": {"load": {"path": "./w"}}}, {"checkpoint.load.path": str(outside)})
+    assert uploaded == {"checkpoint.load.path": outside}, "what travelled with the submit is no path of the document"
+
+
+def test_a_path_that_is_not_here_gives_way_to_the_task_and_the_address(lab: Lab) -> None:
+    lab.server.tasks["task-a"] = {f"final_lora/{name}": data for name, data in ADAPTER.items()}
+    load = {"path": str(lab.results / "task-a" / "final_lora"), "taskId": "task-a"}
+    found = lab.bring({"checkpoint": {"load": load}})
+    assert {pointer: holds(path) for pointer, path in found.items()} == {"checkpoint.load": set(ADAPTER)}
+
+
+def test_rows_come_from_the_first_place_that_has_them(lab: Lab, receiver: Receiver) -> None:
+    rows = b'{"text": "a"}\n'
+    receiver.files["/rows.jsonl"] = rows
+    lab.server.tasks["task-a"] = {"pairs.jsonl": rows}
+    ours = "http://public.invalid/api/v1/results/task-a/files/pairs.jsonl?expires=1&signature=x"
+    jsonl: dict[str, Any] = {"url": ours, "path": ours, "text_field": "text"}
+    (found,) = lab.bring({"data": {"jsonl": jsonl}}).items()
+    assert (found[0], found[1].name, found[1].read_bytes()) == ("data.jsonl.url", "pairs.jsonl", rows)
+    (found,) = lab.bring({"data": {"path": f"{receiver.url}/rows.jsonl", "text_field": "text"}}).items()
+    assert (found[0], json.loads(found[1].read_bytes())) == ("data.path", {"text": "a"})
+    lost = {**jsonl, "url": f"{receiver.url}/lost.jsonl", "path": None, "worker_path": "/rows.jsonl"}
+    assert lab.bring({"data": {"jsonl": {k: v for k, v in lost.items() if v}}}) == {}
+    with pytest.raises(InputError, match="404"):
+        lab.bring({"data": {"path": f"{receiver.url}/lost.jsonl", "text_field": "text"}})
+
+
+def test_what_the_server_forbids_is_the_documents_mistake(lab: Lab) -> None:
+    class Forbidding(OurServer):
+        def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
+            raise ForbiddenError("This token is good for task-me.")
+
+    lab.server = Forbidding()
+    with pytest.raises(InputError, match="good for task-me"):
+        lab.load(taskId="task-a")

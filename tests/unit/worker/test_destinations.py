@@ -1,0 +1,160 @@
+"""Where a document wants its results beside the server; a delivery that fails is tried again by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.worker.fakes import FakeEnd, Running, World
+from tests.unit.worker.receiver import Receiver, receiving
+from tunefleet.errors import InputError
+from tunefleet.jobs.secrets import Secrets
+from tunefleet.wire.results import ResultEnvelope
+from tunefleet.worker.destinations import DeliveryError, Destination
+from tunefleet.worker.transfers import Transfers
+
+ENVELOPE = ResultEnvelope(task_id="task-1", result={"ok": True})
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with receiving() as made:
+        yield made
+
+
+class Sleeps:
+    """Waits for nothing, and remembers for how long it would have."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+def destination(wanted: dict[str, Any], tmp_path: Path, sleeps: Sleeps | None = None, **changes: Any) -> Destination:
+    transfers = Transfers(server_url="http://server.invalid:8000", folders=(tmp_path,), url_allow=("127.0.0.1",))
+    secrets = Secrets({"HOOK": "s3cret"})
+    return Destination("task-1", {"destination": wanted}, replace(transfers, **changes), secrets, sleeps or Sleeps())
+
+
+def test_result_and_files_go_to_the_address_with_its_headers(tmp_path: Path, receiver: Receiver) -> None:
+    file = tmp_path / "final_lora.tar.gz"
+    file.write_bytes(os.urandom(3 << 20))
+    headers = {"Authorization": "Bearer ${secret:HOOK}", "Content-Type": "application/json"}
+    wanted = {"type": "http", "url": f"{receiver.url}/hook", "method": "PUT", "headers": headers}
+    destination(wanted, tmp_path).deliver(ENVELOPE, [file])
+    upload, post = receiver.seen
+    assert (upload.method, upload.path) == ("POST", "/hook/task-1/files")
+    assert upload.headers["Content-Type"].startswith("multipart/form-data; boundary=")
+    assert file.read_bytes() in upload.body
+    assert b'name="file"; filename="final_lora.tar.gz"' in upload.body
+    assert (post.method, post.path, json.loads(post.body)["result"]) == ("PUT", "/hook", {"ok": True})
+    assert {each.headers["Authorization"] for each in receiver.seen} == {"Bearer s3cret"}
+
+
+def test_fault_18_a_delivery_is_tried_again_and_at_last_fails_by_name(tmp_path: Path, receiver: Receiver) -> None:
+    sleeps = Sleeps()
+    file = tmp_path / "final_model.tar.gz"
+    file.write_bytes(b"x")
+    wanted = {"type": "http", "url": receiver.url, "retries": 3, "retryBackoffSec": 0.5}
+    receiver.answers = [503, 429, 500]
+    destination(wanted, tmp_path, sleeps).deliver(ENVELOPE, [file])
+    assert sleeps.seconds == [0.5, 1.0, 2.0]
+    assert len(receiver.seen) == 5
+    receiver.answers = [503] * 4
+    with pytest.raises(DeliveryError, match=r"tar\.gz of task-1 .*503.*tunefleet artifacts deliver task-1"):
+        destination(wanted, tmp_path, sleeps).deliver(ENVELOPE, [file])
+    receiver.answers = [403]
+    with pytest.raises(DeliveryError, match="403"):
+        destination({"type": "http", "url": receiver.url}, tmp_path, sleeps).deliver(ENVELOPE, [])
+    assert len(receiver.seen) == 10, "what is refused is not tried again"
+
+
+def test_without_a_number_of_tries_a_delivery_is_patient(tmp_path: Path, receiver: Receiver) -> None:
+    sleeps = Sleeps()
+    receiver.answers = [503] * 9
+    destination({"type": "http", "url": receiver.url}, tmp_path, sleeps).deliver(ENVELOPE, [])
+    assert sleeps.seconds == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0]
+
+
+def test_our_own_server_is_no_receiver_whatever_it_is_called(tmp_path: Path, receiver: Receiver) -> None:
+    port = receiver.url.rpartition(":")[2]
+    for server, url in (
+        (f"http://127.0.0.1:{port}", f"http://localhost:{port}/api/v1/results"),
+        ("http://server.invalid:8000", "http://server.invalid:8000/api/v1/results"),
+    ):
+        ours = destination({"type": "http", "url": url}, tmp_path, server_url=server)
+        assert ours.foreign is None
+        ours.deliver(ENVELOPE, [])
+    assert destination({"type": "http"}, tmp_path).foreign is None
+    assert receiver.seen == []
+
+
+def test_an_address_inside_is_refused_unless_it_is_allowed(tmp_path: Path, receiver: Receiver) -> None:
+    wanted = {"type": "http", "url": receiver.url}
+    with pytest.raises(DeliveryError, match="not a public address"):
+        destination(wanted, tmp_path, url_allow=()).deliver(ENVELOPE, [])
+    assert receiver.seen == []
+
+
+def test_a_folder_gets_a_copy_of_what_is_the_tasks(tmp_path: Path) -> None:
+    root = tmp_path / "task-1"
+    (root / "final_lora").mkdir(parents=True)
+    (root / "final_lora" / "adapter.safetensors").write_bytes(b"weights")
+    for name in ("responses.json", "job.json", "finish.json", ".hidden", "train.log"):
+        (root / name).write_text("{}")
+    shared = tmp_path / "mount"
+    relative = destination({"path": "./sft"}, tmp_path)
+    absolute = destination({"path": str(shared / "out")}, tmp_path, folders=(tmp_path / "results", shared))
+    for each, target in ((relative, tmp_path / "sft" / "task-1"), (absolute, shared / "out" / "task-1")):
+        each.check()
+        each.copy(root)
+        each.copy(root)
+        files = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+        assert files == {"final_lora/adapter.safetensors", "responses.json", "train.log"}
+    assert not list(tmp_path.rglob(".delivering-*"))
+
+
+def test_a_folder_elsewhere_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    world = World(tmp_path / "results")
+    token = world.server.offer(spec={"output": {"destination": {"path": str(tmp_path / "elsewhere")}}})
+    with Running(world) as running:
+        object.__setattr__(running.site, "transfers", Transfers(folders=(world.results,)))
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.reason) == ("failed", "bad_input")
+    assert "TUNEFLEET_SHARED_DIRS" in (finish.error or "")
+    assert world.jobs.all == []
+    (tmp_path / "link").symlink_to("/etc")
+    with pytest.raises(InputError):
+        destination({"path": str(tmp_path / "link")}, tmp_path).check()
+
+
+def test_fault_19_a_result_that_cannot_be_posted_is_not_computed_again(tmp_path: Path, receiver: Receiver) -> None:
+    world = World(tmp_path / "results")
+    wanted = {"type": "http", "url": receiver.url, "retries": 1, "retryBackoffSec": 0}
+    output = {"destination": wanted, "artifacts": ["final_lora"]}
+    receiver.answers = [503, 503]
+    first = world.server.offer("task-1", spec={"output": output})
+    second = world.server.offer("task-2", spec={"output": output})
+    with Running(world) as running:
+        object.__setattr__(running.site, "transfers", Transfers(folders=(world.results,), url_allow=("127.0.0.1",)))
+        world.job().end(FakeEnd())
+        failed = world.server.finished(first)
+        world.job(count=2).end(FakeEnd())
+        done = world.server.finished(second)
+    assert (failed.outcome, failed.reason) == ("failed", "delivery_failed")
+    assert "tunefleet artifacts deliver task-1" in (failed.error or "")
+    assert [name for task, name, _ in world.files.pushed if task == "task-1"] == [
+        "final_lora", "final_lora.tar.gz", "results.json",
+    ]  # fmt: skip
+    assert (world.results / "task-1" / "final_lora").is_dir(), "the files are kept"
+    assert done.outcome == "completed"
+    assert len(world.jobs.all) == 2
+    assert receiver.seen[-1].path == "/"
