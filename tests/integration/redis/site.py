@@ -135,22 +135,29 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
 
     def close(self) -> None:
-        self._listener.close()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join(30)
         for each in self._sockets:
             each.close()
+        self._listener.close()
 
     def _accept(self) -> None:
         while True:
             try:
                 near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._target))
             except OSError:
                 return
-            self._sockets += [near, far]
+            self._sockets.append(near)
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
+            self._sockets.append(far)
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
 
