@@ -14,8 +14,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tunefleet.spec import json_schema
+from tunefleet.spec import ConditionSpec, json_schema
 from tunefleet.spec.explain import walk_blocks
+from tunefleet.spec.pipeline import GraphSpec, NodeSpec, PipelineSpec
 from tunefleet.spec.refused import REFUSED, REFUSED_KINDS
 from tunefleet.spec.tasks import TASK_KINDS
 from tunefleet.spec.workflow import Document
@@ -62,6 +63,38 @@ ships with Tunefleet.
 **Memory** is a number with a unit K, M, G, T or P, with or without `i` and `B`, in any case: `32Gi`, `1.5GiB`, `512M`.
 All units are binary. A number alone is bytes. What cannot be read is refused.
 """
+PIPELINES = """\
+## Several tasks
+
+`spec.stages` is a list of tasks that run one after the other, `spec.graph.nodes` one of tasks that say themselves
+what they wait for. A `spec` has at most one of the two. What stands beside them is shared: each task's own `spec` is
+merged into it, mapping by mapping, and everything that is no mapping is replaced. A block that all share and that a
+task's kind does not take is left out of that task, if another task's kind takes it. `tunefleet graph FILE` draws what
+comes out.
+
+"""
+REFERENCES = """\
+## References
+
+| Written | Stands for |
+|---|---|
+| `${STAGE.result.KEY}` | a value in the result of another task of the document; `result.` may be left out |
+| `${STAGE.task_id}` | its id; also `worker_id`, `received_at` and `metadata.KEY` |
+| `${task-ID.result.KEY}` | the same of a task that was submitted before |
+| `${secret:NAME}` | a secret of the worker: its variable `TUNEFLEET_SECRET_NAME`; the server never has it |
+| `$${` | the characters `${` |
+
+Any other `${` is refused. A path goes down by keys and by indexes from 0: `items.0.output` and `items[0].output` are
+the same, `metrics["eval.loss"]` is a key with a dot, and `items.output` is the list of what all entries have under
+`output`. A task waits for what it refers to, wherever that is listed. When it has completed, the reference becomes
+the value: with its own type if the value consists of the reference; inside a text as text, and as JSON if it is none.
+A value that is not there, or null, fails the task, and the error says what is there instead. What comes out of a
+result is never looked at for references or secrets again.
+
+A reference may stand for any value, block or list, but not for `taskType`, `dependsOn` and `condition`. All that is
+written without one is checked at the submit, the rest once the references have become values.
+
+"""
 KINDS = {
     "block": "mapping, see below",
     "object": "mapping",
@@ -70,7 +103,15 @@ KINDS = {
     "boolean": "true or false",
     "string": "text",
     "memory": "memory",
+    "null": "nothing",
 }
+PIPELINE_BLOCKS: dict[str, type[BaseModel]] = {
+    "`spec` of several tasks": PipelineSpec,
+    "`spec.graph`": GraphSpec,
+    "`spec.stages[]` and `spec.graph.nodes[]`": NodeSpec,
+    "`spec.condition`": ConditionSpec,
+}
+FIRST_KIND = next(iter(TASK_KINDS))
 REFUSALS = """\
 ## Refused by name
 
@@ -152,6 +193,8 @@ def sections() -> Iterator[str]:
     places = _places()
     for kind, root in (("", Document), *TASK_KINDS.items()):
         prefix = ("spec",) if kind else ()
+        if kind == FIRST_KIND:
+            yield from pipelines()
         for path, block in walk_blocks(root):
             if block in seen:
                 continue
@@ -163,6 +206,16 @@ def sections() -> Iterator[str]:
             if parent is not None:
                 yield f"The same keys as for `{_kind_with(parent)}`, but for these:\n"
             yield from table(block, beside=parent)
+
+
+def pipelines() -> Iterator[str]:
+    """Yield the lines about several tasks in one document."""
+    yield PIPELINES
+    for where, block in PIPELINE_BLOCKS.items():
+        yield f"## {where}\n"
+        yield f"{_about(block)}\n"
+        yield from table(block)
+    yield REFERENCES
 
 
 def _places() -> dict[str, set[type[BaseModel]]]:

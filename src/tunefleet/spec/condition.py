@@ -18,6 +18,12 @@ def _path(value: str) -> str:
     return value
 
 
+def _no_reference(value: Any) -> Any:
+    if isinstance(value, str) and "${" in value:
+        raise wrong("cannot be a reference", "write the wanted value itself")
+    return value
+
+
 class ConditionSpec(Block):
     """`spec.condition`: the task runs only if a value of an upstream result is the wanted one; else it is skipped."""
 
@@ -25,7 +31,7 @@ class ConditionSpec(Block):
     """Stage or node whose result decides; the task depends on it."""
     field: Annotated[Text, AfterValidator(_path)]
     """Path in its result, such as `items.0.output` or `metrics["eval.loss"]`."""
-    equals: str | int | float | bool
+    equals: Annotated[str | int | float | bool, AfterValidator(_no_reference)]
     """The wanted value; a text is never equal to a number."""
 
     @property

@@ -184,6 +184,13 @@ def test_fault_11_a_forward_reference_starts_in_the_right_order() -> None:
             "${b.text} names no task of this document",
             None,
         ),
+        (
+            "condition: {node: task-1, field: x, equals: '${a.b}'}",
+            46,
+            "cannot be a reference",
+            "the wanted value itself",
+        ),
+        ("condition: {node: task-1, field: 'x[', equals: 1}", 36, "is not a path", "write it like result.items[0]"),
         ("condition: {node: a, field: x}", 3, "is required", "The wanted value"),
     ],
 )
