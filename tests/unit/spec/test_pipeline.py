@@ -186,7 +186,7 @@ def test_fault_11_a_forward_reference_starts_in_the_right_order() -> None:
         ),
         (
             "condition: {node: task-1, field: x, equals: '${a.b}'}",
-            46,
+            47,
             "cannot be a reference",
             "the wanted value itself",
         ),
