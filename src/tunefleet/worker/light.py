@@ -14,7 +14,9 @@ from tunefleet.executors.base import LightExecutor
 from tunefleet.jobs.secrets import Redaction, Secrets
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.link import Finish, Offer
+from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.outbox import Outbox
+from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)
 
@@ -31,12 +33,24 @@ class LightTasks:
         outbox: Takes accepts and finishes.
         slots: Tasks at a time.
         secrets: The values that a spec may name.
+        transfers: Where a document may want its results.
+        worker_id: Who computes, for the results.
     """
 
-    def __init__(self, outbox: Outbox, slots: int, secrets: Secrets | None = None) -> None:
+    def __init__(
+        self,
+        outbox: Outbox,
+        slots: int,
+        secrets: Secrets | None = None,
+        transfers: Transfers | None = None,
+        *,
+        worker_id: str = "",
+    ) -> None:
         self._outbox = outbox
         self._slots = slots
         self._secrets = secrets or Secrets({})
+        self._over = threading.Event()
+        self._delivery = LightDelivery(transfers or Transfers(), self._secrets, worker_id, self._pause)
         self._lock = threading.Lock()
         self._running: set[str] = set()
         self._accepted: set[str] = set()
@@ -79,7 +93,8 @@ class LightTasks:
         self._outbox.forget(token)
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Begin nothing more, and give up deliveries that wait for another try."""
+        self._over.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self, token: str) -> None:
@@ -90,7 +105,11 @@ class LightTasks:
         self._outbox.accept(token)
 
     def _run_one(self, executor: LightExecutor, offer: Offer) -> None:
-        finish = run_light(executor, offer, self._secrets)
+        try:
+            finish = self._delivery.refusal(offer) or run_light(executor, offer, self._secrets)
+            finish = self._delivery.delivered(offer, offer.kind, finish)
+        except _GivenUp:
+            return  # the next worker on the folder does not hold it, so that it is placed anew
         with self._lock:
             wanted = offer.token in self._running
             self._running.discard(offer.token)
@@ -99,6 +118,14 @@ class LightTasks:
         # Held until its end is in the outbox: a registration in between must not give it up.
         with self._lock:
             self._accepted.discard(offer.token)
+
+    def _pause(self, seconds: float) -> None:
+        if self._over.wait(seconds):
+            raise _GivenUp
+
+
+class _GivenUp(Exception):
+    """The worker goes while a delivery waits for another try."""
 
 
 def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets) -> Finish:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,13 @@ import pytest
 from tests.unit.worker.fakes import FakeEnd, Running, World
 from tests.unit.worker.receiver import Receiver, receiving
 from tunefleet.errors import InputError
+from tunefleet.executors.echo import EchoExecutor
 from tunefleet.jobs.secrets import Secrets
+from tunefleet.wire.link import Finish, Offer
 from tunefleet.wire.results import ResultEnvelope
 from tunefleet.worker.destinations import DeliveryError, Destination
+from tunefleet.worker.light import LightTasks
+from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.transfers import Transfers
 
 ENVELOPE = ResultEnvelope(task_id="task-1", result={"ok": True})
@@ -158,3 +163,45 @@ def test_fault_19_a_result_that_cannot_be_posted_is_not_computed_again(tmp_path:
     assert done.outcome == "completed"
     assert len(world.jobs.all) == 2
     assert receiver.seen[-1].path == "/"
+
+
+def test_a_light_task_delivers_too(tmp_path: Path, receiver: Receiver) -> None:
+    world = World(tmp_path / "results")
+    sleeps = Sleeps()
+    transfers = Transfers(folders=(world.results,), url_allow=("127.0.0.1",))
+    light = LightDelivery(transfers, Secrets({}), "w-1", sleeps)
+
+    def end(wanted: dict[str, Any]) -> Finish:
+        spec = {"taskType": "echo", "output": {"destination": wanted}}
+        offer = Offer(token="t", task_id="task-1", workflow_id="w", attempt=1, kind="echo", name="n", spec=spec)
+        done = Finish(token="t", outcome="completed", reason="finished", result={"ok": True})
+        return light.refusal(offer) or light.delivered(offer, "echo", done)
+
+    assert end({"type": "http"}).outcome == "completed"
+    assert receiver.seen == []
+    receiver.answers = [503]
+    assert end({"type": "http", "url": f"{receiver.url}/hook"}).outcome == "completed"
+    assert json.loads(receiver.seen[-1].body)["worker_id"] == "w-1"
+    assert end({"path": "echoes"}).outcome == "completed"
+    assert {path.name for path in (world.results / "echoes" / "task-1").iterdir()} == {
+        "responses.json", "results.json", "manifest.json",
+    }  # fmt: skip
+    assert end({"path": "/elsewhere"}).reason == "bad_input"
+    receiver.answers = [403]
+    assert end({"type": "http", "url": receiver.url}).reason == "delivery_failed"
+
+
+def test_a_worker_that_goes_gives_up_a_delivery_that_waits(tmp_path: Path, receiver: Receiver) -> None:
+    world = World(tmp_path / "results")
+    receiver.answers = [503] * 99
+    spec = {"taskType": "echo", "output": {"destination": {"type": "http", "url": receiver.url}}}
+    with Running(world) as running:
+        light = LightTasks(
+            running.site.outbox, 1, transfers=Transfers(folders=(world.results,), url_allow=("127.0.0.1",))
+        )
+        offer = Offer(token="t-light", task_id="task-1", workflow_id="w", attempt=1, kind="echo", name="n", spec=spec)
+        light.run([(EchoExecutor(), offer)])
+        world.server.wait_for(lambda: receiver.seen)
+        light.close()
+        world.server.wait_for(lambda: not [t for t in threading.enumerate() if t.name.startswith("light")])
+        assert "t-light" not in running.site.outbox.finishing

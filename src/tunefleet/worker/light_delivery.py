@@ -1,0 +1,87 @@
+"""Results of light tasks, where a document wants them beside the server; most documents want nothing of the kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.errors import InputError
+from tunefleet.jobs.secrets import Secrets
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.link import Finish, MergedTask, Offer
+from tunefleet.wire.results import MANIFEST_NAME, ResultEnvelope
+from tunefleet.worker.destinations import DeliveryError, Destination
+from tunefleet.worker.files import write_synced
+from tunefleet.worker.folder_manifest import describe
+from tunefleet.worker.transfers import Transfers
+
+_READABLE: Final = 0o644
+
+
+@dataclass(frozen=True, slots=True)
+class LightDelivery:
+    """Delivers for the light tasks of one worker.
+
+    Args:
+        transfers: Which addresses and folders may be named.
+        secrets: The values that they may name.
+        worker_id: Who computed.
+        sleep: Waits between two tries; may raise to give them up.
+    """
+
+    transfers: Transfers
+    secrets: Secrets
+    worker_id: str
+    sleep: Callable[[float], None]
+
+    def refusal(self, offer: Offer) -> Finish | None:
+        """Return the end of a task whose destination is not allowed; nothing is computed for it."""
+        destination = self._destination(offer.task_id, offer.spec)
+        if destination is None:
+            return None
+        try:
+            destination.check()
+        except InputError as error:
+            return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))
+        return None
+
+    def delivered(self, task: Offer | MergedTask, kind: str, finish: Finish) -> Finish:
+        """Bring a completed task's result to where its document wants it; returns the end that this leads to."""
+        destination = self._destination(task.task_id, task.spec)
+        if destination is None or finish.outcome != "completed":
+            return finish
+        about = {"attempt": task.attempt, "name": task.name, "kind": kind, "workflow_id": task.workflow_id}
+        envelope = ResultEnvelope(
+            task_id=task.task_id,
+            result=finish.result,
+            worker_id=self.worker_id,
+            metadata=about,
+            received_at=datetime.now(UTC),
+        )
+        try:
+            destination.check()
+            destination.deliver(envelope, ())
+            if destination.folder is not None:
+                _write(destination.folder, envelope)
+        except (DeliveryError, InputError, OSError) as error:
+            reason = TaskReason.BAD_INPUT if isinstance(error, InputError) else TaskReason.DELIVERY_FAILED
+            return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error))
+        return finish
+
+    def _destination(self, task_id: str, spec: Mapping[str, Any]) -> Destination | None:
+        output = spec.get("output") or {}
+        wanted = output.get("destination") or {}
+        if not (wanted.get("url") or wanted.get("path")):
+            return None
+        return Destination(task_id, output, self.transfers, self.secrets, self.sleep)
+
+
+def _write(folder: Path, envelope: ResultEnvelope) -> None:
+    write_synced(folder / "responses.json", json.dumps(envelope.result, indent=1), mode=_READABLE)
+    write_synced(folder / "results.json", envelope.model_dump_json(indent=1), mode=_READABLE)
+    manifest = describe(envelope.task_id, folder, ())
+    write_synced(folder / MANIFEST_NAME, manifest.model_dump_json(indent=1), mode=_READABLE)
