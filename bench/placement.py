@@ -43,6 +43,8 @@ from tunefleet.store.task_moves import Move, New, enter, switch
 from tunefleet.wire.link import Capabilities, ExecutorOffer, Gpu
 
 BUDGET: int = 1000
+MOST_ENDS: int = 1000
+"""How many tasks end between two passes, at most."""
 CARDS = (
     ("NVIDIA A100-SXM4-80GB", 80),
     ("NVIDIA H100 80GB HBM3", 80),
@@ -180,8 +182,8 @@ def _end_some(core: Core, share: float, chance: random.Random) -> int:
     def operation(connection: Connection) -> int:
         now = time.time()
         open_ = [row for row in attempts.all_open(connection) if chance.random() < share]
-        rows = tasks.by_ids(connection, [row.task_id for row in open_[:500]])
-        ended = [row for row in open_ if row.task_id in rows]
+        ended = open_[:MOST_ENDS]
+        rows = tasks.by_ids(connection, [row.task_id for row in ended])
         attempts.store(connection, [row._replace(state="finished", finished_at=now) for row in ended])
         switch(connection, [Move(rows[row.task_id], TaskReason.STARTED) for row in ended], now)
         rows = tasks.by_ids(connection, list(rows))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,21 +62,41 @@ def could(need: Requirement, worker: WorkerState) -> bool:
     return len(open_) >= devices.wanted_count(need, fitting, worker)
 
 
-_MAX_KNOWN: Final = 100_000
-_lacking: dict[tuple[int, Requirement], str | None] = {}
+_MAX_NEEDS: Final = 2_000
+_MAX_ALIKE: Final = 20_000
+_lacking: dict[Requirement, dict[int, str | None]] = {}
+
+
+def able(need: Requirement, workers: Iterable[WorkerState]) -> list[WorkerState]:
+    """Return the workers that lack nothing for good, in their order."""
+    known = _known(need)
+    found = []
+    for worker in workers:
+        # What was found out about workers that are alike is looked up; there are thousands.
+        lacking = known.get(worker.alike, "") if worker.alike is not None else ""
+        if lacking == "":
+            lacking = lacks(need, worker)
+        if lacking is None:
+            found.append(worker)
+    return found
 
 
 def lacks(need: Requirement, worker: WorkerState) -> str | None:
     """Say what a worker lacks for good, as a clause; null if nothing."""
-    if worker.alike is None:
-        return _find_lacking(need, worker)
-    key = (worker.alike, need)
-    found = _lacking.get(key, "")
-    if found == "":
-        if len(_lacking) > _MAX_KNOWN:
-            _lacking.clear()
-        found = _lacking[key] = _find_lacking(need, worker)
+    found = _find_lacking(need, worker)
+    if worker.alike is not None:
+        _known(need)[worker.alike] = found
     return found
+
+
+def _known(need: Requirement) -> dict[int, str | None]:
+    """Return what workers lack for a need, by the number that those share that are alike."""
+    known = _lacking.get(need)
+    if known is None or len(known) > _MAX_ALIKE:
+        if len(_lacking) > _MAX_NEEDS:
+            _lacking.clear()
+        known = _lacking[need] = {}
+    return known
 
 
 def _find_lacking(need: Requirement, worker: WorkerState) -> str | None:

@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from tunefleet.placement import devices
-from tunefleet.placement.match import could, fits, lacks, memory_free
+from tunefleet.placement.match import able, could, fits, memory_free
 from tunefleet.placement.model import Candidate, Requirement, WorkerState
 from tunefleet.placement.policy import Key, Policy, Ranking
 
@@ -124,10 +124,10 @@ class Board:
     def _heap(self, need: Requirement) -> list[_Entry]:
         heap = self._heaps.get(need)
         if heap is None:
-            able = [worker for worker in self._state.values() if lacks(need, worker) is None]
-            pool = [worker for worker in able if fits(need, worker)]
+            lasting = able(need, self._state.values())
+            pool = [worker for worker in lasting if fits(need, worker)]
             ranking = self._rankings[need] = Ranking(self._policy, need, pool)
-            self._able[need] = frozenset(worker.id for worker in able)
+            self._able[need] = frozenset(worker.id for worker in lasting)
             heap = self._heaps[need] = [(ranking.key(worker), worker.id) for worker in pool]
             heapify(heap)
         return heap
@@ -159,8 +159,8 @@ class Board:
             return
         self._kept_for.add(need)
         wanted = {candidate.prefers} if candidate.only else self._able[need]
-        able = (self._state[worker_id] for worker_id in self._able[need] & wanted - candidate.avoid)
-        found = [worker for worker in able if worker.id not in self._kept and could(need, worker)]
+        others = (self._state[worker_id] for worker_id in self._able[need] & wanted - candidate.avoid)
+        found = [worker for worker in others if worker.id not in self._kept and could(need, worker)]
         if found:
             worker = min(found, key=lambda each: _missing(need, each))
             self._kept[worker.id] = candidate.task_id

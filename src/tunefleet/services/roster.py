@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from tunefleet.placement import Requirement, WorkerState, explain
@@ -12,7 +13,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.services.standing import About
 from tunefleet.store import Connection, attempts, controls, queue, resumes, tasks, workers
-from tunefleet.store.attempts import TakenRow
+from tunefleet.store.attempts import Held
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.queue import STRIKES
 from tunefleet.store.rows import TaskRow, WorkerRow
@@ -74,10 +75,8 @@ def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]
 
 def states(connection: Connection, here: Presences) -> list[WorkerState]:
     """Return all registered workers with what is free."""
-    held: dict[str, list[TakenRow]] = {}
-    for taken in attempts.taken(connection):
-        held.setdefault(taken.worker_id, []).append(taken)
-    known = needs(connection, {taken.requirement_key for rows in held.values() for taken in rows})
+    held = attempts.taken(connection)
+    known = partial(needs, connection)
     cordoned: dict[str, set[str]] = {}
     for cordon in queue.all_cordons(connection):
         if cordon.strikes >= STRIKES and cordon.until > here.now:
@@ -86,27 +85,19 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     found = []
     for row in workers.all_rows(connection):
         refused = frozenset(cordoned[row.id]) if row.id in cordoned else frozenset()
-        about = _about(row, here, tuple(held.get(row.id, ())), refused, decided.get(row.id))
-        found.append(standing.remembered(about, known))
+        found.append(standing.remembered(_about(row, here, held.get(row.id, ""), refused, decided.get(row.id)), known))
     return found
 
 
 def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerState:
     """Return an agent with what is free, as for a worker that is given tasks; strikes do not count."""
     mine = attempts.open_of(connection, row.id).values()
-    held = tuple(TakenRow(row.id, each.slot_class, each.requirement_key, each.gpus, 1) for each in mine)
-    known = needs(connection, {each.requirement_key for each in held})
+    held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
     about = _about(row, here, held, frozenset(), controls.get(connection, row.id))
-    return replace(standing.state(about, known), pulls=False)
+    return replace(standing.state(about, partial(needs, connection)), pulls=False)
 
 
-def _about(
-    row: WorkerRow,
-    here: Presences,
-    held: tuple[TakenRow, ...],
-    cordoned: frozenset[str],
-    decided: ControlRow | None,
-) -> About:
+def _about(row: WorkerRow, here: Presences, held: str, cordoned: frozenset[str], decided: ControlRow | None) -> About:
     id_ = row.id
     return About(
         id_, row.capabilities, row.status == "online", row.session == AGENT_SESSION, here.limits.get(id_), held,

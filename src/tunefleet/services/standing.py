@@ -6,7 +6,7 @@ stand as they stood.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
@@ -14,9 +14,12 @@ from typing import Any, Final, NamedTuple
 
 from tunefleet.placement import Device, Requirement, WorkerState
 from tunefleet.placement.devices import smallest_first, suited
-from tunefleet.store.attempts import TakenRow
+from tunefleet.store import attempts
+from tunefleet.store.attempts import Held
 from tunefleet.store.controls import ControlRow
 from tunefleet.wire.link import Capabilities, Load
+
+Needs = Callable[[Iterable[str]], Mapping[str, Requirement]]
 
 _MAX_KNOWN: Final = 20_000
 _known: dict[str, tuple[About, WorkerState]] = {}
@@ -33,7 +36,7 @@ class About(NamedTuple):
         online: Whether it is registered as working.
         pulls: It takes tasks by itself.
         limits: Slot class → how many attempts it takes in all; null if it does not answer.
-        held: Its open attempts.
+        held: Its open attempts, as `store.attempts.held` reads them.
         cordoned: Kinds that it was offered in vain too often.
         decided: What people, and the elastic scaling, have decided about it.
         load: How busy it is, where that is known and still true.
@@ -46,7 +49,7 @@ class About(NamedTuple):
     online: bool
     pulls: bool
     limits: dict[str, int] | None
-    held: tuple[TakenRow, ...]
+    held: str
     cordoned: frozenset[str]
     decided: ControlRow | None
     load: Load | None
@@ -77,7 +80,7 @@ def closed(decided: ControlRow | None) -> str | None:
     return None
 
 
-def remembered(about: About, known: Mapping[str, Requirement]) -> WorkerState:
+def remembered(about: About, known: Needs) -> WorkerState:
     """Return how a worker stands, as `state` does; what was made of the same facts last is given again."""
     before = _known.get(about.id)
     if before is not None and before[0] == about:
@@ -89,12 +92,12 @@ def remembered(about: About, known: Mapping[str, Requirement]) -> WorkerState:
     return found
 
 
-def state(about: About, known: Mapping[str, Requirement]) -> WorkerState:
+def state(about: About, known: Needs) -> WorkerState:
     """Return how a worker stands.
 
     Args:
         about: What is known of it.
-        known: What its open attempts need, by key.
+        known: Returns what needs are, by key.
     """
     plain, limits = _described(about.id, about.text), about.limits
     takes = plain.slots if limits is None else {n: min(slots, limits.get(n, 0)) for n, slots in plain.slots.items()}
@@ -111,7 +114,10 @@ def state(about: About, known: Mapping[str, Requirement]) -> WorkerState:
     )
     if about.load is not None:
         found = _with_load(found, about.load)
-    return _less(found, about.held, known) if about.held else found
+    if not about.held:
+        return found
+    held = attempts.held(about.held)
+    return _less(found, held, known({each.requirement_key for each in held}))
 
 
 @lru_cache(maxsize=_MAX_KNOWN)
@@ -163,22 +169,22 @@ def _with_load(state: WorkerState, load: Load) -> WorkerState:
     return replace(state, gpus=gpus, memory_free_bytes=load.memory_free_bytes, disk_free_bytes=load.disk_free_bytes)
 
 
-def _less(state: WorkerState, held: Sequence[TakenRow], known: Mapping[str, Requirement]) -> WorkerState:
+def _less(state: WorkerState, held: Sequence[Held], known: Mapping[str, Requirement]) -> WorkerState:
     """Return a worker without what its open attempts use."""
     free, cpu, memory = dict(state.free), 0, 0
     places = {gpu.uuid: place for place, gpu in enumerate(state.gpus)}
     taken: set[int] = set()
     for each in held:
-        free[each.slot_class] = free.get(each.slot_class, 0) - each.how_many
+        free[each.slot_class] = free.get(each.slot_class, 0) - 1
         if each.slot_class == "job":
-            cpu += known[each.requirement_key].cpu * each.how_many
-            memory += known[each.requirement_key].memory_bytes * each.how_many
+            cpu += known[each.requirement_key].cpu
+            memory += known[each.requirement_key].memory_bytes
         if each.gpus:
             taken |= {places[uuid] for uuid in each.gpus.split(",") if uuid in places}
     for each in held:
-        if each.gpus is None and state.gpus:
+        if state.gpus and not each.gpus:
             need = known[each.requirement_key]
             # Whoever runs it has chosen by itself: it is taken to be the smallest that suit.
             likely = smallest_first((place for place in suited(need, state) if place not in taken), state)
-            taken |= set(likely[: need.gpu_count * each.how_many])
+            taken |= set(likely[: need.gpu_count])
     return replace(state, free=free, cpu_taken=cpu, memory_taken=memory, taken=frozenset(taken))

@@ -62,10 +62,12 @@ _TASKS = (
     .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
     .with_for_update(of=tasks)
 )
+_HELD = attempts.c.slot_class + "|" + attempts.c.requirement_key + "|" + func.coalesce(attempts.c.gpus, "")
+# One text a worker, not one row an attempt: a fleet has tens of thousands, and most stand as they stood.
 _TAKEN = (
-    select(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key, attempts.c.gpus, func.count())
+    select(attempts.c.worker_id, func.aggregate_strings(_HELD, ";"))
     .where(_OPEN, attempts.c.merged_into.is_(None))
-    .group_by(attempts.c.worker_id, attempts.c.slot_class, attempts.c.requirement_key, attempts.c.gpus)
+    .group_by(attempts.c.worker_id)
 )
 
 
@@ -83,14 +85,21 @@ _WATCHED = (
 )
 
 
-class TakenRow(NamedTuple):
-    """How many attempts with one need, and with the same devices, a worker has open."""
+class Held(NamedTuple):
+    """An open attempt, as it takes room on its worker; `gpus` is empty where the worker chooses by itself."""
 
-    worker_id: str
     slot_class: str
     requirement_key: str
-    gpus: str | None
-    how_many: int
+    gpus: str
+
+    def text(self) -> str:
+        """Return what `held` reads."""
+        return "|".join(self)
+
+
+def held(text: str) -> list[Held]:
+    """Read what `taken` gave for a worker."""
+    return [Held(*each.split("|")) for each in text.split(";") if each]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +182,9 @@ def tasks_of(connection: Connection, worker_id: str) -> dict[str, TaskRow]:
     return {row.id: row for row in rows}
 
 
-def taken(connection: Connection) -> list[TakenRow]:
-    """Return how many attempts workers have open, by slot class and need."""
-    return [TakenRow(*row) for row in connection.execute(_TAKEN).all()]
+def taken(connection: Connection) -> dict[str, str]:
+    """Return what workers have open, by worker, as a text for `held`; without what another attempt's run computes."""
+    return {worker_id: text for worker_id, text in connection.execute(_TAKEN)}
 
 
 def desired(connection: Connection, worker_id: str) -> list[tuple[str, str, int]]:
