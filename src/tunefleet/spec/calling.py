@@ -17,6 +17,7 @@ from tunefleet.spec.base import (
     Url,
     many_wrong,
     one_of,
+    only,
     wrong,
 )
 from tunefleet.spec.environment import Secret
@@ -142,6 +143,10 @@ class PythonInputSpec(Block):
 
     stage: Text
     """Stage or node whose result the function gets; the task depends on it."""
+    mount_path: Annotated[
+        None, only(None, "has no effect: nothing is mounted", "the function gets each folder as inputs[STAGE]")
+    ] = Field(default=None, alias="mountPath")
+    """Refused: nothing is mounted."""
 
 
 class PythonOutputSpec(Block):

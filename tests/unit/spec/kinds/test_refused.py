@@ -1,0 +1,206 @@
+"""What a task kind does not take is refused by name, each with what to write instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.spec.kinds.whole_documents import whole
+from tunefleet.errors import Fault, SpecError
+from tunefleet.spec import TASK_KINDS, deep_set, load_task_spec, parse_value
+from tunefleet.spec.refused import INSTEAD, REFUSED, REFUSED_KINDS
+
+
+def faults(spec: dict[str, Any]) -> list[Fault]:
+    with pytest.raises(SpecError) as caught:
+        load_task_spec(spec)
+    return list(caught.value.faults)
+
+
+@pytest.mark.parametrize("kind", list(REFUSED_KINDS))
+def test_kinds_that_are_not_run(kind: str) -> None:
+    (fault,) = faults({"taskType": kind, "anything": 1})
+    assert fault.path == "spec.taskType"
+    assert fault.message == f"{kind!r} tasks are not available: {REFUSED_KINDS[kind].reason}"
+    assert fault.hint == REFUSED_KINDS[kind].instead
+    assert kind not in TASK_KINDS
+
+
+@pytest.mark.parametrize("path", list(REFUSED))
+def test_keys_that_no_kind_takes(path: str) -> None:
+    kind = "python" if path == "image" else "inference"
+    spec = whole(kind)
+    if path == "model.adapters.kwargs":
+        spec["model"]["adapters"][1]["kwargs"] = {}
+    else:
+        deep_set(spec, path, {"a": 1})
+    found = faults(spec)
+    assert [fault.message for fault in found] == [REFUSED[path].reason]
+    assert found[0].hint == REFUSED[path].instead
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "message"),
+    [
+        ("sft", "inference", "belongs to inference tasks"),
+        ("sft", "enforce_cpu", "belongs to inference and embedding tasks"),
+        ("sft", "model.adapters", "belongs to inference and embedding tasks"),
+        ("sft", "data.url", "belongs to inference, embedding, rag and api tasks"),
+        ("sft", "data.preferences", "belongs to dpo tasks"),
+        ("sft", "reward_model", "belongs to ppo tasks"),
+        ("sft", "training.kl_coef", "belongs to ppo tasks"),
+        ("sft", "training.save_freq", "belongs to dpo and ppo tasks"),
+        ("dpo", "training.packing", "belongs to sft and lora_sft tasks"),
+        ("dpo", "lora", "belongs to lora_sft tasks"),
+        ("dpo", "data.prompts", "belongs to sft, lora_sft and ppo tasks"),
+        ("inference", "training", "belongs to sft, lora_sft, dpo and ppo tasks"),
+        ("inference", "qdrant", "belongs to rag tasks"),
+        ("inference", "data.dataset_name", "belongs to sft, lora_sft, dpo and ppo tasks"),
+        ("rag", "parallel", "belongs to inference, embedding and echo tasks"),
+        ("python", "shard", "belongs to inference, embedding and echo tasks"),
+        ("echo", "code", "belongs to python tasks"),
+        ("echo", "model", "belongs to sft, lora_sft, dpo, ppo, inference and embedding tasks"),
+    ],
+)
+def test_keys_of_other_kinds(kind: str, path: str, message: str) -> None:
+    spec = whole(kind)
+    deep_set(spec, path, {"a": 1})
+    found = [fault for fault in faults(spec) if fault.path == f"spec.{path}"]
+    assert [(fault.message, fault.hint) for fault in found] == [(message, INSTEAD.get(path, "leave it out"))]
+
+
+def test_every_hint_about_another_kind_is_about_a_key_that_a_kind_takes() -> None:
+    for path in INSTEAD:
+        message = next(fault.message for fault in _with(path) if fault.path == f"spec.{path}")
+        assert message.startswith("belongs to"), path
+
+
+def _with(path: str) -> list[Fault]:
+    for kind in ("sft", "echo", "inference"):
+        spec = whole(kind)
+        deep_set(spec, path, {"a": 1})
+        found = faults(spec)
+        if any(fault.path == f"spec.{path}" and fault.message.startswith("belongs") for fault in found):
+            return found
+    raise AssertionError(path)
+
+
+ODD: list[tuple[str, str, str, str]] = [
+    ("dpo", "data: {preferences: []}", "data.preferences", "at least 1"),
+    ("dpo", "data: {preferences: [{prompt: a, chosen: b}]}", "data.preferences.0.rejected", "is required"),
+    ("dpo", "data: {jsonl: {path: x}, chosen_column: x}", "data.chosen_column", "has no effect"),
+    ("python", "inputs: [{stage: a, mountPath: /x}]", "inputs.0.mountPath", "nothing is mounted"),
+    ("dpo", "data: {dataset_name: a, jsonl: {path: b}}", "data.jsonl", "cannot be given together"),
+    ("ppo", "training: {steps: 3, max_steps: 4}", "training.steps", "contradicts max_steps"),
+    ("ppo", "training: {early_stopping: true}", "training.early_stopping", "the greatest divergence"),
+    ("ppo", "training: {early_stopping: {patience: 3}}", "training.early_stopping", "must be true or false"),
+    ("ppo", "training: {save_safetensors: false}", "training.save_safetensors", "always saved as safetensors"),
+    ("ppo", "training: {batch_size: 2, per_device_train_batch_size: 2}", "training.per_device_train_batch_size",
+     "the same"),
+    ("ppo", "training: {save_freq: 2, save_steps: 2}", "training.save_freq", "the same as save_steps"),
+    ("ppo", "training: {temperature: 1.5}", "training.temperature", "contradicts generation.temperature"),
+    ("inference", "data: {type: dataset}", "data.url", "is required with type: dataset"),
+    ("inference", "data: {type: list, items: [a], url: x}", "data.url", "belongs to type: dataset"),
+    ("inference", "data: {type: list, items: []}", "data.items", "at least 1"),
+    ("inference", "data: {type: list, items: [3]}", "data.items.0", "must be a text or a mapping with node, path"),
+    ("inference", "data: {type: list, items: [{node: a}]}", "data.items.0.path", "is required"),
+    ("inference", "data: {type: list, items: [{node: a, path: b, c: d}]}", "data.items.0.c", "not a known key"),
+    ("inference", "data: {type: dataframe}", "data.type", "must be one of dataset, list, graph_template"),
+    ("inference", "data: {type: dataset, url: d, trust_remote_code: true}", "data.trust_remote_code", "cannot be"),
+    ("inference", "data: {type: dataset, url: d, buffer_size: 3}", "data.buffer_size", "without shuffle: true"),
+    ("inference", "inference: {systemPrompt: a, system_prompt: b}", "inference.systemPrompt", "the same"),
+    ("inference", "inference: {max_tokens: 5, max_new_tokens: 5}", "inference.max_new_tokens", "the same"),
+    ("inference", "inference: {max_tokens: 5, min_tokens: 6}", "inference.min_tokens", "at most max_tokens"),
+    ("inference", "inference: {templates: [{type: int}]}", "inference.templates.0.name", "is required"),
+    ("inference", "inference: {templates: {name: x}}", "inference.templates", "is not a JSON Schema"),
+    ("inference", "inference: {stop: ['']}", "inference.stop.0", "must not be empty"),
+    ("inference", "enforce_cpu: true", "enforce_cpu", "contradicts resources.hardware.gpu.count: 1"),
+    ("inference", "{enforce_cpu: true, resources: {}}", "enforce_cpu", "contradicts model.vllm"),
+    ("inference", "shard: {index: 3, total: 3}", "shard.index", "must be less than total"),
+    ("inference", "{shard: {index: 0, total: 3}, resources: {replicas: 2}}", "shard", "is not split again"),
+    ("inference", "{parallel: {enabled: true, max_shards: 3}, resources: {replicas: 2}}", "resources.replicas",
+     "contradicts max_shards: 3"),
+    ("inference", "{parallel: {enabled: false}, resources: {replicas: 2}}", "resources.replicas",
+     "contradicts parallel.enabled: false"),
+    ("inference", "parallel: {max_shards: 3}", "parallel.max_shards", "has no effect without enabled: true"),
+    ("inference", "postprocess: {jsonl_export: {path: /etc/x, fields: {a: prompt}}}", "postprocess.jsonl_export.path",
+     "inside the folder"),
+    ("inference", "postprocess: {jsonl_export: {path: x, fields: {}}}", "postprocess.jsonl_export.fields",
+     "at least 1"),
+    ("inference", "postprocess: {jsonl_export: {path: x, fields: {a: prompt}, required_fields: [b]}}",
+     "postprocess.jsonl_export.required_fields.0", "is not one of fields"),
+    ("inference", "postprocess: {jsonl_export: {path: x, fields: {a: {from: metadata}}}}",
+     "postprocess.jsonl_export.fields.a.key", "is required from metadata"),
+    ("inference", "postprocess: {jsonl_export: {path: x, fields: {a: {from: moon}}}}",
+     "postprocess.jsonl_export.fields.a.from", "literal"),
+    ("inference", "model: {source: {identifier: m}, adapters: [{name: a}]}", "model.adapters.0", "names no adapter"),
+    ("inference", "model: {source: {identifier: m}, adapters: [{type: dora, path: a}]}", "model.adapters.0.type",
+     "must be one of lora"),
+    ("inference", "model: {source: {identifier: m}, vllm: {hf_token: hf_abc}}", "model.vllm.hf_token", "be readable"),
+    ("inference", "model: {source: {identifier: m}, vllm: {env_vars: {CUDA_VISIBLE_DEVICES: '0'}}}",
+     "model.vllm.env_vars.CUDA_VISIBLE_DEVICES", "is set by the worker"),
+    ("inference", "model: {source: {identifier: m}, vllm: {tensor_parallel_size: 4}}",
+     "model.vllm.tensor_parallel_size", "needs 4 GPUs, and the task gets 1"),
+    ("inference", "model: {source: {identifier: m}, vllm: {pipeline_parallel_size: 4}}",
+     "model.vllm.pipeline_parallel_size", "is not a known key"),
+    ("rag", "{query: x}", "query", "cannot be given together with data"),
+    ("rag", "{data: null}", "data", "is required"),
+    ("rag", "qdrant: {url: 'http://x', collection: c, api_key: abc}", "qdrant.api_key", "would be readable"),
+    ("rag", "qdrant: {url: 'file:///x', collection: c}", "qdrant.url", "starts with http:// or https://"),
+    ("api", "api: {method: BREW}", "api.method", "must be one of GET"),
+    ("api", "api: {json: {a: 1}, body: x}", "api.body", "cannot be given together with json"),
+    ("api", "api: {method: GET, json: {a: 1}}", "api.json", "has no effect with method: GET"),
+    ("api", "api: {headers: {'a b': c}}", "api.headers.a b", "is not a header"),
+    ("api", 'api: {headers: {A: "x\\r\\nB: y"}}', "api.headers.A", "is not a header"),
+    ("api", "api: {headers: {A: b, a: c}}", "api.headers.a", "given twice"),
+    ("python", "code: 'def main(:'", "code", "is not Python in its line 1"),
+    ("python", "code: 'def other(): pass'", "entrypoint", "'main' is not a function of the code"),
+    ("python", "inputs: [{mountPath: null}]", "inputs.0.stage", "is required"),
+    ("python", "entrypoint: a.b", "entrypoint", "is not the name of a function"),
+    ("python", "network: none", "requirements", "cannot be installed without network"),
+    ("python", "requirements: ['--index-url=http://x']", "requirements.0", "is not a requirement of pip"),
+    ("python", "env: {LD_PRELOAD: x}", "env.LD_PRELOAD", "is set by the worker"),
+    ("python", "image: python:3.12", "image", "there are no containers"),
+    ("python", "resources: {replicas: 2}", "resources.replicas", "python tasks have no items that could be split"),
+    ("echo", "data: {type: graph_template, items: [a]}", "data.template", "is required"),
+    ("echo", "output: {destination: {type: local, path: ../x}}", "output.destination.path", "must be a folder"),
+    ("echo", "output: {destination: {type: http, path: x}}", "output.destination.path", "with type: http"),
+    ("echo", "output: {destination: {type: http, method: GET}}", "output.destination.method",
+     "must be one of POST, PUT"),
+    ("echo", "output: {artifacts: [final_model]}", "output.artifacts.0", "is not left by this task kind"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "path", "message"), ODD)
+def test_each_fault(kind: str, text: str, path: str, message: str) -> None:
+    given = parse_value(text)
+    spec = {**whole(kind), **given}
+    if "parallel" in spec and "shard" in given:
+        del spec["parallel"]
+    found = faults(spec)
+    assert any(fault.path == f"spec.{path}" and message in fault.message for fault in found), [str(f) for f in found]
+
+
+def test_python_code_is_short_enough_to_be_stored() -> None:
+    body = "def main(inputs):\n    pass\n"
+    longest = body + "#" * (256 * 1024 - len(body))
+    load_task_spec({"taskType": "python", "code": longest})
+    (fault,) = faults({"taskType": "python", "code": longest + "#"})
+    assert fault.path == "spec.code"
+    assert "at most 262,144" in fault.message
+
+
+def test_fault_26_a_requirement_that_cannot_be_read_is_never_dropped() -> None:
+    for memory, known in (("1.5Gi", 1536 << 20), ("64.5Gi", 66048 << 20), ("512M", 512 << 20), (1024, 1024)):
+        for kind in TASK_KINDS:
+            spec = whole(kind)
+            spec["resources"]["hardware"] |= {"memory": memory, "disk": memory}
+            hardware = load_task_spec(spec).resources.hardware
+            assert (hardware.memory_bytes, hardware.disk_bytes) == (known, known)
+    for key, value in (("cpu", "8c"), ("cpu", "0.5"), ("memory", "12 apples"), ("disk", "1.5Xi"), ("memory", "-1Gi")):
+        spec = whole("echo")
+        spec["resources"]["hardware"][key] = value
+        (fault,) = faults(spec)
+        assert fault.path == f"spec.resources.hardware.{key}"
+        assert fault.hint

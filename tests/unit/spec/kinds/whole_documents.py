@@ -1,0 +1,242 @@
+"""A spec of each kind in which every key of the kind stands; keys that exclude each other are spread over several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefleet.spec import parse_value
+
+_AROUND = """
+resources:
+  replicas: 1
+  processes: 1
+  estimatedLoad: 3
+  tags: [lab]
+  hardware: {cpu: "8", memory: 64.5Gi, disk: 100Gi, gpu: {count: 1, type: A100, memory: 46Gi}}
+output:
+  destination: {type: http, url: "http://host:8000/api/v1/results", method: post, timeoutSec: 15, retries: 2,
+                retryBackoffSec: 0.8, headers: {Authorization: Bearer dev-token, Content-Type: application/json}}
+  artifacts: [responses.json, results.json, logs]
+retry: {max_attempts: 2, backoff_s: 1, on: [network]}
+priority: 3
+sloSeconds: 3600
+limits: {max_runtime_s: 10, max_queue_s: 20, stall_after_s: 30}
+on_lost: wait
+"""
+
+_TRAINED = """
+model:
+  source: {type: huggingface, identifier: some/model, revision: main, trust_remote_code: true}
+  transformers: {device_map: auto, dtype: bf16, low_cpu_mem_usage: true, attn_implementation: sdpa,
+                 trust_remote_code: false}
+  config: {fp16: false, bf16: true, device_map_auto: true}
+on_oom: fail
+on_nan: rollback
+on_stall: restart
+checkpoint: {load: {type: local, path: ./adapter, archive_format: zip, subdir: a/b}, compress: zstd, asynchronous: true,
+             upload: true}
+"""
+
+_COMMON_TRAINING = """
+num_train_epochs: 2
+max_steps: 5
+batch_size: 4
+eval_batch_size: 8
+gradient_accumulation_steps: 2
+learning_rate: "5e-7"
+lr_scheduler_type: cosine
+warmup_steps: 3
+weight_decay: 0.1
+max_grad_norm: 1
+optim: adamw_torch
+seed: 7
+gradient_checkpointing: true
+bf16: true
+fp16: false
+attn_implementation: sdpa
+logging_steps: 5
+save_strategy: steps
+save_steps: 20
+save_total_limit: 3
+save_model: true
+eval_strategy: steps
+eval_steps: 10
+load_best_model_at_end: true
+report_to: [wandb]
+dataloader_num_workers: 1
+dataset_num_proc: 2
+allow_multi_gpu: false
+nproc_per_node: 1
+primary_gpu: 0
+visible_devices: "0"
+parallelism: ddp
+ddp_find_unused_parameters: true
+"""
+
+_OF_TRAININGS = {
+    "sft": """
+data: {dataset_name: a/b, config_name: main, split: "train[:5%]", revision: main, trust_remote_code: false,
+       prompt_column: q, response_column: a, separator: "|", max_samples: 10, eval: {split: test, max_samples: 5}}
+evaluate: {answers: 2, max_new_tokens: 5}
+predictions: {enabled: true, sample_count: 2, sample_frequency: eval, max_new_tokens: 3}
+training: {max_seq_length: 99, packing: true, completion_only_loss: true, liger: false, neftune_noise_alpha: 5,
+           early_stopping: {patience: 2, threshold: 0.1}}
+""",
+    "lora_sft": """
+data: {jsonl: {path: ./a.jsonl, url: "https://x/a.jsonl", worker_path: /a.jsonl, headers: {A: b},
+               download_timeoutSec: 5, prompt_field: p, response_field: r, separator: " "}, eval: {fraction: 0.1}}
+lora: {r: 8, alpha: 16, dropout: 0, bias: all, target_modules: all-linear, task_type: CAUSAL_LM, use_rslora: true,
+       use_dora: true, modules_to_save: [lm_head]}
+quantization: {load_in_4bit: true, load_in_8bit: false, quant_type: fp4, double_quant: false, compute_dtype: float32}
+""",
+    "dpo": """
+data: {jsonl: {path: ./a.jsonl, prompt_field: p, chosen_field: c, rejected_field: r}, eval: {path: ./e.jsonl}}
+training: {save_freq: 20, beta: 0.2, loss_type: ipo}
+""",
+    "ppo": """
+data: {jsonl: {path: ./a.jsonl, query_field: q, response_field: r}, eval: {path: ./e.jsonl}}
+training: {per_device_train_batch_size: 4, mini_batch_size: 1, num_mini_batches: 1, steps: 50, ppo_epochs: 4,
+           kl_coef: 0.1, temperature: 0.7, target_kl: 0.1, early_stopping: false, optimize_cuda_cache: true,
+           save_freq: 20, log_with: wandb, tracker_project_name: p, save_safetensors: true, padding_side: left,
+           max_seq_length: 512}
+reward_model: {identifier: some/classifier, type: sentiment, scale: 2, max_length: 256, positive_label: POS,
+               negative_label: NEG, trust_remote_code: false}
+generation: {max_new_tokens: 5, temperature: 0.7, top_p: 0.9, top_k: 10, stop: [a], do_sample: true}
+""",
+}
+_LEFT_OUT = {"dpo": ("save_steps",), "ppo": ("save_steps", "batch_size", "max_steps", "report_to")}
+
+_GENERATES = """
+model:
+  source: {type: huggingface, identifier: some/model}
+  transformers: {device_map: cpu, dtype: float16, trust_remote_code: true, low_cpu_mem_usage: true, load_in_8bit: false,
+                 load_in_4bit: true, use_flash_attention_2: true, attn_implementation: flash_attention_2}
+  vllm: {tensor_parallel_size: 1, gpu_memory_utilization: 0.85, max_model_len: 4096, dtype: half, download_dir: /m,
+         max_num_batched_tokens: 2048, max_cudagraph_capture_size: 64, enable_mm_embeds: true,
+         limit_mm_per_prompt: {image: 1}, quantization: awq, kv_cache_dtype: fp8, enforce_eager: true,
+         hf_token: "${secret:HF_TOKEN}", tokenizer_revision: main, revision: main, cpu_offload_gb: 1, swap_space: 4,
+         trust_remote_code: true, seed: 1, rope_scaling: {factor: 2}, rope_theta: 10000, env_vars: {VLLM_X: 1}}
+  adapters:
+    - {type: lora, name: mine, path: ./a, taskId: task-1, url: "https://x/a.tar.gz", id: one, apply: merge,
+       archive_format: tar.gz, headers: {A: b}, scale: 0.5}
+    - {path: ./b, adapter_id: two}
+enforce_cpu: false
+checkpoint: {load: {type: http, url: "https://x/m.tar.gz", headers: {A: b}, timeoutSec: 5}}
+parallel: {enabled: true, max_shards: 4}
+"""
+
+_OTHERS = {
+    "inference": _GENERATES
+    + """
+data: {type: dataset, url: openai/gsm8k, name: main, split: "train[:100]", column: question, shuffle: true, seed: 1,
+       buffer_size: 10, revision: main, trust_remote_code: false, metadata_columns: {answer: reference},
+       metadata_include_all: false}
+inference: {system_prompt: Think., temperature: 0.2, top_p: 0.9, top_k: 5, min_p: 0.1, max_tokens: 50, min_tokens: 1,
+            presence_penalty: 1, frequency_penalty: -1, repetition_penalty: 1.1, stop: "###", stop_token_ids: [2],
+            bad_words: [x], do_sample: true, seed: 3, n: 2, skip_special_tokens: false, logprobs: 5,
+            chat_template_kwargs: {thinking: false},
+            templates: [{name: year, type: int, min: 1900, max: 2100}, {name: sort, candidates: [a, b]}]}
+postprocess:
+  jsonl_export:
+    path: artifacts/pairs.jsonl
+    fields:
+      prompt: prompt
+      response: {from: output}
+      reference: {source: metadata, key: reference, fallback: item.answer, default: "-"}
+      kind: {from: literal, value: made}
+      other: {from: literal, literal: 1}
+    required_fields: [prompt, response]
+""",
+    "embedding": _GENERATES + "data: {type: list, items: [a, {node: n, path: items.0}], metadata: [{}, {}]}",
+    "rag": """
+qdrant: {url: "http://localhost:6333", api_key: "${secret:QDRANT_API_KEY}", collection: notes}
+embedding: {model: sentence-transformers/all-MiniLM-L6-v2}
+search: {top_k: 5}
+data: {type: list, items: [a], items_metadata: [{}]}
+""",
+    "api": """
+api: {url: "https://x/v1", method: post, headers: {A: "${secret:KEY}"}, params: {a: 1}, json: {prompt: "{{prompt}}"},
+      timeout_sec: 5, verify_tls: false, follow_redirects: false, retries: 10, concurrency: 8,
+      response: {parse_json: false, return_body: false, include_headers: true, max_body_bytes: 10,
+                 raise_for_status: false}}
+data: {type: list, items: [a]}
+""",
+    "python": """
+code: "def main(inputs):\\n    return {'metrics': {'a': len('${x}')}}"
+entrypoint: main
+requirements: [numpy==2.1, "requests[socks]>=2"]
+inputs: [prepare, {stage: other, mountPath: null}]
+timeoutSeconds: 3600
+network: bridge
+env: {MODE: fast, KEY: "${secret:KEY}", NUMBER: 3}
+emits: [a]
+pythonOutput: {maxBytes: 1000}
+""",
+    "echo": "data: {type: list, items: [a], metadata: [{}]}\nparallel: {enabled: true}\n",
+}
+
+EXTRA: dict[str, list[str]] = {
+    "sft": [
+        "data: {path: ./a.csv, text_field: t}\ntraining: {warmup_ratio: 0.1, resume_from_path: ./m, zero_stage: 9}",
+        "data: {artifact: rows, messages_field: m, streaming: true, shuffle_buffer: 5}\n"
+        "training: {max_steps: 3, auto_deepspeed: true, auto_deepspeed_stage: 0}",
+        'data: {jsonl_path: ./a.jsonl, prompt_field: p, response_field: r}\ntraining: {deepspeed: "./zero.json"}',
+        "data: {prompts: [a]}\nmodel: {source: {identifier: m}, transformers: {use_flash_attention_2: true}}\n"
+        "checkpoint: {load: {uri: 'file:///m'}}",
+        "data: {jsonl: {download_url: 'https://x', download_headers: {A: b}, timeoutSec: 3, text_field: t}}\n"
+        "checkpoint: {load: {taskId: t, filename: a.tar.gz, base_url: 'http://h'}}",
+        "data: {jsonl: {worker_path: /a, timeout: 3}}\ncheckpoint: {load: {task_id: t}}",
+    ],
+    "lora_sft": [
+        "data: {prompts: [a]}\nmodel: {source: {identifier: m}, transformers: {load_in_8bit: true}}",
+        "data: {prompts: [a]}\nmodel: {source: {identifier: m}, transformers: {load_in_4bit: true}}",
+    ],
+    "dpo": [
+        "data: {preferences: [{prompt: p, chosen: c, rejected: r}]}",
+        "data: {dataset_name: d, prompt_column: p, chosen_column: c, rejected_column: r, max_samples: 3}\n"
+        "training: {save_steps: 3}",
+    ],
+    "ppo": [
+        "data: {prompts: [a]}\nreward_model: {identifier: r}\n"
+        "training: {batch_size: 4, max_steps: 3, report_to: wandb}",
+        "data: {dataset_name: d, prompt_column: p}\nreward_model: {identifier: r}\ntraining: {save_steps: 5}",
+    ],
+    "inference": [
+        "data: {type: list, items: [a]}\ninference: {systemPrompt: s, maxTokens: 5, topP: 0.5, stopTokenIds: [1]}\n"
+        "shard: {index: 1, total: 3, contiguous: false}",
+        "data: {type: dataset, url: d, metadata_columns: [a, b]}\ninference: {max_new_tokens: 5, temperature: 0, "
+        "do_sample: false, templates: {type: object}}",
+    ],
+    "rag": ["qdrant: {url: 'http://q', collection: c}\nquery: what?"],
+    "api": ["api: {body: {a: 1}}", "api: {data: {a: 1}}"],
+    "embedding": ["data: {type: list, items: [a], items_metadata: [{}]}\nshard: {index: 0, total: 1}"],
+    "echo": [
+        "data: {items: [a], items_metadata: [{}]}\nshard: {index: 0, total: 2}",
+        "output: {destination: {type: local, path: ./here}}",
+    ],
+    "python": ["code: 'main = print'"],
+}
+_MODEL = {"source": {"identifier": "m"}}
+
+
+def whole(kind: str) -> dict[str, Any]:
+    """Return a spec with as many keys as can stand together."""
+    spec: dict[str, Any] = {"taskType": kind, **parse_value(_AROUND)}
+    if kind in _OF_TRAININGS:
+        own = parse_value(_OF_TRAININGS[kind])
+        training = parse_value(_COMMON_TRAINING) | own.pop("training", {})
+        for key in _LEFT_OUT.get(kind, ()):
+            training.pop(key, None)
+        spec |= parse_value(_TRAINED) | own | {"training": training}
+    else:
+        spec |= parse_value(_OTHERS[kind])
+    return spec
+
+
+def specs(kind: str) -> list[dict[str, Any]]:
+    """Return the specs of a kind that together have every key."""
+    needs_model = kind in _OF_TRAININGS or kind in {"inference", "embedding"}
+    more = [
+        {"taskType": kind, **({"model": _MODEL} if needs_model else {}), **parse_value(text)} for text in EXTRA[kind]
+    ]
+    return [whole(kind), *more]
