@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tunefleet.cli import delivering, words
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Artifact, complete_task
@@ -65,5 +67,25 @@ def get(
         say(f"Fetched {artifact} to {where}.")
 
 
-add(app, ls, "ls")
-add(app, get, "get")
+@examples(
+    "tunefleet artifacts deliver task-3f9a",
+    "tunefleet artifacts deliver task-3f9a --to https://example.org/results --header 'Authorization: Bearer KEY'",
+)
+def deliver(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="Whose result.", autocompletion=complete_task)],
+    *,
+    to: Annotated[str | None, typer.Option("--to", metavar="URL", help="Default: the address in its document.")] = None,
+    header: Annotated[list[str] | None, typer.Option("--header", help="NAME: VALUE, sent with each request.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Send a task's result and files from the server to an address; nothing is computed again."""
+    with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
+        sent = delivering.deliver(client, task, to=to, headers=header or (), on_progress=on_progress)
+    if as_json:
+        print_json(asdict(sent))
+    else:
+        say(f"Sent the result of {sent.task_id} and {words.plural(len(sent.files), 'file')} to {sent.url}.")
+
+
+for _function, _name in ((ls, "ls"), (get, "get"), (deliver, "deliver")):
+    add(app, _function, _name)

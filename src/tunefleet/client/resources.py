@@ -58,6 +58,9 @@ class TaskVerbs:
     log = Verb(routes.log)
     follow_log = Iteration(flows.follow_log)
     fetch_output = Verb(flows.fetch_output)
+    result = Verb(routes.get_result)
+    files = Verb(routes.result_files)
+    fetch_file = Verb(transfer.fetch_result_file)
 
 
 class EventVerbs:

@@ -203,3 +203,37 @@ def test_fault_20_an_upload_costs_no_memory_and_does_not_stop_the_server(
     assert max(pieces) <= 4 * MIB
     assert running.thread.name not in threads
     assert psutil.Process().memory_info().rss - before < size // 2
+
+
+TWO = """apiVersion: tunefleet/v1
+metadata: {name: two}
+spec:
+  taskType: echo
+  stages:
+    - {name: first, spec: {data: {type: list, items: [a]}}}
+    - {name: second, spec: {data: {type: list, items: [b]}}}
+"""
+
+
+def test_a_worker_may_read_what_its_task_reads_and_nothing_else(
+    running: Running, admin: httpx.Client, hand: HandWorker
+) -> None:
+    first, second = (task["id"] for task in admin.post("/workflows", json={"document": TWO}).json()["tasks"])
+    token = hand.take(first)
+    with running.client(token) as attempt:
+        assert send(attempt, first, "rows.jsonl", b"{}").status_code == 200
+    hand.finish(token)
+    named = submit(admin)
+    document = TWO.replace("[a]", f"[{named}]")
+    naming = admin.post("/workflows", json={"document": document}).json()["tasks"][0]["id"]
+    tokens = {second: hand.take(second), naming: hand.take(naming), named: hand.take(named)}
+    with running.client(tokens[second]) as attempt:
+        assert attempt.get(f"/results/{first}").json()["result"] == {"ok": True}
+        assert attempt.get(f"/results/{first}/files/rows.jsonl").content == b"{}"
+        is_problem(attempt.get(f"/results/{named}/files"), 403, "forbidden")
+        is_problem(send(attempt, first, "rows.jsonl", b"x"), 403, "forbidden")
+    with running.client(tokens[naming]) as attempt:
+        assert attempt.get(f"/results/{named}/files").status_code == 200, "its document names it"
+        is_problem(attempt.get(f"/results/{first}/files"), 403, "forbidden")
+    for held in tokens.values():
+        hand.finish(held)

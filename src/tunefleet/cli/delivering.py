@@ -1,0 +1,87 @@
+"""Send what the server has of a task to another receiver, from this machine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.client import Client
+from tunefleet.client.outward import Outward, Receiver
+from tunefleet.client.reach import shown
+from tunefleet.client.transfer import OnProgress
+from tunefleet.errors import InputError
+from tunefleet.jobs.secrets import Secrets
+from tunefleet.settings import SecretSettings, load, secret_variables
+from tunefleet.spec.output import DestinationSpec
+from tunefleet.wire.results import ARCHIVE_KIND, FILE_KIND, RESULT_NAMES, ResultEnvelope
+
+_ANYWHERE: Final = ("0.0.0.0/0", "::/0")
+"""Whoever types the command may reach from here what this machine can reach, but for metadata services."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What was delivered, and to whom."""
+
+    task_id: str
+    url: str
+    files: tuple[str, ...]
+
+
+def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str], on_progress: OnProgress) -> Sent:
+    """Fetch result and files of a task from the server, and send them.
+
+    Args:
+        client: The server.
+        task: The task's id, or its beginning.
+        to: The address; null for the one in the document.
+        headers: `NAME: VALUE` each, beside those in the document.
+        on_progress: Told how far downloads are.
+
+    Raises:
+        InputError: If there is no address or no result, or the receiver refuses it.
+        UnreachableError: If the receiver does not answer.
+    """
+    detail = client.tasks.get(task)
+    receiver = _receiver(detail.spec, to, headers)
+    outward = Outward(receiver, allowed=_ANYWHERE)
+    files = {file.name: file for file in client.tasks.files(detail.id).files}
+    result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
+    if result is None:
+        raise InputError(f"The server has no result of {detail.id}.", hint=f"The task is {detail.status}.")
+    sent = []
+    with tempfile.TemporaryDirectory(prefix="tunefleet-deliver-") as folder:
+        for file in files.values():
+            if file.kind in {ARCHIVE_KIND, FILE_KIND} and file.name not in RESULT_NAMES:
+                path = Path(folder, file.name)
+                client.tasks.fetch_file(detail.id, file, path, on_progress=on_progress)
+                outward.file(detail.id, path)
+                path.unlink()
+                sent.append(file.name)
+        path = Path(folder, result.name)
+        client.tasks.fetch_file(detail.id, result, path)
+        outward.result(ResultEnvelope.model_validate_json(path.read_bytes()))
+    return Sent(detail.id, shown(receiver.url), tuple(sent))
+
+
+def _receiver(spec: dict[str, Any], to: str | None, headers: Iterable[str]) -> Receiver:
+    raw = (spec.get("output") or {}).get("destination") or {}
+    wanted = DestinationSpec.model_validate(raw)
+    url = to or wanted.url
+    if url is None:
+        raise InputError("The task's document names no address.", hint="Name one with --to.")
+    secrets = Secrets(secret_variables(), load(SecretSettings).secrets_dir)
+    # What the document sends is meant for the document's address.
+    known = {} if to is not None else dict(wanted.headers or {})
+    given = dict(_header(text) for text in headers)
+    return Receiver(str(secrets.fill(url)), wanted.method, secrets.fill({**known, **given}), wanted.timeout_s)
+
+
+def _header(text: str) -> tuple[str, str]:
+    name, colon, value = text.partition(":")
+    if not colon or not name.strip():
+        raise InputError(f"{text!r} is no header.", hint="Write it like 'NAME: VALUE'.")
+    return name.strip(), value.strip()
