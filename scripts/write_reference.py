@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = {
     "ProcessSettings": "Every process",
     "ClientSettings": "CLI and SDK",
+    "MeetingSettings": "Server and worker",
     "ServerSettings": "Server",
     "SharedGpuSettings": "Processes that run jobs",
     "WorkerSettings": "Worker",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,6 +127,22 @@ def test_a_worker_that_lacks_a_right_ends_and_names_it(
     assert "'limited'" in said
     assert "Traceback" not in said
     assert "pw" not in said
+
+
+def test_the_rights_that_the_page_names_are_enough(site: Start, redis_server: Redises, repository: Path) -> None:
+    redis = redis_server()
+    page = (repository / "docs/how-to/join-a-worker.md").read_text()
+    told = [line.split()[2:] for line in page.splitlines() if line.startswith("ACL SETUSER")]
+    urls = {name: _user(redis, name, *rules[2:]) for name, *rules in told}
+    here = site(redis, url=urls["server"])
+    worker = here.worker("w", REDIS_URL=urls["worker"], HEARTBEAT_INTERVAL_SEC="0.5")
+    _done_once(here, [here.submit() for _ in range(3)])
+    worker.send_signal(signal.SIGTERM)
+    _, said = worker.communicate(timeout=60)
+    assert "does not let" not in said
+    with redis.client as client:
+        assert client.smembers("workers:ids") == set()
+        assert client.execute_command("ACL", "LOG") == []
 
 
 def test_a_server_that_lacks_a_right_serves_http_says_so_and_goes_on_when_it_has_it(

@@ -98,6 +98,12 @@ def test_no_secret_is_shown() -> None:
         ("WORKER_TAGS", "a100, lab-3", "tags", ("a100", "lab-3")),
         ("ORCHESTRATOR_BASE_URL", "http://host:9000", "server_url", "http://host:9000"),
         ("LOG_LEVEL", "DEBUG", "log_level", "DEBUG"),
+        ("TASK_TOPIC", "jobs", "topic", "jobs"),
+        ("HEARTBEAT_INTERVAL_SEC", "7.5", "heartbeat_interval_s", 7.5),
+        ("WORKER_COST_PER_HOUR", "0", "cost_per_hour", 0.0),
+        ("LOG_FILE", "/var/log/worker.log", "log_file", Path("/var/log/worker.log")),
+        ("LOG_MAX_BYTES", "100", "log_max_bytes", 100),
+        ("LOG_BACKUP_COUNT", "2", "log_backup_count", 2),
     ],
 )
 def test_a_variable_of_the_worker_guide_keeps_its_name(
@@ -110,3 +116,53 @@ def test_a_variable_of_the_worker_guide_keeps_its_name(
 def test_a_default_of_the_worker_guide_is_kept() -> None:
     worker = settings.load(settings.WorkerSettings)
     assert (worker.results_dir, worker.tags, worker.log_level) == (Path("./results_workers"), (), "INFO")
+    assert (worker.topic, worker.heartbeat_interval_s, worker.cost_per_hour) == ("tasks", 30.0, 1.0)
+    assert (worker.log_file, worker.log_max_bytes, worker.log_backup_count) == (None, 5242880, 5)
+
+
+def test_one_token_is_the_servers_and_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORCHESTRATOR_TOKEN", "dev-token")
+    for found in (settings.load(settings.WorkerSettings).key, settings.load(settings.ServerSettings).shared_token):
+        assert found is not None
+        assert found.get_secret_value() == "dev-token"
+    monkeypatch.setenv("TUNEFLEET_WORKER_KEY", "tf_own")
+    own = settings.load(settings.WorkerSettings).key
+    assert own is not None
+    assert own.get_secret_value() == "tf_own"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"PORT": "1"}, ("127.0.0.1", 1)),
+        ({"PORT": "1", "HOST_APP_PORT": "2", "HOST_APP_HOST": "0.0.0.0"}, ("0.0.0.0", 2)),
+        ({"HOST_APP_PORT": "2", "TUNEFLEET_PORT": "3"}, ("127.0.0.1", 3)),
+    ],
+    ids=["PORT", "HOST_APP", "TUNEFLEET"],
+)
+def test_where_a_server_listens_has_the_contracts_names(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], expected: tuple[str, int]
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    server = settings.load(settings.ServerSettings)
+    assert (server.host, server.port) == expected
+
+
+def test_a_topic_may_not_be_what_workers_have_keys_under() -> None:
+    for name in ("worker", "workers", "a:b", ""):
+        with pytest.raises(MachineError, match="topic"):
+            settings.load(settings.WorkerSettings, topic=name)
+
+
+def test_a_variable_that_has_no_effect_is_named_with_what_holds_instead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert settings.unsupported("worker") == []
+    (tmp_path / ".env").write_text("VLLM_MODEL=llama\n")
+    monkeypatch.setenv("WORKER_DEATH_GRACE_SEC", "60")
+    (sentence,) = settings.unsupported("worker")
+    assert sentence == "VLLM_MODEL is not supported and has no effect: a document names its model."
+    (sentence,) = settings.unsupported("server")
+    assert "TUNEFLEET_LOST_AFTER_S" in sentence

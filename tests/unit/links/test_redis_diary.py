@@ -1,0 +1,86 @@
+"""What a worker tells whoever watches its Redis."""
+
+from __future__ import annotations
+
+import json
+
+from tests.contract.links.conftest import registration
+from tunefleet.links.redis_diary import Diary, hardware
+from tunefleet.wire.link import (
+    Capabilities,
+    ExchangeRequest,
+    Finish,
+    FinishOutcome,
+    Gpu,
+    GpuLoad,
+    Load,
+    MergedTask,
+    Offer,
+)
+
+HAS: Capabilities = registration("w").capabilities
+
+
+def _offer(token: str, task_id: str, **more: object) -> Offer:
+    plain = {"token": token, "task_id": task_id, "workflow_id": "wf", "attempt": 1, "kind": "echo", "name": "n"}
+    return Offer.model_validate({**plain, "spec": {}, **more})
+
+
+def _said(**more: object) -> ExchangeRequest:
+    return ExchangeRequest.model_validate({"worker_id": "w", "session": "s", **more})
+
+
+def _end(token: str, outcome: FinishOutcome = "completed", **more: str) -> Finish:
+    return Finish(token=token, outcome=outcome, reason="finished", error=more.get("error"))
+
+
+def test_a_task_starts_once_and_ends_once_however_often_it_is_said() -> None:
+    diary = Diary()
+    diary.note(_offer("t1", "task-1"), "2026-01-01T00:00:00+00:00")
+    first = diary.exchanges(_said(accepts=("t1",)))
+    assert [entry["type"] for entry in first.tasks] == ["TASK_STARTED"]
+    assert (first.fields["status"], first.fields["extra_task_id"]) == ("RUNNING", "task-1")
+    assert json.loads(first.tasks[0]["payload"])["dispatched_at"] == "2026-01-01T00:00:00+00:00"
+    assert diary.exchanges(_said(holding=("t1",))).tasks == []
+    last = diary.exchanges(_said(finishes=(_end("t1"),)))
+    assert [(entry["type"], entry["task_id"]) for entry in last.tasks] == [("TASK_SUCCEEDED", "task-1")]
+    assert (last.fields["status"], last.fields["extra_last_task"]) == ("IDLE", "task-1")
+    assert json.loads(last.workers[0]["payload"]) == {"last_task": "task-1"}
+    assert diary.exchanges(_said(finishes=(_end("t1"),))).tasks == []
+
+
+def test_each_way_to_end_has_its_name() -> None:
+    diary = Diary([_offer(f"t{number}", f"task-{number}") for number in range(3)])
+    ends = (_end("t0", "failed", error="no data"), _end("t1", "cancelled"), _end("t2", "paused"))
+    told = diary.exchanges(_said(finishes=ends)).tasks
+    assert [entry["type"] for entry in told] == ["TASK_FAILED", "TASK_CANCELLED", "TASK_UPDATE"]
+    assert told[0]["error"] == "no data"
+
+
+def test_a_merged_task_is_told_of_by_itself() -> None:
+    diary = Diary()
+    child = MergedTask(token="c", task_id="child", workflow_id="wf", attempt=1, name="c", spec={})
+    diary.note(_offer("p", "parent", merged=(child,)), None)
+    told = diary.exchanges(_said(finishes=(_end("p"), _end("c")))).tasks
+    assert [entry["task_id"] for entry in told if entry["type"] == "TASK_SUCCEEDED"] == ["parent", "child"]
+
+
+def test_a_heartbeat_tells_load_cost_and_the_energy_of_the_gpus() -> None:
+    diary = Diary()
+    diary.registers("w", HAS.model_copy(update={"cost_per_hour": 2.0}))
+    load = Load(memory_free_bytes=1, disk_free_bytes=1, load_1m=0.5, gpus=(GpuLoad(uuid="GPU-0", power_w=100.0),))
+    page = diary.exchanges(_said(load=load))
+    assert page.beats
+    beat = next(entry for entry in page.workers if entry["type"] == "HEARTBEAT")
+    metrics = json.loads(beat["metrics"])
+    assert metrics["loadavg"]["1m"] == 0.5
+    assert metrics["power"]["gpu_watts"] == {"total": 100.0, "per_gpu": {"GPU-0": 100.0}}
+    assert metrics["power_summary"]["samples"] == 1
+    assert not diary.exchanges(_said()).beats
+
+
+def test_hardware_has_the_guides_names() -> None:
+    gpu = Gpu(index=0, name="A100", uuid="GPU-0", memory_total_bytes=80, memory_free_bytes=70)
+    told = hardware(HAS.model_copy(update={"gpus": (gpu,), "bandwidth_bytes_per_s": 1e6, "address": "10.0.0.2"}))
+    assert told["gpu"]["gpus"] == [{"index": 0, "name": "A100", "uuid": "GPU-0", "memory_total_bytes": 80}]
+    assert told["network"] == {"ip": "10.0.0.2", "bandwidth_bytes_per_sec": 1e6}

@@ -1,0 +1,97 @@
+"""Answers in parts, errors over the wire, and what Redis' refusals mean."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+)
+from redis.exceptions import ConnectionError as GoneError
+
+from tunefleet.errors import (
+    ConflictError,
+    ForbiddenError,
+    MachineError,
+    NotFoundError,
+    TunefleetError,
+    UnreachableError,
+)
+from tunefleet.links import redis_parts
+from tunefleet.links.redis_faults import check_url, explained, shown
+from tunefleet.links.redis_keys import Keys, stale_after_s
+from tunefleet.wire.link import Command, Desired, ExchangeReply, InputRef, MergedTask, Offer
+
+URL = "redis://worker:secret@redis.lab:6380/2"
+
+
+def test_an_answer_survives_being_taken_apart() -> None:
+    merged = MergedTask(token="c", task_id="t2", workflow_id="wf", attempt=2, name="child", spec={"a": 1})
+    offer = Offer(
+        token="p", task_id="t1", workflow_id="wf", attempt=1, kind="echo", name="parent", spec={"b": [1, 2]},
+        inputs={"data.path": InputRef(digest="d", name="n")}, merged=(merged,),
+    )  # fmt: skip
+    reply = ExchangeReply(
+        offers=(offer,),
+        accepted=("x",),
+        discard=("gone",),
+        commands=(Command(token="p", command_id="c1", command="save"),),
+        desired=(Desired(token="p", action="pause", generation=3),),
+    )
+    entry = redis_parts.dispatch(offer, "w")
+    assert {"task_id", "task", "task_type", "assigned_worker", "dispatched_at", "parent_task_id"} <= entry.keys()
+    told = redis_parts.wishes(reply.commands, reply.desired)
+    closing = redis_parts.closing(reply)
+    assert (closing["offers"], closing["wishes"]) == ("1", "2")
+    assert redis_parts.reply_of(closing["body"], [redis_parts.offer_of(entry)], told) == reply
+
+
+@pytest.mark.parametrize("kind", [ConflictError, ForbiddenError, NotFoundError])
+def test_an_error_arrives_as_what_it_was(kind: type[TunefleetError]) -> None:
+    found = redis_parts.raised(redis_parts.refusal(kind("What.", hint="How."))["error"])
+    assert (type(found), found.message, found.hint) == (kind, "What.", "How.")
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "kind", "words"),
+    [
+        (NoPermissionError("this user has no permissions"), True, MachineError, "user 'worker' do XADD tasks.events"),
+        (NoPermissionError("this user has no permissions"), False, UnreachableError, "user 'worker' do XADD"),
+        (AuthenticationError("invalid username-password pair"), True, MachineError, "login of the user 'worker'"),
+        (OutOfMemoryError("command not allowed"), True, UnreachableError, "is full (maxmemory): it refuses XADD"),
+        (ReadOnlyError("You can't write"), False, UnreachableError, "read-only replica"),
+        (BusyLoadingError("loading"), False, UnreachableError, "still loading"),
+        (ResponseError("WRONGTYPE"), False, UnreachableError, "refuses XADD tasks.events: WRONGTYPE"),
+        (GoneError("refused"), True, UnreachableError, "does not answer"),
+        (OSError("no route"), True, UnreachableError, "does not answer"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_what_a_failed_command_means(error: Exception, first: bool, kind: type[Exception], words: str) -> None:
+    found = explained(error, URL, "XADD tasks.events", first=first)
+    assert type(found) is kind
+    assert words in str(found)
+    assert "redis://redis.lab:6380/2" in str(found)
+    assert "secret" not in str(found)
+
+
+def test_a_url_is_shown_without_its_password_and_checked() -> None:
+    assert shown(URL) == "redis://redis.lab:6380/2"
+    assert shown("unix:///run/redis.sock?db=1") == "unix:///run/redis.sock"
+    check_url(URL)
+    for wrong in ("localhost:6379", "http://host", ""):
+        with pytest.raises(MachineError, match="REDIS_URL"):
+            check_url(wrong)
+
+
+def test_keys_are_the_guides_behind_the_prefix() -> None:
+    keys, own = Keys(), Keys("jobs", "lab:")
+    assert (keys.ids, keys.worker("a"), keys.heartbeat("a")) == ("workers:ids", "worker:a", "worker:a:hb")
+    assert (keys.events, keys.worker_events, keys.inbox("a")) == ("tasks.events", "workers.events", "tasks:a")
+    assert (own.events, own.inbox("a")) == ("lab:jobs.events", "lab:jobs:a")
+    assert own.elastic_disabled == "lab:workers:elastic_disabled"
+    assert (stale_after_s(5), stale_after_s(30), stale_after_s(45)) == (120, 120, 180)
