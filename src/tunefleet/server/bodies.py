@@ -6,6 +6,7 @@ half of the request.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
@@ -53,6 +54,12 @@ def text(body: bytes) -> str:
 def answer(view: BaseModel, status: int = 200) -> Response:
     """Answer with a model that a service made, without validating it again."""
     return Response(view.model_dump_json(), status, media_type="application/json")
+
+
+def listed(views: Sequence[BaseModel], headers: Mapping[str, str]) -> Response:
+    """Answer with a bare list of models that a service made."""
+    body = f"[{','.join(view.model_dump_json() for view in views)}]"
+    return Response(body, media_type="application/json", headers=dict(headers))
 
 
 def documented(*content_types: tuple[str, dict[str, Any]]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ STATUSES: Final[dict[str, int]] = {
     "input_invalid": 422,
     "data_invalid": 422,
     "model_invalid": 422,
+    "reference_invalid": 422,
     "artifact_invalid": 422,
     "request_invalid": 422,
     "unauthenticated": 401,
@@ -91,14 +92,20 @@ def problem(
     return Response(body.model_dump_json(exclude_none=True), number, media_type=MEDIA_TYPE, headers=dict(headers or {}))
 
 
-def from_error(error: TunefleetError) -> Response:
-    """Translate an error of ours; an unknown code is a fault of the server."""
-    status = STATUSES.get(error.code, 500)
+def from_error(error: TunefleetError, *, status: int | None = None) -> Response:
+    """Translate an error of ours; an unknown code is a fault of the server.
+
+    Args:
+        error: What went wrong.
+        status: The HTTP status, where it is not the code's own.
+    """
+    status = status or STATUSES.get(error.code, 500)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.detail:
         log.warning("%s: %s (%s)", error.code, error.message, error.detail or "no detail", exc_info=status == 500)
     return problem(
         error.code if error.code in STATUSES else "error",
         error.message,
+        status=status,
         hint=error.hint,
         faults=error.faults if isinstance(error, SpecError) else (),
         cursor=error.cursor if isinstance(error, OffsetConflict) else None,

@@ -14,7 +14,7 @@ from tunefleet.services.ranking import rank
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.store import Connection, tasks
 
-_COMMON: Final = ("priority", "limits", "retry", "on_lost")
+_COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "sloSeconds")
 """What of a spec decides how its task is queued and tried again."""
 
 

@@ -93,6 +93,12 @@ def upstreams(connection: Connection, seqs: Sequence[int]) -> Mapping[int, list[
     return found
 
 
+def dependents(connection: Connection, seq: int) -> list[str]:
+    """Return the ids of the tasks that wait for a task, or have waited for it."""
+    query = select(tasks.c.id).join(task_edges, task_edges.c.task_seq == tasks.c.seq)
+    return list(connection.execute(query.where(task_edges.c.upstream_seq == seq).order_by(tasks.c.seq)).scalars())
+
+
 def waiting_for(connection: Connection, seqs: Sequence[int]) -> list[str]:
     """Return the ids of pending tasks that still need these: they cannot be removed."""
     query = (

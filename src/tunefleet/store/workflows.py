@@ -28,6 +28,12 @@ def document(connection: Connection, seq: int) -> str:
     return text
 
 
+def documents(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
+    """Return the documents of workflows by `seq`."""
+    columns = workflow_documents.c.workflow_seq, workflow_documents.c.document
+    return {seq: text for seq, text in connection.execute(select(*columns).where(columns[0].in_(list(seqs))))}
+
+
 def warnings(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
     """Return what was remarked at the submit of workflows, as JSON, by `seq`."""
     columns = workflow_documents.c.workflow_seq, workflow_documents.c.warnings

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tunefleet.artifacts import manifest_digest
 from tunefleet.services import artifacts, keys, link, metrics, placing, sweep, tasks, workflows
-from tunefleet.services.core import Core
+from tunefleet.services.core import Clock, Core, open_core
 from tunefleet.services.identity import Actor, AttemptActor
+from tunefleet.settings import ServerSettings
 from tunefleet.wire.api import ArtifactCreate, FileEntry, KeyCreate, SubmitRequest, TaskDetail
 from tunefleet.wire.link import (
     Capabilities,
@@ -184,3 +189,24 @@ class Lab:
         entry = await self.upload(who, data)
         body = ArtifactCreate(name=name, files=(entry,), digest=manifest_digest([entry]), **more)
         return await artifacts.publish(self.core, who, body)
+
+
+@asynccontextmanager
+async def open_lab(fresh_data: Path, data: Path) -> AsyncIterator[Lab]:
+    """Open a server's core.
+
+    Args:
+        fresh_data: A data folder with tables and keys.
+        data: Where its copy goes.
+    """
+    shutil.copytree(fresh_data, data)
+    clock = FakeClock()
+    core = open_core(
+        ServerSettings(data=data, synchronous="NORMAL"), clock=Clock(lambda: clock.wall, lambda: clock.monotonic)
+    )
+    try:
+        admin = await keys.authenticate(core, (data / "keys" / "admin.key").read_text().strip())
+        worker_key = await keys.authenticate(core, (data / "keys" / "worker.key").read_text().strip())
+        yield Lab(core, clock, admin, worker_key)
+    finally:
+        core.close()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from tunefleet.errors import InputError, NotFoundError, SpecError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.server import bodies, problems, records
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
-from tunefleet.services import tasks
+from tunefleet.services import records as record_service
+from tunefleet.services import tasks, workflows
 from tunefleet.services import why as why_service
-from tunefleet.wire.api import CloneRequest, Page, TaskDetail, TaskView
+from tunefleet.wire.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
 from tunefleet.wire.fleet import WhyView
+from tunefleet.wire.records import Submitted, TaskAnswer, TaskRecord
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 
@@ -21,7 +25,7 @@ router = APIRouter(prefix="/tasks", tags=["tasks"])
 class TaskFilter(BaseModel):
     """Which tasks to list; a filter takes several values separated by commas."""
 
-    limit: Limit = 50
+    limit: Annotated[Limit | None, Field(description="Items a page; 50 where another parameter is given.")] = None
     cursor: Cursor = None
     status: Annotated[str | None, one_of(TaskStatus), Field(examples=["running"])] = None
     kind: Annotated[str | None, Field(examples=["lora_sft"])] = None
@@ -30,20 +34,61 @@ class TaskFilter(BaseModel):
     worker_id: str | None = None
 
 
-@router.get("")
+Format = Annotated[
+    Literal["v1"] | None,
+    Query(description="`v1`: `status` is PENDING, DISPATCHED, DONE or FAILED, and `record_status` our word."),
+]
+_YAML = {"yaml": {"type": "string"}}
+_BODY = bodies.documented(
+    ("application/yaml", {"type": "string"}),
+    (
+        "application/json",
+        {"oneOf": [{"type": "string"}, {"type": "object", "properties": {"yaml": {"type": "string"}}}]},
+    ),
+)
+
+
+@router.get("", response_model=Page[TaskView] | list[TaskRecord])
 async def list_tasks(
+    request: Request,
     core: CoreDep,
     who: Reader,
     wanted: Annotated[TaskFilter, Query()],
-) -> Page[TaskView]:
-    """List tasks, newest first."""
-    return await tasks.list_(core, who, **wanted.model_dump())
+) -> Response:
+    """List tasks, newest first.
+
+    Without any parameter the answer is v1's: a bare list of records of the newest 1,000 tasks; where there are more, a
+    `Link` with `rel="next"` leads to the pages of the older ones.
+    """
+    if not request.query_params:
+        newest, before = await record_service.newest(core, who)
+        link = {} if before is None else {"Link": f'<{request.url.path}?limit=1000&cursor={before}>; rel="next"'}
+        return bodies.listed(newest, headers=link)
+    given = wanted.model_dump()
+    return bodies.answer(await tasks.list_(core, who, **{**given, "limit": given["limit"] or 50}))
 
 
-@router.get("/{task_id}")
-async def get_task(core: CoreDep, who: Reader, task_id: str) -> TaskDetail:
-    """Show a task; the id may be shortened as long as it is unique."""
-    return await tasks.get(core, who, task_id)
+@router.post("", response_model=Submitted, openapi_extra=_BODY, responses={400: {"model": Problem}})
+async def submit_tasks(
+    request: Request,
+    core: CoreDep,
+    who: Member,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """Submit a document as v1's clients do; `POST /api/v1/workflows` is the same with more to say."""
+    try:
+        document = records.document(await request.body(), request.headers.get("content-type"))
+        made = await workflows.submit(core, who, SubmitRequest(document=document), idempotency_key=idempotency_key)
+    except (SpecError, InputError, NotFoundError) as error:
+        # v1's word for whatever is wrong with a document.
+        return problems.from_error(error, status=400)
+    return bodies.answer(await record_service.submitted(core, made))
+
+
+@router.get("/{task_id}", response_model=TaskAnswer)
+async def get_task(core: CoreDep, who: Reader, task_id: str, format: Format = None) -> Response:
+    """Show a task, under our names and v1's; the id may be shortened as long as it is unique."""
+    return bodies.answer(await record_service.get(core, who, task_id, v1=format == "v1"))
 
 
 @router.get("/{task_id}/why")

@@ -1,0 +1,144 @@
+"""The task routes as clients of the first version use them, and what our own clients get on the same paths."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.server.support import ECHO, HandWorker, Running, submit
+from tunefleet.services import records
+from tunefleet.wire.records import TaskAnswer, TaskRecord
+
+TWO = """apiVersion: mloc/v1
+kind: EchoTask
+metadata: {name: base, owner: me}
+spec:
+  taskType: echo
+  resources: {estimatedLoad: 3}
+  output:
+    destination: {type: http, url: "http://user:pass@host:8000/api/v1/results", headers: {Authorization: Bearer abc}}
+  stages:
+    - {name: first, spec: {data: {type: list, items: [a]}}}
+    - {name: second, spec: {data: {type: list, items: ["${first.result.items.0}"]}}}
+"""
+YAML = {"Content-Type": "text/plain"}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (TWO.encode(), YAML),
+        (TWO.encode(), {"Content-Type": "application/x-yaml"}),
+        (json.dumps({"yaml": TWO}).encode(), {"Content-Type": "application/json"}),
+        (json.dumps(TWO).encode(), {"Content-Type": "application/json; charset=utf-8"}),
+    ],
+    ids=["text", "yaml", "object", "string"],
+)
+def test_a_document_is_submitted_as_v1_does(admin: httpx.Client, body: bytes, headers: dict[str, str]) -> None:
+    reply = admin.post("/tasks", content=body, headers=headers)
+    assert reply.status_code == 200, reply.text
+    made = reply.json()
+    assert (made["ok"], made["count"]) == (True, 2)
+    first, second = made["tasks"]
+    assert first["waiting_on"] == first["depends_on"] == []
+    assert second == {
+        "task_id": second["task_id"], "status": "PENDING", "assigned_worker": None, "topic": "tasks",
+        "waiting_on": [first["task_id"]], "depends_on": [first["task_id"]], "attempts": 0, "max_attempts": 3, "load": 3,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "says"),
+    [
+        (b"", "text/plain", "empty"),
+        (b"  \n", "text/plain", "empty"),
+        (b"\xff\xfe", "text/plain", "UTF-8"),
+        (b"{", "application/json", "not JSON"),
+        (b'{"yml": "x"}', "application/json", "no document"),
+        (b"[1]", "application/json", "no document"),
+        (b'""', "application/json", "empty"),
+        (b"a: [", "text/plain", "line 2"),
+        (b"- a\n- b\n", "text/plain", "not a mapping"),
+        (b"a: 1\n---\nb: 2\n", "text/plain", "fault"),
+        (TWO.replace("stages:", "stages: 7\n  x:").encode(), "text/plain", "fault"),
+        (TWO.replace("first.result", "thrid.result").encode(), "text/plain", "thrid"),
+        (TWO.replace("name: first,", "name: first, dependsOn: [second],").encode(), "text/plain", "second"),
+        (ECHO.replace("taskType: echo", "taskType: ecco").encode(), "text/plain", "did you mean echo"),
+        (ECHO.replace("  data:", "  dependsOn: [task-000000000000]\n  data:").encode(), "text/plain", "task-000000000000"),
+    ],
+    ids=[
+        "nothing", "blanks", "no-utf8", "no-json", "no-yaml-key", "json-list", "empty-string", "no-yaml", "list",
+        "two-documents", "stages-no-list", "dangling-reference", "circle", "unknown-kind", "unknown-dependency",
+    ],
+)  # fmt: skip
+def test_fault_38_a_bad_document_is_the_senders_fault(admin: httpx.Client, body: bytes, kind: str, says: str) -> None:
+    reply = admin.post("/tasks", content=body, headers={"Content-Type": kind})
+    assert reply.status_code == 400, reply.text
+    assert reply.headers["content-type"] == "application/problem+json"
+    problem = reply.json()
+    assert problem["status"] == 400
+    assert says in json.dumps(problem)
+
+
+def test_the_bare_list_has_v1s_records(admin: httpx.Client, hand: HandWorker) -> None:
+    made = admin.post("/tasks", content=TWO, headers=YAML).json()["tasks"]
+    reply = admin.get("/tasks")
+    assert isinstance(reply.json(), list)
+    assert "Link" not in reply.headers
+    mine = {record["task_id"]: record for record in reply.json()}
+    assert set(mine[made[0]["task_id"]]) == set(TaskRecord.model_fields)
+    token = hand.take(made[0]["task_id"])
+    mine = {record["task_id"]: record for record in admin.get("/tasks").json()}
+    first, second = (mine[task["task_id"]] for task in made)
+    assert (first["status"], first["assigned_worker"], first["attempts"]) == ("DISPATCHED", "by-hand", 1)
+    assert first["submitted_ts"] <= first["dispatched_ts"] <= first["started_ts"]
+    assert (second["status"], second["graph_node_name"], second["load"]) == ("PENDING", "second", 3)
+    assert first["submission_id"] == second["submission_id"]
+    assert (first["task_type"], first["category"]) == ("echo", "other")
+    assert first["parsed"]["spec"]["data"]["items"] == ["a"]
+    hand.finish(token)
+    one = admin.get(f"/tasks/{first['task_id']}", params={"format": "v1"}).json()
+    assert (one["status"], one["record_status"], one["completed"], one["failed"]) == ("DONE", "completed", True, False)
+    assert one["dependents"] == [second["task_id"]]
+    ours = admin.get(f"/tasks/{second['task_id']}").json()
+    # It takes an item that the hand-made result does not have.
+    assert (ours["status"], ours["record_status"], ours["failed"]) == ("failed", "FAILED", True)
+    assert ours["depends_on"] == [first["task_id"]]
+    assert set(ours) == set(TaskAnswer.model_fields)
+
+
+def test_with_any_parameter_the_list_is_ours(admin: httpx.Client) -> None:
+    submit(admin)
+    for query in ({"limit": 1}, {"status": "queued"}, {"kind": "echo"}):
+        page = admin.get("/tasks", params=query).json()
+        assert page["items"][0]["status"] == "queued"
+        assert len(page["items"]) <= 50
+
+
+def test_the_bare_list_leads_on_to_older_tasks(
+    admin: httpx.Client, monkeypatch: pytest.MonkeyPatch, running: Running
+) -> None:
+    ids = [submit(admin) for _ in range(4)][::-1]
+    monkeypatch.setattr(records, "NEWEST", 2)
+    reply = admin.get("/tasks")
+    assert [record["task_id"] for record in reply.json()] == ids[:2]
+    older = admin.get(f"{running.url}{reply.links['next']['url']}").json()
+    assert [task["id"] for task in older["items"]][:2] == ids[2:]
+
+
+def test_fault_36_secrets_in_a_document_are_not_read_back(admin: httpx.Client) -> None:
+    made = admin.post("/tasks", content=TWO, headers=YAML).json()["tasks"]
+    one = admin.get(f"/tasks/{made[0]['task_id']}").json()
+    flow = admin.get(f"/workflows/{one['workflow_id']}").json()
+    listed = next(each for each in admin.get("/tasks").json() if each["task_id"] == one["id"])
+    shown: list[Any] = [one, flow, listed]
+    for each in shown:
+        text = json.dumps(each)
+        assert "Bearer abc" not in text
+        assert "pass@" not in text
+    assert one["spec"]["output"]["destination"]["headers"] == {"Authorization": "***"}
+    assert 'headers: {Authorization: "***"}' in flow["document"]
+    assert 'headers: {Authorization: "***"}' in listed["raw_yaml"]

@@ -1,0 +1,59 @@
+"""What looks like a secret is hidden where a document is read back; everything else stays."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunefleet.services import redact
+
+DOCUMENT = """# a note
+spec:
+  headers: {Authorization: "Bearer a, b}", 'X-API-Key': abc, Accept: text}
+  api_key: sk-123   # the real one
+  hf_token:   hf_abc
+  password: |
+    line one
+    line two
+  max_tokens: 12
+  tokenizer: gpt2
+  secret: ${secret:NAME}
+  token: ''
+  url: https://me:hunter2@host/x?token=abcdef&y=1
+  tokens: [a, b]
+"""
+
+
+def test_a_text_keeps_its_form_without_its_secrets() -> None:
+    shown = redact.text(DOCUMENT)
+    for secret in ("Bearer", "abc,", "sk-123", "hf_abc", "line one", "line two", "hunter2", "abcdef"):
+        assert secret not in shown
+    spec = yaml.safe_load(shown)["spec"]
+    assert spec["headers"] == {"Authorization": "***", "X-API-Key": "***", "Accept": "text"}
+    assert (spec["api_key"], spec["hf_token"], spec["password"]) == ("***", "***", "***")
+    kept = (spec["max_tokens"], spec["tokenizer"], spec["secret"], spec["token"], spec["tokens"])
+    assert kept == (12, "gpt2", "${secret:NAME}", "", ["a", "b"])
+    assert shown.startswith("# a note\n")
+
+
+def test_data_loses_its_secrets_wherever_they_are() -> None:
+    spec = {"a": [{"Authorization": "x", "max_new_tokens": 5}], "token": "${secret:T}", "api_key": 7, "b": "//u:p@h"}
+    assert redact.tree(spec) == {
+        "a": [{"Authorization": "***", "max_new_tokens": 5}], "token": "${secret:T}", "api_key": 7, "b": "//***@h",
+    }  # fmt: skip
+
+
+@given(name=st.sampled_from(["token", "Authorization", "x-api-key", "db_password"]), value=st.text(min_size=1))
+def test_no_way_of_writing_a_secret_gives_it_away(name: str, value: str) -> None:
+    secret = f"S3CRET{value}"
+    for style in (None, '"', "'", "|", ">"):
+        text = yaml.safe_dump({"spec": {name: secret, "b": 1}}, default_style=style, allow_unicode=True)
+        if "${" not in secret:
+            assert "S3CRET" not in redact.text(text)
+
+
+@pytest.mark.parametrize("text", ["", "no: secrets\n", "{", "token", "token:", "max_tokens: 1"])
+def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
+    assert redact.text(text) == text
