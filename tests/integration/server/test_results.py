@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,6 +17,9 @@ import pytest
 
 from tests.integration.server.support import HandWorker, Running, is_problem, submit
 from tunefleet.artifacts import Intake
+from tunefleet.client.attempt import AttemptClient
+from tunefleet.client.throttle import Throttle, Ticks
+from tunefleet.errors import ArtifactError
 
 MIB = 1 << 20
 
@@ -237,3 +241,55 @@ def test_a_worker_may_read_what_its_task_reads_and_nothing_else(
         is_problem(attempt.get(f"/results/{first}/files"), 403, "forbidden")
     for held in tokens.values():
         hand.finish(held)
+
+
+class Clock:
+    """Time that passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_workers_bandwidth_holds_archives_and_downloads_and_is_shown(
+    running: Running, admin: httpx.Client, task: tuple[str, str], tmp_path: Path
+) -> None:
+    """Structural: how long a transfer with a real server would have waited; 10 MB at 1 MB/s take 9 to 11 s."""
+    task_id, token = task
+    archive = tmp_path / "final_model.tar.gz"
+    archive.write_bytes(os.urandom(10_000_000))
+    clock = Clock()
+    throttle = Throttle(1_000_000, ticks=Ticks(lambda: clock.now, clock.sleep))
+    with AttemptClient(running.url, token, throttle=throttle) as attempt:
+        attempt.push_artifact(task_id, archive.name, "archive", archive)
+        assert 9.0 <= clock.now <= 11.0
+        clock.now = 0.0
+        throttle = Throttle(1_000_000, ticks=Ticks(lambda: clock.now, clock.sleep))
+    with AttemptClient(running.url, token, throttle=throttle) as attempt:
+        (file,) = (file for file in attempt.result_files(task_id) if file.name == archive.name)
+        attempt.fetch_result_file(task_id, file, tmp_path / "again")
+        assert 9.0 <= clock.now <= 11.0
+    assert (tmp_path / "again").read_bytes() == archive.read_bytes()
+    shown = admin.get("/workers/by-hand").json()
+    assert "bandwidth_bytes_per_s" in shown["capabilities"]
+
+
+def test_fault_21_a_fetch_that_was_cut_goes_on_and_what_is_damaged_is_refused(
+    running: Running, admin: httpx.Client, task: tuple[str, str], tmp_path: Path
+) -> None:
+    task_id, token = task
+    data = os.urandom(2 * MIB)
+    send(admin, task_id, "model.bin", data)
+    with AttemptClient(running.url, token) as attempt:
+        (file,) = (file for file in attempt.result_files(task_id) if file.name == "model.bin")
+        part = tmp_path / f".model.bin.{file.sha256[:12]}.part"
+        part.write_bytes(data[:MIB])
+        attempt.fetch_result_file(task_id, file, tmp_path / "model.bin")
+        assert (tmp_path / "model.bin").read_bytes() == data
+        part.write_bytes(b"x" * MIB)
+        (tmp_path / "model.bin").unlink()
+        with pytest.raises(ArtifactError, match="damaged"):
+            attempt.fetch_result_file(task_id, file, tmp_path / "model.bin")
+        assert not (tmp_path / "model.bin").exists()
