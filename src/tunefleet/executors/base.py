@@ -40,6 +40,9 @@ class Executor(ABC):
 
     kind: ClassVar[str]
     slot_class: ClassVar[SlotClass]
+    merges: ClassVar[bool] = False
+    """Whether one run computes several equal tasks: those of `Offer.merged` (`merge_children` of a job), each with an
+    entry by its task id under `children` of the result. Who is missing there has failed."""
 
     def unavailable_reason(self) -> str | None:
         """Return why this machine cannot run the kind, as a sentence with the way out; `None` if it can."""

@@ -33,7 +33,10 @@ class Registry:
     def offers(self) -> tuple[ExecutorOffer, ...]:
         """Return what the server is to know: each kind, and why it cannot run here if it cannot."""
         known = [
-            ExecutorOffer(kind=kind, slot_class=executor.slot_class, available=reason is None, reason=reason)
+            ExecutorOffer(
+                kind=kind, slot_class=executor.slot_class, available=reason is None, reason=reason,
+                merges=executor.merges,
+            )  # fmt: skip
             for kind, executor in sorted(self._executors.items())
             for reason in (executor.unavailable_reason(),)
         ]

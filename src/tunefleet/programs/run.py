@@ -57,7 +57,7 @@ def main(folder: Path) -> int:
         return INPUT_FAILED
     try:
         job = Job.model_validate(session.job)
-        secrets.take(job.spec)
+        secrets.take([job.spec, *(child.spec for child in job.merge_children)])
         session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
         _program(job.program)(folder)
         session.finish()

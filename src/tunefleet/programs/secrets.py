@@ -18,11 +18,11 @@ class _Taken:
     redaction = Redaction({})
 
 
-def take(spec: Mapping[str, Any]) -> None:
-    """Take the secrets out of the environment, and keep the values that a spec names out of what is printed.
+def take(spec: Any) -> None:
+    """Take the secrets out of the environment, and keep the values that specs name out of what is printed.
 
     Args:
-        spec: The job's spec, with the names.
+        spec: The job's spec, with the names, or several.
     """
     found = Secrets(settings.secret_variables(), settings.load(settings.SecretSettings, _env_file=None).secrets_dir)
     settings.forget_secret_variables()

@@ -115,6 +115,19 @@ class JobFolder:
         return self.root / "responses.json"
 
 
+class MergeChild(Message):
+    """A task that a run computes beside its own: `merge_children` of its job.
+
+    The program says what it has for it under `children` of its result, by task id (`{"items": […], "usage": {…}}`), and
+    leaves its files in `children/<task id>/`.
+    """
+
+    task_id: str
+    spec: dict[str, Any]
+    inputs: dict[str, str] = Field(default_factory=dict)
+    metadata: dict[str, Any] = Field(default_factory=dict)
+
+
 class Job(Message):
     """`job.json`: everything that a trainer process needs, and nothing secret.
 
@@ -128,6 +141,7 @@ class Job(Message):
         processes: Ranks; more than one are started by torchrun.
         from_step: Resume from the checkpoint of this step, not from the newest; what lies beyond is superseded.
         log_base: Where the attempt's log begins in `train.log`; filled in at the launch.
+        merge_children: Tasks that the program computes in the same run.
     """
 
     job_id: str
@@ -145,6 +159,7 @@ class Job(Message):
     processes: int = 1
     from_step: int | None = None
     log_base: int = 0
+    merge_children: tuple[MergeChild, ...] = ()
 
 
 class JobStatus(Message):

@@ -23,6 +23,7 @@ from tunefleet.wire.link import Finish
 from tunefleet.worker.deliver import Deliverer, reason_of
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
+from tunefleet.worker.parts import Parts
 from tunefleet.worker.ports import Handle
 from tunefleet.worker.running import JobRun
 from tunefleet.worker.site import Site
@@ -67,7 +68,11 @@ class JobAttempt:
         self._on_gone = on_gone
         self._delivery = site.delivery(self.token)
         self._folder = site.folder(self.task_id)
-        self._run = JobRun(site, record, executor=executor, mailbox=self.mailbox, delivery=self._delivery, found=found)
+        self.parts = Parts(site, record.offer, executor=executor, mailbox=self.mailbox)
+        self._run = JobRun(
+            site, record, executor=executor, mailbox=self.mailbox, delivery=self._delivery, parts=self.parts,
+            found=found,
+        )  # fmt: skip
         self._deliverer = Deliverer(
             site, record.offer, executor=executor, mailbox=self.mailbox, delivery=self._delivery
         )
@@ -85,9 +90,20 @@ class JobAttempt:
         """Whether its thread still works."""
         return self._thread.is_alive()
 
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Its token, and those of the tasks that go along."""
+        return (self.token, *self.parts.tokens)
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        """Its task, and those that go along: their folders are in use."""
+        return (self.task_id, *self.parts.task_ids)
+
     def start(self) -> None:
         """Begin or continue the walk; says the accept, which a repetition does not harm."""
         self._site.outbox.accept(self.token)
+        self.parts.accept()
         self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> None:
@@ -104,7 +120,10 @@ class JobAttempt:
                 self._suspend()
             self._delivery.close()
             return
-        self._forget()
+        if self.parts.wait_until_settled(lambda: self.mailbox.stopped):
+            self._forget()
+        else:
+            self._delivery.close()
 
     def _suspend(self) -> None:
         try:
@@ -125,7 +144,15 @@ class JobAttempt:
             finish = self._failure(TaskReason.BUG, f"The worker failed: {type(error).__name__}: {error}")
         self._end_job(_FAILED_GRACE_S)
         self._over()
-        return finish
+        return self._shared(finish)
+
+    def _shared(self, finish: Finish) -> Finish:
+        """Return the end of a run that others share: if it has failed, each of them is tried again by itself."""
+        others = self.parts.wanted
+        self.parts.release(finish.error)
+        if not others or finish.outcome != "failed":
+            return finish
+        return finish.model_copy(update={"outcome": "released", "reason": TaskReason.RELEASED})
 
     def _to_finish(self) -> Finish:
         self.mailbox.await_ack()
@@ -135,6 +162,7 @@ class JobAttempt:
         spooled = self._spooled()
         if spooled is not None:
             self._over()
+            self.parts.say_spooled()
             return spooled
         try:
             handle = self._run.begin()
@@ -146,8 +174,15 @@ class JobAttempt:
             self._over()
             if end.outcome == "paused":
                 self._uploads.bring_newest()
+            if end.outcome == "completed":
+                self.parts.take_results(self._folder, handle.job.launch)
             finish = self._deliverer.finish_of(end, cancelled=self._run.cancelled, timed_out=self._run.timed_out)
+        if end.outcome == "completed":
+            self.parts.deliver(self._folder)
+        else:
+            finish = self._shared(finish)
         self._spool(finish)
+        self.parts.say_ends()
         return finish
 
     def _say(self, finish: Finish) -> None:
@@ -180,6 +215,7 @@ class JobAttempt:
         logger.info("The server dropped the attempt of task %s; its job ends.", self.task_id)
         self._end_job(_DROP_GRACE_S)
         self._over()
+        self.parts.release("the task was taken from this worker.")
 
     def _end_job(self, grace_s: float) -> None:
         handle = self._run.handle

@@ -99,6 +99,12 @@ class Deliverer:
         said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")} if hidden else {}
         return finish.model_copy(update={"cursors": cursors, **said})
 
+    def finish_of_part(self) -> Finish:
+        """Deliver what another task's run has left in this task's folder, and return the message of its end."""
+        finish = self._with_outputs(Finish(token=self._offer.token, outcome="completed", reason=TaskReason.FINISHED))
+        hidden = self._site.secrets.redaction(self._offer.spec)
+        return finish.model_copy(update={"error": hidden.value(finish.error)}) if hidden else finish
+
     def ship_anew(self, finish: Finish) -> Finish:
         """Deliver the journal from its start: the server lacks records, and drops those that it has."""
         logger.warning("The server lacks journal records of task %s; they are sent again.", self._offer.task_id)

@@ -11,10 +11,15 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from tunefleet.worker.outbox import Outbox
+from tunefleet.worker.parts import MARK
 
 logger = logging.getLogger(__name__)
+
+_MARKS: Final = ("job.json", MARK)
+"""What makes a folder a job folder."""
 
 
 class Discarder:
@@ -51,12 +56,12 @@ class Discarder:
         try:
             folder = self._results_dir / task_id
             # The server is trusted with tasks, not with paths.
-            if folder.parent != self._results_dir or not (folder / "job.json").is_file():
+            if folder.parent != self._results_dir or not any((folder / name).is_file() for name in _MARKS):
                 self._outbox.discarded(task_id)
                 return
-            # job.json last: if this is cut short, the rest is still known for a job folder.
+            # The marks last: if this is cut short, the rest is still known for a job folder.
             for entry in folder.iterdir():
-                if entry.name != "job.json":
+                if entry.name not in _MARKS:
                     _remove(entry)
             shutil.rmtree(folder)
             logger.info("Deleted the folder of task %s, which was removed.", task_id)

@@ -16,6 +16,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.link import Finish, Offer
 from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.outbox import Outbox
+from tunefleet.worker.parts import each_end
 from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class LightTasks:
         self._delivery = LightDelivery(transfers or Transfers(), self._secrets, worker_id, self._pause)
         self._lock = threading.Lock()
         self._running: set[str] = set()
+        self._parts: set[str] = set()
         self._accepted: set[str] = set()
         self._pool = ThreadPoolExecutor(max_workers=max(1, slots), thread_name_prefix="light")
 
@@ -78,17 +80,20 @@ class LightTasks:
         with self._lock:
             new = [(executor, offer) for executor, offer in batch if offer.token not in self._running]
             self._running.update(offer.token for _, offer in new)
-        futures: dict[Future[None], str] = {
-            self._pool.submit(self._run_one, executor, offer): offer.token for executor, offer in new
+            self._parts.update(part.token for _, offer in new for part in offer.merged)
+        futures: dict[Future[None], Offer] = {
+            self._pool.submit(self._run_one, executor, offer): offer for executor, offer in new
         }
         _, slow = wait(futures, timeout=_LINGER_S)
         for future in slow:
-            self._accept(futures[future])
+            for token in _tokens(futures[future]):
+                self._accept(token)
 
     def drop(self, token: str) -> None:
         """Deliver nothing for a token; the code of a light task cannot be interrupted."""
         with self._lock:
             self._running.discard(token)
+            self._parts.discard(token)
             self._accepted.discard(token)
         self._outbox.forget(token)
 
@@ -99,7 +104,7 @@ class LightTasks:
 
     def _accept(self, token: str) -> None:
         with self._lock:
-            if token not in self._running:
+            if token not in self._running | self._parts:
                 return
             self._accepted.add(token)
         self._outbox.accept(token)
@@ -107,17 +112,20 @@ class LightTasks:
     def _run_one(self, executor: LightExecutor, offer: Offer) -> None:
         try:
             finish = self._delivery.refusal(offer) or run_light(executor, offer, self._secrets)
-            finish = self._delivery.delivered(offer, offer.kind, finish)
+            ends = [self._delivery.delivered(own, offer.kind, end) for own, end in each_end(offer, finish)]
         except _GivenUp:
             return  # the next worker on the folder does not hold it, so that it is placed anew
+        tokens = set(_tokens(offer))
         with self._lock:
-            wanted = offer.token in self._running
+            wanted = tokens & (self._running | self._parts)
             self._running.discard(offer.token)
-        if wanted:
-            self._outbox.finish(finish)
+            self._parts -= tokens
+        for end in ends:
+            if end.token in wanted:
+                self._outbox.finish(end)
         # Held until its end is in the outbox: a registration in between must not give it up.
         with self._lock:
-            self._accepted.discard(offer.token)
+            self._accepted -= tokens
 
     def _pause(self, seconds: float) -> None:
         if self._over.wait(seconds):
@@ -126,6 +134,10 @@ class LightTasks:
 
 class _GivenUp(Exception):
     """The worker goes while a delivery waits for another try."""
+
+
+def _tokens(offer: Offer) -> tuple[str, ...]:
+    return (offer.token, *(part.token for part in offer.merged))
 
 
 def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets) -> Finish:

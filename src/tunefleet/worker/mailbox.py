@@ -87,6 +87,11 @@ class Mailbox:
         return self._dropped
 
     @property
+    def stopped(self) -> bool:
+        """Whether the worker goes."""
+        return self._stopped
+
+    @property
     def suspend(self) -> bool:
         """Whether the worker goes and the job is to be ended with it."""
         return self._stopped and self._suspend

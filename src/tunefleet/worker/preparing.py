@@ -47,11 +47,7 @@ class Preparation:
             InputError: If it may not run here, or its checkpoint cannot be had.
             Dropped, Stopped: While something is fetched.
         """
-        self._check_code(offer)
-        output = offer.spec.get("output") or {}
-        Destination(offer.task_id, output, self._site.transfers, self._site.secrets, self._mailbox.pause_whole).check()
-        inputs = {pointer: self._input(ref) for pointer, ref in offer.inputs.items()}
-        inputs |= Bringer(self._site, offer, self._mailbox, self._delivery).bring(inputs)
+        inputs = self.inputs(offer)
         pause()
         from_step = self._restore(offer, again=again)
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs)
@@ -59,6 +55,19 @@ class Preparation:
         processes = self._executor.processes(offer.spec, len(gpus))
         here = {"env": self._site.env | job.env, "gpus": gpus, "processes": processes, "from_step": from_step}
         return job.model_copy(update=here)
+
+    def inputs(self, offer: Offer) -> dict[str, str]:
+        """Bring the inputs of an offer, and return pointer → local path.
+
+        Raises:
+            InputError: If it may not run here, or something is not to be had.
+            Dropped, Stopped: While something is fetched.
+        """
+        self._check_code(offer)
+        output = offer.spec.get("output") or {}
+        Destination(offer.task_id, output, self._site.transfers, self._site.secrets, self._mailbox.pause_whole).check()
+        inputs = {pointer: self._input(ref) for pointer, ref in offer.inputs.items()}
+        return inputs | Bringer(self._site, offer, self._mailbox, self._delivery).bring(inputs)
 
     def _check_code(self, offer: Offer) -> None:
         if not self._site.allow_code and _brings_code(offer):

@@ -18,6 +18,7 @@ from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import FinishOutcome, Reached
 from tunefleet.worker.ending import Ending
 from tunefleet.worker.mailbox import Cancelled, Mailbox
+from tunefleet.worker.parts import Parts
 from tunefleet.worker.ports import Delivery, Handle
 from tunefleet.worker.preparing import Preparation
 from tunefleet.worker.site import Site
@@ -57,6 +58,7 @@ class JobRun:
         executor: The kind's executor.
         mailbox: Interrupts every wait.
         delivery: The server's side of the attempt.
+        parts: The tasks that the run computes beside its own.
         found: The handle that the supervisor found for this attempt when the worker started.
     """
 
@@ -68,9 +70,11 @@ class JobRun:
         executor: JobExecutor,
         mailbox: Mailbox,
         delivery: Delivery,
+        parts: Parts,
         found: Handle | None,
     ) -> None:
         self._site = site
+        self._parts = parts
         self._mailbox = mailbox
         self._ending = Ending(site, record.offer.task_id)
         self._preparation = Preparation(site, executor, mailbox, delivery)
@@ -201,7 +205,7 @@ class JobRun:
             self._heed_cancel()
             desired = self._mailbox.desired
             stays_paused = end.outcome == "paused" and desired is not None and desired.action == "pause"
-            if self.cancelled or stays_paused:
+            if self._unwanted or stays_paused:
                 return None
             if self._guard.room(handle):
                 try:
@@ -225,17 +229,23 @@ class JobRun:
 
     def _launch(self) -> Handle:
         job = self._preparation.job(self.record.offer, again=self.record.launch is not None, pause=self._raise_cancel)
+        job = job.model_copy(update={"merge_children": self._parts.prepare()})
         self._note(launch=job.launch, suspended=False, watched=self._guard.started())
         return self._site.jobs.launch(job)
 
+    @property
+    def _unwanted(self) -> bool:
+        """Whether nobody waits for what the job computes: its own task is cancelled, and none goes along."""
+        return self.cancelled and not self._parts.wanted
+
     def _raise_cancel(self) -> None:
         self._heed_cancel()
-        if self.cancelled:
+        if self._unwanted:
             raise Cancelled
 
     def _obey(self, handle: Handle) -> None:
         self._heed_cancel()
-        if self.cancelled and self._cancelled_at is None and self._ending.ask(handle, self.record.offer.grace_s):
+        if self._unwanted and self._cancelled_at is None and self._ending.ask(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
         if not self._timed_out and self._guard.overdue:

@@ -17,6 +17,7 @@ from tunefleet.links.base import WorkerLink
 from tunefleet.wire.link import (
     Capabilities,
     Command,
+    CommandOutcome,
     ExchangeReply,
     ExchangeRequest,
     Finish,
@@ -133,14 +134,14 @@ class Worker:
 
     def draft(self, wait_s: float) -> Draft:
         """Write the next request; called under the outbox's lock."""
-        tokens = tuple(attempt.token for attempt in self._held())
+        tokens = tuple(token for attempt in self._held() for token in attempt.tokens)
         return self._site.outbox.draft(
             holding=tokens + self._light.holding, want=self._want(), wait_s=wait_s, draining=self._told_to_leave
         )
 
     def register(self) -> RegisterReply:
         """Register, and act on what the server keeps and drops."""
-        held = {attempt.token: None for attempt in self._held()}
+        held = {token: None for attempt in self._held() for token in attempt.tokens}
         # A light task that has ended is held by the outbox alone; what was running before is asked first, so that one
         # that ends between the two questions is named by one of them.
         running = self._light.holding
@@ -198,6 +199,7 @@ class Worker:
     def _pass_on(self, reply: ExchangeReply) -> None:
         """Tell each attempt what the answer says of it; light ones need to hear nothing."""
         boxes = {attempt.token: attempt.mailbox for attempt in self._held()}
+        reply = self._tell_parts(reply)
         for token in boxes.keys() & set(reply.accepted):
             boxes[token].tell_acked()
         for token in boxes.keys() & set(reply.finished):
@@ -217,6 +219,28 @@ class Worker:
                 boxes[desired.token].tell_desired(desired)
             else:  # its end is on its way already
                 self._site.outbox.reach(Reached(token=desired.token, generation=desired.generation))
+
+    def _tell_parts(self, reply: ExchangeReply) -> ExchangeReply:
+        """Tell those that run together with others what the answer says of them; returns the rest of it."""
+        parts = {token: attempt.parts for attempt in self._held() for token in attempt.parts.tokens}
+        if not parts:
+            return reply
+        for token in parts.keys() & set(reply.finished):
+            parts[token].finished(token)
+        for desired in reply.desired:
+            if desired.token in parts:
+                parts[desired.token].heed(desired)
+        for command in reply.commands:
+            if command.token in parts:
+                message = "It runs together with another task, and takes no commands of its own."
+                outcome = CommandOutcome(command_id=command.command_id, state="failed", message=message)
+                self._site.outbox.outcome(outcome)
+        return reply.model_copy(
+            update={
+                "desired": tuple(each for each in reply.desired if each.token not in parts),
+                "commands": tuple(each for each in reply.commands if each.token not in parts),
+            }
+        )
 
     def _want(self) -> dict[SlotClass, int]:
         if self._over.is_set():
@@ -261,9 +285,9 @@ class Worker:
         self._hold(executor, record, None)
 
     def _hold(self, executor: JobExecutor, record: AttemptRecord, found: Handle | None) -> None:
-        task_id = record.offer.task_id
+        wanted = {record.offer.task_id, *(part.task_id for part in record.offer.merged)}
         with self._lock:
-            earlier = [a for a in self._attempts.values() if a.task_id == task_id]
+            earlier = [a for a in self._attempts.values() if wanted & set(a.task_ids)]
             attempt = JobAttempt(
                 self._site,
                 record,
@@ -299,8 +323,11 @@ class Worker:
     def _drop(self, token: str) -> None:
         with self._lock:
             attempt = self._attempts.get(token)
+        parts = next((each.parts for each in self._held() if token in each.parts.tokens), None)
         if attempt is not None:
             attempt.mailbox.tell_dropped()
+        elif parts is not None:
+            parts.drop(token)
         else:
             self._light.drop(token)
 
@@ -310,7 +337,7 @@ class Worker:
         self._end_if_drained()
 
     def _holds(self, task_id: str) -> bool:
-        return any(attempt.task_id == task_id for attempt in self._held())
+        return any(task_id in attempt.task_ids for attempt in self._held())
 
     def _held(self) -> list[JobAttempt]:
         with self._lock:

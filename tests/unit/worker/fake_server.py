@@ -72,6 +72,8 @@ class FakeServer(WorkerLink):
         )
         with self._news:
             self.rows[token] = Row(made)
+            for part in made.merged:
+                self.rows[part.token] = Row(made, state="carried")
             self._news.notify_all()
         return token
 
