@@ -192,6 +192,38 @@ def wait_for_task(
         pause = min(pause * 1.5, _POLL_S)
 
 
+def wait_for_workflow(
+    workflow_id: str,
+    *,
+    timeout_s: float | None = None,
+    on_update: Callable[[WorkflowDetail], None] | None = None,
+) -> Flow[WorkflowDetail]:
+    """Wait until every task of a workflow is final; a server that restarts meanwhile is waited for.
+
+    Args:
+        workflow_id: The workflow.
+        timeout_s: Give up after so long; wait for ever if `None`.
+        on_update: Told what each look found.
+
+    Raises:
+        TimeoutError: If one is not final in time; the workflow goes on.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    pause = 0.05
+    while True:
+        workflow = yield from _look(routes.get_workflow(workflow_id), deadline)
+        if workflow is None:
+            continue
+        if on_update:
+            on_update(workflow)
+        if workflow.status != "running":
+            return workflow
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeoutError(f"{workflow.id} still runs after {timeout_s} s; it goes on.")
+        yield Pause(pause)
+        pause = min(pause * 1.5, _POLL_S)
+
+
 def _look(call: Call[T], deadline: float | None) -> Flow[T | None]:
     """Make a call; None, a moment later, while the server cannot be reached and there is time to ask again."""
     try:

@@ -28,7 +28,9 @@ class WorkflowVerbs:
     list = Verb(routes.list_workflows)
     iterate = Iteration(flows.iterate_workflows)
     get = Verb(routes.get_workflow)
+    wait = Verb(flows.wait_for_workflow)
     cancel = Verb(routes.cancel_workflow)
+    retry = Verb(routes.retry_workflow)
     remove = Verb(routes.remove_workflow)
 
 
@@ -172,7 +174,7 @@ class AsyncKeys(KeyVerbs, Awaited):
 
 
 class Run(RunVerbs, BlockingTask):
-    """What `Client.submit` returns: the workflow and its task.
+    """What `Client.submit` returns: the workflow and its task, the first one if there are several.
 
     Args:
         transport: The client's.
@@ -191,7 +193,7 @@ class Run(RunVerbs, BlockingTask):
 
 
 class AsyncRun(RunVerbs, AwaitedTask):
-    """What `AsyncClient.submit` returns: the workflow and its task.
+    """What `AsyncClient.submit` returns: the workflow and its task, the first one if there are several.
 
     Args:
         transport: The client's.

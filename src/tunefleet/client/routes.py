@@ -90,6 +90,11 @@ def cancel_workflow(workflow_id: str) -> Call[WorkflowDetail]:
     return Call("POST", path("workflows", workflow_id, "cancel"), model(WorkflowDetail))
 
 
+def retry_workflow(workflow_id: str) -> Call[WorkflowDetail]:
+    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are."""
+    return Call("POST", path("workflows", workflow_id, "retry"), model(WorkflowDetail), repeatable=False)
+
+
 def remove_workflow(workflow_id: str) -> Call[None]:
     """Remove a workflow whose tasks are all final, with what they stored."""
     return Call("DELETE", path("workflows", workflow_id), nothing, repeatable=False)

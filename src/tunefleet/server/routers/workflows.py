@@ -86,3 +86,9 @@ async def remove_workflow(core: CoreDep, who: Member, workflow_id: str) -> None:
 async def cancel_workflow(core: CoreDep, who: Member, workflow_id: str) -> WorkflowDetail:
     """Cancel every task of a workflow that is not final."""
     return await workflows.cancel(core, who, workflow_id)
+
+
+@router.post("/{workflow_id}/retry", status_code=201)
+async def retry_workflow(core: CoreDep, who: Member, workflow_id: str) -> WorkflowDetail:
+    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are."""
+    return await workflows.retry(core, who, workflow_id)

@@ -1,0 +1,23 @@
+"""Every change of a task's status goes through one function, which looks after those that wait for it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+STORE = "tunefleet.store.task_moves"
+THE_ONE = "moving.py"
+ONLY_OPENS_OFFERS = "placing.py"
+
+
+def test_services_move_tasks_through_moving_only(repository: Path) -> None:
+    services = repository / "src" / "tunefleet" / "services"
+    users = set()
+    for file in services.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = {each.name for each in node.names} if isinstance(node, ast.ImportFrom) else set()
+            if isinstance(node, ast.ImportFrom) and node.module == STORE and "switch" in names:
+                users.add(file.name)
+            if isinstance(node, ast.ImportFrom) and node.module == "tunefleet.store" and "task_moves" in names:
+                users.add(file.name)
+    assert users <= {THE_ONE, ONLY_OPENS_OFFERS}
