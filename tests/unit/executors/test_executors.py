@@ -51,7 +51,8 @@ def test_echo_gives_back_its_spec_and_counts_its_items() -> None:
     echo = installed().find("echo")
     assert isinstance(echo, LightExecutor)
     spec = {"taskType": "echo", "data": {"type": "list", "items": ["a", "b"]}}
-    assert echo.run(_offer("echo", spec)) == {"ok": True, "echo": spec, "items": ["a", "b"], "count": 2}
+    items = [{"index": 0, "output": "a"}, {"index": 1, "output": "b"}]
+    assert echo.run(_offer("echo", spec)) == {"ok": True, "echo": spec, "items": items, "count": 2}
     assert echo.run(_offer("echo", {"taskType": "echo"})) == {"ok": True, "echo": {"taskType": "echo"}}
 
 
