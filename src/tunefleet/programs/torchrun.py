@@ -54,15 +54,25 @@ def main(folder: Path, processes: int) -> int:
     shutil.rmtree(folder / RANKS, ignore_errors=True)
     _pass_locks_on()
     _prepare_environment(processes)
-    # Reachable on this machine only, whatever the machine is called.
-    where = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}"]
     try:
-        run(parse_args([*where, "--module", _ENTRY, str(folder)]))
+        run(parse_args(arguments(folder, processes)))
     except ChildFailedError as error:
         return _blame(JobFolder(folder), error.failures)
     except SignalException as error:
         _end_by(signal.Signals(error.sigval))
     return 0
+
+
+def arguments(folder: Path, processes: int) -> list[str]:
+    """Return what torchrun is told.
+
+    Args:
+        folder: The job folder.
+        processes: How many ranks; which GPUs they see was decided for the job as a whole.
+    """
+    # Reachable on this machine only, whatever the machine is called.
+    where = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}"]
+    return [*where, "--module", _ENTRY, str(folder)]
 
 
 def _prepare_environment(processes: int) -> None:

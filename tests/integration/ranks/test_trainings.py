@@ -68,7 +68,7 @@ def test_the_recipe_trains_on_two_ranks_and_measures_every_row_once(supervisor: 
             "batch_size": 2,
             "max_seq_length": 128,
             "save_strategy": "no",
-            "distributed": "fsdp",
+            "parallelism": "fsdp",
             "seed": 3,
         },
         "resources": {"processes": 2, "hardware": {"gpu": {"count": 0}}},
@@ -76,7 +76,7 @@ def test_the_recipe_trains_on_two_ranks_and_measures_every_row_once(supervisor: 
     handle = supervisor.launch(job("tunefleet.programs.train:main", **spec))
     assert end(handle, 240).reason is TaskReason.FINISHED
     result = json.loads(handle.folder.responses_json.read_text())
-    assert (result["used"]["processes"], result["used"]["distributed"], result["used"]["batch_size"]) == (2, "fsdp", 4)
+    assert (result["used"]["processes"], result["used"]["parallelism"], result["used"]["batch_size"]) == (2, "fsdp", 4)
     alone = _loss_alone(spec["data"], handle.folder.root / "alone")
     assert result["held_out"]["loss_before"] == pytest.approx(alone, abs=1e-4)
     weights = load_file(handle.folder.root / "final_model" / "model.safetensors")

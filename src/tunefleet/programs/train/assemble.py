@@ -17,7 +17,6 @@ from tunefleet.programs.train import adapter, model
 from tunefleet.programs.train.hardware import Kernels
 from tunefleet.spec import CheckpointLoadSpec, LoraSftSpec, QuantizationSpec, TrainingTaskSpec
 
-
 FETCHED: Final = "checkpoint.load"
 """The key of a job's inputs under which weights from a task or an address lie."""
 
