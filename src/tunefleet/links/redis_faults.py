@@ -19,7 +19,6 @@ from redis.exceptions import (
 from tunefleet.errors import MachineError, UnreachableError
 
 _WORDS: Final = 300
-_SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
 _AUTH_WORDS: Final = ("WRONGPASS", "NOAUTH", "invalid username-password", "invalid password")
 
 
@@ -28,20 +27,6 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     host = parts.hostname or parts.path
     return f"{parts.scheme}://{host}{f':{parts.port}' if parts.port else ''}{parts.path if parts.hostname else ''}"
-
-
-def check_url(url: str) -> None:
-    """Refuse what is no URL of a Redis.
-
-    Raises:
-        MachineError: If it is none; the password in it is not shown.
-    """
-    parts = urlsplit(url)
-    if parts.scheme not in _SCHEMES or not (parts.hostname or parts.path):
-        raise MachineError(
-            f"REDIS_URL={parts.scheme or '…'}://… is no URL of a Redis.",
-            hint="Write redis://host:6379/0, rediss://… with TLS, or unix:///path/of/the.sock.",
-        )
 
 
 def user_of(url: str) -> str:

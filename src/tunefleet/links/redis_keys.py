@@ -19,6 +19,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
+
+from tunefleet.errors import MachineError
 
 INLINE_BYTES: Final = 48 << 10
 """A larger message goes over HTTP; its digest travels in its place."""
@@ -34,6 +37,7 @@ DESIRED: Final = "DESIRED"
 REPLY: Final = "REPLY"
 CLOSE: Final = "CLOSE"
 MIN_STALE_S: Final = 120
+_SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,3 +106,17 @@ class Keys:
 def stale_after_s(heartbeat_interval_s: float) -> int:
     """Return how long a heartbeat is good."""
     return max(round(4 * heartbeat_interval_s), MIN_STALE_S)
+
+
+def check_url(url: str) -> None:
+    """Refuse what is no URL of a Redis.
+
+    Raises:
+        MachineError: If it is none; the password in it is not shown.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES or not (parts.hostname or parts.path):
+        raise MachineError(
+            f"REDIS_URL={parts.scheme or '…'}://… is no URL of a Redis.",
+            hint="Write redis://host:6379/0, rediss://… with TLS, or unix:///path/of/the.sock.",
+        )

@@ -23,13 +23,14 @@ from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.links.base import WorkerLink
 from tunefleet.links.redis_bulk import BulkClient
 from tunefleet.links.redis_diary import Diary, Page
-from tunefleet.links.redis_faults import check_url, explained, shown
+from tunefleet.links.redis_faults import explained, shown
 from tunefleet.links.redis_keys import (
     EVENTS_KEPT,
     EXCHANGE,
     INLINE_BYTES,
     REGISTRATION,
     Keys,
+    check_url,
     stale_after_s,
 )
 from tunefleet.links.redis_parts import Entry, now_text, raised, reply_of

@@ -12,7 +12,7 @@ from typing import Final
 
 import tunefleet
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.links.redis_faults import check_url
+from tunefleet.links.redis_keys import check_url
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core

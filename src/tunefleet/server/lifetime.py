@@ -9,12 +9,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from tunefleet.links.redis_server import RedisHub
-from tunefleet.server import redis_desk
 from tunefleet.services import artifacts, placing, sweep
 from tunefleet.services.core import Core
+from tunefleet.services.notify.courier import Courier
+
+if TYPE_CHECKING:
+    from tunefleet.links.redis_server import RedisHub
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,7 @@ class Lifetime:
     core: Core
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _hub: RedisHub | None = None
+    _courier: Courier | None = None
 
     def stop(self) -> None:
         """Release every long poll and stream, for good."""
@@ -48,8 +51,10 @@ class Lifetime:
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
-        self._hub = redis_desk.hub_of(self.core)
-        if self._hub is not None:
+        if self.core.settings.redis_url is not None:
+            from tunefleet.server import redis_desk  # noqa: PLC0415 -- most servers need no Redis
+
+            self._hub = redis_desk.hub_of(self.core, self.core.settings.redis_url.get_secret_value())
             loops["redis"] = self._loop("redis", self._hub.serve)
         self._tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 
@@ -59,6 +64,8 @@ class Lifetime:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._courier is not None:
+            await self._courier.close()
         if self._hub is not None:
             await self._hub.close()
 

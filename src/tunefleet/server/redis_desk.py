@@ -45,13 +45,15 @@ class CoreDesk:
         return frozenset(await self._core.read(controls.elastic_disabled))
 
 
-def hub_of(core: Core) -> RedisHub | None:
-    """Return the Redis link of a server; null if it has none."""
+def hub_of(core: Core, url: str) -> RedisHub:
+    """Return the Redis link of a server.
+
+    Args:
+        core: What the services work on.
+        url: Of the Redis.
+    """
     settings = core.settings
-    if settings.redis_url is None:
-        return None
     # The same after a restart, so that it finds what it had read; another for each replica on one database.
     about = f"{socket.gethostname()}:{settings.data_dir.absolute()}"
     name = hashlib.sha256(core.secret + about.encode()).hexdigest()[:12]
-    keys = Keys(settings.topic, settings.redis_prefix)
-    return RedisHub(settings.redis_url.get_secret_value(), keys, CoreDesk(core), name=name)
+    return RedisHub(url, Keys(settings.topic, settings.redis_prefix), CoreDesk(core), name=name)
