@@ -22,6 +22,7 @@ from tunefleet import attach, errors
 from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.control import ControlServer
 from tunefleet.jobs.lazy import executed
+from tunefleet.programs import secrets
 
 
 def main(folder: Path) -> None:
@@ -161,7 +162,18 @@ def compute(session: attach.JobSession) -> None:
     (session.folder / "facts.json").write_text(json.dumps(facts))
 
 
+def reveal(session: attach.JobSession, **options: str) -> None:
+    """Put the secrets of the spec in, say them wherever a program says something, and fail with them."""
+    filled = secrets.filled({**session.job["spec"], **options})
+    found = {"token": filled["token"], "left": [name for name in os.environ if name.startswith("TUNEFLEET_SECRET_")]}
+    Path(os.environ["TEST_FOLDER"], "revealed.json").write_text(json.dumps(found), encoding="utf-8")
+    print("printed", filled["token"])
+    sys.stderr.write(f"written {filled['token']}\n")
+    logging.getLogger("fake").warning("logged %s", filled["token"])
+    raise RuntimeError(f"The server refused {filled['token']}.")
+
+
 ACTIONS: dict[str, Callable[..., Any]] = {
     "finish": finish, "train": train, "fail": fail, "die": die, "leave": leave, "beget": beget, "look": look,
-    "compute": compute, "hang": hang, "prepare": prepare,
+    "compute": compute, "hang": hang, "prepare": prepare, "reveal": reveal,
 }  # fmt: skip
