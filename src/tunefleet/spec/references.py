@@ -44,10 +44,9 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
         for piece in pieces(text, names):
             if isinstance(piece, Reference | Secret | Stray):
                 yield Found(where, piece, alone)
-    for where, entry in _entries(spec):
-        found = reference(str(entry["node"]), str(entry["path"]))
-        wrong_path = Stray(str(entry["path"]), "is not a path", "write it like result.items[0].output")
-        yield Found(where, found or wrong_path, alone=True)
+    for index, entry in _entries(spec, names):
+        if isinstance(spec["data"]["items"][index], Mapping):  # as a text it was found already
+            yield Found(("data", "items", index), entry, alone=True)
     for where, column in graph_template.columns(spec):
         named = graph_template.named_by(column, names)
         if named is not None:
@@ -82,8 +81,9 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
 
     Returns:
         A new mapping for `load_task_spec`. A value that is one reference gets the type of what it names; inside a text
-        a text stands as it is, and anything else as JSON. `graph_template` data has become a list of one prompt.
-        `${secret:NAME}` stays, and a `${` that comes out of a result is escaped: a result can name no secret.
+        a text stands as it is, and anything else as JSON. An entry of `data.items` that names a list is as many
+        entries, all of them texts. `graph_template` data have become a list of prompts. `${secret:NAME}` stays, and a
+        `${` that comes out of a result is escaped: a result can name no secret.
 
     Raises:
         ReferenceFault: If a reference has no value; names the field, the reference and what is there instead.
@@ -97,13 +97,28 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
         return "".join(_embedded(piece, envelopes) for piece in pieces(text, names))
 
     resolved: dict[str, Any] = _map_texts(spec, replace, ())
-    for where, entry in list(_entries(resolved)):
-        text = _at(where, partial(_value_of, entry, envelopes))
-        resolved["data"]["items"][where[-1]] = escape(as_text(text))
-    if graph_template.is_template(resolved):
+    named = dict(_entries(spec, names))
+    if named:
+        resolved["data"]["items"] = _items(resolved["data"]["items"], named, envelopes)
+    if graph_template.is_template(spec):
         graph_template.settle_system_prompt(resolved)
         resolved["data"] = _at(("data", "template"), lambda: graph_template.to_list(resolved["data"], envelopes))
+    elif graph_template.is_template(resolved):
+        raise ReferenceFault("spec.data: a result cannot bring a graph_template.", hint="Write it in the document.")
     return resolved
+
+
+def _items(items: list[Any], named: Mapping[int, Reference | Stray], envelopes: Envelopes) -> list[Any]:
+    """Return items with those put in that come out of results: texts; a list is as many items as it has entries."""
+    made: list[Any] = []
+    for index, item in enumerate(items):
+        found = named.get(index)
+        if found is None:
+            made.append(item)
+            continue
+        value = _at(("data", "items", index), partial(_named, found, envelopes))
+        made += [escape(as_text(each)) for each in (value if isinstance(value, list) else [value])]
+    return made
 
 
 def fill_secrets(spec: Any, secrets: Callable[[str], str | None]) -> Any:
@@ -162,25 +177,22 @@ def _escaped(value: Any) -> Any:
     return _map_texts(value, escape, ())
 
 
-def _value_of(entry: Mapping[str, Any], envelopes: Envelopes) -> Any:
-    named = reference(str(entry["node"]), str(entry["path"]))
-    if named is None:
-        raise ReferenceFault(f"{entry['path']!r} is not a path.", hint="Write it like result.items[0].output.")
-    return look_up(named, envelopes)
+def _named(found: Reference | Stray, envelopes: Envelopes) -> Any:
+    if isinstance(found, Stray):
+        raise ReferenceFault(f"{found.text!r} {found.problem}.", hint=found.hint)
+    return look_up(found, envelopes)
 
 
-def _entries(spec: Any) -> Iterator[tuple[Path, Mapping[str, Any]]]:
-    """Yield the `{node, path}` entries of `data.items`."""
+def _entries(spec: Any, names: Collection[str] = ()) -> Iterator[tuple[int, Reference | Stray]]:
+    """Yield what entries of `data.items` name that consist of it: `{node, path}`, or a reference alone."""
     data = spec.get("data") if isinstance(spec, Mapping) else None
     items = data.get("items") if isinstance(data, Mapping) else None
     for index, item in enumerate(items if isinstance(items, list) else ()):
-        if is_entry(item):
-            yield ("data", "items", index), item
-
-
-def is_entry(item: Any) -> bool:
-    """Whether an entry of `data.items` names a value of another task."""
-    return isinstance(item, Mapping) and set(item) == {"node", "path"}
+        if isinstance(item, Mapping) and set(item) == {"node", "path"}:
+            found = reference(str(item["node"]), str(item["path"]))
+            yield index, found or Stray(str(item["path"]), "is not a path", "write it like result.items[0].output")
+        elif isinstance(item, str) and isinstance(alone := whole(item, names), Reference):
+            yield index, alone
 
 
 def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:

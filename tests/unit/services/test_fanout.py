@@ -32,7 +32,7 @@ async def finish(pipe: Pipelines, offers: list[Offer]) -> None:
 
 
 async def test_the_results_of_the_parts_become_one_in_order(pipe: Pipelines) -> None:
-    after = {"data": {"type": "list", "items": ["${all.result.items.7}"]}}
+    after = {"data": {"type": "list", "items": ["${all.result.items.7.output}"]}}
     flow = await pipe.submit(stage("all", spec=spread(3)), stage("after", "all", spec=after))
     assert await pipe.states(flow) == {
         "all": "running", "after": "pending", "all#0": "queued", "all#1": "queued", "all#2": "queued",
@@ -50,7 +50,8 @@ async def test_the_results_of_the_parts_become_one_in_order(pipe: Pipelines) -> 
     whole = await pipe.task(flow, "all")
     assert whole.status == "completed"
     found = whole.result["result"]
-    assert (found["items"], found["count"], found["ok"]) == (LETTERS, 8, True)
+    assert found["items"] == [{"index": at, "output": letter} for at, letter in enumerate(LETTERS)]
+    assert (found["count"], found["ok"]) == (8, True)
     assert found["shards"] == [offer.task_id for offer in offers]
     await pipe.run()
     assert pipe.specs["after"]["data"]["items"] == ["h"]

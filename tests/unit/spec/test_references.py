@@ -107,6 +107,8 @@ def test_entries_of_a_list_that_name_a_value() -> None:
     items = ["plain", {"node": "a", "path": "items[0].output"}, {"node": "a", "path": "result.items.1"}]
     found = resolve({"data": {"type": "list", "items": items}}, NAMES)
     assert found["data"]["items"] == ["plain", "one", '{"output":"two","score":1}']
+    items = ["${a.items.output}", {"node": "a", "path": "items.score"}, "${a.n}", "n ${a.n}"]
+    assert resolve({"data": {"items": items}}, NAMES)["data"]["items"] == ["one", "two", "0.5", "1", "7", "n 7"]
     with pytest.raises(ReferenceFault, match=r"^spec.data.items.1: a.items\[7\] has no value"):
         resolve({"data": {"items": ["x", {"node": "a", "path": "items[7]"}]}}, NAMES)
 
@@ -134,6 +136,13 @@ def test_secrets_are_listed_and_filled_in() -> None:
     with pytest.raises(InputError, match="needs the secret PASS, which this worker does not have") as caught:
         fill_secrets(spec, {"USER": "u"}.get)
     assert caught.value.hint == "Set TUNEFLEET_SECRET_PASS on the worker."
+
+
+def test_a_result_cannot_bring_what_would_be_resolved_again() -> None:
+    evil = {"a": {**ENVELOPE, "result": {"entry": {"node": "a", "path": "n"}, "data": {"type": "graph_template"}}}}
+    assert resolve({"data": {"items": ["${a.entry}"]}}, evil)["data"]["items"] == ['{"node":"a","path":"n"}']
+    with pytest.raises(ReferenceFault, match=r"^spec.data: a result cannot bring a graph_template"):
+        resolve({"data": "${a.data}"}, evil)
 
 
 TREES = st.recursive(
