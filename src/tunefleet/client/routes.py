@@ -39,7 +39,7 @@ from tunefleet.wire.api import (
     WorkflowDetail,
     WorkflowView,
 )
-from tunefleet.wire.fleet import WhyView, WorkerView
+from tunefleet.wire.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.wire.link import Cursor, JournalBatch
 from tunefleet.wire.results import ResultEnvelope, ResultFiles
 
@@ -393,6 +393,11 @@ def uncordon_worker(worker_id: str) -> Call[WorkerView]:
 def drain_worker(worker_id: str) -> Call[WorkerView]:
     """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
     return Call("POST", path("workers", worker_id, "drain"), model(WorkerView))
+
+
+def set_elastic(worker_id: str, *, enabled: bool) -> Call[ElasticView]:
+    """Call a worker back, or send it to rest as elastic scaling does; the scaling goes on from there."""
+    return Call("POST", path("workers", worker_id, "elastic"), model(ElasticView), body=ElasticRequest(enabled=enabled))
 
 
 def remove_worker(worker_id: str) -> Call[None]:

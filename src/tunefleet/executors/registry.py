@@ -34,9 +34,12 @@ class Registry:
         """Return what the server is to know: each kind, and why it cannot run here if it cannot."""
         known = [
             ExecutorOffer(
-                kind=kind, slot_class=executor.slot_class, available=reason is None, reason=reason,
+                kind=kind,
+                slot_class=executor.slot_class,
+                available=reason is None,
+                reason=reason,
                 merges=executor.merges,
-            )  # fmt: skip
+            )
             for kind, executor in sorted(self._executors.items())
             for reason in (executor.unavailable_reason(),)
         ]

@@ -7,7 +7,7 @@ returns decisions, each with its reason.
 from __future__ import annotations
 
 from tunefleet.placement.explain import explain, verdict
-from tunefleet.placement.match import Fit, Reject, match
+from tunefleet.placement.match import Fit, Reject, lacks, match
 from tunefleet.placement.model import LIGHT_KINDS, Candidate, Device, Requirement, WorkerState
 from tunefleet.placement.plan import Assignment, Board, Decisions, plan
 from tunefleet.placement.policy import Policy, Ranking
@@ -26,6 +26,7 @@ __all__ = [
     "Requirement",
     "WorkerState",
     "explain",
+    "lacks",
     "match",
     "plan",
     "verdict",

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tunefleet.services import artifacts, placing, sweep
+from tunefleet.services import artifacts, elastic, placing, sweep
 from tunefleet.services.core import Core
 from tunefleet.services.notify.courier import Courier
 
@@ -48,6 +48,7 @@ class Lifetime:
         """Start the background loops."""
         loops = {
             "placement": self._loop("placement", self._place),
+            "elastic": self._loop("elastic", self._scale, every_s=elastic.GAP_S),
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
@@ -68,6 +69,12 @@ class Lifetime:
             await self._courier.close()
         if self._hub is not None:
             await self._hub.close()
+
+    async def _scale(self) -> None:
+        signals = self.core.signals
+        seen = signals.version("placement")
+        await elastic.run_once(self.core)
+        await signals.wait("placement", elastic.pause_s(self.core), seen)
 
     async def _place(self) -> None:
         signals = self.core.signals

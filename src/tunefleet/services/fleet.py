@@ -114,6 +114,21 @@ class _Watched:
 
 
 @dataclass(slots=True)
+class ElasticMark:
+    """Where elastic scaling stands.
+
+    Args:
+        looked_at: When it looked for idle workers last, on the monotonic clock.
+        resting: Who rests, as of the last look.
+        changed_at: Worker → when it was sent to rest or called back last.
+    """
+
+    looked_at: float | None = None
+    resting: set[str] = field(default_factory=set)
+    changed_at: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class Fleet:
     """All sessions, and for how long each worker has been silent."""
 
@@ -128,6 +143,7 @@ class Fleet:
     """Worker id → the waiting task for which it gathers what becomes free, as of the last placement."""
     worked_at: dict[str, float] = field(default_factory=dict)
     """Worker id → when it had work last, on the monotonic clock; of workers that were seen without any, when first."""
+    elastic: ElasticMark = field(default_factory=ElasticMark)
     _watched: dict[str, _Watched] = field(default_factory=dict)
     _ages: dict[str, float] = field(default_factory=dict)
     _looked_at: float | None = None
@@ -144,6 +160,7 @@ class Fleet:
         self.agents.pop(worker_id, None)
         self.warm.pop(worker_id, None)
         self.worked_at.pop(worker_id, None)
+        self.elastic.changed_at.pop(worker_id, None)
         self._watched.pop(worker_id, None)
         self.seen_at.pop(worker_id, None)
 

@@ -43,6 +43,7 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
     )
     presence = Presence(request.session)
     core.fleet.renew(request.worker_id, presence, core.clock.wall())
+    core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
     # Whatever the process before it still waits for is answered now, and refused the next time.
     core.signals.notify(uplink.topic(request.worker_id))
     return RegisterReply(

@@ -40,6 +40,9 @@ _FIRST = (
 )
 
 
+_READY = select(tasks.c.seq).where(
+    _QUEUED, tasks.c.requirement_key == bindparam("key"), tasks.c.ready_at <= bindparam("now")
+)
 _EQUAL = (
     select(tasks)
     .where(_MERGING, tasks.c.merge_key == bindparam("key"), tasks.c.ready_at <= bindparam("now"))
@@ -88,6 +91,13 @@ def ahead(connection: Connection, row: TaskRow, now: float) -> int:
     earlier = (tasks.c.rank < row.rank) & (tasks.c.ready_at <= now)
     query = select(func.count()).select_from(tasks).where(_QUEUED, same, earlier)
     return int(connection.execute(query).scalar_one())
+
+
+def count_first(connection: Connection, requirement_key: str, *, now: float, limit: int) -> int:
+    """Return how many tasks with one need wait for nothing but a worker, counted up to a limit."""
+    mine = _READY.limit(limit).subquery()
+    found = connection.execute(select(func.count()).select_from(mine), {"key": requirement_key, "now": now}).scalar()
+    return int(found or 0)
 
 
 def equal(connection: Connection, merge_key: str, *, now: float, count: int) -> list[TaskRow]:

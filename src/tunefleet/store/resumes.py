@@ -25,6 +25,18 @@ def of_tasks(connection: Connection, task_ids: Sequence[str]) -> dict[str, Resum
     return {row.task_id: row for row in rows}
 
 
+def bound_to(connection: Connection, *, now: float) -> frozenset[str]:
+    """Return the workers that alone have the checkpoint of a task whose turn it is."""
+    query = (
+        select(resumes.c.worker_id)
+        .join(tasks, tasks.c.id == resumes.c.task_id)
+        .where(resumes.c.bound == 1, resumes.c.worker_id.is_not(None))
+        .where(tasks.c.status == "queued", tasks.c.ready_at <= now)
+        .distinct()
+    )
+    return frozenset(connection.execute(query).scalars())
+
+
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
     """Forget where tasks were to begin."""
     connection.execute(delete(resumes).where(resumes.c.task_id.in_(list(task_ids))))

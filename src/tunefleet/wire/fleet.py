@@ -29,6 +29,20 @@ class WorkerView(Message):
     load: Load | None = None
 
 
+class ElasticView(Message):
+    """Whether elastic scaling lets a worker take part."""
+
+    worker_id: str
+    enabled: bool
+    elastic_disabled: bool
+
+
+class ElasticRequest(Message):
+    """Call a worker back, or send it to rest."""
+
+    enabled: bool
+
+
 class WorkerVerdict(Message):
     """Whether one worker could run a task.
 

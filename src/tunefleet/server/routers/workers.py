@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Final, get_args
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
+from tunefleet.errors import ConflictError
+from tunefleet.server import problems
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
-from tunefleet.services import controls, verbs, workers
-from tunefleet.wire.api import CommandRequest, CommandView, Page
-from tunefleet.wire.fleet import WorkerView
+from tunefleet.services import controls, elastic, verbs, workers
+from tunefleet.wire.api import CommandRequest, CommandView, Page, Problem
+from tunefleet.wire.fleet import ElasticRequest, ElasticView, WorkerView
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
@@ -66,6 +68,16 @@ async def uncordon_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerVi
 async def drain_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
     """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
     return await controls.drain(core, who, worker_id)
+
+
+@router.post("/{worker_id}/elastic", response_model=ElasticView, responses={400: {"model": Problem}})
+async def set_elastic(core: CoreDep, who: Admin, worker_id: str, request: ElasticRequest) -> ElasticView | Response:
+    """Call a worker back, or send it to rest as elastic scaling does; the scaling goes on from there."""
+    try:
+        return await elastic.set_enabled(core, who, worker_id, enabled=request.enabled)
+    except ConflictError as error:
+        # v1's word for it.
+        return problems.problem(error.code, error.message, status=400, hint=error.hint)
 
 
 @router.delete("/{worker_id}", status_code=204)

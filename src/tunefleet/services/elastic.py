@@ -1,0 +1,156 @@
+"""Elastic scaling: idle workers rest while the queue is short, and come back when it grows.
+
+The decision is `placement.elastic`'s. Resting is stored with the worker's other controls; since when a worker has had
+nothing to do is remembered by the leader alone, so that after a start of the server it counts from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.placement import WorkerState
+from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
+from tunefleet.services import roster
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, may_administer
+from tunefleet.services.roster import Presences
+from tunefleet.store import Connection, attempts, controls, events, queue, resumes, workers
+from tunefleet.store.controls import ControlRow
+from tunefleet.store.events import Event
+from tunefleet.wire.fleet import ElasticView
+
+GAP_S: Final = 0.5
+"""The least time between two looks at who is needed."""
+_COUNTED: Final = 1000
+"""More tasks with one need than this count as so many."""
+_LEAST_COOLDOWN_S: Final = 60.0
+
+
+def pause_s(core: Core) -> float:
+    """Return how long to wait for the next look if nothing changes."""
+    return core.settings.elastic_poll_s
+
+
+async def run_once(core: Core) -> int:
+    """Look once: who is needed comes back; who is idle rests, if it is time to look for those.
+
+    Returns:
+        How many workers were sent to rest or called back.
+    """
+    if not core.settings.elastic:
+        return await _call_all(core)
+    now, mark = core.clock.monotonic(), core.fleet.elastic
+    due = mark.looked_at is None or now - mark.looked_at >= core.settings.elastic_poll_s
+    if not due and not mark.resting:
+        return 0
+    if due:
+        mark.looked_at = now
+    here = roster.presences(core)
+    fleet, held, decided, waiting, needed = await core.read(partial(_picture, here=here))
+    mark.resting = {id_ for id_, row in decided.items() if row.elastic_disabled_at is not None}
+    members = [_member(core, each, decided.get(each.id), each.id in held, each.id in needed, now) for each in fleet]
+    changes = decide(rules_of(core), [each for each in members if each is not None], waiting, may_rest=due)
+    return await _apply(core, changes)
+
+
+def rules_of(core: Core) -> Rules:
+    """Return the thresholds that the settings name."""
+    settings = core.settings
+    cooldown_s = settings.elastic_cooldown_s
+    return Rules(
+        idle_s=settings.elastic_idle_s,
+        enable_queue=settings.elastic_enable_queue,
+        disable_queue=settings.elastic_disable_queue,
+        cooldown_s=max(_LEAST_COOLDOWN_S, 2 * settings.elastic_poll_s) if cooldown_s is None else cooldown_s,
+        min_active=settings.elastic_min_active,
+        enable_many=settings.elastic_enable_many,
+    )
+
+
+async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool) -> ElasticView:
+    """Call a worker back, or send it to rest; the scaling goes on from there.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If elastic scaling is switched off.
+        ForbiddenError: If the actor is not an admin.
+    """
+    may_administer(actor)
+    if not core.settings.elastic:
+        raise ConflictError(
+            "Elastic scaling is switched off (ENABLE_ELASTIC_SCALING).",
+            hint="`tunefleet workers cordon` gives a worker nothing new, and is not taken back by the server.",
+        )
+    if await core.read(partial(workers.get, worker_id=worker_id)) is None:
+        raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
+    await _apply(core, Changes(wake=(worker_id,)) if enabled else Changes(rest=(worker_id,)))
+    return ElasticView(worker_id=worker_id, enabled=enabled, elastic_disabled=not enabled)
+
+
+def _picture(
+    connection: Connection, *, here: Presences
+) -> tuple[list[WorkerState], set[str], dict[str, ControlRow], list[Waiting], frozenset[str]]:
+    fleet = roster.states(connection, here)
+    held = set(attempts.taken(connection))
+    keys = queue.groups(connection)
+    needs = roster.needs(connection, keys)
+    waiting = [
+        Waiting(needs[key], queue.count_first(connection, key, now=here.now, limit=_COUNTED)) for key in sorted(keys)
+    ]
+    return fleet, held, controls.all_rows(connection), waiting, resumes.bound_to(connection, now=here.now)
+
+
+def _member(
+    core: Core, state: WorkerState, decided: ControlRow | None, busy: bool, needed: bool, now: float
+) -> Member | None:
+    """Return a worker that may rest or come back; None for those that scaling leaves alone."""
+    if state.pulls or not state.present or (decided is not None and (decided.drains or decided.cordoned_at)):
+        return None
+    rests = decided is not None and decided.elastic_disabled_at is not None
+    worked_at = core.fleet.worked_at
+    if busy:
+        worked_at[state.id] = now
+    changed_at = core.fleet.elastic.changed_at.get(state.id)
+    return Member(
+        replace(state, closed=None),
+        rests=rests,
+        idle_s=now - worked_at.setdefault(state.id, now),
+        unchanged_s=float("inf") if changed_at is None else now - changed_at,
+        needed=needed,
+    )
+
+
+async def _call_all(core: Core) -> int:
+    """Call back everybody: scaling was switched off while some rested."""
+    resting = await core.read(controls.elastic_disabled)
+    return await _apply(core, Changes(wake=tuple(sorted(resting))))
+
+
+async def _apply(core: Core, changes: Changes) -> int:
+    wanted = dict.fromkeys(changes.wake, True) | dict.fromkeys(changes.rest, False)
+    if not wanted:
+        return 0
+    changed = await core.write(partial(_store, wanted=wanted, now=core.clock.wall()))
+    now, mark = core.clock.monotonic(), core.fleet.elastic
+    mark.changed_at.update(dict.fromkeys(changed, now))
+    mark.resting = mark.resting - set(changes.wake) | set(changes.rest)
+    return len(changed)
+
+
+def _store(connection: Connection, *, wanted: Mapping[str, bool], now: float) -> list[str]:
+    """Store who rests, and return those for whom it is new."""
+    changed: list[str] = []
+    told: list[Event] = []
+    for worker_id, enabled in wanted.items():
+        known = controls.get(connection, worker_id)
+        if (known.elastic_disabled_at is None) == enabled or workers.get(connection, worker_id) is None:
+            continue
+        controls.put(connection, known._replace(elastic_disabled_at=None if enabled else now))
+        told.append(Event("worker.enabled" if enabled else "worker.disabled", now, worker_id=worker_id))
+        changed.append(worker_id)
+    events.append(connection, told)
+    return changed
