@@ -12,7 +12,7 @@ Two questions:
 What durable means differs, so it is named in each line. Tunefleet: offer, accept, result and end of every task are
 committed in SQLite; FULL is synced to the disk at each commit, NORMAL survives a killed process. The peers keep the
 queue in Redis' memory (nothing survives), or in its append-only file, synced at each write. The peers' tasks store no
-result; ours do.
+result; ours do. The queue is SQLite's with either link: a Redis carries the messages and may be emptied.
 """
 
 from __future__ import annotations
@@ -115,11 +115,17 @@ def until(predicate: Callable[[], object], *, within_s: float = 120.0, look_s: f
 
 
 @contextmanager
-def tunefleet(synchronous: str) -> Iterator[tuple[Client, Callable[[], ExitStack]]]:
-    """A server with an empty store; the second value starts its workers."""
-    with tempfile.TemporaryDirectory(prefix="dispatch-", ignore_cleanup_errors=True) as folder:
+def tunefleet(synchronous: str, link: str = "HTTP") -> Iterator[tuple[Client, Callable[[], ExitStack]]]:
+    """A server with an empty store; the second value starts its workers, which meet it over HTTP or in a Redis."""
+    with ExitStack() as around:
+        folder = around.enter_context(tempfile.TemporaryDirectory(prefix="dispatch-", ignore_cleanup_errors=True))
         data = Path(folder)
         environment = {"TUNEFLEET_SYNC": synchronous, "LOG_LEVEL": "WARNING"}
+        met = {}
+        if link == "Redis":
+            there = around.enter_context(redis_server(synced=False))
+            met["REDIS_URL"] = f"redis://127.0.0.1:{there.connection_pool.connection_kwargs['port']}/0"
+            environment |= met
         fleet = LocalFleet(data, port=free_port(), workers=0, environment=environment, save_client=False)
         with fleet, Client(fleet.url, fleet.key) as client:
             key = (data / "keys" / "worker.key").read_text().strip()
@@ -130,7 +136,7 @@ def tunefleet(synchronous: str) -> Iterator[tuple[Client, Callable[[], ExitStack
 
             def start_workers() -> ExitStack:
                 stack = ExitStack()
-                stack.enter_context(processes(*commands, environment={"TUNEFLEET_WORKER_KEY": key}))
+                stack.enter_context(processes(*commands, environment={"TUNEFLEET_WORKER_KEY": key, **met}))
                 return stack
 
             yield client, start_workers
@@ -142,9 +148,9 @@ def worker(url: str, results: str) -> None:
     run(settings, executors=Registry([StampedEcho()]))
 
 
-def tunefleet_latencies(count: int) -> list[float]:
+def tunefleet_latencies(count: int, link: str = "HTTP") -> list[float]:
     """Milliseconds from submit to the first line, one at a time."""
-    with tunefleet("FULL") as (client, start_workers), start_workers():
+    with tunefleet("FULL", link) as (client, start_workers), start_workers():
         until(lambda: len(client.workers.list().items) == WORKERS, look_s=0.05)
         found = []
         for number in range(count + 5):
@@ -163,9 +169,9 @@ def result_of(envelope: dict[str, Any] | None) -> dict[str, Any]:
     return inner
 
 
-def tunefleet_rate(count: int, synchronous: str) -> float:
+def tunefleet_rate(count: int, synchronous: str, link: str = "HTTP") -> float:
     """No-op tasks a second."""
-    with tunefleet(synchronous) as (client, start_workers):
+    with tunefleet(synchronous, link) as (client, start_workers):
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(lambda _: client.submit(ECHO), range(count)))
         with start_workers():
@@ -264,6 +270,7 @@ def systems(count: int) -> Systems:
     return {
         "Tunefleet, SQLite FULL (synced)": lambda: tunefleet_rate(count, "FULL"),
         "Tunefleet, SQLite NORMAL (survives a kill)": lambda: tunefleet_rate(count, "NORMAL"),
+        "Tunefleet over Redis, SQLite FULL (synced)": lambda: tunefleet_rate(count, "FULL", "Redis"),
         "Celery prefork -c 2, Redis in memory": lambda: peer_rate("Celery", count, synced=False),
         "Celery prefork -c 2, Redis AOF (synced)": lambda: peer_rate("Celery", count, synced=True),
         "Dramatiq -p 2 -t 8, Redis in memory": lambda: peer_rate("Dramatiq", count, synced=False),
@@ -277,6 +284,7 @@ def compare_latency(count: int) -> None:
     ours: list[float] = []
     for name, measure in (
         ("Tunefleet, SQLite FULL (synced)", lambda: tunefleet_latencies(count)),
+        ("Tunefleet over Redis, SQLite FULL (synced)", lambda: tunefleet_latencies(count, "Redis")),
         ("Celery, Redis in memory", lambda: peer_latencies("Celery", count)),
         ("Dramatiq, Redis in memory", lambda: peer_latencies("Dramatiq", count)),
     ):
