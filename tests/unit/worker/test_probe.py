@@ -93,3 +93,13 @@ def test_jobs_share_the_cores(
     monkeypatch.setattr(worker_main, "core_count", lambda: 8)
     settings = WorkerSettings(job_slots=slots, torch_threads=named)
     assert worker_main._threads(settings).get("OMP_NUM_THREADS") == expected
+
+
+def test_what_the_hub_cache_has_is_told_by_its_folders(tmp_path: Path) -> None:
+    for name in ("models--org--one", "datasets--org--data", "models--gpt2", "models--org--broken", ".locks"):
+        (tmp_path / name / ("blobs" if "broken" in name else "snapshots/abc")).mkdir(parents=True)
+    settings = WorkerSettings(hub_cache=tmp_path)
+    told = probe.capabilities(settings, (), results_dir=tmp_path, secrets=("TOKEN",))
+    assert (told.cached_models, told.cached_datasets) == (("gpt2", "org/one"), ("org/data",))
+    assert told.secrets == ("TOKEN",)
+    assert probe.capabilities(WorkerSettings(hub_cache=tmp_path / "no"), (), results_dir=tmp_path).cached_models == ()
