@@ -41,13 +41,34 @@ def _workers(client: Any) -> list[tuple[str, str]]:
     return [(worker.id, worker.status) for worker in client.workers.list(limit=100).items]
 
 
+def _channels(client: Any) -> list[tuple[str, str]]:
+    return [(channel.name, f"{channel.format}, {channel.to}") for channel in client.notifications.channels().items]
+
+
 complete_task = _completer(_tasks)
 complete_artifact = _completer(_artifacts)
 complete_worker = _completer(_workers)
+complete_channel = _completer(_channels)
 
 TaskId = Annotated[
     str,
     typer.Argument(metavar="TASK", help="Id of a task; its first characters are enough.", autocompletion=complete_task),
+]
+TaskOrWorkflow = Annotated[
+    str,
+    typer.Argument(
+        metavar="TASK",
+        help="Id of a task, or of a workflow (wf-…); its first characters are enough.",
+        autocompletion=complete_task,
+    ),
+]
+TasksOrWorkflows = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TASK…",
+        help="Ids of tasks, or of workflows (wf-…); first characters are enough.",
+        autocompletion=complete_task,
+    ),
 ]
 TaskIds = Annotated[
     list[str],
@@ -124,3 +145,8 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise InputError(f"{question} Nobody can be asked here.", hint="Repeat the command with --yes.")
     typer.confirm(question, abort=True, err=True)
+
+
+def is_workflow(id_: str) -> bool:
+    """Whether an id is a workflow's, not a task's."""
+    return id_.startswith("wf-")

@@ -9,15 +9,15 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tunefleet.cli import words
+from tunefleet.cli import stages, words
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import examples
-from tunefleet.cli.options import TaskId
+from tunefleet.cli.options import TaskOrWorkflow, is_workflow
 from tunefleet.cli.session import connect
 from tunefleet.cli.tasks import progress_text, run_time_s
 from tunefleet.cli.watch import PLAIN_REASONS
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.wire.api import ArtifactView, EventView, TaskDetail
+from tunefleet.wire.api import ArtifactView, EventView, TaskDetail, TaskView
 
 _TRACEBACK_LINES = 12
 _TRACEBACK_FOR = frozenset(
@@ -27,26 +27,40 @@ _TRACEBACK_FOR = frozenset(
 _RESULT_LINES = 24
 
 
-@examples("tunefleet show task-3f9a", "tunefleet show task-3f9a --json | jq .result")
-def show(task: TaskId, *, as_json: Json = False) -> None:
-    """Show all that is known of a task."""
+@examples("tunefleet show task-3f9a", "tunefleet show task-3f9a --json | jq .result", "tunefleet show wf-81c2")
+def show(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
+    """Show all that is known of a task, or a workflow's tasks in their order."""
     with connect() as client:
+        if is_workflow(task):
+            workflow = client.workflows.get(task)
+            if as_json:
+                print_json(workflow)
+            else:
+                say(stages.screen(workflow))
+            return
         detail = client.tasks.get(task)
         if as_json:
             print_json(detail)
             return
+        others = client.workflows.get(detail.workflow_id).tasks
         artifacts = client.artifacts.list(task_id=detail.id).items
         needed = memory_estimate(client.events.list(task_id=detail.id, kinds=["task.message"]))
-    say(screen(detail, artifacts, needed))
+    say(screen(detail, artifacts, needed, others))
 
 
-def screen(task: TaskDetail, artifacts: tuple[ArtifactView, ...] = (), memory: str | None = None) -> RenderableType:
+def screen(
+    task: TaskDetail,
+    artifacts: tuple[ArtifactView, ...] = (),
+    memory: str | None = None,
+    siblings: Sequence[TaskView] = (),
+) -> RenderableType:
     """Return the whole screen for a task.
 
     Args:
         task: All that is known of it.
         artifacts: What it has left.
         memory: What it was expected to need.
+        siblings: The tasks of its workflow.
     """
     parts: list[RenderableType] = [
         Text.assemble((task.name, "head"), "  ", (task.id, "id"), "  ", status_text(task.status)),
@@ -59,6 +73,8 @@ def screen(task: TaskDetail, artifacts: tuple[ArtifactView, ...] = (), memory: s
         parts.append(Padding(Text("\n".join(tail), style="dim"), (0, 0, 0, 2)))
     if task.attempts > 1:
         parts += [Text(), Text("Attempts", style="head"), _attempts(task)]
+    if len(siblings) > 1:
+        parts += [Text(), Text("Stages", style="head"), stages.stage_table(siblings)]
     if result := executor_result(task):
         parts += [Text(), Text("Result", style="head"), facts(_flat(result)[:_RESULT_LINES])]
     if artifacts:
@@ -98,6 +114,8 @@ def _facts(task: TaskDetail) -> list[tuple[str, RenderableType | None]]:
         ("stalled since", f"{task.stalled_since:%Y-%m-%d %H:%M:%S} UTC" if task.stalled_since else None),
         ("reason", None if task.reason in PLAIN_REASONS else task.reason),
         ("workflow", task.workflow_id),
+        ("waits for", ", ".join(task.depends_on) if task.status == TaskStatus.PENDING else None),
+        ("part", f"{task.shard[0] + 1} of {task.shard[1]} of {task.shard_of}" if task.shard else None),
         ("retry of", task.parent_task_id),
         ("owner", task.owner),
         ("worker", task.worker_id),

@@ -10,10 +10,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.text import Text
 
-from tunefleet.cli import live, words
+from tunefleet.cli import live, stages, words
 from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.lazy import examples
-from tunefleet.cli.options import Set, TaskId, parse_sets
+from tunefleet.cli.options import Set, TaskOrWorkflow, is_workflow, parse_sets
 from tunefleet.cli.session import connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.why import show_dry_run
@@ -21,7 +21,7 @@ from tunefleet.client import Client, Run
 from tunefleet.client.flows import override, read_document
 from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import TaskDetail
+from tunefleet.wire.api import TaskDetail, WorkflowDetail
 
 _STANDARD_INPUT = "-"
 
@@ -71,6 +71,8 @@ def submit(
             if as_json:
                 print_json(run.workflow)
             return
+        if len(run.workflow.tasks) > 1:
+            _end_of_all(client, run.workflow.id, follow=follow and not as_json, timeout_s=timeout_s, as_json=as_json)
         ended = _watch(client, run, follow=follow and not as_json, timeout_s=timeout_s)
         _report(client, ended, as_json=as_json)
 
@@ -84,7 +86,28 @@ def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_
     raise typer.Exit(show_dry_run(reply, as_json=as_json))
 
 
+def _end_of_all(client: Client, workflow_id: str, *, follow: bool, timeout_s: float | None, as_json: bool) -> NoReturn:
+    """Wait for a workflow of several tasks, and leave with the exit code that tells how it ended."""
+    if follow:
+        say()
+        ended = stages.follow(client, workflow_id)
+    else:
+        try:
+            ended = client.workflows.wait(workflow_id, timeout_s=timeout_s)
+        except KeyboardInterrupt:
+            err().print(f"\nThe workflow goes on. See it with `tunefleet follow {workflow_id}`.")
+            ended = None
+    if ended is not None and as_json:
+        print_json(ended)
+    elif ended is not None and not (follow and out().is_terminal):
+        say(stages.screen(ended))
+    raise typer.Exit(stages.exit_code(ended))
+
+
 def _announce(run: Run) -> None:
+    if len(run.workflow.tasks) > 1:
+        _announce_stages(run.workflow)
+        return
     task = run.task
     say(Text.assemble("Submitted ", (task.name, "head"), " as ", (task.id, "id"), "."))
     for warning in run.workflow.warnings:
@@ -92,6 +115,15 @@ def _announce(run: Run) -> None:
     if task.why and not run.workflow.warnings:
         say(task.why[:1].upper() + task.why[1:], style="dim")
     say(f"Follow it: tunefleet follow {task.id}", style="dim")
+
+
+def _announce_stages(workflow: WorkflowDetail) -> None:
+    count = words.plural(len(workflow.tasks), "task")
+    say(Text.assemble("Submitted ", (workflow.name, "head"), " as ", (workflow.id, "id"), f" with {count}."))
+    for warning in workflow.warnings:
+        err().print(Text(f"Warning: {warning}", style="warn"))
+    say(stages.stage_table(workflow.tasks))
+    say(f"Follow it: tunefleet follow {workflow.id}", style="dim")
 
 
 def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None) -> TaskDetail | None:
@@ -123,14 +155,16 @@ def _summary(client: Client, task: TaskDetail) -> None:
     say(f"See it: tunefleet show {task.id}   Fetch: tunefleet artifacts ls {task.id}", style="dim")
 
 
-@examples("tunefleet follow task-3f9a")
-def follow(task: TaskId, *, as_json: Json = False) -> None:
-    """Show a task live until it ends.
+@examples("tunefleet follow task-3f9a", "tunefleet follow wf-81c2")
+def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
+    """Show a task, or all tasks of a workflow, live until the end.
 
-    Ctrl-C leaves the task running. With --json nothing is shown, and the task is printed once it has ended. The exit
-    code tells how it ended.
+    Ctrl-C leaves them running. With --json nothing is shown, and what has ended is printed. The exit code tells how it
+    ended.
     """
     with connect() as client:
+        if is_workflow(task):
+            _end_of_all(client, task, follow=not as_json, timeout_s=None, as_json=as_json)
         found = client.tasks.get(task)
         ended = client.tasks.wait(found.id) if as_json else live.follow_or_leave(client, found.id)
         _report(client, ended, as_json=as_json)

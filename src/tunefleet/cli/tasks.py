@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated
@@ -12,10 +13,20 @@ from rich.text import Text
 from tunefleet.cli import words
 from tunefleet.cli.console import Json, cut, print_json, say, status_text, table
 from tunefleet.cli.lazy import examples
-from tunefleet.cli.options import Set, TaskIds, Yes, complete_task, complete_worker, confirm, parse_sets
+from tunefleet.cli.options import (
+    Set,
+    TaskIds,
+    TasksOrWorkflows,
+    Yes,
+    complete_task,
+    complete_worker,
+    confirm,
+    is_workflow,
+    parse_sets,
+)
 from tunefleet.cli.session import connect
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import TaskDetail, TaskView
+from tunefleet.wire.api import TaskDetail, TaskView, WorkflowDetail
 
 
 @examples("tunefleet ls", "tunefleet ls --status running", "tunefleet ls --all --json | jq '.[].id'")
@@ -89,38 +100,48 @@ def run_time_s(task: TaskView) -> float | None:
     return ((task.finished_at or datetime.now(UTC)) - task.started_at).total_seconds()
 
 
-@examples("tunefleet cancel task-3f9a", "tunefleet cancel task-3f9a --wait")
+@examples("tunefleet cancel task-3f9a", "tunefleet cancel task-3f9a --wait", "tunefleet cancel wf-81c2")
 def cancel(
-    tasks: TaskIds,
+    tasks: TasksOrWorkflows,
     *,
     wait: Annotated[bool, typer.Option("--wait", help="Return when they have ended.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel tasks; what they saved stays.
+    """Cancel tasks, and what waits for them; what they saved stays.
 
-    A running training ends at the end of its step; after 30 seconds its process is ended from outside.
+    A running training ends at the end of its step; after 30 seconds its process is ended from outside. A workflow is
+    cancelled with all its tasks.
     """
+    done: list[TaskDetail | WorkflowDetail]
     with connect() as client:
-        done = [client.tasks.cancel(task) for task in tasks]
+        done = [client.workflows.cancel(id_) if is_workflow(id_) else client.tasks.cancel(id_) for id_ in tasks]
         if wait:
-            done = [client.tasks.wait(task.id) for task in done]
+            done = [
+                client.workflows.wait(each.id) if is_workflow(each.id) else client.tasks.wait(each.id) for each in done
+            ]
     if as_json:
         print_json(done)
         return
-    for task in done:
-        ended = TaskStatus(task.status).final
-        say(f"{task.id} is {task.status}." if ended else f"{task.id} ends at the end of its step.")
+    for each in done:
+        if isinstance(each, WorkflowDetail):
+            say(f"{each.id} is {each.status}." if each.status != "running" else f"{each.id} ends with what still runs.")
+        else:
+            ended = TaskStatus(each.status).final
+            say(f"{each.id} is {each.status}." if ended else f"{each.id} ends at the end of its step.")
 
 
-@examples("tunefleet retry task-3f9a")
-def retry(tasks: TaskIds, *, as_json: Json = False) -> None:
-    """Submit a final task again.
+@examples("tunefleet retry task-3f9a", "tunefleet retry wf-81c2")
+def retry(tasks: TasksOrWorkflows, *, as_json: Json = False) -> None:
+    """Submit a final task again, or what has not completed of a workflow.
 
-    The new task starts from the beginning and is linked to the old one.
+    The new task starts from the beginning and is linked to the old one. Of a workflow, what has completed is not run
+    again: its results are used as they are.
     """
+    made: list[TaskView] = []
     with connect() as client:
-        done = [client.tasks.retry(task) for task in tasks]
-    _report_new(done, as_json=as_json)
+        for id_ in tasks:
+            made += client.workflows.retry(id_).tasks if is_workflow(id_) else [client.tasks.retry(id_)]
+    _report_new(made, as_json=as_json)
 
 
 @examples(
@@ -140,12 +161,13 @@ def clone(
     _report_new(done, as_json=as_json)
 
 
-def _report_new(done: list[TaskDetail], *, as_json: bool) -> None:
+def _report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
     if as_json:
         print_json(done)
         return
     for task in done:
-        say(f"Submitted {task.id} ({task.name}), from {task.parent_task_id}.")
+        source = f", from {task.parent_task_id}" if task.parent_task_id else ""
+        say(f"Submitted {task.id} ({task.name}){source}.")
     say(f"Follow it with `tunefleet logs -f {done[-1].id}`.", style="dim")
 
 

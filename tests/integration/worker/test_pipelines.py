@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -170,3 +174,25 @@ def test_a_workflow_that_failed_is_run_again_from_where_it_failed(client: Client
     again = client.workflows.retry(flow.id)
     assert [task.parent_task_id for task in again.tasks] == [flow.tasks[2].id]
     assert client.workflows.wait(again.id, timeout_s=60).status == "failed"
+
+
+def test_the_command_line_shows_stages_in_their_order(fleet: LocalFleet, tmp_path: Path) -> None:
+    document = tmp_path / "diamond.yaml"
+    document.write_text(DIAMOND)
+    environment = {**os.environ, "TUNEFLEET_URL": fleet.url, "TUNEFLEET_KEY": fleet.key}
+
+    def run(*words: str) -> str:
+        command = [sys.executable, "-c", "from tunefleet.cli.main import main; main()", *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    said = run("submit", str(document), "--follow")
+    assert "Submitted diamond as wf-" in said
+    assert "waiting for left" in said
+    assert said.index("top: completed") < said.index("join: completed")
+    id_ = said.partition(" as ")[2].split()[0]
+    shown = [row.split()[0] for row in run("show", id_).splitlines() if "completed" in row]
+    assert shown[1] == "top", "behind the head line"
+    assert shown[-1] == "join"
+    assert "Stages" in run("show", json.loads(run("show", id_, "--json"))["tasks"][0]["id"])
