@@ -16,6 +16,7 @@ from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, Validation
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tunefleet.errors import MachineError
+from tunefleet.unsupported import UNSUPPORTED
 
 S = TypeVar("S", bound="ProcessSettings")
 
@@ -191,6 +192,13 @@ class ServerSettings(MeetingSettings):
     """How long a link to a task's file is good without a key."""
     cors_origins: CommaList = Field(default=(), validation_alias=_variable("TUNEFLEET_CORS_ORIGINS"))
     """Web origins that may call the API from a browser, separated by commas."""
+    url_allow: CommaList = Field(default=(), validation_alias=_variable("TUNEFLEET_URL_ALLOW"))
+    """Hosts and networks in private ranges that notifications may go to, separated by commas."""
+    smtp_url: SecretStr | None = Field(default=None, validation_alias=_variable("TUNEFLEET_SMTP_URL"))
+    """The mail server for notifications: `smtp://USER:PASSWORD@HOST:587` (encrypted if it offers that) or
+    `smtps://…:465`; without one no mail is sent."""
+    smtp_from: str = Field(default="tunefleet@localhost", validation_alias=_variable("TUNEFLEET_SMTP_FROM"))
+    """The address that mail comes from."""
 
     @field_validator("dispatch_mode")
     @classmethod
@@ -458,34 +466,6 @@ def replace_environment(environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
 
 
-_UNSUPPORTED: Final[dict[str, dict[str, str]]] = {
-    "server": {
-        "ENABLE_WORKER_WATCHDOG": "workers are always watched",
-        "FIXED_PIPELINE_BINDING_IDLE_TIMEOUT_SEC": "tasks are handed out adaptively only",
-        "HOST_APP_LOG_LEVEL": "LOG_LEVEL is for the whole server",
-        "HOST_APP_RELOAD": "restart the server; nothing is lost",
-        "HOST_METRICS_DENSITY_BUCKET_SEC": "the figures are in the API",
-        "HOST_METRICS_DIR": "the figures are in the API",
-        "HOST_METRICS_ENABLE_DENSITY_PLOT": "the figures are in the API",
-        "ORCHESTRATOR_METRICS_DIR": "the figures are in the API",
-        "ORCHESTRATOR_STATE_DIR": "state is always kept, in TUNEFLEET_DATA",
-        "ORCHESTRATOR_STATE_ENABLED": "state is always kept, in TUNEFLEET_DATA",
-        "STATE_FLUSH_INTERVAL_SEC": "state is always kept, at each change",
-        "WORKER_DEATH_CHECK_INTERVAL": "TUNEFLEET_LOST_AFTER_S says after how long a worker is given up",
-        "WORKER_DEATH_GRACE_SEC": "TUNEFLEET_LOST_AFTER_S says after how long a worker is given up",
-    },
-    "worker": {
-        "HF_MODEL": "a document names its model",
-        "MODEL_ARCHIVE_TAR_BIN": "archives are packed by the worker itself",
-        "RESULTS_UPLOAD_URL": "results go to ORCHESTRATOR_BASE_URL",
-        "VLLM_MODEL": "a document names its model",
-        "WORKER_EXECUTOR_MASK": "install what the worker shall run; TUNEFLEET_JOB_SLOTS=0 takes no trainings",
-        "WORKER_LOG_TO_STDOUT": "the log goes to standard error and to worker.log",
-    },
-}
-"""Process → variable of a document that it does not heed → what holds instead."""
-
-
 def unsupported(process: Literal["server", "worker"]) -> list[str]:
     """Return a sentence for each variable that is set and has no effect here.
 
@@ -495,6 +475,6 @@ def unsupported(process: Literal["server", "worker"]) -> list[str]:
     given = {name for name, value in {**dotenv_values(".env"), **os.environ}.items() if value}
     return [
         f"{name} is not supported and has no effect: {instead}."
-        for name, instead in _UNSUPPORTED[process].items()
+        for name, instead in UNSUPPORTED[process].items()
         if name in given
     ]

@@ -26,6 +26,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "ResumeRequest": {"from_step": "best"},
     "StopRequest": {"save": True},
     "KeyCreate": {"name": "laptop", "role": "member"},
+    "ChannelCreate": {"name": "team", "to": "https://example.org/hook", "on": ["failed", "stalled"]},
+    "ChannelChange": {"enabled": False},
     "PruneRequest": {"older_than_s": 2_592_000, "dry_run": True},
     "BlobQuery": {"blobs": [_FILE]},
     "ArtifactCreate": {
@@ -55,6 +57,12 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "wait_s": 0.0,
         "holding": [_TOKEN],
         "want": {"job": 1, "light": 32},
+    },
+    "ResultEnvelope": {
+        "task_id": "task-0123456789ab",
+        "worker_id": "lab-3",
+        "result": {"ok": True, "items": [{"index": 0, "output": "hello"}]},
+        "metadata": {"attempt": 1},
     },
     "JournalBatch": {
         "launch": "launch-1",

@@ -27,7 +27,7 @@ def test_every_variable_of_the_document_has_its_effect(tmp_path: Path, monkeypat
     given = {
         "WORKER_NETWORK_BANDWIDTH_BYTES_PER_SEC": "1000000",
         "MODEL_ARCHIVE_COMPRESSION_LEVEL": "12",
-        "MODEL_ARCHIVE_PIGZ_BIN": "/opt/bin/pigz",
+        "MODEL_ARCHIVE_PIGZ_BIN": "/usr/local/bin/pigz",
         "MODEL_ARCHIVE_PIGZ_THREADS": "3",
         "MODEL_CLEANUP_AFTER_UPLOAD": "1",
         "ORCHESTRATOR_BASE_URL": "http://10.0.0.5:8000",
@@ -36,7 +36,7 @@ def test_every_variable_of_the_document_has_its_effect(tmp_path: Path, monkeypat
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     found = of(tmp_path)
-    assert found.packing == Packing(level=9, pigz="/opt/bin/pigz", threads=3)
+    assert found.packing == Packing(level=9, pigz="/usr/local/bin/pigz", threads=3)
     assert found.throttle is not None
     assert found.throttle.bytes_per_s == 1_000_000
     assert (found.cleanup, found.server_url) == (True, "http://10.0.0.5:8000")
