@@ -98,7 +98,7 @@ def test_what_passes_by_itself(wanted: Requirement, has: WorkerState, reason: st
     assert reason in verdict.reason
 
 
-def test_fault_27_type_and_memory_are_asked_of_the_same_device() -> None:
+def test_type_and_memory_are_asked_of_the_same_device() -> None:
     mixed = worker(gpus=(Device("NVIDIA A100-PCIE-40GB", 40 << 30), Device("NVIDIA H200", 141 << 30)))
     assert isinstance(match(need(gpu_count=1, gpu_type="a100", gpu_memory_bytes=80 << 30), mixed), Reject)
     assert isinstance(match(need(gpu_count=1, gpu_type="a100"), mixed), Fit)
