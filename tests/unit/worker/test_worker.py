@@ -33,7 +33,7 @@ def test_light_tasks_go_from_offer_to_finish_without_an_accept(world: World) -> 
     assert finishes[0].result == {
         "ok": True,
         "echo": {"data": {"items": ["a", "b"]}},
-        "items": ["a", "b"],
+        "items": [{"index": 0, "output": "a"}, {"index": 1, "output": "b"}],
         "count": 2,
     }
     assert not any(request.accepts for request in world.server.exchanges)
