@@ -71,8 +71,9 @@ def _devices(job: Mapping[str, Any]) -> dict[str, str]:
     gpus: Sequence[str] = job.get("gpus") or ()
     if gpus:
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    block: Any = job.get("spec")
+    spec: Any = job.get("spec") or {}
+    block = spec
     for name in ("resources", "hardware", "gpu"):
         block = block.get(name) if isinstance(block, Mapping) else None
-    unwanted = isinstance(block, Mapping) and block.get("count") == 0
+    unwanted = (isinstance(block, Mapping) and block.get("count") == 0) or spec.get("enforce_cpu") is True
     return {"CUDA_VISIBLE_DEVICES": ""} if unwanted else {}

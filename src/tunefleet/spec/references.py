@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.errors import InputError, ReferenceFault
 from tunefleet.spec import graph_template
 from tunefleet.spec.lookup import Envelopes, as_text, look_up
 from tunefleet.spec.placeholders import Escape, Piece, Reference, Secret, Stray, escape, pieces, reference, whole
 from tunefleet.spec.text import Path, dotted
+
+_VERBATIM: Final = frozenset({("code",)})
+"""Texts of a spec in which nothing is replaced: `${` is a word of their own language."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,8 @@ def _entries(spec: Any, names: Collection[str] = ()) -> Iterator[tuple[int, Refe
 
 
 def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
+    if where in _VERBATIM:
+        return
     if isinstance(value, str):
         if "${" in value:
             yield where, value
@@ -208,6 +213,8 @@ def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _map_texts(value: Any, change: Callable[[str], Any], where: Path) -> Any:
+    if where in _VERBATIM:
+        return value
     if isinstance(value, str):
         return _at(where, lambda: change(value)) if "${" in value else value
     if isinstance(value, Mapping):

@@ -256,3 +256,11 @@ def test_code_of_a_model_runs_only_where_that_is_allowed() -> None:
 def test_several_gpus() -> None:
     given = config(training={"distributed": {"enabled": True, "strategy": "ddp", "num_gpus": 1}})
     assert "resources" not in translate(given, SOURCE, GPU).spec
+    for strategy, known in (("ddp", None), ("fsdp", "fsdp"), ("DeepSpeed", "deepspeed")):
+        given = config(training={"distributed": {"enabled": True, "strategy": strategy, "num_gpus": 2}})
+        found = translate(given, SOURCE, GPU)
+        assert found.spec["resources"]["processes"] == 2
+        assert found.spec["training"].get("parallelism") == known
+        assert found.warnings == ()
+    odd = config(training={"distributed": {"enabled": True, "strategy": "pipeline", "num_gpus": 2}})
+    assert "'pipeline' has no effect" in translate(odd, SOURCE, GPU).warnings[0]

@@ -25,8 +25,17 @@ def test_a_job_sees_the_gpus_that_it_was_given() -> None:
     assert devices(gpus=["GPU-a", "GPU-b"]) == "GPU-a,GPU-b"
 
 
+def test_fault_29_the_devices_of_one_job_are_nothing_to_the_next_or_to_the_worker() -> None:
+    before, base = dict(os.environ), dict(BASE)
+    narrow = job_environment(base, {"gpus": ["GPU-b"], "spec": {"training": {"visible_devices": "1"}}})
+    assert narrow["CUDA_VISIBLE_DEVICES"] == "GPU-b"
+    assert job_environment(base, {"gpus": ["GPU-a", "GPU-b"]})["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    assert (base, dict(os.environ)) == (BASE, before)
+
+
 def test_a_job_that_wants_no_gpu_sees_none() -> None:
     assert devices(spec=NO_GPU) == ""
+    assert devices(spec={"enforce_cpu": True}) == ""
     document = """
         apiVersion: tunefleet/v1
         kind: LoRASFTTask

@@ -17,6 +17,7 @@ from tunefleet.spec import dump_task_spec, load_task_spec
 __all__ = ["Defaults", "Translation", "translate"]
 
 _METHODS: Final = frozenset({"sft", "cpt"})
+_STRATEGIES: Final = frozenset({"fsdp", "deepspeed"})
 _LATER: Final = frozenset({"dpo", "rlhf", "orpo", "ppo", "grpo", "kto", "rloo", "reward"})
 
 
@@ -144,7 +145,10 @@ def _distributed(read: Reading) -> None:
         return
     read.put("resources.processes", count, "training.distributed.num_gpus")
     read.put("resources.hardware.gpu.count", count, "training.distributed.num_gpus")
-    if str(strategy or "ddp").lower() != "ddp":
+    known = str(strategy or "ddp").lower()
+    if known in _STRATEGIES:
+        read.put("training.parallelism", known, "training.distributed.strategy")
+    elif known != "ddp":
         read.warnings.append(f"config.training.distributed.strategy {strategy!r} has no effect: DDP is used.")
 
 

@@ -8,11 +8,23 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
 from tests.unit.spec.kinds.whole_documents import specs, whole
 from tunefleet.errors import SpecError
-from tunefleet.spec import TASK_KINDS, InferenceTaskSpec, PpoSpec, asked_shards, dump_task_spec, load_task_spec
+from tunefleet.spec import (
+    TASK_KINDS,
+    InferenceTaskSpec,
+    PpoSpec,
+    asked_shards,
+    dump_task_spec,
+    fill_secrets,
+    load_task_spec,
+    parse_workflow,
+    resolve,
+    secrets_of,
+)
 from tunefleet.spec.explain import walk_blocks
 
 KINDS = list(TASK_KINDS)
@@ -94,6 +106,15 @@ def test_ppo_as_the_public_template_has_it() -> None:
     assert isinstance(spec, PpoSpec)
     assert (spec.fp16, spec.training.saving_steps, spec.training.device_batch) == (True, 25, 4)
     assert spec.training.learning_rate == 1.41e-5
+
+
+def test_nothing_is_replaced_in_python_code() -> None:
+    code = "def main(inputs):\n    return f'${inputs} ${secret:KEY} $${other.result.x}'\n"
+    document = yaml.safe_dump({"apiVersion": "tunefleet/v1", "spec": {"taskType": "python", "code": code}})
+    (task,) = parse_workflow(document).tasks
+    assert (task.raw["code"], task.depends_on) == (code, ())
+    assert secrets_of(task.raw) == ()
+    assert fill_secrets(task.raw, lambda name: "x")["code"] == resolve(task.raw, {})["code"] == code
 
 
 def test_camel_case_and_snake_case_are_one() -> None:
