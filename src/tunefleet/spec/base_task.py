@@ -113,7 +113,8 @@ class BaseTaskSpec(Block):
         """
         resources: ResourcesSpec | None = blocks.get("resources")
         found = output_faults(cls.leaves(blocks), blocks)
-        if resources is not None and resources.replicas > 1 and not cls.splits:
+        # Of a kind that is not known nothing can be said.
+        if resources is not None and resources.replicas > 1 and not cls.splits and cls is not BaseTaskSpec:
             kind = cls.model_fields["task_type"].default
             hint = "leave it out, or submit it several times"
             found.append(("resources.replicas", f"{kind} tasks have no items that could be split", hint))

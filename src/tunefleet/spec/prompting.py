@@ -48,6 +48,11 @@ class GeneratorTaskSpec(SplittableTaskSpec):
         return self.checkpoint.load
 
     @property
+    def start_pointer(self) -> str:
+        """The key that names them."""
+        return f"checkpoint.load.{self.checkpoint.load.place_key if self.checkpoint.load is not None else 'path'}"
+
+    @property
     def devices(self) -> Devices:
         """Which GPUs the task takes."""
         return Devices(0) if self.enforce_cpu else super().devices
