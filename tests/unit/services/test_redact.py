@@ -57,3 +57,9 @@ def test_no_way_of_writing_a_secret_gives_it_away(name: str, value: str) -> None
 @pytest.mark.parametrize("text", ["", "no: secrets\n", "{", "token", "token:", "max_tokens: 1"])
 def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
     assert redact.text(text) == text
+
+
+def test_a_large_document_is_read_in_time_that_grows_with_its_length() -> None:
+    """It runs in the store's writer; a name of any length before the word would take minutes."""
+    document = f"items: [{'x' * 2_000_000}]"
+    assert redact.text(document) == document
