@@ -31,6 +31,8 @@ PROCESSES = {
     "ServerSettings": "Server",
     "SharedGpuSettings": "Processes that run jobs",
     "WorkerSettings": "Worker",
+    "SecretSettings": "Worker, for secrets of tasks",
+    "CacheSettings": "Worker, for what Hugging Face has fetched",
     "AgentSettings": "Agent",
 }
 
