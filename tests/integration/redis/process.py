@@ -40,7 +40,7 @@ class RedisProcess:
 
     @property
     def client(self) -> Any:
-        return Redis.from_url(self.url, decode_responses=True, protocol=2)
+        return Redis.from_url(self.url, decode_responses=True, protocol=2, socket_timeout=60)
 
     def start(self) -> RedisProcess:
         program = binary()
