@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
@@ -62,7 +62,7 @@ def edges(
     Returns:
         Edges whose upstream is a task of the document, or an id.
     """
-    names = [draft.name for draft in drafts]
+    names = {draft.name: at for at, draft in enumerate(drafts)}
     found: list[Edge] = []
     for draft in _first_of_each_name(drafts):
         for edge in _of(draft, source, conditions.get(draft.name), names):
@@ -82,7 +82,7 @@ def _first_of_each_name(drafts: Sequence[Draft]) -> list[Draft]:
     return list(first.values())
 
 
-def _of(draft: Draft, source: Source, condition: ConditionSpec | None, names: Sequence[str]) -> Iterator[Edge]:
+def _of(draft: Draft, source: Source, condition: ConditionSpec | None, names: Mapping[str, int]) -> Iterator[Edge]:
     for name, where in draft.named:
         yield Edge(draft.name, name, "dependsOn", where, source, name)
     if draft.after is not None:
@@ -97,7 +97,7 @@ def _of(draft: Draft, source: Source, condition: ConditionSpec | None, names: Se
             )  # fmt: skip
 
 
-def _wrong(edge: Edge, names: Sequence[str]) -> Fault | None:
+def _wrong(edge: Edge, names: Mapping[str, int]) -> Fault | None:
     alone = len(names) == 1 and edge.where[:2] not in {(*SPEC, "stages"), (*SPEC, "graph")}
     if edge.upstream == edge.task:
         if edge.why == "dependsOn" and alone:
@@ -110,7 +110,7 @@ def _wrong(edge: Edge, names: Sequence[str]) -> Fault | None:
     return _dangling(edge, names)
 
 
-def _dangling(edge: Edge, names: Sequence[str]) -> Fault:
+def _dangling(edge: Edge, names: Mapping[str, int]) -> Fault:
     others = [name for name in names if name != edge.task]
     guess = nearest(edge.upstream, others)
     shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
@@ -126,17 +126,16 @@ def _dangling(edge: Edge, names: Sequence[str]) -> Fault:
     return edge.fault(f"{said} no task of this document", hint)
 
 
-def _circles(found: Sequence[Edge], names: Sequence[str]) -> Iterator[Fault]:
+def _circles(found: Sequence[Edge], names: Mapping[str, int]) -> Iterator[Fault]:
     waits: dict[str, list[str]] = {name: [] for name in names}
     for edge in found:
         waits[edge.task].append(edge.upstream)
-    place = {name: index for index, name in enumerate(names)}
     for circle in cycles(waits):
         around = [*circle, circle[0]]
         steps = set(pairwise(around))
         inside = [edge for edge in found if (edge.task, edge.upstream) in steps]
         # The order of the list only ever points back, so an edge that points forward was written by somebody.
-        blamed = max(inside, key=lambda edge: (edge.why != "order", place[edge.upstream] - place[edge.task]))
+        blamed = max(inside, key=lambda edge: (edge.why != "order", names[edge.upstream] - names[edge.task]))
         order = next((edge for edge in inside if edge.why == "order"), None)
         hint = (
             f"{order.task} stands behind {order.upstream}; give it `dependsOn: []` if that is not meant"

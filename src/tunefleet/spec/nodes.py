@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
@@ -20,6 +20,8 @@ from tunefleet.spec.references import Found, find, resolve
 from tunefleet.spec.tasks import TaskSpec
 from tunefleet.spec.text import Source
 from tunefleet.spec.typed import read_spec
+
+_SHOWN: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +60,17 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
         faults: Gets everything that is wrong; then what is returned is of no use.
     """
     found = drafts(source, name, faults)
-    names = [draft.name for draft in found]
+    names = dict.fromkeys(draft.name for draft in found)
     wrong: list[list[Fault]] = [[] for _ in found]
     specs = [_spec(draft, names, mine) for draft, mine in zip(found, wrong, strict=True)]
     conditions = {draft.name: _condition(draft, mine) for draft, mine in zip(found, wrong, strict=True)}
     good = {task: condition for task, condition in conditions.items() if condition is not None}
-    waits = edges(source, found, good, faults)
+    waits: dict[str, list[Edge]] = {}
+    for edge in edges(source, found, good, faults):
+        waits.setdefault(edge.task, []).append(edge)
     faults.extend(_told(found, wrong))
     return tuple(
-        _node(draft, spec, conditions[draft.name], names, [edge for edge in waits if edge.task == draft.name])
+        _node(draft, spec, conditions[draft.name], names, waits.get(draft.name, []))
         for draft, spec in zip(found, specs, strict=True)
     )
 
@@ -124,5 +128,7 @@ def _told(found: Sequence[Draft], wrong: Sequence[Sequence[Fault]]) -> list[Faul
     told = []
     for fault, names in tasks.items():
         own = fault.path.startswith(("spec.stages", "spec.graph")) or len(names) == len(found)
-        told.append(fault if own else replace(fault, message=f"{fault.message} (in {', '.join(names)})"))
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        where = f"{', '.join(names[:_SHOWN])}{more}"
+        told.append(fault if own else replace(fault, message=f"{fault.message} (in {where})"))
     return told

@@ -130,11 +130,11 @@ def rooted(inside: str, names: Collection[str] = (), text: str | None = None) ->
         names: Names of stages that are known; the longest that fits is taken.
         text: For messages; by default `inside`.
     """
-    known = [name for name in names if inside.startswith(name) and inside[len(name) : len(name) + 1] in {".", "["}]
-    node = max(known, key=len) if known else re.split(r"[.\[]", inside, maxsplit=1)[0].strip()
-    if not node or len(node) >= len(inside):
+    ends = [match.start() for match in re.finditer(r"[.\[]", inside)]
+    node = next((inside[:end] for end in reversed(ends) if inside[:end] in names), inside[: min(ends, default=0)])
+    if not node.strip():
         return None
-    return reference(node, inside[len(node) :].removeprefix("."), text or inside)
+    return reference(node.strip(), inside[len(node) :].removeprefix("."), text or inside)
 
 
 def _meaning(inside: str, text: str, names: Collection[str]) -> Reference | Secret | Stray:

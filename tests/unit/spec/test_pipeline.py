@@ -224,7 +224,7 @@ def test_fault_11_a_circle_is_named(spec: str, circle: str) -> None:
         assert fault.hint == "b stands behind a; give it `dependsOn: []` if that is not meant"
 
 
-def test_fault_12_unparsable_needs_deep_in_a_stage_are_refused() -> None:
+def test_fault_26_needs_that_cannot_be_read_are_refused_deep_in_a_stage_too() -> None:
     found = faults("stages: [{name: a, spec: {resources: {hardware: {memory: lots, cpu: 8c}}}}]")
     assert [(fault.path, fault.column) for fault in found] == [
         ("spec.stages.0.spec.resources.hardware.memory", 60),
