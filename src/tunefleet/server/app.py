@@ -18,6 +18,7 @@ from tunefleet.server.routers import (
     artifacts,
     blobs,
     events,
+    guide,
     info,
     keys,
     link,
@@ -85,6 +86,7 @@ def create_app(core: Core) -> FastAPI:
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)
+    app.include_router(guide.router, dependencies=[Depends(refuse_unknown)])
     app.include_router(pages.router)
     app.mount(pages.ASSETS_PATH, pages.assets())
     problems.install(app)

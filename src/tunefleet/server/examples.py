@@ -25,6 +25,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "CommandRequest": {"command": "set", "data": {"learning_rate": 1e-4}},
     "ResumeRequest": {"from_step": "best"},
     "StopRequest": {"save": True},
+    "ElasticRequest": {"enabled": False},
     "KeyCreate": {"name": "laptop", "role": "member"},
     "ChannelCreate": {"name": "team", "to": "https://example.org/hook", "on": ["failed", "stalled"]},
     "ChannelChange": {"enabled": False},

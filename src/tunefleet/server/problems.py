@@ -34,6 +34,7 @@ STATUSES: Final[dict[str, int]] = {
     "forbidden": 403,
     "not_found": 404,
     "method_not_allowed": 405,
+    "not_acceptable": 406,
     "conflict": 409,
     "illegal_transition": 409,
     "offset_conflict": 409,

@@ -192,6 +192,7 @@ def _fields(about: _About, row: TaskRow, topic: str) -> RecordFields:
         next_retry_at=row.ready_at if row.status == TaskStatus.QUEUED and row.ready_at else None,
         graph_node_name=row.name if about.sizes[row.workflow_seq] > 1 else None,
         load=_load(spec),
+        merged_children=tuple(about.related.carried.get(row.seq, ())),
         merged_parent_id=about.related.merged.get(row.seq),
         merge_key=row.merge_key,
     )

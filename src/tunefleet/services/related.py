@@ -20,11 +20,13 @@ class Related:
         upstreams: Id and name of the tasks that each waits for, or has waited for.
         wholes: What each is a part of.
         merged: The task whose run computes each too, or has.
+        carried: The tasks that the run of each computes too, or has.
     """
 
     upstreams: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
     wholes: Mapping[int, ShardRow] = field(default_factory=dict)
     merged: Mapping[int, str] = field(default_factory=dict)
+    carried: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
 def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
@@ -32,7 +34,8 @@ def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
     seqs = [row.seq for row in rows]
     held = {row.attempt_id: row.seq for row in rows if row.merge_key is not None and row.attempt_id is not None}
     merged = {held[id_]: into for id_, into in attempts.merged_into(connection, list(held)).items()}
-    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs), merged)
+    carried = {held[id_]: found for id_, found in attempts.carried(connection, list(held)).items()}
+    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried)
 
 
 def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ...]:

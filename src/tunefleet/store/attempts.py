@@ -205,6 +205,16 @@ def merged_into(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
     return {attempt_id: task_id for attempt_id, task_id in connection.execute(query)}
 
 
+def carried(connection: Connection, ids: Sequence[str]) -> dict[str, list[str]]:
+    """Return the tasks that the runs of attempts compute beside their own, by attempt."""
+    found: dict[str, list[str]] = {}
+    if ids:
+        query = select(attempts.c.merged_into, attempts.c.task_id).where(attempts.c.merged_into.in_(list(ids)))
+        for attempt_id, task_id in connection.execute(query.order_by(attempts.c.id)):
+            found.setdefault(attempt_id, []).append(task_id)
+    return found
+
+
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     """Forget the attempts of removed tasks."""
     connection.execute(delete(attempts).where(attempts.c.task_seq.in_([row.seq for row in rows])))

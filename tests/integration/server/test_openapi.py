@@ -22,7 +22,7 @@ from tunefleet import wire
 
 BUDGET_S = 20.0
 HOMES = [import_module(f"{wire.__name__}.{each.name}") for each in pkgutil.iter_modules(wire.__path__)]
-PUBLIC = {"/api/v1/healthz", "/api/v1/info", "/api/v1/schema"}
+PUBLIC = {"/api/v1/healthz", "/api/v1/info", "/api/v1/schema", "/healthz"}
 
 
 @pytest.fixture

@@ -1,0 +1,60 @@
+"""The Worker Guide's own paths: `/healthz`, `/workers` and `/metrics`, without `/api/v1`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Response
+
+from tunefleet.server import problems
+from tunefleet.server.auth import Admin, CoreDep, Reader
+from tunefleet.server.routers.workers import set_elastic
+from tunefleet.services import guide
+from tunefleet.wire.api import Problem
+from tunefleet.wire.fleet import ElasticRequest, ElasticView
+from tunefleet.wire.guide import GuideWorker, Health, Snapshot
+
+router = APIRouter()
+_PUBLIC: dict[str, Any] = {"security": []}
+_REFUSED: dict[int | str, dict[str, Any]] = {406: {"model": Problem}}
+
+
+@router.get("/healthz", tags=["server"], openapi_extra=_PUBLIC)
+async def healthz_of_guide() -> Health:
+    """Say that the server answers."""
+    return Health()
+
+
+@router.get("/workers", tags=["workers"])
+async def list_workers_of_guide(core: CoreDep, who: Reader) -> list[GuideWorker]:
+    """List all workers under the guide's names; `/api/v1/workers` has more to say, in pages."""
+    return await guide.list_workers(core, who)
+
+
+@router.get("/workers/{worker_id}", tags=["workers"])
+async def get_worker_of_guide(core: CoreDep, who: Reader, worker_id: str) -> GuideWorker:
+    """Show a worker under the guide's names."""
+    return await guide.get_worker(core, who, worker_id)
+
+
+@router.post(
+    "/workers/{worker_id}/elastic", tags=["workers"], response_model=ElasticView, responses={400: {"model": Problem}}
+)
+async def set_elastic_of_guide(
+    core: CoreDep, who: Admin, worker_id: str, request: ElasticRequest
+) -> ElasticView | Response:
+    """Call a worker back, or send it to rest; the same as under `/api/v1`."""
+    return await set_elastic(core, who, worker_id, request)
+
+
+@router.get("/metrics", tags=["server"], response_model=Snapshot, responses=_REFUSED)
+async def metrics_of_guide(
+    core: CoreDep, who: Reader, accept: Annotated[str, Header(description="JSON alone, for now.")] = "*/*"
+) -> Snapshot | Response:
+    """Return the server's figures as JSON."""
+    wanted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    if not wanted & {"*/*", "application/*", "application/json"}:
+        return problems.problem(
+            "not_acceptable", f"/metrics has JSON; {accept} was asked for.", hint="Send 'Accept: application/json'."
+        )
+    return await guide.snapshot(core, who)
