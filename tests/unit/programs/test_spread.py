@@ -81,7 +81,7 @@ def test_a_configuration_of_the_users_is_filled_up_and_not_changed(tmp_path: Pat
     given = {"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 1}, "fp16": {"enabled": False}}
     spec = training(deepspeed=given)
     found = deepspeed.configuration(spec.training, "float32", {})
-    assert {key: found[key] for key in given} == given
+    assert {key: found[key] for key in given} == {**given, "train_micro_batch_size_per_gpu": "auto"}
     assert (found["gradient_clipping"], found["bf16"]) == ("auto", {"enabled": False})
     assert spec.training.deepspeed == given
     as_text = training(deepspeed=json.dumps(given))
@@ -90,6 +90,17 @@ def test_a_configuration_of_the_users_is_filled_up_and_not_changed(tmp_path: Pat
     file.write_text(json.dumps(given))
     named = training(deepspeed="./zero.json")
     assert deepspeed.configuration(named.training, "float32", {"training.deepspeed": str(file)}) == found
+
+
+def test_a_configuration_in_a_file_trains_the_batches_of_the_document(tmp_path: Path) -> None:
+    file = tmp_path / "zero.json"
+    file.write_text(json.dumps({"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}))
+    block = training(deepspeed=str(file), batch_size=4).training
+    assert deepspeed.configuration(block, "float32", {})["train_micro_batch_size_per_gpu"] == "auto"
+    halved = block.model_copy(update={"batch_size": 2, "gradient_accumulation_steps": 2})
+    deepspeed.configuration(halved, "float32", {})
+    with pytest.raises(InputError, match="4 rows a pass and 1 passes a step, and `training` says 8 and 1"):
+        deepspeed.configuration(block.model_copy(update={"batch_size": 8}), "float32", {})
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", None])

@@ -38,8 +38,11 @@ def configuration(training: CommonTrainingSpec, compute: DtypeName, inputs: Mapp
     given = training.deepspeed
     config = _read(Path(inputs.get(POINTER, given))) if isinstance(given, str) else given
     found = dict(config) if config is not None else _ours(training.stage)
+    _check_batch(found, training)
     for name in _BY_TRAINER:
         found.setdefault(name, "auto")
+    # Known to agree; after a second try with half the batch only their product does.
+    found |= {"train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto"}
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):
         found.setdefault(name, {"enabled": compute == dtype})
     zero = found.get("zero_optimization")
@@ -47,6 +50,19 @@ def configuration(training: CommonTrainingSpec, compute: DtypeName, inputs: Mapp
         # Else a checkpoint would have empty weights.
         found["zero_optimization"] = {"stage3_gather_16bit_weights_on_model_save": True, **zero}
     return found
+
+
+def _check_batch(config: Mapping[str, Any], training: CommonTrainingSpec) -> None:
+    """Refuse a configuration that trains other batches; that of a document was compared at the submit."""
+    batch, times = training.batch_size, training.gradient_accumulation_steps
+    given = config.get("train_micro_batch_size_per_gpu", "auto"), config.get("gradient_accumulation_steps", "auto")
+    rows, passes = (known if each == "auto" else each for each, known in zip(given, (batch, times), strict=True))
+    if rows * passes != batch * times:
+        raise InputError(
+            f"`{POINTER}` trains {rows} rows a pass and {passes} passes a step, "
+            f"and `training` says {batch} and {times}.",
+            hint="Write auto in DeepSpeed's configuration, or the same numbers in both places.",
+        )
 
 
 def _ours(stage: int) -> dict[str, Any]:
