@@ -55,6 +55,7 @@ class Client(ServerVerbs, Blocking):
         self.artifacts = self.data = resources.Artifacts(self.transport)
         self.workers = resources.Workers(self.transport)
         self.keys = resources.Keys(self.transport)
+        self.notifications = resources.Notifications(self.transport)
 
     def __enter__(self) -> Client:
         return self
@@ -128,6 +129,7 @@ class AsyncClient(ServerVerbs, Awaited):
         self.artifacts = self.data = resources.AsyncArtifacts(self.transport)
         self.workers = resources.AsyncWorkers(self.transport)
         self.keys = resources.AsyncKeys(self.transport)
+        self.notifications = resources.AsyncNotifications(self.transport)
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -92,7 +92,13 @@ class Reach:
             return client.send(self.request(client, method, url, headers=dict(headers or {}), **body))
 
     def request(
-        self, client: httpx.Client, method: str, url: str, *, headers: Mapping[str, str], **body: Any
+        self,
+        client: httpx.Client | httpx.AsyncClient,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str],
+        **body: Any,
     ) -> httpx.Request:
         """Make the request to the very address that was checked; name and certificate stay those of the host."""
         parts = urlsplit(url)
@@ -169,7 +175,7 @@ def _client(timeout: httpx.Timeout) -> httpx.Client:
     return httpx.Client(timeout=timeout, follow_redirects=False, trust_env=False)
 
 
-def _timeout(client: httpx.Client) -> dict[str, Any]:
+def _timeout(client: httpx.Client | httpx.AsyncClient) -> dict[str, Any]:
     # Extensions of a request take the place of the client's, and with them its limits.
     return {"timeout": client.timeout.as_dict()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunefleet.client import flows, routes, transfer
+from tunefleet.client import flows, routes, routes_notify, transfer
 from tunefleet.client.verb import (
     Awaited,
     AwaitedTask,
@@ -94,7 +94,6 @@ class WorkerVerbs:
     cordon = Verb(routes.cordon_worker)
     uncordon = Verb(routes.uncordon_worker)
     drain = Verb(routes.drain_worker)
-    elastic = Verb(routes.set_elastic)
     remove = Verb(routes.remove_worker)
 
 
@@ -104,6 +103,18 @@ class KeyVerbs:
     list = Verb(routes.list_keys)
     create = Verb(routes.create_key)
     revoke = Verb(routes.revoke_key)
+
+
+class NotificationVerbs:
+    """Who is told what of your tasks, and what they were told."""
+
+    list = Verb(routes_notify.list_notifications)
+    channels = Verb(routes_notify.list_channels)
+    create_channel = Verb(routes_notify.create_channel)
+    get_channel = Verb(routes_notify.get_channel)
+    change_channel = Verb(routes_notify.change_channel)
+    remove_channel = Verb(routes_notify.remove_channel)
+    test_channel = Verb(routes_notify.test_channel)
 
 
 class RunVerbs:
@@ -172,6 +183,14 @@ class Keys(KeyVerbs, Blocking):
 
 class AsyncKeys(KeyVerbs, Awaited):
     """API keys, asynchronously."""
+
+
+class Notifications(NotificationVerbs, Blocking):
+    """Channels and notifications, synchronously."""
+
+
+class AsyncNotifications(NotificationVerbs, Awaited):
+    """Channels and notifications, asynchronously."""
 
 
 class Run(RunVerbs, BlockingTask):

@@ -22,6 +22,7 @@ from tunefleet.server.routers import (
     info,
     keys,
     link,
+    notifications,
     pages,
     reports,
     results,
@@ -82,7 +83,8 @@ def create_app(core: Core) -> FastAPI:
     )
     app.state.core = core
     app.state.lifetime = lifetime
-    for module in (workflows, tasks, steering, reports, events, artifacts, blobs, results, workers, link, keys, info):
+    work = (workflows, tasks, steering, reports, events, artifacts, blobs, results)
+    for module in (*work, workers, link, notifications, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)

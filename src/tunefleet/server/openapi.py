@@ -29,6 +29,7 @@ TAGS: Final = [
     {"name": "workers", "description": "The machines that run tasks."},
     {"name": "link", "description": "How a worker meets the server."},
     {"name": "training", "description": "The backend of training agents: jobs, reports, polls."},
+    {"name": "notifications", "description": "Who is told what of tasks, and what they were told."},
     {"name": "keys", "description": "API keys and login links."},
     {"name": "server", "description": "Version, health, housekeeping."},
 ]
@@ -68,6 +69,7 @@ _EXAMPLE_PARAMETERS: Final = {
     "command_id": "cmd-0123456789ab",
     "worker_id": "lab-3",
     "key_id": "key-0123456789ab",
+    "channel_id": "chn-0123456789ab",
     "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 }
 

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from tunefleet.artifacts import BlobStore
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
+from tunefleet.services.notify.watch import Watch
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, keys
@@ -108,6 +109,7 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
             settings.database_url or settings.data_dir / "tunefleet.db",
             synchronous=settings.synchronous,
             on_wake=lambda topics: signals.notify(*topics),
+            before_commit=Watch(settings.public_base_url, shared_admin=settings.shared_token is not None),
         )
     except BaseException:
         lock.release()

@@ -14,8 +14,8 @@ from tunefleet.services.ranking import rank
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.store import Connection, tasks
 
-_COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "sloSeconds")
-"""What of a spec decides how its task is queued and tried again."""
+_COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "sloSeconds", "notify")
+"""What of a spec decides how its task is queued and tried again, and who is told of it."""
 
 
 def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: float | None = None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from tunefleet.store import (
     Connection,
     artifacts,
     attempts,
+    channels,
     commands,
     discards,
     edges,
@@ -54,6 +55,7 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     queue.delete_of_tasks(connection, ids)
     commands.delete_of_tasks(connection, ids)
     resumes.delete_of_tasks(connection, ids)
+    channels.delete_of_tasks(connection, ids)
     training.delete_of_tasks(connection, ids)
     edges.delete_of_tasks(connection, rows)
     shards.delete_of_tasks(connection, rows)

@@ -16,6 +16,7 @@ from tunefleet.services import inputs, merging, moving, policies, requirements
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
 from tunefleet.services.inputs import Input
+from tunefleet.services.notify import wishes
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
 from tunefleet.store import Connection, edges, events, tasks, workflows
 from tunefleet.store.edges import EdgeRow
@@ -38,6 +39,7 @@ class Submission:
         parent_task_id: The task that this one repeats.
         done: Stage name → task of an earlier workflow that has completed it; it is not run again.
         repeats: Stage name → task of an earlier workflow that it repeats.
+        mails: Whether this server sends mail to whom a document names.
     """
 
     actor: Actor
@@ -49,6 +51,7 @@ class Submission:
     parent_task_id: str | None = None
     done: Mapping[str, TaskRow] = field(default_factory=dict)
     repeats: Mapping[str, str] = field(default_factory=dict)
+    mails: bool = True
 
     @property
     def nodes(self) -> tuple[TaskNode, ...]:
@@ -96,6 +99,7 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
         return first.id
     workflow_id = new_id("wf")
     planned = [_plan(node) for node in submission.nodes]
+    _refuse_strangers(connection, submission, planned)
     warnings = _warnings(submission, {each.node.name: each.need for each in planned}, fleet)
     row = _workflow_row(submission, workflow_id, now)
     seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
@@ -124,6 +128,17 @@ def _warnings(submission: Submission, needs: Mapping[str, Requirement], fleet: S
         faults = [Fault("spec.resources", f"no worker could run the task {name}: {why}") for name, why in stuck.items()]
         raise SpecError(faults, filename=submission.workflow.name)
     return [f"The task {name} is {why}" for name, why in stuck.items()]
+
+
+def _refuse_strangers(connection: Connection, submission: Submission, planned: Sequence[_Planned]) -> None:
+    """Refuse to tell somebody who cannot be told; a task that is repeated is not held up by that."""
+    if submission.parent_task_id is not None or submission.repeats:
+        return
+    actor = submission.actor
+    who = wishes.Who(actor.project, actor.owner, submission.mails)
+    faults = [fault for each in planned for fault in wishes.faults(connection, who, each.spec.notify)]
+    if faults:
+        raise SpecError(faults, filename=submission.workflow.name)
 
 
 def _workflow_row(submission: Submission, workflow_id: str, now: float) -> dict[str, Any]:
@@ -164,6 +179,7 @@ def _store_tasks(
         policies.store(connection, need)
     rows = enter(connection, new, now)
     tasks.use_artifacts(connection, used)
+    wishes.store(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
     waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]
     if waiting:
         edges.insert_all(connection, _edges(connection, submission, planned, rows))

@@ -47,7 +47,13 @@ async def submit(
     may_submit(actor)
     workflow = await asyncio.to_thread(parse_workflow, request.document, filename=request.filename)
     wanted = Submission(
-        actor, workflow, request.document, request.inputs, request.strict, idempotency_key=idempotency_key
+        actor,
+        workflow,
+        request.document,
+        request.inputs,
+        request.strict,
+        idempotency_key=idempotency_key,
+        mails=core.settings.smtp_url is not None,
     )
     return await store(core, wanted)
 

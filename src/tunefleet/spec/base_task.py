@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from tunefleet.spec.base import Block, NotBool, Timeout, many_wrong
+from tunefleet.spec.notify import NotifySpec
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.policy import LimitsSpec, ParallelSpec, RetrySpec, ShardSpec
 from tunefleet.spec.resources import ResourcesSpec
@@ -60,6 +61,8 @@ class BaseTaskSpec(Block):
     """How long the task may take."""
     on_lost: Literal["replace", "wait"] = "replace"
     """When the worker does not come back: place the task anew from its last uploaded checkpoint, or wait."""
+    notify: Annotated[tuple[NotifySpec, ...], Field(max_length=20)] = ()
+    """Who is told what of the task, beside your own channels."""
 
     @property
     def requires_code(self) -> bool:

@@ -19,7 +19,7 @@ from sqlalchemy.pool import QueuePool, StaticPool
 from tunefleet.errors import StoreError
 from tunefleet.store import migrate
 from tunefleet.store.faults import translate
-from tunefleet.store.writer import Writer
+from tunefleet.store.writer import BeforeCommit, Writer
 
 T = TypeVar("T")
 APPLICATION_ID: Final = 0x74666C74
@@ -35,9 +35,14 @@ _RESTORE: Final = "Restore it from a backup, or use another folder (--data)."
 class Database:
     """A database with one writer and some readers; `open` makes one."""
 
-    def __init__(self, engines: tuple[Engine, Engine], on_wake: Callable[[frozenset[str]], None]) -> None:
+    def __init__(
+        self,
+        engines: tuple[Engine, Engine],
+        on_wake: Callable[[frozenset[str]], None],
+        before_commit: BeforeCommit | None = None,
+    ) -> None:
         self._writing, self._reading = engines
-        self._writer = Writer(self._writing, on_wake)
+        self._writer = Writer(self._writing, on_wake, before_commit)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="tunefleet-reader")
 
     @classmethod
@@ -47,6 +52,7 @@ class Database:
         *,
         synchronous: str = "FULL",
         on_wake: Callable[[frozenset[str]], None] = lambda _topics: None,
+        before_commit: BeforeCommit | None = None,
     ) -> Database:
         """Open a database, make it if there is none, and bring its tables up to date.
 
@@ -54,6 +60,7 @@ class Database:
             target: Path of an SQLite file, or an `sqlite:///` URL.
             synchronous: `FULL` survives a power cut, `NORMAL` a killed process.
             on_wake: Called after each commit with the topics that its operations named.
+            before_commit: Called in each transaction, at its end, with what its operations noted.
 
         Raises:
             StoreError: If the file is damaged, of another program or of a newer version, or the URL is not SQLite's.
@@ -70,7 +77,7 @@ class Database:
             if isinstance(error, StoreError):
                 raise
             raise _unusable(path, error) from error
-        return cls(engines, on_wake)
+        return cls(engines, on_wake, before_commit)
 
     def write(self, operation: Callable[[Connection], T]) -> Future[T]:
         """Run an operation in a transaction; it is committed when the future has its result.

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import EventRow, TaskRow
 from tunefleet.store.tables import DEFAULT_PROJECT, events, tasks, workflows
-from tunefleet.store.writer import wake
+from tunefleet.store.writer import note, wake
 
 _INSERT = Bulk(insert(events), ["project", "at", "kind", "task_id", "workflow_id", "workflow_seq", "worker_id", "data"])
 
@@ -53,6 +53,7 @@ def append(connection: Connection, new: Sequence[Event]) -> None:
         for e in new
     ]
     _INSERT.run(connection, rows)
+    note(connection, new)
     wake(connection, "events")
 
 

@@ -93,6 +93,14 @@ def records_of(connection: Connection, task_id: str, kind: str) -> list[tuple[in
     return [(number, body) for number, body in connection.execute(query)]
 
 
+def newest_values(connection: Connection, task_id: str, *, series: str, limit: int) -> list[tuple[int, str]]:
+    """Return step and values (JSON) of the points that were reported last, newest first."""
+    at = metric_points.c
+    query = select(at.step, at.values_json).where(at.task_id == task_id, at.series == series)
+    newest = query.order_by(at.launch_number.desc(), at.seq.desc()).limit(limit)
+    return [(step, text) for step, text in connection.execute(newest)]
+
+
 def visible_points(connection: Connection, task_id: str, *, series: str, after_step: int | None) -> list[PointRow]:
     """Return the points that no later launch superseded.
 

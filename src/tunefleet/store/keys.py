@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from tunefleet.store import channels
 from tunefleet.store.rows import KeyRow
 from tunefleet.store.tables import api_keys, meta, sessions
 
@@ -51,6 +52,7 @@ def revoke(connection: Connection, key_id: str, at: float) -> None:
     """Make a key and what stands for it worthless."""
     connection.execute(update(api_keys).where(api_keys.c.id == key_id).values(revoked_at=at))
     connection.execute(delete(sessions).where(sessions.c.key_id == key_id))
+    channels.changed(connection)
 
 
 def set_used(connection: Connection, times: Iterable[tuple[str, float]]) -> None:

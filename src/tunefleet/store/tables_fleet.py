@@ -56,12 +56,26 @@ notification_channels = Table(
     Column("target", Text, nullable=False),
     Column("secret", String),
     Column("events", String, nullable=False),
+    Column("everyone", Integer, nullable=False),
     Column("enabled", Integer, nullable=False),
     Column("created_at", Double, nullable=False),
     UniqueConstraint("project", "owner", "name"),
     sqlite_autoincrement=True,
 )
-"""Where a user wants to hear of what; `events` are names separated by commas."""
+"""Where a user wants to hear of what; `events` are names separated by commas, `everyone`: of all users' tasks."""
+
+task_notices = Table(
+    "task_notices",
+    metadata,
+    Column("task_id", String, primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("channel_id", String),
+    Column("format", String, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("events", String, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""What a task's own document wants to be told to whom: to a channel of its owner, or to `target`."""
 
 notifications = Table(
     "notifications",

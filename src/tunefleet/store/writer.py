@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
@@ -27,6 +27,10 @@ T = TypeVar("T")
 MAX_GROUP: Final = 64
 _TOPICS: Final = "tunefleet.topics"
 _AFTER: Final = "tunefleet.after"
+_NOTED: Final = "tunefleet.noted"
+
+BeforeCommit = Callable[[Connection, Sequence[object]], None]
+"""Looks at what the operations of a transaction have noted, and may write more into it."""
 
 
 def wake(connection: Connection, *topics: str) -> None:
@@ -37,6 +41,11 @@ def wake(connection: Connection, *topics: str) -> None:
 def after_commit(connection: Connection, action: Callable[[], object]) -> None:
     """Run an action in the writer thread once the current operation is committed, before the next one starts."""
     connection.info.setdefault(_AFTER, []).append(action)
+
+
+def note(connection: Connection, things: Iterable[object]) -> None:
+    """Show things to whoever looks at the current transaction before it is committed."""
+    connection.info.setdefault(_NOTED, []).extend(things)
 
 
 @dataclass(slots=True)
@@ -51,11 +60,15 @@ class Writer:
     Args:
         engine: Gives the one connection that writes.
         on_wake: Called in the writer thread after a commit, with the topics that its operations named.
+        before_commit: Called in the writer thread, in the transaction, with what its operations noted.
     """
 
-    def __init__(self, engine: Engine, on_wake: Callable[[frozenset[str]], None]) -> None:
+    def __init__(
+        self, engine: Engine, on_wake: Callable[[frozenset[str]], None], before_commit: BeforeCommit | None = None
+    ) -> None:
         self._connection = engine.connect()
         self._on_wake = on_wake
+        self._before_commit = before_commit
         self._queue: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="tunefleet-writer", daemon=True)
@@ -117,9 +130,11 @@ class Writer:
 
     def _transact(self, operations: list[Callable[[Connection], Any]]) -> list[Any]:
         info = self._connection.info
-        info[_TOPICS], info[_AFTER] = set(), []
+        info[_TOPICS], info[_AFTER], info[_NOTED] = set(), [], []
         try:
             results = [operation(self._connection) for operation in operations]
+            if self._before_commit is not None and info[_NOTED]:
+                self._before_commit(self._connection, info[_NOTED])
             self._connection.commit()
         except BaseException:
             self._roll_back()

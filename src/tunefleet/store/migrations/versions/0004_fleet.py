@@ -54,6 +54,7 @@ def _channels() -> None:
         sa.Column("target", sa.Text(), nullable=False),
         sa.Column("secret", sa.String(), nullable=True),
         sa.Column("events", sa.String(), nullable=False),
+        sa.Column("everyone", sa.Integer(), nullable=False),
         sa.Column("enabled", sa.Integer(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("seq", name="pk_notification_channels"),
@@ -64,6 +65,17 @@ def _channels() -> None:
 
 
 def _notifications() -> None:
+    op.create_table(
+        "task_notices",
+        sa.Column("task_id", sa.String(), nullable=False),
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("channel_id", sa.String(), nullable=True),
+        sa.Column("format", sa.String(), nullable=False),
+        sa.Column("target", sa.Text(), nullable=False),
+        sa.Column("events", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("task_id", "number", name="pk_task_notices"),
+        sqlite_with_rowid=False,
+    )
     op.create_table(
         "notifications",
         sa.Column("seq", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False),

@@ -1,0 +1,116 @@
+"""A notification as each kind of receiver takes it, and its signature; pure.
+
+A webhook is signed as https://www.standardwebhooks.com describes it, so that its libraries verify it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Final
+
+import orjson
+
+import tunefleet
+from tunefleet.spec.notify import MAILTO, Format
+from tunefleet.wire.notify import Told
+
+PREFIX: Final = "whsec_"
+_DISCORD_MAX: Final = 2000
+_SLACK_MAX: Final = 3000
+_SUBJECT_MAX: Final = 150
+
+
+def new_secret() -> str:
+    """Return a secret that signs."""
+    return PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def is_secret(text: str) -> bool:
+    """Whether a text can be used as a secret that signs."""
+    try:
+        return text.startswith(PREFIX) and len(base64.b64decode(text.removeprefix(PREFIX), validate=True)) >= 24
+    except (binascii.Error, ValueError):
+        return False
+
+
+def payload(told: Told, format_: Format, secret: str | None, sent_at: float) -> tuple[bytes, dict[str, str]]:
+    """Return body and headers of a request.
+
+    Args:
+        told: What is said.
+        format_: How; not `email`.
+        secret: Signs it; nothing but our own format is signed.
+        sent_at: Unix time of this try.
+    """
+    headers = {"Content-Type": "application/json", "User-Agent": f"tunefleet/{tunefleet.__version__}"}
+    if format_ == "slack":
+        return orjson.dumps({"text": slack_text(told)}), headers
+    if format_ == "discord":
+        # Names are what users wrote: nobody is mentioned by them.
+        return orjson.dumps({"content": discord_text(told), "allowed_mentions": {"parse": []}}), headers
+    body = told.model_dump_json().encode()
+    headers |= {"Webhook-Id": told.id, "Webhook-Timestamp": str(int(sent_at)), "Tunefleet-Event": told.event}
+    if secret is not None:
+        headers["Webhook-Signature"] = signature(secret, told.id, int(sent_at), body)
+    return body, headers
+
+
+def signature(secret: str, id_: str, timestamp: int, body: bytes) -> str:
+    """Return what proves that who knows the secret has sent a body, and when."""
+    key = base64.b64decode(secret.removeprefix(PREFIX))
+    mac = hmac.new(key, f"{id_}.{timestamp}.".encode() + body, hashlib.sha256)
+    return "v1," + base64.b64encode(mac.digest()).decode()
+
+
+def slack_text(told: Told) -> str:
+    """Return a notification in Slack's markup; Mattermost and Rocket.Chat read it too."""
+    text = f"*{_slack(told.title)}*\n{_slack(told.text)}\n{_slack_more(told)}"
+    return text[:_SLACK_MAX]
+
+
+def discord_text(told: Told) -> str:
+    """Return a notification in Discord's markup."""
+    more = f"`{told.command}`" + (f" · <{told.url}>" if told.url else "")
+    head = f"**{_discord(told.title)}**\n"
+    room = _DISCORD_MAX - len(head) - len(more) - 2
+    text = _discord(told.text)
+    return f"{head}{text if len(text) <= room else text[: room - 1] + '…'}\n{more}"
+
+
+def mail(told: Told, target: str, sender: str) -> EmailMessage:
+    """Return a notification as an e-mail.
+
+    Args:
+        told: What is said.
+        target: `mailto:` and the address.
+        sender: The address that it comes from.
+    """
+    message = EmailMessage()
+    message["Subject"] = " ".join(f"[tunefleet] {told.title}".split())[:_SUBJECT_MAX]
+    message["From"] = sender
+    message["To"] = target[len(MAILTO) :]
+    message["Date"] = format_datetime(told.at)
+    # The same at each try: a mailbox that gets it twice can tell.
+    message["Message-ID"] = f"<{told.id}@{sender.rpartition('@')[2].strip('> ') or 'tunefleet'}>"
+    message["Auto-Submitted"] = "auto-generated"
+    lines = [told.text, "", f"Look further: {told.command}"]
+    message.set_content("\n".join(lines + ([told.url] if told.url else [])) + "\n")
+    return message
+
+
+def _slack(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _slack_more(told: Told) -> str:
+    return f"`{told.command}`" + (f" · <{told.url}|open>" if told.url else "")
+
+
+def _discord(text: str) -> str:
+    return "".join(f"\\{character}" if character in "*_~`|>\\" else character for character in text)

@@ -1,0 +1,132 @@
+"""What is said of an event, in plain English; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tunefleet.spec.notify import Occasion
+from tunefleet.wire.notify import ToldTask
+
+_AGAIN: Final = "It is tried again."
+_REASONS: Final = {
+    "bad_input": "something that its document names cannot be used",
+    "bug": "its code has a fault",
+    "crashed": "it crashed",
+    "delivery_failed": "its result could not be delivered",
+    "disk_full": "the disk is full",
+    "diverged": "its loss is no number any more",
+    "killed": "somebody killed it",
+    "network": "the network failed",
+    "out_of_memory": "it ran out of memory",
+    "stalled": "it wrote nothing for too long",
+    "timeout": "it took too long",
+    "upstream_failed": "a task that it waited for failed",
+    "worker_lost": "its worker does not answer",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """What happened to a task.
+
+    Args:
+        occasion: What it counts as.
+        task: The task.
+        workflow: The name of its workflow.
+        kind: Of the event.
+        silent_s: For how long a stalled job has written nothing, in seconds.
+    """
+
+    occasion: Occasion
+    task: ToldTask
+    workflow: str
+    kind: str
+    silent_s: float | None = None
+
+    @property
+    def title(self) -> str:
+        """It in a few words."""
+        task = self.task
+        label = task.name if task.name == self.workflow else f"{self.workflow}: {task.name}"
+        return f"{label} {_short(self)}"
+
+    @property
+    def text(self) -> str:
+        """It in sentences."""
+        task = self.task
+        of = "" if task.name == self.workflow else f" of the workflow {self.workflow}"
+        sentences = [f"The task {task.name}{of} {_long(self)}"]
+        if task.error and self.kind != "task.completed":
+            sentences.append(_sentence(task.error))
+        if self.kind == "task.retrying":
+            sentences.append(_AGAIN)
+        if task.runtime_s is not None:
+            at = f" on {task.worker_id}" if task.worker_id else ""
+            sentences.append(f"It {'has run' if task.status == 'running' else 'ran'} {spell(task.runtime_s)}{at}.")
+        if task.loss is not None:
+            sentences.append(f"Its last loss was {task.loss:.4g}, at step {task.step}.")
+        return " ".join(sentences)
+
+    @property
+    def command(self) -> str:
+        """How to look further."""
+        return f"tunefleet {'logs' if self.kind == 'task.failed' else 'show'} {self.task.id}"
+
+
+def worker_text(worker_id: str) -> tuple[str, str, str]:
+    """Return title, text and command for a worker that is lost."""
+    text = (
+        f"The worker {worker_id} does not answer any more. Its tasks are placed anew, unless they are to wait for it."
+    )
+    return f"worker {worker_id} is lost", text, "tunefleet workers ls"
+
+
+def spell(seconds: float) -> str:
+    """Return a duration, such as `42 s`, `12 min` or `3 h 5 min`."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    minutes = whole // 60
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _short(happening: Happening) -> str:
+    task = happening.task
+    match happening.kind:
+        case "task.completed":
+            return "is done"
+        case "task.failed":
+            return "failed: out of memory" if task.reason == "out_of_memory" else "failed"
+        case "task.paused":
+            return "is paused"
+        case "task.retrying" if task.reason == "out_of_memory":
+            return "ran out of memory, and is tried again"
+        case "task.retrying" if task.reason == "stalled":
+            return "stalled, and is tried again"
+        case "task.stalled":
+            return "stalls"
+    return "lost its worker"
+
+
+def _long(happening: Happening) -> str:
+    task = happening.task
+    why = _REASONS.get(task.reason or "", (task.reason or "").replace("_", " "))
+    match happening.kind:
+        case "task.completed":
+            return "was stopped early, and is done." if task.reason == "stopped_early" else "is done."
+        case "task.failed":
+            return f"failed: {why}." if why else "failed."
+        case "task.paused":
+            return "is paused."
+        case "task.stalled":
+            for_ = "" if happening.silent_s is None else f" It has been silent for {spell(happening.silent_s)}."
+            return f"writes nothing any more.{for_}"
+        case "worker.lost":
+            return f"lost its worker: {task.worker_id} does not answer. It waits for it, as its document wants."
+    return f"was interrupted: {why}."
+
+
+def _sentence(error: str) -> str:
+    text = error.strip()
+    return text if text.endswith((".", "!", "?")) else f"{text}."

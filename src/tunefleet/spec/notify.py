@@ -1,0 +1,109 @@
+"""`spec.notify`: who is told what of a task, and what an address of a notification may look like."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal, get_args
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from tunefleet.spec.base import Block, as_list, is_url, wrong
+
+Occasion = Literal["done", "failed", "out_of_memory", "stalled", "paused", "worker_lost"]
+"""What is told. A task that failed because it ran out of memory, stalled or lost its worker counts as `failed` too."""
+Format = Literal["webhook", "slack", "discord", "email"]
+"""`webhook` is our own JSON; the next two are what incoming webhooks of Slack and Discord take."""
+OCCASIONS: Final[tuple[Occasion, ...]] = get_args(Occasion)
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+MAILTO: Final = "mailto:"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ADDRESS: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,8}")
+_MAX: Final = 2000
+
+
+def is_address(to: str) -> bool:
+    """Whether a text is an address, and not a channel's name."""
+    return is_url(to) or to.lower().startswith(MAILTO)
+
+
+def format_of(target: str) -> Format:
+    """Return the format that an address takes, as far as its looks tell."""
+    if target.lower().startswith(MAILTO):
+        return "email"
+    parts = urlsplit(target)
+    host = (parts.hostname or "").lower()
+    if host == "hooks.slack.com":
+        return "slack"
+    if host in {"discord.com", "discordapp.com"} and parts.path.startswith("/api/webhooks/"):
+        return "discord"
+    return "webhook"
+
+
+def address_fault(target: str, chosen: str | None) -> str | None:
+    """Say what is wrong with an address, or with the format that was chosen for it; null if nothing is.
+
+    Args:
+        target: An http or https address, or `mailto:` and an e-mail address.
+        chosen: The format; null for the one that the address takes.
+    """
+    if len(target) > _MAX or any(character.isspace() or not character.isprintable() for character in target):
+        return f"must be one line without spaces, of {_MAX} characters at most"
+    mail = target.lower().startswith(MAILTO)
+    if mail and not _ADDRESS.fullmatch(target[len(MAILTO) :]):
+        return "must be one plain e-mail address after mailto:"
+    if not mail and not _reachable(target):
+        return "must start with http://, https:// or mailto:, and name a host"
+    if chosen is not None and mail != (chosen == "email"):
+        return f"cannot be told in the format {chosen}"
+    return None
+
+
+def is_channel_name(name: str) -> bool:
+    """Whether a text may be a channel's name."""
+    return _NAME.fullmatch(name) is not None
+
+
+def _reachable(target: str) -> bool:
+    try:
+        parts = urlsplit(target)
+        return is_url(target) and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return False
+
+
+def _to(value: str) -> str:
+    channel = "make a channel with `tunefleet notify add`, which keeps the address to itself, and write its name here"
+    if "${" in value:
+        raise wrong("cannot have a secret or a reference in it: the server sends, and resolves none", channel)
+    if not is_address(value):
+        if not is_channel_name(value):
+            raise wrong("is neither an address (https://…, mailto:…) nor the name of a channel")
+        return value
+    fault = address_fault(value, None)
+    if fault is not None:
+        raise wrong(fault)
+    if is_url(value) and "@" in urlsplit(value).netloc:
+        raise wrong("has a password in it, which everybody could read who reads the document", channel)
+    return value
+
+
+class NotifySpec(Block):
+    """`spec.notify[]`: tell somebody what becomes of this task."""
+
+    to: Annotated[str, Field(min_length=1), AfterValidator(_to)]
+    """An address (`https://…`, `mailto:…`), or the name of one of your channels (`tunefleet notify ls`). An address is
+    read by everybody who may read the document, and what goes there is not signed."""
+    on: Annotated[tuple[Occasion, ...], BeforeValidator(as_list), Field(min_length=1)] = OCCASIONS
+    """What is told; by default everything."""
+    format: Format | None = None
+    """How an address is told; by default what its host takes, else `webhook`. A channel has its own format."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> NotifySpec:
+        if self.format is not None and not is_address(self.to):
+            raise wrong("is the channel's own affair", "leave it out", at="format")
+        fault = address_fault(self.to, self.format) if is_address(self.to) else None
+        if fault is not None:
+            raise wrong(f"does not go with the address, which {fault}", "leave it out", at="format")
+        return self

@@ -1,0 +1,143 @@
+"""What is to be said to whom, and what became of it.
+
+What goes to one place is a lane: it is delivered in order, so that only the first of a lane is ever due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, insert, select, update
+
+from tunefleet.store.bulk import Bulk
+from tunefleet.store.tables import events
+from tunefleet.store.tables_fleet import notifications
+
+WAITING: Final = "waiting"
+_at = notifications.c
+_NEW: Final = [column.name for column in _at if column.name not in {"seq", "error", "sent_at"}]
+_INSERT = Bulk(insert(notifications), _NEW)
+_lane: ColumnElement[str] = func.coalesce(_at.channel_id, _at.target)
+_HEADS = (
+    select(_lane.label("lane"), func.min(_at.seq).label("seq")).where(_at.state == WAITING).group_by(_lane).subquery()
+)
+_DUE = select(_HEADS.c.lane, _at.next_at).join(notifications, _at.seq == _HEADS.c.seq)
+_FIRST = select(notifications).where(_at.state == WAITING, _lane == bindparam("lane")).order_by(_at.seq).limit(1)
+
+
+class NoticeRow(NamedTuple):
+    """A notification; `body` is JSON, `state` is `waiting`, `sent` or `failed`."""
+
+    seq: int
+    id: str
+    project: str
+    owner: str
+    channel_id: str | None
+    format: str
+    target: str
+    event: str
+    event_id: int
+    task_id: str | None
+    body: str
+    state: str
+    tries: int
+    next_at: float
+    error: str | None
+    created_at: float
+    sent_at: float | None
+
+
+class NewNotice(NamedTuple):
+    """A notification that is to be stored, in the order of its columns."""
+
+    id: str
+    project: str
+    owner: str
+    channel_id: str | None
+    format: str
+    target: str
+    event: str
+    event_id: int
+    task_id: str | None
+    body: str
+    state: str
+    tries: int
+    next_at: float
+    created_at: float
+
+
+def insert_all(connection: Connection, rows: Sequence[NewNotice]) -> None:
+    """Store notifications that wait to be delivered."""
+    _INSERT.run(connection, rows)
+
+
+def last_event_ids(connection: Connection, count: int) -> list[int]:
+    """Return the ids of the newest events, oldest first: those of the transaction that has appended so many."""
+    query = select(events.c.id).order_by(events.c.id.desc()).limit(count)
+    return [id_ for (id_,) in connection.execute(query)][::-1]
+
+
+def lanes(connection: Connection) -> dict[str, float]:
+    """Return when the first notification of each lane is due, in Unix time; a lane without any is left out."""
+    return {lane: next_at for lane, next_at in connection.execute(_DUE)}
+
+
+def first_of(connection: Connection, lane: str) -> NoticeRow | None:
+    """Return the notification of a lane that is to be delivered next."""
+    row = connection.execute(_FIRST, {"lane": lane}).first()
+    return NoticeRow(*row) if row else None
+
+
+def settle(connection: Connection, seq: int, values: Mapping[str, Any]) -> None:
+    """Store what became of a try, unless the notification was given up meanwhile."""
+    connection.execute(update(notifications).where(_at.seq == seq, _at.state == WAITING).values(dict(values)))
+
+
+def give_up_lane(connection: Connection, lane: str, before: float, error: str) -> None:
+    """Give up what waits in a lane since before a moment."""
+    here = (_at.state == WAITING, _lane == lane, _at.created_at <= before)
+    connection.execute(update(notifications).where(*here).values(state="failed", error=error))
+
+
+def give_up_channel(connection: Connection, channel_id: str, error: str) -> None:
+    """Give up what waits for a channel."""
+    here = (_at.state == WAITING, _at.channel_id == channel_id)
+    connection.execute(update(notifications).where(*here).values(state="failed", error=error))
+
+
+def readdress(connection: Connection, channel_id: str, *, target: str, format_: str, now: float) -> None:
+    """Send what waits for a channel to its new address, now."""
+    here = (_at.state == WAITING, _at.channel_id == channel_id)
+    connection.execute(update(notifications).where(*here).values(target=target, format=format_, next_at=now))
+
+
+def page(
+    connection: Connection,
+    *,
+    project: str,
+    limit: int,
+    before: int | None = None,
+    filters: Mapping[str, Sequence[str] | None],
+) -> list[NoticeRow]:
+    """Return notifications, newest first.
+
+    Args:
+        connection: To read with.
+        project: Whose.
+        limit: How many.
+        before: Only those with a smaller `seq`.
+        filters: Column → the values that it may have; null for any.
+    """
+    query = select(notifications).where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(_at.seq < before)
+    for name, values in filters.items():
+        if values is not None:
+            query = query.where(_at[name].in_(list(values)))
+    return [NoticeRow(*row) for row in connection.execute(query)]
+
+
+def delete_before(connection: Connection, moment: float) -> None:
+    """Forget what was settled, and is older than a moment."""
+    connection.execute(delete(notifications).where(_at.state != WAITING, _at.created_at < moment))

@@ -1,0 +1,161 @@
+"""Channels and notifications; part of the HTTP API under `/api/v1`, and what a webhook gets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import Field
+
+from tunefleet.spec.notify import OCCASIONS, Format, Occasion
+from tunefleet.wire.base import Body, Message
+
+NoticeState = Literal["waiting", "sent", "failed"]
+
+
+class ChannelCreate(Body):
+    """A new channel of whoever makes it.
+
+    Args:
+        name: What documents call it.
+        to: An `https://…` address, or `mailto:` and an e-mail address.
+        on: What is told there; default: everything.
+        format: How; default: what the address takes, else `webhook`.
+        secret: Signs what goes to a webhook; default: a new one. Starts with `whsec_`, then base64.
+        everyone: Tell of the tasks of all users; takes an admin key.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", examples=["phone"])
+    to: str = Field(min_length=1, max_length=2000, examples=["https://example.org/hook"])
+    on: tuple[Occasion, ...] = Field(default=OCCASIONS, min_length=1, max_length=len(OCCASIONS))
+    format: Format | None = None
+    secret: str | None = Field(default=None, pattern=r"^whsec_[A-Za-z0-9+/]{32,256}={0,2}$")
+    everyone: bool = False
+
+
+class ChannelChange(Body):
+    """What is to change of a channel; what is left out stays."""
+
+    to: str | None = Field(default=None, min_length=1, max_length=2000)
+    on: tuple[Occasion, ...] | None = Field(default=None, min_length=1, max_length=len(OCCASIONS))
+    format: Format | None = None
+    everyone: bool | None = None
+    enabled: bool | None = None
+
+
+class ChannelView(Message):
+    """A channel, without its secrets.
+
+    Args:
+        to: Where it leads; of a web address only the host, for the rest of it may be a secret.
+        signed: Whether what goes there is signed.
+    """
+
+    id: str
+    name: str
+    owner: str
+    to: str
+    format: Format
+    on: tuple[Occasion, ...]
+    signed: bool
+    everyone: bool
+    enabled: bool
+    created_at: datetime
+
+
+class ChannelCreated(ChannelView):
+    """A new channel; the secret that signs is shown this once."""
+
+    secret: str | None = None
+
+
+class ChannelTestReply(Message):
+    """How the test of a channel went: `sent`, or why not."""
+
+    sent: bool
+    error: str | None = None
+
+
+class NotificationView(Message):
+    """A notification, and what became of it.
+
+    Args:
+        id: The same at each try: who gets it twice knows it by that.
+        event_id: The event that it tells of.
+        error: Why the last try failed.
+        next_try_at: When it is tried again, while it waits.
+    """
+
+    id: str
+    owner: str
+    event: Occasion
+    event_id: int
+    task_id: str | None
+    title: str
+    channel_id: str | None
+    to: str
+    format: Format
+    state: NoticeState
+    tries: int
+    error: str | None
+    created_at: datetime
+    next_try_at: datetime | None
+    sent_at: datetime | None
+
+
+class ToldTask(Message):
+    """The task that a notification is about.
+
+    Args:
+        status: What it is now.
+        reason: Why.
+        runtime_s: How long its last attempt ran, in seconds.
+        loss: The last one that it logged, if it trained.
+        step: Of that loss.
+    """
+
+    id: str
+    name: str
+    kind: str
+    owner: str
+    status: str
+    reason: str | None = None
+    error: str | None = None
+    worker_id: str | None = None
+    attempts: int = 0
+    runtime_s: float | None = None
+    loss: float | None = None
+    step: int | None = None
+
+
+class ToldWorkflow(Message):
+    """The workflow of that task."""
+
+    id: str
+    name: str
+
+
+class Told(Message):
+    """What a webhook gets.
+
+    Args:
+        id: Of the notification; the same when it comes twice.
+        event: What happened.
+        at: When.
+        title: In a few words.
+        text: In sentences.
+        worker_id: The worker that it is about, where it is about none of the tasks.
+        url: Where to read more; null without `PUBLIC_BASE_URL`.
+        command: How to look further on the command line.
+    """
+
+    id: str
+    event: Occasion
+    at: datetime
+    title: str
+    text: str
+    task: ToldTask | None = None
+    workflow: ToldWorkflow | None = None
+    worker_id: str | None = None
+    url: str | None = None
+    command: str
