@@ -94,6 +94,7 @@ class WorkerVerbs:
     cordon = Verb(routes.cordon_worker)
     uncordon = Verb(routes.uncordon_worker)
     drain = Verb(routes.drain_worker)
+    elastic = Verb(routes.set_elastic)
     remove = Verb(routes.remove_worker)
 
 
