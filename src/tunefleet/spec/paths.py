@@ -90,6 +90,8 @@ _BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "checkpoint.load.uri": ("taskId", "task_id", "url"),
 }
 """Pointer → keys beside it that name another place."""
+_ON_WORKER: Final = frozenset({"checkpoint.load.path", "checkpoint.load.uri", "training.resume_from_path"})
+"""Where an absolute path may be one of a mount that only the workers have."""
 
 
 def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
@@ -106,6 +108,7 @@ def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
             if not isinstance(value, str) or _travels_not(value):
                 continue
             elsewhere = places.startswith("model.adapters") or any(around.get(key) for key in _BESIDE.get(places, ()))
+            elsewhere = elsewhere or (places in _ON_WORKER and value.startswith("/"))
             found.append(LocalPath(pointer, value, role, required and not elsewhere, elsewhere))
     return found
 

@@ -16,7 +16,7 @@ import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-from tunefleet import attach
+from tunefleet import artifacts, attach
 from tunefleet.programs import base_model
 from tunefleet.programs.data.sources import open_portions
 from tunefleet.programs.data.tokens import Encoder, tokenize
@@ -223,7 +223,8 @@ def test_an_adapter_is_trained_further(train: Any) -> None:
 
 
 def test_a_model_is_trained_further_from_an_archive(train: Any) -> None:
-    first = train({**SFT, "output": {"destination": {"type": "http"}}})
-    archive = first.result["final_model_archive_path"]
-    second = train({**SFT, "checkpoint": {"load": {"path": archive}}})
+    first = train(SFT)
+    archive = first.folder.root / "final_model.tar.gz"
+    artifacts.pack(first.folder.root / "final_model", archive)
+    second = train({**SFT, "checkpoint": {"load": {"path": str(archive)}}})
     assert second.result["held_out"]["loss_before"] == pytest.approx(first.result["held_out"]["loss_after"], abs=1e-5)

@@ -35,3 +35,16 @@ def test_what_looks_local() -> None:
         assert LocalPath("x", value, "model", required=False).looks_local
     for value in ("a", "a/b", ".a", "gpt2"):
         assert not LocalPath("x", value, "model", required=False).looks_local
+
+
+def test_weights_at_an_absolute_path_may_lie_on_a_mount_of_the_workers_alone() -> None:
+    for load in ('{path: "/mnt/fleet/w/final_lora"}', '{uri: "/mnt/fleet/w/final_lora"}'):
+        text = f"""apiVersion: tunefleet/v1
+spec:
+  taskType: lora_sft
+  model: {{source: {{identifier: m}}}}
+  data: {{prompts: [a]}}
+  checkpoint: {{load: {load}}}
+"""
+        (named,) = (each for each in paths(text) if each.pointer.startswith("checkpoint"))
+        assert (named.required, named.elsewhere) == (False, True)
