@@ -119,13 +119,11 @@ def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[s
 
 
 def _checkpoint_place(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str]) -> Path:
-    """Return what has travelled, else what lies on this machine, else what was fetched."""
-    if pointer in inputs:
-        return Path(inputs[pointer])
-    here = Path(load.place).expanduser() if load.place is not None else None
-    if here is not None and (here.exists() or FETCHED not in inputs):
-        return here
-    if FETCHED not in inputs:
+    """Return what has travelled or was found, else what was fetched, else the folder as it is named."""
+    for name in (pointer, FETCHED):
+        if name in inputs:
+            return Path(inputs[name])
+    if load.place is None:
         named = f"the task {load.task}" if load.task is not None else load.url
         raise ModelError(f"The weights of {named}, which `checkpoint.load` names, were not fetched.")
-    return Path(inputs[FETCHED])
+    return Path(load.place).expanduser()
