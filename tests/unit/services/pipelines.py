@@ -82,7 +82,7 @@ class Pipelines:
         """Run everything until nothing more is offered; a result that is a text is the reason of a failure."""
         while offers := await self.take():
             for offer in offers:
-                await self.end(offer, (results or {}).get(offer.name, {"items": offer.spec["data"]["items"]}))
+                await self.end(offer, (results or {}).get(offer.name, {"items": offer.spec["data"].get("items")}))
 
     async def end(self, offer: Offer, result: Any) -> None:
         if isinstance(result, str):

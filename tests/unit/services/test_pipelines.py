@@ -9,6 +9,7 @@ from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.services import events, prune, steering, tasks, workflows
 from tunefleet.services import why as why_service
+from tunefleet.wire.link import Finish
 
 
 @pytest.fixture
@@ -249,3 +250,53 @@ async def test_a_workflow_is_run_again_without_what_has_completed(pipe: Pipeline
     assert (await pipe.see(third)).status == "completed"
     with pytest.raises(ConflictError, match="has completed"):
         await workflows.retry(core, admin, third.id)
+
+
+async def test_fault_14_training_takes_what_an_earlier_stage_has_exported(pipe: Pipelines) -> None:
+    """Also where the export is known before it is uploaded: the reference is resolved when the result is stored."""
+    export = {"path": "artifacts/pairs.jsonl", "url": "http://host:8000/api/v1/results/t/files/pairs.jsonl"}
+    jsonl = {
+        "path": "${bootstrap.result.jsonl_export.path}", "url": "${bootstrap.result.jsonl_export.url}",
+        "prompt_field": "prompt", "response_field": "response",
+    }  # fmt: skip
+    model = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
+    train = {"taskType": "sft", "model": model, "data": {"jsonl": jsonl}}
+    flow = await pipe.submit(stage("bootstrap"), stage("train", "bootstrap", spec=train))
+    await pipe.run({"bootstrap": {"items": [], "jsonl_export": export}, "train": {"ok": True}})
+    assert await pipe.states(flow) == {"bootstrap": "completed", "train": "completed"}
+    assert pipe.specs["train"]["data"]["jsonl"] == {**jsonl, **export}
+
+
+async def test_fault_02_an_end_that_is_said_again_is_known_and_moves_nothing_twice(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("a"), stage("b", "a"))
+    (offer,) = await pipe.take()
+    finish = Finish(token=offer.token, outcome="completed", reason="finished", result={"items": []})
+    for _ in range(3):  # the answer was lost, so the worker says it again
+        assert offer.token in (await pipe.worker.exchange(finishes=(finish,))).finished
+    assert await pipe.states(flow) == {"a": "completed", "b": "queued"}
+    told = await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=flow.tasks[1].id)
+    assert [event.kind for event in told] == ["task.pending", "task.queued"]
+
+
+async def test_fault_33_every_task_keeps_the_result_that_its_own_token_brought(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("alice"), stage("bob"))
+    first, second = await pipe.take()
+    await pipe.worker.exchange(
+        finishes=tuple(
+            Finish(token=offer.token, outcome="completed", reason="finished", result={"items": [offer.name]})
+            for offer in (second, first)
+        )
+    )
+    for name in ("alice", "bob"):
+        task = await pipe.task(flow, name)
+        assert (task.result["task_id"], task.result["result"]["items"]) == (task.id, [name])
+
+
+async def test_a_lost_worker_ends_what_waits_for_its_last_try(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("a"), stage("b", "a"))
+    for _ in range(6):
+        (offer,) = await pipe.take()
+        assert offer.name == "a"
+        pipe.worker.holding.clear()
+        await pipe.worker.register()  # without the task: it is lost
+    assert await pipe.states(flow) == {"a": "failed", "b": "failed"}
