@@ -55,10 +55,17 @@ For completion and checks while you type, put this line at the top of the docume
 # yaml-language-server: $schema=workflow.schema.json
 ```
 
-**Paths.** `data.path`, `data.jsonl_path`, `data.jsonl.path`, `data.eval.path` and `checkpoint.load.path` name files on
-the machine that submits; they travel with the submit. `model.source.identifier` and `data.dataset_name` are hub ids
-unless they start with `./`, `../`, `/` or `~`, or exist beside the document; then they travel, too. `builtin:NAME`
-ships with Tunefleet.
+**Paths.** `data.path`, `data.jsonl_path`, `data.jsonl.path`, `data.eval.path`, `training.resume_from_path`,
+`training.deepspeed` and `checkpoint.load.path` name files on the machine that submits; they travel with the submit.
+`model.source.identifier`, `reward_model.identifier`, `data.dataset_name` and `data.url` are hub ids unless they start
+with `./`, `../`, `/` or `~`, or exist beside the document; then they travel, too. `builtin:NAME` ships with Tunefleet.
+Where rows or weights may lie in several places (`path`, `taskId`, `url`), the others may be missing. The keys of rows
+also take an address (`https://…`), which the worker fetches.
+
+**GPUs.** A task gets one GPU of its worker, if it has one; `resources.hardware.gpu.count` says how many, and
+`training.allow_multi_gpu: true` without it takes all that suit. A training has one process for each, unless
+`training.parallelism: device_map` lays the layers of one process on them. Which devices those are is decided for each
+task anew, by the environment of its process.
 
 **Memory** is a number with a unit K, M, G, T or P, with or without `i` and `B`, in any case: `32Gi`, `1.5GiB`, `512M`.
 All units are binary. A number alone is bytes. What cannot be read is refused.
