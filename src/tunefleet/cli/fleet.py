@@ -28,7 +28,14 @@ from tunefleet.cli.saved import SavedServer
 from tunefleet.client import Client
 from tunefleet.client.connection import Connection
 from tunefleet.errors import MachineError, TunefleetError, UnreachableError
-from tunefleet.settings import ClientSettings, ServerSettings, inherited_environment, load
+from tunefleet.settings import (
+    SECRET_PREFIX,
+    ClientSettings,
+    ServerSettings,
+    inherited_environment,
+    load,
+    secret_variables,
+)
 from tunefleet.worker.state import StateFolder
 
 logger = logging.getLogger(__name__)
@@ -67,6 +74,7 @@ class LocalFleet:
         self.data = settings.data_dir.absolute()
         self.host = settings.host
         self.port = settings.port
+        self._token = settings.shared_token
         self._workers = workers
         self._extra = dict(environment or {})
         self._save_client = save_client
@@ -186,7 +194,9 @@ class LocalFleet:
     def _start_children(self) -> None:
         environment = inherited_environment() | self._extra
         arguments = ["--data", str(self.data), "--host", self.host, "--port", str(self.port)]
-        server = Child("server", "tunefleet.server", arguments, environment=environment, log=self.logs / "server.log")
+        token = {} if self._token is None else {"ORCHESTRATOR_TOKEN": self._token.get_secret_value()}
+        log = self.logs / "server.log"
+        server = Child("server", "tunefleet.server", arguments, environment={**environment, **token}, log=log)
         self._children.append(server)
         server.start()
         self._await_server(server)
@@ -199,9 +209,12 @@ class LocalFleet:
     def _worker(self, index: int, environment: Mapping[str, str]) -> Child:
         name = "worker" if index == 0 else f"worker-{index + 1}"
         arguments = ["--server", self.url, "--results-dir", str(self.results_dir(index))]
-        secret = {"TUNEFLEET_WORKER_KEY": self._key("worker")}
+        # What tasks may name is for workers alone; the server needs no value.
+        secret = {f"{SECRET_PREFIX}{name}": value for name, value in secret_variables().items()}
+        secret["TUNEFLEET_WORKER_KEY"] = self._key("worker")
         log = self.logs / f"{name}.log"
-        return Child(name, "tunefleet.worker", arguments, environment={**environment, **secret}, log=log)
+        own = {"LOG_FILE": ""}  # the server's; two processes cannot put one file aside
+        return Child(name, "tunefleet.worker", arguments, environment={**environment, **own, **secret}, log=log)
 
     def _await_server(self, server: Child) -> None:
         deadline = time.monotonic() + _READY_S
