@@ -12,7 +12,7 @@ from typing import Any, Final
 from tunefleet.errors import InputError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import Finish, MergedTask, Offer
+from tunefleet.wire.link import Finish, Offer
 from tunefleet.wire.results import MANIFEST_NAME, ResultEnvelope
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.files import write_synced
@@ -49,7 +49,7 @@ class LightDelivery:
             return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))
         return None
 
-    def delivered(self, task: Offer | MergedTask, kind: str, finish: Finish) -> Finish:
+    def delivered(self, task: Offer, kind: str, finish: Finish) -> Finish:
         """Bring a completed task's result to where its document wants it; returns the end that this leads to."""
         destination = self._destination(task.task_id, task.spec)
         if destination is None or finish.outcome != "completed":

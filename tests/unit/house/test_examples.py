@@ -11,7 +11,7 @@ from tunefleet.spec import parse_workflow
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.name)
 def test_an_example_validates(path: Path) -> None:
     workflow = parse_workflow(path.read_text(encoding="utf-8"), filename=path.name)
     assert workflow.tasks
