@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _BLOCK_S: Final = 1.0
 """How long a read waits: as long as it may take to notice that Redis was emptied."""
 _READ_S: Final = 10.0
+_CLOSE_S: Final = 3.0
 _MAX_BACKOFF_S: Final = 2.0
 _BREATH_S: Final = 0.1
 _OLD_MS: Final = 3_600_000
@@ -94,11 +95,15 @@ class Reader:
         """Stop; whoever waits is told that the server cannot be reached."""
         self._over.set()
         self._fail(UnreachableError("The link is closed."))
-        inbox = self._streams[0]
         try:
             # Wakes the thread, which waits in a read.
-            self._redis.xadd(inbox, {"type": CLOSE, "session": self.session}, maxlen=INBOX_KEPT)
-            self._thread.join(_BLOCK_S + _READ_S)
+            self._redis.xadd(self._streams[0], {"type": CLOSE, "session": self.session}, maxlen=INBOX_KEPT)
+        except (RedisError, OSError) as error:
+            logger.debug("The reader notices by itself that it is over: %s", error)
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            return  # it hangs in a read; its connection cannot be closed under it, and ends with the process
+        try:
             for stream in self._streams:
                 self._redis.execute_command("XGROUP", "DESTROY", stream, self.session)
         except (RedisError, OSError) as error:

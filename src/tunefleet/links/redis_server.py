@@ -157,8 +157,17 @@ class RedisHub:
         except (RedisError, OSError) as error:
             told = explained(error, self._url, f"XADD {self._keys.inbox(found.worker_id)}")
             log.log(logging.WARNING if not self._failed else logging.DEBUG, "An answer is not delivered: %s", told)
+            await self._give_up(found)
         except Exception:
             log.exception("A message of the worker %s could not be answered.", found.worker_id)
+            await self._give_up(found)
+
+    async def _give_up(self, found: Found) -> None:
+        """Strike a message out without an answer; one that cannot be struck out now is read again later."""
+        try:
+            await groups.done(self._redis, self._keys, [found], delete=True)
+        except (RedisError, OSError) as error:
+            log.debug("A message stays in Redis for now: %r", error)
 
     async def _answer(self, found: Found) -> list[tuple[str, Entry]]:
         """Return the entries of the answer, each with its stream; none if nobody waits for it any more."""

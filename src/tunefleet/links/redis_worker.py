@@ -202,10 +202,10 @@ class RedisLink(WorkerLink):
             MachineError: If it refuses the very first time: the login or a right is missing.
         """
         keys, commands = self._keys, self._redis.pipeline(transaction=False)
-        entries = self._drain()
+        entries, fields = self._drain()
+        fields |= page.fields
         entries += [(keys.events, entry) for entry in page.tasks]
         entries += [(keys.worker_events, entry) for entry in page.workers]
-        fields = self._unsaid_fields | page.fields
         doing = []
         for stream, entry in (*frames, *entries):
             _add(commands, stream, entry)
@@ -217,12 +217,12 @@ class RedisLink(WorkerLink):
             commands.execute_command("SADD", keys.ids, worker_id)
             commands.execute_command("SETEX", keys.heartbeat(worker_id), self._stale_s, now_text())
             doing += [f"SADD {keys.ids}", f"SETEX {keys.heartbeat(worker_id)}"]
-        self._unsaid_fields = {}
         try:
             self._execute(commands, doing)
         except TunefleetError:
-            self._unsaid.extend(entries)
-            self._unsaid_fields = fields
+            with self._diary_lock:
+                self._unsaid.extend(entries)
+                self._unsaid_fields = fields | self._unsaid_fields
             raise
 
     def _execute(self, commands: Any, doing: list[str]) -> None:
@@ -234,11 +234,13 @@ class RedisLink(WorkerLink):
             if isinstance(result, Exception):
                 raise explained(result, self._url, what, first=not self._greeted) from result
 
-    def _drain(self) -> list[tuple[str, Entry]]:
-        found = []
-        while self._unsaid:
-            found.append(self._unsaid.popleft())
-        return found
+    def _drain(self) -> tuple[list[tuple[str, Entry]], Entry]:
+        """Return what could not be told the last time."""
+        with self._diary_lock:
+            entries, fields = list(self._unsaid), self._unsaid_fields
+            self._unsaid.clear()
+            self._unsaid_fields = {}
+        return entries, fields
 
 
 def _add(commands: Any, stream: str, entry: Entry) -> None:

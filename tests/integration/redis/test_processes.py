@@ -22,10 +22,14 @@ QUIET = {"TUNEFLEET_WARM_START": "false"}
 
 
 def test_up_meets_in_the_redis_that_the_environment_names(
-    tmp_path: Path, redis_server: Callable[..., RedisProcess], free_port: Callable[[], int]
+    tmp_path: Path,
+    redis_server: Callable[..., RedisProcess],
+    free_port: Callable[[], int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     redis = redis_server()
     environment = {**QUIET, "REDIS_URL": redis.url}
+    monkeypatch.setenv("ORCHESTRATOR_TOKEN", "shared-token")
     fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=2, environment=environment, save_client=False)
     with fleet, Client(fleet.url, fleet.key) as client:
         assert client.submit(ECHO).wait(timeout_s=60).status == "completed"
@@ -33,6 +37,8 @@ def test_up_meets_in_the_redis_that_the_environment_names(
         assert {worker.capabilities.link for worker in client.workers.list().items} == {"redis"}
         with redis.client as there:
             assert len(there.smembers("workers:ids")) == 2
+        with Client(fleet.url, "shared-token") as other:
+            assert other.info().authenticated
 
 
 def test_one_shared_token_is_good_for_clients_and_workers_for_as_long_as_it_is_set(
