@@ -57,7 +57,7 @@ def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[Tas
         guess = next((key for key in data if key != "taskType" and nearest(key, ["taskType"])), None)
         hint = f"instead of {guess}; one of {known}" if guess else f"one of {known}"
         faults.append(fault_at(path, "is required", source, hint=hint))
-    elif name in REFUSED_KINDS:
+    elif isinstance(name, str) and name in REFUSED_KINDS:
         refusal = REFUSED_KINDS[name]
         message = f"{name!r} tasks are not available: {refusal.reason}"
         faults.append(fault_at(path, message, source, hint=refusal.instead))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.errors import Fault, SpecError
+from tunefleet.errors import Fault, InputError, SpecError
 from tunefleet.spec import TaskNode, dump_task_spec, load_task_spec, local_paths, override_document, parse_workflow
 
 
@@ -273,6 +273,16 @@ def test_fault_38_whatever_is_no_document_is_a_fault_with_words(text: str) -> No
     with pytest.raises(SpecError) as caught:
         parse_workflow(text)
     assert all(fault.message for fault in caught.value.faults)
+
+
+def test_a_task_is_found_by_its_name() -> None:
+    workflow = parse_workflow(document("stages: [{name: a}, {name: b}]"))
+    assert workflow.task("b").name == "b"
+    assert parse_workflow(document("")).task().name == "task"
+    with pytest.raises(InputError, match=r"^task has 2 tasks. Choose one with --task: a, b.$"):
+        workflow.task()
+    with pytest.raises(InputError, match=r"^task has no task 'c'. It has a, b.$"):
+        workflow.task("c")
 
 
 def test_local_files_of_every_stage_are_found() -> None:
