@@ -9,6 +9,8 @@ from typing import Final
 from tunefleet.placement import devices
 from tunefleet.placement.model import Requirement, WorkerState
 
+_SPARE: Final = 0.75
+"""A task that asks for nearly all memory of a machine gets it although the system keeps a part for itself."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -160,13 +162,18 @@ def _taken(need: Requirement, worker: WorkerState) -> str | None:
         return "is busy"
     if need.cpu and need.cpu > worker.cpu - worker.cpu_taken:
         return f"has {max(0, worker.cpu - worker.cpu_taken)} of its {worker.cpu} cores free, {need.cpu} are needed"
-    if need.memory_bytes:
-        free = memory_free(worker)
-        if need.memory_bytes > free:
-            return f"has {size(free)} memory free, {size(need.memory_bytes)} are needed"
+    if need.memory_bytes and _short_of_memory(need, worker):
+        return f"has {size(memory_free(worker))} memory free, {size(need.memory_bytes)} are needed"
     if worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
         return f"has {size(worker.disk_free_bytes)} disk free, {size(need.disk_bytes)} are needed"
     return devices.unfree(need, worker) if need.gpu_count else None
+
+
+def _short_of_memory(need: Requirement, worker: WorkerState) -> bool:
+    if need.memory_bytes > worker.memory_bytes - worker.memory_taken:
+        return True
+    free = worker.memory_free_bytes
+    return free is not None and free < min(need.memory_bytes, _SPARE * worker.memory_bytes)
 
 
 def memory_free(worker: WorkerState) -> int:

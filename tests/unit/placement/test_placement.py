@@ -98,6 +98,14 @@ def test_what_passes_by_itself(wanted: Requirement, has: WorkerState, reason: st
     assert reason in verdict.reason
 
 
+def test_a_task_may_ask_for_all_of_a_machine_although_the_system_and_the_driver_keep_a_little() -> None:
+    whole = need(memory_bytes=32 << 30, gpu_count=1, gpu_memory_bytes=80 << 30)
+    idle = worker(gpus=(replace(A100, free_bytes=79 << 30),), memory_free_bytes=29 << 30)
+    assert isinstance(match(whole, idle), Fit)
+    assert isinstance(match(whole, replace(idle, memory_free_bytes=9 << 30)), Reject)
+    assert isinstance(match(whole, replace(idle, memory_taken=1)), Reject)
+
+
 def test_type_and_memory_are_asked_of_the_same_device() -> None:
     mixed = worker(gpus=(Device("NVIDIA A100-PCIE-40GB", 40 << 30), Device("NVIDIA H200", 141 << 30)))
     assert isinstance(match(need(gpu_count=1, gpu_type="a100", gpu_memory_bytes=80 << 30), mixed), Reject)
