@@ -6,10 +6,17 @@ import pytest
 
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
+from tests.unit.services.test_checkpoints import launched, saved, upload
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.services import events, prune, steering, tasks, workflows
 from tunefleet.services import why as why_service
 from tunefleet.wire.link import Finish
+
+TRAIN = {
+    "taskType": "lora_sft",
+    "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+    "data": {"prompts": ["${first.result.items.0}", "two"]},
+}
 
 
 @pytest.fixture
@@ -300,3 +307,36 @@ async def test_a_lost_worker_ends_what_waits_for_its_last_try(pipe: Pipelines) -
         pipe.worker.holding.clear()
         await pipe.worker.register()  # without the task: it is lost
     assert await pipe.states(flow) == {"a": "failed", "b": "failed"}
+
+
+async def test_a_training_stage_that_failed_goes_on_from_its_checkpoint(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("first"), stage("train", "first", spec=TRAIN), stage("after", "train"))
+    (offer,) = await pipe.take()
+    await pipe.end(offer, {"items": ["found"]})
+    (offer,) = await pipe.take()
+    await pipe.lab.journal(offer.token, "a", [launched(), saved(8)])
+    await upload(pipe.lab, offer, 8)
+    await pipe.end(offer, "bad_input")
+    made = await steering.resume(pipe.lab.core, pipe.lab.admin, offer.task_id)
+    assert (made.name, made.parent_task_id, made.status) == ("train", offer.task_id, "queued")
+    (again,) = await pipe.take()
+    assert again.spec["data"]["prompts"] == ["found", "two"]
+    assert again.resume is not None
+    assert (again.resume.step, again.resume.from_task) == (8, offer.task_id)
+    assert (await pipe.states(flow))["after"] == "failed"
+
+
+async def test_what_waits_for_a_paused_stage_waits_on_and_runs_after_an_early_stop(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("first"), stage("train", "first", spec=TRAIN), stage("after", "train"))
+    (offer,) = await pipe.take()
+    await pipe.end(offer, {"items": ["found"]})
+    (offer,) = await pipe.take()
+    await steering.pause(pipe.lab.core, pipe.lab.admin, offer.task_id)
+    await pipe.worker.finish(offer.token, "paused", "paused")
+    assert await pipe.states(flow) == {"first": "completed", "train": "paused", "after": "pending"}
+    assert (await pipe.task(flow, "after")).why == "waiting for train (paused)."
+    await steering.resume(pipe.lab.core, pipe.lab.admin, offer.task_id)
+    (offer,) = await pipe.take()
+    await pipe.worker.finish(offer.token, "completed", "stopped_early", result={"ok": True})
+    await pipe.run()
+    assert await pipe.states(flow) == {"first": "completed", "train": "completed", "after": "completed"}
