@@ -210,6 +210,11 @@ def test_workers_and_keys(cli: Cli, hand: HandWorker) -> None:
     assert [WorkerView.model_validate(worker).id for worker in cli("workers", "--json").json] == ["by-hand"]
     assert "echo" in cli("workers", "show", "by-hand").out
     assert cli("workers", "show", "by-hand", "--json").json["capabilities"]["cpu_count"] == 2
+    assert "by-hand gets nothing new" in cli("workers", "cordon", "by-hand").out
+    assert "cordoned" in cli("workers").out
+    assert "then leaves" in cli("workers", "drain", "by-hand").out
+    assert WorkerView.model_validate(cli("workers", "uncordon", "by-hand", "--json").json).draining is False
+    assert cli("workers", "drain", "nobody").code == 4
     assert cli("workers", "rm", "nobody", "--yes").code == 4
     made = KeyCreated.model_validate(cli("keys", "create", "gpu-box", "--role", "worker", "--json").json)
     assert made.secret.startswith("tf_")

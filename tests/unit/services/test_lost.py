@@ -1,0 +1,61 @@
+"""Workers that fall silent: how soon their tasks are placed anew, and who waits for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.services.lab import TRAIN, FakeWorker, Lab
+from tunefleet.services import placing
+from tunefleet.services.core import open_core
+
+WAITS = TRAIN.replace("taskType: lora_sft", "taskType: lora_sft\n  on_lost: wait")
+
+
+@pytest.mark.parametrize("lost_after_s", [1.0, 2.0, 30.0])
+async def test_a_lost_workers_task_is_placed_anew_within_two_seconds_more(lab: Lab, lost_after_s: float) -> None:
+    settings, clock = lab.core.settings, lab.core.clock
+    lab.core.close()
+    lab.core = open_core(settings.model_copy(update={"lost_after_s": lost_after_s}), clock=clock)
+    try:
+        worker = await lab.online("w1")
+        task_id = await lab.submit(TRAIN)
+        offer = await worker.start()
+        other = await lab.online("w2")
+        await lab.sweep(lost_after_s - 1, alive=(other,))
+        assert (await lab.task(task_id)).status == "running"
+        await lab.sweep(2, alive=(other,))
+        await placing.run_once(lab.core)
+        (again,) = (await other.exchange()).offers
+        assert (again.task_id, again.attempt) == (offer.task_id, 2)
+    finally:
+        lab.core.close()
+
+
+async def test_a_task_that_waits_for_its_worker_stays_there_and_ends_when_it_is_back(lab: Lab) -> None:
+    worker, other = await lab.online("w1"), await lab.online("w2")
+    task_id = await lab.submit(WAITS)
+    offers = await worker.offers()
+    holder, idle = (worker, other) if offers else (other, worker)
+    (offer,) = offers or (await other.exchange()).offers
+    await holder.accept(offer.token)
+    await lab.sweep(120, alive=(idle,))
+    assert (await lab.task(task_id)).status == "running"
+    assert await idle.offers() == ()
+    await holder.finish(offer.token)
+    assert (await lab.task(task_id)).status == "completed"
+
+
+async def test_fault_06_the_only_worker_gets_the_task_again_that_it_had_lost(lab: Lab) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(TRAIN)
+    lost = await worker.start()
+    await lab.sweep(31)
+    assert (await lab.task(task_id)).status == "queued"
+    back: FakeWorker = await lab.online(session="s2")
+    again = await back.start()
+    assert (again.task_id, again.attempt) == (task_id, 2)
+    # What the lost attempt says late changes nothing.
+    reply = await back.exchange(holding=(lost.token, again.token))
+    assert reply.drop == (lost.token,)
+    await back.finish(lost.token, "failed", "crashed", error="too late")
+    assert (await lab.task(task_id)).status == "running"
