@@ -52,6 +52,8 @@ class Lifetime:
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
+        self._courier = Courier(self.core)
+        loops["notifications"] = self._loop("notifications", self._courier.run_once)
         if self.core.settings.redis_url is not None:
             from tunefleet.server import redis_desk  # noqa: PLC0415 -- most servers need no Redis
 

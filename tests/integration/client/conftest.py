@@ -41,7 +41,7 @@ Cli = Callable[..., Ended]
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     data = tmp_path_factory.mktemp("data")
-    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=600))
+    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=600, url_allow=("127.0.0.1",)))
     bound = launch.bind("127.0.0.1", 0)
     server = launch.make(create_app(core))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)

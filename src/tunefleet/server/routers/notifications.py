@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
-from tunefleet.services.notify import channels
+from tunefleet.services.notify import channels, history
 from tunefleet.wire.api import Page
 from tunefleet.wire.notify import (
     ChannelChange,
@@ -41,7 +41,7 @@ async def list_notifications(
     state: States = None,
 ) -> Page[NotificationView]:
     """List what you were told or are to be told, newest first; an admin sees it of everybody."""
-    return await channels.history(
+    return await history.list_(
         core, who, limit=limit, cursor=cursor, task_ids=names(task_id), channel=channel, states=names(state)
     )
 

@@ -7,8 +7,6 @@ from functools import partial
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-import orjson
-
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer, may_change, may_read, may_submit
@@ -16,20 +14,16 @@ from tunefleet.services.ids import new_id
 from tunefleet.services.notify import formats
 from tunefleet.services.notify.sending import Sender, mail_server
 from tunefleet.services.notify.watch import TOPIC
-from tunefleet.services.paging import before, bounded, split
-from tunefleet.services.views import maybe_moment, moment
+from tunefleet.services.views import moment
 from tunefleet.spec.notify import MAILTO, OCCASIONS, Format, Occasion, address_fault, format_of
 from tunefleet.store import Connection, channels, notifications, wake
 from tunefleet.store.channels import ChannelRow
-from tunefleet.store.notifications import NoticeRow
-from tunefleet.wire.api import Page
 from tunefleet.wire.notify import (
     ChannelChange,
     ChannelCreate,
     ChannelCreated,
     ChannelTestReply,
     ChannelView,
-    NotificationView,
     Told,
 )
 
@@ -75,7 +69,7 @@ async def get(core: Core, actor: Actor, channel: str) -> ChannelView:
         NotFoundError: If there is none.
     """
     may_read(actor)
-    return channel_view(await core.read(partial(_find, actor=actor, channel=channel)))
+    return channel_view(await core.read(partial(find, actor=actor, channel=channel)))
 
 
 async def change(core: Core, actor: Actor, channel: str, body: ChannelChange) -> ChannelView:
@@ -135,80 +129,19 @@ async def test(core: Core, actor: Actor, channel: str) -> ChannelTestReply:
     return ChannelTestReply(sent=outcome.error is None, error=outcome.error)
 
 
-async def history(
-    core: Core,
-    actor: Actor,
-    *,
-    limit: int = 100,
-    cursor: str | None = None,
-    task_ids: Sequence[str] | None = None,
-    channel: str | None = None,
-    states: Sequence[str] | None = None,
-) -> Page[NotificationView]:
-    """Return what the actor was told or is to be told, newest first; an admin sees it of all owners.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        limit: How many at most.
-        cursor: Where the page before ended.
-        task_ids: Only of these tasks.
-        channel: Only to this channel: its id, or the name of one of the actor's.
-        states: Only in these states.
-
-    Raises:
-        NotFoundError: If there is no such channel.
-    """
-    may_read(actor)
-    start, count = before(cursor), bounded(limit)
-
-    def operation(connection: Connection) -> list[NoticeRow]:
-        filters = {
-            "owner": None if actor.role == "admin" else [actor.owner],
-            "task_id": task_ids,
-            "channel_id": None if channel is None else [_find(connection, actor=actor, channel=channel).id],
-            "state": states,
-        }
-        return notifications.page(connection, project=actor.project, limit=count + 1, before=start, filters=filters)
-
-    rows, next_cursor = split(await core.read(operation), count)
-    return Page[NotificationView](items=tuple(notice_view(row) for row in rows), next_cursor=next_cursor)
-
-
 def channel_view(row: ChannelRow) -> ChannelView:
     """Show a channel."""
     return ChannelView(
         id=row.id,
         name=row.name,
         owner=row.owner,
-        to=_shown(row.target),
+        to=shown(row.target),
         format=cast(Format, row.format),
         on=_split(row.events),
         signed=row.secret is not None,
         everyone=bool(row.everyone),
         enabled=bool(row.enabled),
         created_at=moment(row.created_at),
-    )
-
-
-def notice_view(row: NoticeRow) -> NotificationView:
-    """Show a notification."""
-    return NotificationView(
-        id=row.id,
-        owner=row.owner,
-        event=cast(Occasion, row.event),
-        event_id=row.event_id,
-        task_id=row.task_id,
-        title=str(orjson.loads(row.body)["title"]),
-        channel_id=row.channel_id,
-        to=_shown(row.target),
-        format=cast(Format, row.format),
-        state=cast(Any, row.state),
-        tries=row.tries,
-        error=row.error,
-        created_at=moment(row.created_at),
-        next_try_at=moment(max(row.next_at, row.created_at)) if row.state == notifications.WAITING else None,
-        sent_at=maybe_moment(row.sent_at),
     )
 
 
@@ -241,7 +174,25 @@ def _change(connection: Connection, *, core: Core, actor: Actor, channel: str, b
     return changed
 
 
-def _find(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
+def shown(target: str) -> str:
+    """Return an address without what may be a secret in it: of Slack's and Discord's, all but the host is."""
+    if target.lower().startswith(MAILTO):
+        return target
+    parts = urlsplit(target)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"
+
+
+def find(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
+    """Return a channel that the actor may see.
+
+    Args:
+        connection: To read with.
+        actor: Who asks.
+        channel: Its id, or the name of one of the actor's.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
     named = channels.by_name(connection, channel, project=actor.project, owner=actor.owner)
     row = named or channels.by_id(connection, channel)
     if row is None or not _visible(actor, row):
@@ -250,7 +201,7 @@ def _find(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
 
 
 def _mine(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
-    row = _find(connection, actor, channel)
+    row = find(connection, actor, channel)
     may_change(actor, row.owner, row.id)
     return row
 
@@ -284,11 +235,3 @@ def _joined(on: Sequence[Occasion]) -> str:
 
 def _split(text: str) -> tuple[Occasion, ...]:
     return cast(tuple[Occasion, ...], tuple(text.split(",")))
-
-
-def _shown(target: str) -> str:
-    """Return an address without what may be a secret in it: of Slack's and Discord's, all but the host is."""
-    if target.lower().startswith(MAILTO):
-        return target
-    parts = urlsplit(target)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/…"

@@ -31,7 +31,7 @@ def faults(connection: Connection, who: Who, notify: Sequence[NotifySpec]) -> li
     """Find whom a document names and nobody can tell."""
     found = []
     for number, wish in enumerate(notify):
-        at = f"spec.notify[{number}].to"
+        at = f"spec.notify.{number}.to"
         if is_address(wish.to):
             if wish.to.lower().startswith(MAILTO) and not who.mails:
                 found.append(Fault(at, "this server sends no mail", hint="its operator sets TUNEFLEET_SMTP_URL"))

@@ -1,108 +1,21 @@
-"""Notifications: who is told what, in which words, signed, in order, and in spite of receivers that fail."""
+"""Notifications: who is told what, and in which words."""
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import hashlib
-import hmac
-import json
-import shutil
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
-from tests.fakes.receiver import Receiver, Seen, receiving
-from tests.fakes.smtp import FakeMailServer, mail_server
+from tests.fakes.receiver import Receiver, Seen
 from tests.unit.services.lab import ECHO, TRAIN, FakeClock, Lab
+from tests.unit.services.notify.told import channel, deliver, opened, run, verified
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
 from tunefleet.services import keys, steering, tasks, workflows
-from tunefleet.services.core import Clock, Core, open_core
-from tunefleet.services.identity import Actor
-from tunefleet.services.notify import channels
-from tunefleet.services.notify.courier import GIVE_UP_S, MIN_TRIES, Courier
+from tunefleet.services.notify import channels, history
 from tunefleet.services.notify.formats import is_secret, new_secret
-from tunefleet.services.notify.watch import TOPIC
-from tunefleet.settings import ServerSettings
 from tunefleet.wire.api import SubmitRequest
-from tunefleet.wire.notify import ChannelChange, ChannelCreate, NotificationView
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as receiver:
-        yield receiver
-
-
-@pytest.fixture
-def mail() -> Iterator[FakeMailServer]:
-    with mail_server() as server:
-        yield server
-
-
-@asynccontextmanager
-async def opened(data: Path, clock: FakeClock, **settings: Any) -> AsyncIterator[Lab]:
-    given = {"url_allow": ("127.0.0.1",), "public_base_url": "https://fleet.example.org/", **settings}
-    core = open_core(
-        ServerSettings(data=data, synchronous="NORMAL", **given),
-        clock=Clock(lambda: clock.wall, lambda: clock.monotonic),
-    )
-    try:
-        admin = await keys.authenticate(core, (data / "keys" / "admin.key").read_text().strip())
-        worker_key = await keys.authenticate(core, (data / "keys" / "worker.key").read_text().strip())
-        yield Lab(core, clock, admin, worker_key)
-    finally:
-        core.close()
-
-
-@pytest.fixture
-def data(fresh_data: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(fresh_data, tmp_path / "data"))
-
-
-@pytest.fixture
-async def lab(data: Path, mail: FakeMailServer) -> AsyncIterator[Lab]:
-    url = SecretStr(f"smtp://bot:pass%40word@127.0.0.1:{mail.port}")
-    async with opened(data, FakeClock(), smtp_url=url, smtp_from="Fleet <fleet@example.org>") as lab:
-        yield lab
-
-
-async def deliver(lab: Lab) -> list[NotificationView]:
-    """Deliver what is due, and return what became of everything, oldest first."""
-    courier = Courier(lab.core)
-    try:
-        await courier.start_due()
-        await courier.drain()
-    finally:
-        await courier.close()
-    return list((await channels.history(lab.core, lab.admin)).items)[::-1]
-
-
-async def channel(lab: Lab, to: str, actor: Actor | None = None, **more: Any) -> str | None:
-    body = ChannelCreate(name=more.pop("name", "team"), to=to, **more)
-    return (await channels.create(lab.core, actor or lab.admin, body)).secret
-
-
-async def run(lab: Lab, document: str = ECHO, outcome: str = "completed", reason: str = "finished", **more: Any) -> str:
-    """Submit a task and let it end."""
-    task_id = await lab.submit(document)
-    worker = await lab.online()
-    offer = await worker.start()
-    lab.clock.advance(75.0)
-    await worker.finish(offer.token, outcome, reason, **more)
-    return task_id
-
-
-def verified(seen: Seen, secret: str) -> bool:
-    """What docs/how-to/be-told.md tells receivers to do."""
-    signed = f"{seen.headers['webhook-id']}.{seen.headers['webhook-timestamp']}.".encode() + seen.body
-    mac = hmac.new(base64.b64decode(secret.removeprefix("whsec_")), signed, hashlib.sha256).digest()
-    given = [each.removeprefix("v1,") for each in seen.headers["webhook-signature"].split()]
-    return any(hmac.compare_digest(each, base64.b64encode(mac).decode()) for each in given)
+from tunefleet.wire.notify import ChannelChange
 
 
 async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiver: Receiver) -> None:
@@ -119,9 +32,10 @@ async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiv
     (told,) = await deliver(lab)
     assert (told.state, told.event, told.tries, told.error) == ("sent", "done", 1, None)
     (seen,) = receiver.taken
-    assert verified(seen, secret)
-    assert not verified(Seen(seen.path, seen.headers, seen.body.replace(b"done", b"dome")), secret)
-    assert not verified(Seen(seen.path, seen.headers | {"webhook-timestamp": "1"}, seen.body), secret)
+    assert verified(seen, secret, lab.clock.wall)
+    assert not verified(Seen(seen.path, seen.headers, seen.body.replace(b"done", b"dome")), secret, lab.clock.wall)
+    assert not verified(Seen(seen.path, seen.headers | {"webhook-timestamp": "1"}, seen.body), secret, lab.clock.wall)
+    assert not verified(seen, secret, lab.clock.wall + 301.0), "somebody sends it again"
     said = seen.json
     assert said["id"] == seen.headers["webhook-id"] == told.id
     assert said["text"] == ("The task train is done. It ran 3 h 5 min on gpu-1. Its last loss was 0.75, at step 4.")
@@ -220,165 +134,6 @@ async def test_all_that_one_transaction_ends_is_told(lab: Lab, receiver: Receive
     assert [each.event_id for each in told] == sorted(each.event_id for each in told)
 
 
-async def test_nothing_is_lost_while_a_receiver_is_down_and_the_order_stays(data: Path) -> None:
-    """It answers nothing, then 503, then the server is started anew, and then it takes everything, in order."""
-    clock = FakeClock()
-    with receiving() as receiver:
-        port = receiver.port
-    async with opened(data, clock) as lab:
-        await channel(lab, f"http://127.0.0.1:{port}/hook")
-        await channel(lab, "http://127.0.0.1:1/other", name="other")
-        task_id = await lab.submit(
-            ECHO.replace("taskType: echo", "taskType: echo\n  retry: {max_attempts: 3, backoff_s: 0}")
-        )
-        worker = await lab.online()
-        for _ in range(2):
-            offer = await worker.start()
-            await worker.finish(offer.token, "failed", "out_of_memory")
-        offer = await worker.start()
-        await worker.finish(offer.token)
-        told = await deliver(lab)
-        here = [each for each in told if each.to.endswith(f":{port}/…")]
-        assert [(each.state, each.tries) for each in here] == [("waiting", 1), ("waiting", 0), ("waiting", 0)]
-        assert here[0].error is not None
-        assert here[0].error.startswith("127.0.0.1 cannot be reached")
-        with receiving(port) as receiver:
-            receiver.status = 503
-            await deliver(lab)
-            assert receiver.seen == [], "it is not due yet"
-            clock.advance(6.0)
-            told = await deliver(lab)
-            assert len(receiver.seen) == 1
-            assert "127.0.0.1 answers 503." in {each.error for each in told}
-    async with opened(data, clock) as lab:
-        clock.advance(60.0)
-        with receiving(port) as receiver:
-            told = await deliver(lab)
-            assert receiver.events == ["out_of_memory", "out_of_memory", "done"]
-            assert {seen.json["task"]["id"] for seen in receiver.taken} == {task_id}
-        here = [each for each in told if each.to.endswith(f":{port}/…")]
-        assert [(each.state, each.tries) for each in here] == [("sent", 3), ("sent", 1), ("sent", 1)]
-        assert here[0].id == receiver.taken[0].json["id"]
-
-
-async def test_a_receiver_that_is_gone_for_a_day_is_given_up(lab: Lab, receiver: Receiver) -> None:
-    await channel(lab, receiver.url)
-    await run(lab)
-    receiver.status, receiver.headers = 429, {"Retry-After": "120"}
-    (told,) = await deliver(lab)
-    assert told.next_try_at is not None
-    assert told.next_try_at.timestamp() == pytest.approx(lab.clock.wall + 120.0)
-    receiver.headers = {}
-    lab.clock.advance(GIVE_UP_S)
-    for tries in range(2, MIN_TRIES + 1):
-        (told,) = await deliver(lab)
-        assert told.tries == tries
-        lab.clock.advance(1000.0)
-    assert (told.state, told.error) == ("failed", "127.0.0.1 answers 429.")
-    await deliver(lab)
-    assert len(receiver.seen) == MIN_TRIES, "it is left alone"
-
-
-async def test_a_refusal_is_final_and_holds_up_nothing(lab: Lab, receiver: Receiver) -> None:
-    await channel(lab, receiver.url)
-    await run(lab)
-    receiver.status = 410
-    (told,) = await deliver(lab)
-    assert (told.state, told.error, told.next_try_at) == ("failed", "127.0.0.1 answers 410.", None)
-
-
-@pytest.mark.parametrize(
-    ("to", "location", "said"),
-    [
-        ("{url}", "http://169.254.169.254/latest/meta-data/", "169.254.169.254 is 169.254.169.254, which is not"),
-        ("{url}", "http://10.0.0.7/", "10.0.0.7 is 10.0.0.7, which is not a public address."),
-        ("{url}", "file:///etc/passwd", "is no http or https address"),
-        ("{url}", "{url}/again", "redirects too often"),
-        ("http://169.254.169.254/", None, "not a public address"),
-        ("http://[::ffff:169.254.169.254]/", None, "not a public address"),
-        ("http://192.168.1.1/", None, "Add it to TUNEFLEET_URL_ALLOW if it is meant."),
-    ],
-)
-async def test_private_and_metadata_addresses_are_not_reached(
-    lab: Lab, receiver: Receiver, to: str, location: str | None, said: str
-) -> None:
-    """Only 127.0.0.1 is on the list; a redirect is checked like the address itself."""
-    await channel(lab, to.format(url=receiver.url))
-    if location is not None:
-        receiver.status, receiver.headers = 307, {"Location": location.format(url=receiver.url)}
-    reply = await channels.test(lab.core, lab.admin, "team")
-    assert not reply.sent
-    assert reply.error is not None
-    assert said in reply.error
-    assert len(receiver.seen) == (0 if location is None else 4 if "again" in location else 1)
-
-
-async def test_metadata_is_denied_even_if_its_network_is_allowed(data: Path) -> None:
-    async with opened(data, FakeClock(), url_allow=("169.254.0.0/16", "127.0.0.1")) as lab:
-        await channel(lab, "http://169.254.169.254/latest")
-        assert not (await channels.test(lab.core, lab.admin, "team")).sent
-
-
-async def test_a_redirect_that_keeps_the_message_is_followed(lab: Lab, receiver: Receiver) -> None:
-    with receiving() as second:
-        receiver.status, receiver.headers = 308, {"Location": f"{second.url}/new"}
-        await channel(lab, receiver.url)
-        assert (await channels.test(lab.core, lab.admin, "team")).sent
-        assert [seen.path for seen in second.taken] == ["/new"]
-        receiver.status = 302
-        assert (await channels.test(lab.core, lab.admin, "team")).error == "127.0.0.1 answers 302."
-
-
-async def test_slack_and_discord_get_their_own_words_and_nobody_is_mentioned(lab: Lab, receiver: Receiver) -> None:
-    await channel(lab, f"{receiver.url}/slack", name="slack", format="slack")
-    await channel(lab, f"{receiver.url}/discord", name="discord", format="discord")
-    await run(
-        lab, ECHO.replace("hello", "a-b_c"), outcome="failed", reason="bad_input", error="<!channel> & *@everyone*"
-    )
-    await deliver(lab)
-    by_path = {seen.path: seen for seen in receiver.taken}
-    slack, discord = by_path["/slack"].json, by_path["/discord"].json
-    assert slack["text"].startswith("*a-b_c failed*\n")
-    assert "&lt;!channel&gt; &amp;" in slack["text"]
-    assert "|open>" in slack["text"]
-    assert discord["content"].startswith("**a-b\\_c failed**\n")
-    assert "\\*@everyone\\*" in discord["content"]
-    assert discord["allowed_mentions"] == {"parse": []}
-    assert not [name for seen in receiver.taken for name in seen.headers if name.startswith("webhook-")]
-    long = ECHO.replace("hello", "x")
-    await run(lab, long, outcome="failed", reason="bug_", error="word " * 2000)
-    await deliver(lab)
-    assert all(len(seen.json["content"]) <= 2000 for seen in receiver.taken if seen.path == "/discord")
-
-
-async def test_mail_is_sent_again_with_the_same_id(lab: Lab, mail: FakeMailServer) -> None:
-    mail.password = "pass@word"
-    await channel(lab, "mailto:ada@example.org", name="me")
-    task_id = await run(lab)
-    mail.refuse = ["450 later"]
-    (told,) = await deliver(lab)
-    assert (told.state, told.error) == ("waiting", "The mail server 127.0.0.1 answers 450: later.")
-    lab.clock.advance(6.0)
-    (told,) = await deliver(lab)
-    assert told.state == "sent"
-    (message,) = mail.messages
-    assert mail.recipients == ["ada@example.org"]
-    assert mail.logins == ["pass@word"] * 2
-    assert message["Subject"] == "[tunefleet] hello is done"
-    assert message["From"] == "Fleet <fleet@example.org>"
-    assert message["Message-ID"] == f"<{told.id}@example.org>"
-    assert f"Look further: tunefleet show {task_id}" in message.get_content()
-
-    mail.refuse = ["550 no such user"]
-    reply = await channels.test(lab.core, lab.admin, "me")
-    assert reply.error == "The mail server 127.0.0.1 answers 550: no such user."
-    mail.password = "changed"
-    reply = await channels.test(lab.core, lab.admin, "me")
-    assert reply.error is not None
-    assert "535" in reply.error
-    assert "pass" not in reply.error
-
-
 async def test_a_task_says_itself_who_is_told(lab: Lab, receiver: Receiver) -> None:
     """An address, a channel that hears nothing else, and a channel that hears it anyhow: each once."""
     await channel(lab, f"{receiver.url}/quiet", name="quiet", on=("stalled",))
@@ -457,8 +212,8 @@ async def test_nobody_hears_of_the_tasks_of_others(lab: Lab, receiver: Receiver)
     for refused in (channels.get, channels.remove, channels.test):
         with pytest.raises(NotFoundError):
             await refused(lab.core, ada, theirs)
-    assert [each.task_id for each in (await channels.history(lab.core, ada)).items] == [made.tasks[0].id]
-    assert not (await channels.history(lab.core, bob)).items
+    assert [each.task_id for each in (await history.list_(lab.core, ada)).items] == [made.tasks[0].id]
+    assert not (await history.list_(lab.core, bob)).items
     assert len(await channels.list_(lab.core, lab.admin)) == 4
     notify = "  notify: [{to: everyone}]\n"
     with pytest.raises(SpecError, match="you have no channel everyone"):
@@ -475,24 +230,6 @@ async def test_a_channel_for_everyone_ends_with_its_owners_admin_key(lab: Lab, r
     await run(lab)
     await deliver(lab)
     assert len(receiver.taken) == 1
-
-
-async def test_no_view_shows_a_secret_and_what_waits_goes_to_a_new_address(lab: Lab, receiver: Receiver) -> None:
-    hidden = "T000/B000/hush"
-    secret = await channel(lab, f"http://user:hush@127.0.0.1:1/services/{hidden}")
-    await run(lab)
-    await deliver(lab)
-    shown = [each.model_dump_json() for each in await channels.list_(lab.core, lab.admin)]
-    shown += [each.model_dump_json() for each in (await channels.history(lab.core, lab.admin)).items]
-    assert secret is not None
-    assert not [text for text in shown if "hush" in text or secret in text]
-    assert '"to":"http://127.0.0.1:1/…"' in shown[0]
-
-    changed = await channels.change(lab.core, lab.admin, "team", ChannelChange(to=f"{receiver.url}/new"))
-    assert changed.signed
-    (told,) = await deliver(lab)
-    assert told.state == "sent"
-    assert verified(receiver.taken[0], secret)
 
 
 async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> None:
@@ -520,19 +257,6 @@ async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> N
             await channel(other, "mailto:a@b.c", name="mail")
         with pytest.raises(SpecError, match="this server sends no mail"):
             await other.submit(ECHO + "  notify: [{to: 'mailto:a@b.c'}]\n")
-
-
-async def test_a_removed_channel_gets_nothing_more(lab: Lab, receiver: Receiver) -> None:
-    await channel(lab, receiver.url)
-    receiver.status = 503
-    await run(lab)
-    await deliver(lab)
-    await channels.remove(lab.core, lab.admin, "team")
-    receiver.status = 200
-    lab.clock.advance(60.0)
-    (told,) = await deliver(lab)
-    assert (told.state, told.error) == ("failed", "The channel was removed.")
-    assert receiver.taken == []
 
 
 async def test_what_is_undone_is_told_to_nobody(lab: Lab, receiver: Receiver) -> None:
@@ -587,24 +311,3 @@ async def test_a_fault_in_the_words_undoes_nothing(
     task_id = await run(lab)
     assert (await lab.task(task_id)).status == "completed"
     assert "Nobody is told" in caplog.text
-
-
-async def test_the_loop_wakes_when_something_is_to_be_told(lab: Lab, receiver: Receiver) -> None:
-    await channel(lab, receiver.url)
-    courier = Courier(lab.core)
-    loop = asyncio.create_task(_again(courier, lab.core))
-    try:
-        await run(lab)
-        async with asyncio.timeout(60):
-            while not receiver.taken:
-                await lab.core.signals.wait(TOPIC, 0.1)
-    finally:
-        lab.core.signals.close()
-        await loop
-        await courier.close()
-    assert json.loads(receiver.taken[0].body)["event"] == "done"
-
-
-async def _again(courier: Courier, core: Core) -> None:
-    while not core.signals.closed:
-        await courier.run_once()

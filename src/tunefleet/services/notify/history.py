@@ -1,0 +1,80 @@
+"""What users were told and are to be told, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, may_read
+from tunefleet.services.notify.channels import find, shown
+from tunefleet.services.paging import before, bounded, split
+from tunefleet.services.views import maybe_moment, moment
+from tunefleet.spec.notify import Format, Occasion
+from tunefleet.store import Connection, notifications
+from tunefleet.store.notifications import NoticeRow
+from tunefleet.wire.api import Page
+from tunefleet.wire.notify import NotificationView
+
+
+async def list_(
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 100,
+    cursor: str | None = None,
+    task_ids: Sequence[str] | None = None,
+    channel: str | None = None,
+    states: Sequence[str] | None = None,
+) -> Page[NotificationView]:
+    """Return what the actor was told or is to be told, newest first; an admin sees it of all owners.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        limit: How many at most.
+        cursor: Where the page before ended.
+        task_ids: Only of these tasks.
+        channel: Only to this channel: its id, or the name of one of the actor's.
+        states: Only in these states.
+
+    Raises:
+        NotFoundError: If there is no such channel.
+    """
+    may_read(actor)
+    start, count = before(cursor), bounded(limit)
+
+    def operation(connection: Connection) -> list[NoticeRow]:
+        filters = {
+            "owner": None if actor.role == "admin" else [actor.owner],
+            "task_id": task_ids,
+            "channel_id": None if channel is None else [find(connection, actor=actor, channel=channel).id],
+            "state": states,
+        }
+        return notifications.page(connection, project=actor.project, limit=count + 1, before=start, filters=filters)
+
+    rows, next_cursor = split(await core.read(operation), count)
+    return Page[NotificationView](items=tuple(notice_view(row) for row in rows), next_cursor=next_cursor)
+
+
+def notice_view(row: NoticeRow) -> NotificationView:
+    """Show a notification."""
+    return NotificationView(
+        id=row.id,
+        owner=row.owner,
+        event=cast(Occasion, row.event),
+        event_id=row.event_id,
+        task_id=row.task_id,
+        title=str(orjson.loads(row.body)["title"]),
+        channel_id=row.channel_id,
+        to=shown(row.target),
+        format=cast(Format, row.format),
+        state=cast(Any, row.state),
+        tries=row.tries,
+        error=row.error,
+        created_at=moment(row.created_at),
+        next_try_at=moment(max(row.next_at, row.created_at)) if row.state == notifications.WAITING else None,
+        sent_at=maybe_moment(row.sent_at),
+    )

@@ -1,0 +1,67 @@
+"""What the tests of notifications share: make a channel, let a task end, deliver, verify."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.fakes.receiver import Seen
+from tests.unit.services.lab import ECHO, FakeClock, Lab
+from tunefleet.services import keys
+from tunefleet.services.core import Clock, open_core
+from tunefleet.services.identity import Actor
+from tunefleet.services.notify import channels, history
+from tunefleet.services.notify.courier import Courier
+from tunefleet.settings import ServerSettings
+from tunefleet.wire.notify import ChannelCreate, NotificationView
+
+
+@asynccontextmanager
+async def opened(data: Path, clock: FakeClock, **settings: Any) -> AsyncIterator[Lab]:
+    given = {"url_allow": ("127.0.0.1",), "public_base_url": "https://fleet.example.org/", **settings}
+    core = open_core(
+        ServerSettings(data=data, synchronous="NORMAL", **given),
+        clock=Clock(lambda: clock.wall, lambda: clock.monotonic),
+    )
+    try:
+        admin = await keys.authenticate(core, (data / "keys" / "admin.key").read_text().strip())
+        worker_key = await keys.authenticate(core, (data / "keys" / "worker.key").read_text().strip())
+        yield Lab(core, clock, admin, worker_key)
+    finally:
+        core.close()
+
+
+async def deliver(lab: Lab) -> list[NotificationView]:
+    """Deliver what is due, and return what became of everything, oldest first."""
+    courier = Courier(lab.core)
+    try:
+        await courier.start_due()
+        await courier.drain()
+    finally:
+        await courier.close()
+    return list((await history.list_(lab.core, lab.admin)).items)[::-1]
+
+
+async def channel(lab: Lab, to: str, actor: Actor | None = None, **more: Any) -> str | None:
+    body = ChannelCreate(name=more.pop("name", "team"), to=to, **more)
+    return (await channels.create(lab.core, actor or lab.admin, body)).secret
+
+
+async def run(lab: Lab, document: str = ECHO, outcome: str = "completed", reason: str = "finished", **more: Any) -> str:
+    """Submit a task and let it end."""
+    task_id = await lab.submit(document)
+    worker = await lab.online()
+    offer = await worker.start()
+    lab.clock.advance(75.0)
+    await worker.finish(offer.token, outcome, reason, **more)
+    return task_id
+
+
+def verified(seen: Seen, secret: str, now: float) -> bool:
+    """Do what docs/how-to/be-told.md tells receivers to do."""
+    page = (Path(__file__).resolve().parents[4] / "docs/how-to/be-told.md").read_text(encoding="utf-8")
+    snippet: dict[str, Any] = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], snippet)
+    return bool(snippet["verify"](secret, seen.headers, seen.body, now))
