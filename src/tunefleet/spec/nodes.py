@@ -12,12 +12,12 @@ from tunefleet.errors import Fault
 from tunefleet.spec.condition import ConditionSpec
 from tunefleet.spec.edges import Edge, edges
 from tunefleet.spec.explain import Unknown, explain, fault_at
-from tunefleet.spec.graph_template import is_template
 from tunefleet.spec.merge import SPEC
 from tunefleet.spec.pipeline import Draft, drafts
 from tunefleet.spec.placeholders import Reference, Stray
 from tunefleet.spec.references import Found, find, resolve
 from tunefleet.spec.tasks import TaskSpec
+from tunefleet.spec.template_prompts import is_template
 from tunefleet.spec.text import Source
 from tunefleet.spec.typed import read_spec
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from tunefleet.errors import InputError, ReferenceFault
-from tunefleet.spec import graph_template
+from tunefleet.spec import template_prompts
 from tunefleet.spec.lookup import Envelopes, as_text, look_up
 from tunefleet.spec.placeholders import Escape, Piece, Reference, Secret, Stray, escape, pieces, reference, whole
 from tunefleet.spec.text import Path, dotted
@@ -50,8 +50,8 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[Found]:
     for index, entry in _entries(spec, names):
         if isinstance(spec["data"]["items"][index], Mapping):  # as a text it was found already
             yield Found(("data", "items", index), entry, alone=True)
-    for where, column in graph_template.columns(spec):
-        named = graph_template.named_by(column, names)
+    for where, column in template_prompts.columns(spec):
+        named = template_prompts.named_by(column, names)
         if named is not None:
             yield Found((*where, "node" if "node" in column else "expr"), named, alone=False)
 
@@ -103,10 +103,10 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
     named = dict(_entries(spec, names))
     if named:
         resolved["data"]["items"] = _items(resolved["data"]["items"], named, envelopes)
-    if graph_template.is_template(spec):
-        graph_template.settle_system_prompt(resolved)
-        resolved["data"] = _at(("data", "template"), lambda: graph_template.to_list(resolved["data"], envelopes))
-    elif graph_template.is_template(resolved):
+    if template_prompts.is_template(spec):
+        template_prompts.settle_system_prompt(resolved)
+        resolved["data"] = _at(("data", "template"), lambda: template_prompts.to_list(resolved["data"], envelopes))
+    elif template_prompts.is_template(resolved):
         raise ReferenceFault("spec.data: a result cannot bring a graph_template.", hint="Write it in the document.")
     return resolved
 
