@@ -17,6 +17,7 @@ ARCHIVE_KIND: Final = "archive"
 """Kind of the `.tar.gz` of what was trained."""
 RESULT_NAMES: Final = ("responses.json", "results.json")
 """Files of a task that hold its result envelope."""
+ENVELOPE_NAME: Final = "results.json"
 MANIFEST_NAME: Final = "manifest.json"
 ALWAYS_REQUIRED: Final = ("responses.json", "logs", "artifacts")
 """Entries that every manifest has."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
+from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tunefleet.errors import (
     ArtifactError,
@@ -30,7 +31,7 @@ from tunefleet.jobs.secrets import Redaction
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
 from tunefleet.wire.link import Finish, JournalBatch, Offer
-from tunefleet.wire.results import FILE_KIND
+from tunefleet.wire.results import ENVELOPE_NAME, FILE_KIND
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Mailbox
@@ -41,6 +42,9 @@ from tunefleet.worker.site import Site
 logger = logging.getLogger(__name__)
 
 _FLUSH_S: Final = 5.0
+_ROOM_PATIENCE_S: Final = 3600.0
+"""How long room for an archive is waited for."""
+_ROOM_PAUSE_S: Final = 30.0
 _LASTING: Final = (AuthError, ForbiddenError, ArtifactError, InputError, NotFoundError, TooLargeError)
 """What repeating an upload does not mend, and what says that the attempt is void perhaps."""
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -137,23 +141,43 @@ class Deliverer:
     def _with_outputs(self, finish: Finish) -> Finish:
         outputs = self._executor.outputs(self._folder)
         try:
-            result = self._outputs.deliver(outputs, self._executor.result(self._folder), self._bring, self._links)
+            result = self._packed_and_brought(outputs)
             result = self._site.secrets.redaction(self._offer.spec).value(result)
             self._beside(outputs, result)
         except (ResultError, TooLargeError, ArtifactError, InputError) as error:
             # Repeating the upload cannot mend these; the files stay in the job folder.
             logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
             return Finish(token=finish.token, outcome="failed", reason=reason_of(error), error=str(error))
-        except DeliveryError as error:
-            logger.warning("%s", error)
-            self._bring("results.json", FILE_KIND, self._folder.root / "results.json")
+        except (DeliveryError, MachineError) as error:
+            logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
+            written = self._folder.root / ENVELOPE_NAME
+            if written.is_file():
+                self._bring(written.name, FILE_KIND, written)
             reason = TaskReason.DELIVERY_FAILED
             return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error))
         return finish.model_copy(update={"result": result})
 
+    def _packed_and_brought(self, outputs: Sequence[Output]) -> dict[str, Any]:
+        """Bring the outputs to the server; a disk without room for an archive may have some in a while."""
+        patience_s = min(_ROOM_PATIENCE_S, self._site.transfers.patience_s)
+        result = self._executor.result(self._folder)
+        return Retrying(
+            retry=retry_if_exception_type(MachineError),
+            wait=wait_fixed(_ROOM_PAUSE_S),
+            stop=stop_after_delay(patience_s),
+            sleep=self._mailbox.pause_whole,
+            before_sleep=before_sleep_log(logger, logging.WARNING),
+            reraise=True,
+        )(self._outputs.deliver, outputs, result, self._bring, self._links)
+
     def _beside(self, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
         """Bring the result to where the document wants it beside the server, and write it down here."""
-        envelope = self._outputs.write_down(result, self._site.state.worker_id(None))
+        envelope = self._outputs.envelope(result, self._site.state.worker_id(None))
+        try:
+            self._outputs.write_down(envelope)
+        except OSError as error:
+            # The server has it all the same.
+            logger.warning("The result of task %s cannot be written down: %s", self._offer.task_id, error)
         self._destination.deliver(envelope, self._outputs.files(outputs, result))
         self._destination.copy(self._folder.root)
         throttle = self._site.transfers.throttle

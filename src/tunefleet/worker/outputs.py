@@ -19,7 +19,7 @@ from tunefleet.executors.base import Output, ResultError
 from tunefleet.spec.output import OutputSpec
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
-from tunefleet.wire.results import ARCHIVE_KIND, FILE_KIND, MANIFEST_NAME, ResultEnvelope
+from tunefleet.wire.results import ARCHIVE_KIND, ENVELOPE_NAME, FILE_KIND, MANIFEST_NAME, ResultEnvelope
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.folder_manifest import describe
 
@@ -65,6 +65,7 @@ class Outputs:
 
         Raises:
             ResultError: If the result names a file that is not there.
+            MachineError: If there is no room for an archive.
         """
         made = dict(result)
         archives: dict[str, Path] = {}
@@ -82,22 +83,29 @@ class Outputs:
             made[EXPORT] = self._export_keys(made[EXPORT], exported, found.get(exported.name))
         return made
 
-    def write_down(self, result: Mapping[str, Any], worker_id: str) -> ResultEnvelope:
-        """Write the result, its envelope and the manifest into the job folder; returns the envelope."""
-        offer, root = self._offer, self._folder.root
+    def envelope(self, result: Mapping[str, Any], worker_id: str) -> ResultEnvelope:
+        """Return the result with where it comes from."""
+        offer = self._offer
         about = {"attempt": offer.attempt, "name": offer.name, "kind": offer.kind, "workflow_id": offer.workflow_id}
-        envelope = ResultEnvelope(
+        return ResultEnvelope(
             task_id=offer.task_id,
             result=dict(result),
             worker_id=worker_id,
             metadata=about,
             received_at=datetime.now(UTC),
         )
-        write_synced(self._folder.responses_json, json.dumps(result, indent=1), mode=_READABLE)
-        write_synced(root / "results.json", envelope.model_dump_json(indent=1), mode=_READABLE)
-        manifest = describe(offer.task_id, root, self.wanted.artifacts)
+
+    def write_down(self, envelope: ResultEnvelope) -> None:
+        """Write the result, its envelope and the manifest into the job folder.
+
+        Raises:
+            OSError: If the folder cannot be written.
+        """
+        root = self._folder.root
+        write_synced(self._folder.responses_json, json.dumps(envelope.result, indent=1), mode=_READABLE)
+        write_synced(root / ENVELOPE_NAME, envelope.model_dump_json(indent=1), mode=_READABLE)
+        manifest = describe(self._offer.task_id, root, self.wanted.artifacts)
         write_synced(root / MANIFEST_NAME, manifest.model_dump_json(indent=1), mode=_READABLE)
-        return envelope
 
     def files(self, outputs: Iterable[Output], result: Mapping[str, Any]) -> list[Path]:
         """Return the single files among what was delivered: archives, the exported file, and single outputs."""

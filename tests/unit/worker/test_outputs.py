@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.worker.fakes import Running, World
 from tunefleet.artifacts import Packing, hash_file
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
+from tunefleet.worker import deliver
 from tunefleet.worker.outputs import Outputs
+from tunefleet.worker.transfers import Transfers
 
 HTTP = {"destination": {"type": "http"}}
 
@@ -122,7 +125,7 @@ def test_an_exported_file_lies_in_the_tasks_folder(folder: JobFolder, path: obje
 def test_result_envelope_and_manifest_lie_in_the_tasks_folder(folder: JobFolder) -> None:
     (folder.root / "train.log").write_text("a line\n")
     outputs = Outputs(offer({"artifacts": ["final_lora", "final_lora.tar.gz"]}), folder, Packing())
-    outputs.write_down({"a": 1}, "w-1")
+    outputs.write_down(outputs.envelope({"a": 1}, "w-1"))
     assert json.loads(folder.responses_json.read_bytes()) == {"a": 1}
     envelope = json.loads((folder.root / "results.json").read_bytes())
     assert (envelope["task_id"], envelope["worker_id"], envelope["result"]) == ("task-1", "w-1", {"a": 1})
@@ -149,3 +152,25 @@ def test_what_was_delivered_is_deleted_where_that_is_wanted(folder: JobFolder) -
     folder.responses_json.write_text("{}")
     Outputs(offer(HTTP), folder, Packing()).clean_up(trained(folder))
     assert [path.name for path in folder.root.iterdir()] == ["responses.json"]
+
+
+def test_a_disk_without_room_for_an_archive_fails_the_delivery_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path / "results")
+    rooms = iter([0, 0, 1 << 30])
+    # No small file system is at hand in a unit test.
+    monkeypatch.setattr("tunefleet.artifacts.packing.disk_free", lambda _: next(rooms, 0))
+    monkeypatch.setattr(deliver, "_ROOM_PAUSE_S", 0.01)
+    first = world.server.offer("task-1", spec={"output": HTTP})
+    with Running(world) as running:
+        world.job().end()
+        done = world.server.finished(first)
+        object.__setattr__(running.site, "transfers", Transfers(patience_s=0.02))
+        second = world.server.offer("task-2", spec={"output": HTTP})
+        world.job(count=2).end()
+        failed = world.server.finished(second)
+    assert (done.outcome, done.result["final_lora_archive_uploaded"]) == ("completed", True)
+    assert (failed.outcome, failed.reason) == ("failed", "delivery_failed")
+    assert "are free" in (failed.error or "")
+    assert len(world.jobs.all) == 2, "nothing is trained again"
