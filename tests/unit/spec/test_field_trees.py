@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.unit.spec.field_trees import E1, E2, E3, E4, E5, E6, E7, E8, E9, E10
 from tunefleet.errors import SpecError
-from tunefleet.spec import ConditionSpec, TaskNode, parse_workflow
+from tunefleet.spec import ConditionSpec, TaskNode, dump_task_spec, load_task_spec, parse_workflow, resolve
 
 
 def tasks(text: str) -> dict[str, TaskNode]:
@@ -72,3 +74,45 @@ def test_e10_python_after_echo() -> None:
     prepare, score = tasks(E10).values()
     assert (prepare.kind, score.kind) == ("echo", "python")
     assert score.depends_on == ("prepare",), "by its place in the list"
+
+
+ENVELOPE = {"task_id": "task-1", "worker_id": "w", "metadata": {}, "received_at": "2026-01-01T00:00:00Z"}
+URL = "http://host:8000/api/v1/results/task-1/files"
+RESULTS = {
+    "gsm8k-stage": {"final_lora_archive_url": f"{URL}/final_lora.tar.gz"},
+    "gsm8k-bootstrap": {"jsonl_export": {"path": "/results/task-1/artifacts/sft_pairs.jsonl", "url": f"{URL}/a.jsonl"}},
+    "branch-a": {"items": [{"index": 0, "output": "Sun."}]},
+    "branch-b": {"items": [{"index": 0, "output": "Cold."}]},
+    "lora-train": {
+        "final_lora_path": "/results/task-1/final_lora",
+        "final_lora_archive_url": f"{URL}/final_lora.tar.gz",
+        "task_id": "task-1",
+    },
+    "decide": {"items": [{"index": 0, "output": "run-me"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "field", "value"),
+    [
+        (E2, "humaneval-stage", ("checkpoint", "load", "url"), f"{URL}/final_lora.tar.gz"),
+        (E3, "sft-train", ("data", "jsonl", "url"), f"{URL}/a.jsonl"),
+        (E6, "lora-infer", ("model", "adapters", 0, "taskId"), "task-1"),
+        (E8, "work", ("data", "items", 1), "run-me"),
+    ],
+)
+def test_what_refers_to_a_result_is_a_good_spec_once_that_is_there(
+    text: str, name: str, field: tuple[str | int, ...], value: str
+) -> None:
+    envelopes = {each: {**ENVELOPE, "result": result} for each, result in RESULTS.items()}
+    found: Any = dump_task_spec(load_task_spec(resolve(tasks(text)[name].raw, envelopes)))
+    for part in field:
+        found = found[part]
+    assert found == value
+
+
+def test_e4_two_columns_become_one_prompt() -> None:
+    envelopes = {each: {**ENVELOPE, "result": result} for each, result in RESULTS.items()}
+    data = dump_task_spec(load_task_spec(resolve(tasks(E4)["synthesis"].raw, envelopes)))["data"]
+    assert data["type"] == "list"
+    assert "- Supply: Sun.\n- Demand: Cold.\n" in data["items"][0]
