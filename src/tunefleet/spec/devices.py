@@ -122,7 +122,8 @@ class DevicesSpec(Block):
             processes: How many train together.
         """
         if self.parallelism is not None:
-            return self.parallelism
+            # Of all GPUs of a worker there may be one only: then nothing is shared out.
+            return "ddp" if self.parallelism == "fsdp" and processes == 1 else self.parallelism
         if self.deepspeed is not None or (processes > 1 and (self.auto_deepspeed or self.stage_given)):
             return "deepspeed"
         return "ddp"

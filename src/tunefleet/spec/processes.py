@@ -121,21 +121,22 @@ def _strategy_checks(
     devices = devices_of(resources, training)
     count, asked = process_count(resources, training, devices.count), _asked(resources, training)
     strategy, streaming = training.strategy(count), getattr(blocks.get("data"), "streaming", False)
+    shares = training.strategy(2 if devices.everything else count)
     where = "training.nproc_per_node" if (training.nproc_per_node or 1) > 1 else "resources.processes"
     quantized = _is_quantized(blocks)
     checkpoint = blocks.get("checkpoint")
     background = getattr(checkpoint, "asynchronous", False)
     return (
         (
-            strategy == "fsdp" and count == 1 and not devices.everything,
+            training.parallelism == "fsdp" and count == 1 and not devices.everything,
             "training.parallelism",
             "fsdp shares a model out among processes, and there is one",
             "add resources.hardware.gpu.count, or leave it out",
         ),
         (
-            strategy in {"fsdp", "deepspeed"} and quantized,
+            shares in {"fsdp", "deepspeed"} and quantized,
             "training.parallelism" if training.parallelism else "training.deepspeed",
-            f"{strategy} cannot share quantised weights out",
+            f"{shares} cannot share quantised weights out",
             "write parallelism: ddp, or leave the quantisation out",
         ),
         (

@@ -67,12 +67,19 @@ class ModelTrainingSpec(BaseTaskSpec):
     @property
     def bf16(self) -> bool | None:
         """Whether bf16 was asked for or forbidden, wherever it was written."""
-        return self.training.bf16 if self.training.bf16 is not None else self.model.config.bf16
+        return self._half("bf16")
 
     @property
     def fp16(self) -> bool | None:
         """Whether fp16 was asked for or forbidden, wherever it was written."""
-        return self.training.fp16 if self.training.fp16 is not None else self.model.config.fp16
+        return self._half("fp16")
+
+    def _half(self, name: Literal["bf16", "fp16"]) -> bool | None:
+        config = self.training.deepspeed
+        block = config.get(name) if isinstance(config, dict) else None
+        enabled = block.get("enabled") if isinstance(block, dict) else None
+        wishes: tuple[Any, ...] = (getattr(self.training, name), getattr(self.model.config, name), enabled)
+        return next((wish for wish in wishes if isinstance(wish, bool)), None)
 
     @property
     def start(self) -> CheckpointLoadSpec | None:

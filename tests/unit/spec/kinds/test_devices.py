@@ -76,7 +76,7 @@ def test_fault_28_processes_follow_from_the_gpus_that_the_task_was_given(
     ("block", "alone", "together"),
     [
         ({}, "ddp", "ddp"),
-        ({"parallelism": "fsdp"}, "fsdp", "fsdp"),
+        ({"parallelism": "fsdp"}, "ddp", "fsdp"),
         ({"parallelism": "deepspeed"}, "deepspeed", "deepspeed"),
         ({"deepspeed": {"zero_optimization": {"stage": 3}}}, "deepspeed", "deepspeed"),
         ({"deepspeed": "zero.json"}, "deepspeed", "deepspeed"),
@@ -89,6 +89,14 @@ def test_fault_28_processes_follow_from_the_gpus_that_the_task_was_given(
 def test_how_the_work_is_shared(block: dict[str, Any], alone: str, together: str) -> None:
     spec = load(training({"count": 2}, **block))
     assert (spec.training.strategy(1), spec.training.strategy(2)) == (alone, together)
+
+
+def test_precision_wherever_it_was_written() -> None:
+    zero = {"bf16": {"enabled": True}, "fp16": {"enabled": False}}
+    assert (load(training(deepspeed=zero)).bf16, load(training(deepspeed=zero)).fp16) == (True, False)
+    assert load(training(deepspeed={"bf16": {"enabled": "auto"}})).bf16 is None
+    assert load(training(bf16=False)).bf16 is False
+    assert load(training()).bf16 is None
 
 
 @pytest.mark.parametrize(
