@@ -135,7 +135,9 @@ def test_two_stage_lora_over_http_artifacts(tmp_path: Path, fleet: LocalFleet) -
     ["{path: '${gsm8k-stage.result.final_lora_path}'}", "{type: local, taskId: '${gsm8k-stage.task_id}'}"],
     ids=["shared-path", "task-id"],
 )
-def test_fault_15_and_16_stages_need_no_http_output_on_one_mount_or_by_task_id(tmp_path: Path, fleet: LocalFleet, load: str) -> None:
+def test_fault_15_and_16_stages_need_no_http_output_on_one_mount_or_by_task_id(
+    tmp_path: Path, fleet: LocalFleet, load: str
+) -> None:
     mount = tmp_path / "mount"
     shared = {"TUNEFLEET_SHARED_DIRS": str(mount)} if "path" in load else {}
     one, two = (Machine(fleet, name, mount / name, **shared) for name in ("one", "two"))

@@ -1,0 +1,92 @@
+"""Addresses that a user gave: what may be reached, where headers go, and which names mean one server."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tunefleet.client.reach import Reach, same_server, shown
+from tunefleet.errors import ForbiddenError, UnreachableError
+
+LOOPBACK = ("127.0.0.0/8",)
+
+
+@contextmanager
+def host(location: str = "") -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """A server that notes headers, and sends everybody on if it has somewhere to send them."""
+    seen: list[dict[str, str]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            seen.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(302 if location else 200)
+            if location:
+                self.send_header("Location", location if location != "self" else self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def test_credentials_stay_with_their_host_when_it_sends_one_on() -> None:
+    with host() as (second, seen), host(f"{second}/x") as (first, before):
+        headers = {"Authorization": "Bearer secret", "Range": "bytes=5-"}
+        with Reach(LOOPBACK).get(f"{first}/a", headers=headers) as response:
+            assert response.status_code == 200
+        assert before[0]["authorization"] == "Bearer secret"
+        assert "authorization" not in seen[0]
+        assert seen[0]["range"] == "bytes=5-"
+
+
+def test_where_one_is_sent_on_is_checked_again() -> None:
+    with (
+        host("http://169.254.169.254/latest") as (first, _),
+        pytest.raises(ForbiddenError, match=r"169\.254"),
+        Reach(("127.0.0.0/8", "169.254.0.0/16")).get(first),
+    ):
+        pass
+    with (
+        host("self") as (circle, seen),
+        pytest.raises(UnreachableError, match="too often"),
+        Reach(LOOPBACK).get(circle),
+    ):
+        pass
+    assert len(seen) == 5
+
+
+@pytest.mark.parametrize("url", ["ftp://example.org/x", "file:///etc/passwd", "//no-scheme", "http://"], ids=str)
+def test_only_http_is_spoken(url: str) -> None:
+    with pytest.raises(ForbiddenError):
+        Reach(("0.0.0.0/0",)).send("POST", url)
+
+
+def test_a_host_that_is_not_there_is_unreachable() -> None:
+    with pytest.raises(UnreachableError, match="has no address"):
+        Reach().send("GET", "http://no-such-host.invalid/")
+
+
+def test_one_server_has_many_names() -> None:
+    assert same_server("http://127.0.0.1:8000/api/v1/results", "http://localhost:8000")
+    assert same_server("https://a.invalid/x", "https://a.invalid:443")
+    assert not same_server("http://127.0.0.1:8000", "http://127.0.0.1:8001")
+    assert not same_server("http://a.invalid", "https://a.invalid")
+    assert not same_server("no address", "http://a.invalid")
+
+
+def test_what_is_shown_of_an_address_is_not_secret() -> None:
+    assert shown("https://user:pass@host:1/a?signature=x") == "https://host:1/a"
