@@ -75,7 +75,7 @@ def known(connection: Connection, row: TaskRow) -> list[Known]:
         step = int(about.get("step", -1))
         if step >= 0 and upload.name not in recorded:
             found[step] = Known(_record_of(upload, about), None, upload, about.get("eval_loss"))
-    return _judged(found, tasks.document(connection, row).spec)
+    return _judged(found, tasks.document(connection, row).as_run)
 
 
 def uploaded(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[ArtifactRow]]:
@@ -177,7 +177,8 @@ def _record_of(upload: ArtifactRow, about: Mapping[str, Any]) -> dict[str, Any]:
 def _judged(found: Mapping[int, Known], spec: str) -> list[Known]:
     ordered = [found[step] for step in sorted(found)]
     best = _best(ordered)
-    limit = (orjson.loads(spec).get("training") or {}).get("save_total_limit", _KEPT)
+    asked = (orjson.loads(spec).get("training") or {}).get("save_total_limit", _KEPT)
+    limit = _KEPT if isinstance(asked, str) else asked  # a reference, as long as the task waits
     kept = {each.step for each in (ordered[-limit:] if limit else ordered)} | ({best} if best is not None else set())
     return [
         Known(

@@ -70,13 +70,13 @@ def _task(connection: Connection, row: TaskRow) -> _Task:
 
 
 def _as_document(found: _Task) -> str:
-    row, known = found.row, found.document.resolved
-    if known is None and found.upstreams:
+    row = found.row
+    if found.document.resolved is None and found.upstreams:
         raise ConflictError(
             f"The task {row.id} never became ready: what it takes from the tasks before it is not known.",
             hint=f"`tunefleet retry {row.workflow_id}` repeats what is left of the whole workflow.",
         )
-    spec = orjson.loads(known or found.document.spec)
+    spec = orjson.loads(found.document.as_run)
     document = {"apiVersion": "tunefleet/v1", "metadata": {"name": row.name}, "spec": spec}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
 

@@ -211,7 +211,7 @@ def _all_files(connection: Connection, task: TaskRow, now: float) -> list[Found]
         result = Found("", hashlib.sha256(body).hexdigest(), len(body), "result", task.finished_at or now, body)
         made |= {name: replace(result, name=name) for name in RESULT_NAMES}
     if MANIFEST_NAME not in made:
-        spec = orjson.loads(tasks.document(connection, task).spec)
+        spec = orjson.loads(tasks.document(connection, task).as_run)
         at = max([row.created_at for row in rows], default=task.finished_at or task.created_at)
         digests = {file.name: file.digest for file in published}
         listed = manifest(task.id, spec, rows, digests, has_result=stored is not None, at=at)

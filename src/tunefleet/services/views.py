@@ -129,6 +129,7 @@ def task_detail(
     return TaskDetail(
         **_task_fields(row, why, launches, related),
         spec=redact.tree(orjson.loads(document.spec)),
+        resolved=redact.tree(orjson.loads(document.resolved)) if document.resolved else None,
         inputs={pointer: ref["digest"] for pointer, ref in inputs.items()},
         result=orjson.loads(document.result) if document.result else None,
         detail=document.detail,

@@ -94,6 +94,11 @@ class DocumentRow(NamedTuple):
     detail: str | None
     resolved: str | None = None
 
+    @property
+    def as_run(self) -> str:
+        """The spec without references, if they are known; else as it was written."""
+        return self.resolved or self.spec
+
 
 class AttemptRow(NamedTuple):
     """One try of a task."""

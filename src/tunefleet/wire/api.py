@@ -151,6 +151,9 @@ class TaskDetail(TaskView):
     """A task with all that is known of it."""
 
     spec: dict[str, Any]
+    """As it was written."""
+    resolved: dict[str, Any] | None = None
+    """As it is run: its references replaced by what they name, once the tasks before it have ended."""
     inputs: dict[str, str] = Field(default_factory=dict)
     result: dict[str, Any] | None = None
     detail: str | None = None

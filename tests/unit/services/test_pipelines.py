@@ -10,6 +10,8 @@ from tests.unit.services.test_checkpoints import launched, saved, upload
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.services import events, prune, steering, tasks, workflows
 from tunefleet.services import why as why_service
+from tunefleet.services.training.offers import polled
+from tunefleet.store import tasks as task_rows
 from tunefleet.wire.link import Finish
 
 TRAIN = {
@@ -43,6 +45,8 @@ async def test_a_stage_begins_with_what_the_stage_before_it_found(pipe: Pipeline
     detail = await pipe.task(flow, "second")
     assert detail.result["result"]["items"] == ["found", f"by {first.id}"]
     assert detail.spec["data"] == data, "what the user wrote stays to be seen"
+    assert detail.resolved is not None
+    assert detail.resolved["data"]["items"] == ["found", f"by {first.id}"]
     kinds = [e.kind for e in await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=second.id)]
     assert kinds == ["task.pending", "task.queued", "task.offered", "task.started", "task.completed"]
 
@@ -324,6 +328,15 @@ async def test_a_training_stage_that_failed_goes_on_from_its_checkpoint(pipe: Pi
     assert again.resume is not None
     assert (again.resume.step, again.resume.from_task) == (8, offer.task_id)
     assert (await pipe.states(flow))["after"] == "failed"
+
+
+async def test_an_agent_that_polls_is_told_what_references_stood_for(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("first"), stage("train", "first", spec=TRAIN))
+    (offer,) = await pipe.take()
+    await pipe.end(offer, {"items": ["found"]})
+    train = flow.tasks[1].id
+    job = await pipe.lab.core.read(lambda c: polled(c, task_rows.by_ids(c, [train])[train]))
+    assert job.spec["data"]["prompts"] == ["found", "two"]
 
 
 async def test_what_waits_for_a_paused_stage_waits_on_and_runs_after_an_early_stop(pipe: Pipelines) -> None:

@@ -225,7 +225,7 @@ async def start(core: Core, actor: Actor, body: StartJob) -> Started:
     changes: dict[str, Any] = {}
     if body.dataset_path is not None:
         document = await core.read(lambda connection: tasks.document(connection, row))
-        changes = _other_data(orjson.loads(document.spec), body.dataset_path)
+        changes = _other_data(orjson.loads(document.as_run), body.dataset_path)
     wanted = await task_verbs.repetition(core, actor, row.id, changes)
     wanted = replace(wanted, idempotency_key=body.execution_id, parent_task_id=None)
     if body.name is not None:

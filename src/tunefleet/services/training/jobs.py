@@ -194,7 +194,7 @@ def _item(connection: Connection, row: TaskRow, known: JobRow | None) -> JobItem
     body: dict[str, Any] = orjson.loads(known.body) if known else {}
     model, dataset = body.get("model_name"), body.get("dataset_path")
     if model is None or dataset is None:
-        spec: dict[str, Any] = orjson.loads(tasks.document(connection, row).spec)
+        spec: dict[str, Any] = orjson.loads(tasks.document(connection, row).as_run)
         model, dataset = model or model_of(spec), dataset or dataset_of(spec)
     return JobItem(
         id=row.id,

@@ -74,7 +74,7 @@ def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) 
         attempt: Number of the attempt that it was claimed with.
     """
     document = tasks.document(connection, row)
-    raw = orjson.loads(document.spec)
+    raw = orjson.loads(document.as_run)
     spec = load_task_spec(raw)
     assert isinstance(spec, TrainingTaskSpec), "only trainings are offered"
     number = attempt or row.attempts + 1

@@ -64,7 +64,7 @@ def _known(connection: Connection, row: TaskRow) -> _Known:
     held = attempts.of_task(connection, row)[-1:]
     return _Known(
         task=row,
-        spec=orjson.loads(tasks.document(connection, row).spec),
+        spec=orjson.loads(tasks.document(connection, row).as_run),
         job=training.job(connection, row.id),
         newest=training.last_points(connection, row.id, limit=_NEWEST),
         trend=training.last_points(connection, row.id, limit=summary.TREND_POINTS, with_value="loss"),
