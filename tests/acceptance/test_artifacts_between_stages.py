@@ -18,7 +18,7 @@ from tunefleet.artifacts import hash_file
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
 
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TUNEFLEET_WARM_START": "false"}
 STAGES = """apiVersion: mloc/v1
