@@ -29,9 +29,7 @@ class Root(LazyGroup):
         Entry("graph", "graph:graph", "Draw what the tasks of a workflow wait for.", WORK),
         Entry("preview", "preview:preview", "Show what the model would be trained on, before it is.", WORK),
         Entry("ls", "tasks:ls", "List tasks, newest first.", WORK),
-        Entry(
-            "show", "show:show", "Show all that is known of a task, or a workflow's tasks in their order.", WORK
-        ),
+        Entry("show", "show:show", "Show all that is known of a task, or a workflow's tasks in their order.", WORK),
         Entry("why", "why:why", "Say why a task waits, worker by worker.", WORK),
         Entry("logs", "logs:logs", "Print a task's log.", WORK),
         Entry("metrics", "metrics:metrics", "Print or plot what a task has measured.", WORK),

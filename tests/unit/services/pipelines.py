@@ -69,6 +69,13 @@ class Pipelines:
         found = next(task for task in (await self.see(flow)).tasks if task.name == name)
         return await self.lab.task(found.id)
 
+    async def found(self, flow: WorkflowDetail, name: str) -> dict[str, Any]:
+        """What a task found."""
+        task = await self.task(flow, name)
+        assert task.result is not None, task.error
+        found: dict[str, Any] = task.result["result"]
+        return found
+
     async def take(self) -> list[Offer]:
         """Start all that is offered now."""
         offers = list(await self.worker.offers())

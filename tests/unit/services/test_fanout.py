@@ -49,7 +49,7 @@ async def test_the_results_of_the_parts_become_one_in_order(pipe: Pipelines) -> 
     await finish(pipe, offers[::-1])
     whole = await pipe.task(flow, "all")
     assert whole.status == "completed"
-    found = whole.result["result"]
+    found = await pipe.found(flow, "all")
     assert found["items"] == [{"index": at, "output": letter} for at, letter in enumerate(LETTERS)]
     assert (found["count"], found["ok"]) == (8, True)
     assert found["shards"] == [offer.task_id for offer in offers]

@@ -43,7 +43,7 @@ async def test_a_stage_begins_with_what_the_stage_before_it_found(pipe: Pipeline
     assert pipe.specs["second"]["data"]["items"] == ["found", f"by {first.id}"]
     assert (await pipe.see(flow)).status == "completed"
     detail = await pipe.task(flow, "second")
-    assert detail.result["result"]["items"] == ["found", f"by {first.id}"]
+    assert (await pipe.found(flow, "second"))["items"] == ["found", f"by {first.id}"]
     assert detail.spec["data"] == data, "what the user wrote stays to be seen"
     assert detail.resolved is not None
     assert detail.resolved["data"]["items"] == ["found", f"by {first.id}"]
@@ -236,7 +236,7 @@ async def test_a_stage_is_repeated_with_what_its_references_stood_for(pipe: Pipe
     assert pipe.specs["second"]["data"]["items"] == ["found $$${it}"], "escaped, as every text that comes from a result"
     changed = await tasks.clone(core, admin, flow.tasks[1].id, {"data.items": ["other"]})
     await pipe.run()
-    assert (await pipe.task(changed, "second")).result["result"]["items"] == ["other"]
+    assert (await pipe.found(changed, "second"))["items"] == ["other"]
     with pytest.raises(ConflictError, match="never became ready") as caught:
         await tasks.retry(core, admin, flow.tasks[2].id)
     assert f"tunefleet retry {flow.id}" in (caught.value.hint or "")
@@ -300,6 +300,7 @@ async def test_fault_33_every_task_keeps_the_result_that_its_own_token_brought(p
     )
     for name in ("alice", "bob"):
         task = await pipe.task(flow, name)
+        assert task.result is not None
         assert (task.result["task_id"], task.result["result"]["items"]) == (task.id, [name])
 
 
@@ -336,6 +337,7 @@ async def test_an_agent_that_polls_is_told_what_references_stood_for(pipe: Pipel
     await pipe.end(offer, {"items": ["found"]})
     train = flow.tasks[1].id
     job = await pipe.lab.core.read(lambda c: polled(c, task_rows.by_ids(c, [train])[train]))
+    assert job.spec is not None
     assert job.spec["data"]["prompts"] == ["found", "two"]
 
 
