@@ -102,8 +102,9 @@ class JobAttempt:
 
     def start(self) -> None:
         """Begin or continue the walk; says the accept, which a repetition does not harm."""
-        self._site.outbox.accept(self.token)
+        # Its own accept last: when that is acknowledged, the others have been said.
         self.parts.accept()
+        self._site.outbox.accept(self.token)
         self._thread.start()
 
     def join(self, timeout_s: float | None = None) -> None:

@@ -114,7 +114,7 @@ class FakeServer(WorkerLink):
     def register(self, request: RegisterRequest) -> RegisterReply:
         self._answerable()
         self.registrations.append(request)
-        good = {token for token, row in self.rows.items() if row.state in {"offered", "accepted"}}
+        good = {token for token, row in self.rows.items() if row.state in {"offered", "carried", "accepted"}}
         return RegisterReply(
             keep=tuple(token for token in request.holding if token in good),
             drop=tuple(token for token in request.holding if token not in good),

@@ -91,7 +91,13 @@ class FakeJob:
         """The process ends by itself."""
         end = end or FakeEnd()
         if end.outcome == "completed":
-            self.folder.responses_json.write_text(json.dumps({"ok": True, "launch": self.job.launch}))
+            result: dict[str, Any] = {"ok": True, "launch": self.job.launch}
+            for child in self.job.merge_children:
+                left = self.folder.root / "children" / child.task_id / "final_lora"
+                left.mkdir(parents=True, exist_ok=True)
+                (left / "adapter.bin").write_bytes(child.task_id.encode())
+                result.setdefault("children", {})[child.task_id] = {"items": [f"of {child.task_id}"]}
+            self.folder.responses_json.write_text(json.dumps(result))
             out = self.folder.root / "final_lora"
             out.mkdir(exist_ok=True)
             (out / "adapter.bin").write_bytes(b"weights")
