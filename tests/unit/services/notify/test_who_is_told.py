@@ -311,3 +311,17 @@ async def test_a_fault_in_the_words_undoes_nothing(
     task_id = await run(lab)
     assert (await lab.task(task_id)).status == "completed"
     assert "Nobody is told" in caplog.text
+
+
+async def test_of_a_task_that_is_spread_the_whole_is_told(lab: Lab, receiver: Receiver) -> None:
+    spread = "taskType: echo\n  parallel: {enabled: true, max_shards: 2}\n  notify: [{to: team, on: [done]}]"
+    await channel(lab, receiver.url)
+    made = await workflows.submit(lab.core, lab.admin, SubmitRequest(document=ECHO.replace("taskType: echo", spread)))
+    worker = await lab.online()
+    offers = await worker.offers()
+    await worker.accept(*(offer.token for offer in offers))
+    for offer in offers:
+        await worker.finish(offer.token, result={"items": []})
+    await deliver(lab)
+    assert len(offers) == 2
+    assert [seen.json["task"]["id"] for seen in receiver.taken] == [made.tasks[0].id]
