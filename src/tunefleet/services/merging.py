@@ -19,7 +19,7 @@ from tunefleet.store import Connection, queue, resumes
 from tunefleet.store.rows import TaskRow
 
 MERGEABLE: Final = frozenset({"inference", "rag"})
-_OWN: Final = frozenset({"data"})
+_OWN: Final = frozenset({"data", "notify"})
 """What equal tasks may have each for itself."""
 _OWN_WORDS: Final = frozenset({"system_prompt", "systemPrompt"})
 """The same, in `inference`."""
