@@ -35,9 +35,7 @@ def preview(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The document.")],
     *,
     rows: Annotated[int, typer.Option("--rows", "-n", min=1, max=100, help="Rows to show.")] = 3,
-    task: Annotated[
-        str | None, typer.Option("--task", metavar="NAME", help="Task to look at.")
-    ] = None,
+    task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Task to look at.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show what the model would be trained on, before it is.
