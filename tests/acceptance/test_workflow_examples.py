@@ -69,11 +69,19 @@ class Pair:
     def said(self) -> str:
         return "\n".join((folder / "said.log").read_text() for folder in self.folders.values())
 
+    def leave(self) -> None:
+        """Drain them, so that the server knows at once that they are gone; the next pair need not wait for that."""
+        for name in self.names:
+            self.client.workers.drain(name)
+        for process in self._processes:
+            process.wait(60)
+
     def end(self) -> None:
-        """Stop them and what they run."""
-        for process in self._processes:
+        """Stop what is left of them, and what they run."""
+        left = [process for process in self._processes if process.poll() is None]
+        for process in left:
             process.send_signal(signal.SIGINT)
-        for process in self._processes:
+        for process in left:
             try:
                 process.wait(60)
             except subprocess.TimeoutExpired:
@@ -112,6 +120,7 @@ def pair(
         try:
             made.await_both(request.param)
             yield made
+            made.leave()
         finally:
             made.end()
 
