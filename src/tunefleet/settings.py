@@ -180,7 +180,7 @@ class ServerSettings(MeetingSettings):
     elastic_cooldown_s: float | None = Field(
         default=None, ge=0, validation_alias=_variable("ELASTIC_AUTO_TOGGLE_COOLDOWN_SEC")
     )
-    """How long a worker stays as it is after it was sent to rest or called back, unless a task can run nowhere else;
+    """How long a worker that was called back stays before it may rest again; a waiting task calls one back at once;
     default: twice the time between two looks, at least 60 s."""
     elastic_min_active: int = Field(default=1, ge=0, validation_alias=_variable("ELASTIC_AUTO_MIN_ACTIVE_WORKERS"))
     """How many workers never rest; at least one."""

@@ -23,7 +23,7 @@ class Rules:
         idle_s: How long a worker must have had nothing to do before it rests.
         enable_queue: How many tasks must wait before workers are called back; one is enough with 0.
         disable_queue: With more waiting tasks nobody is sent to rest.
-        cooldown_s: How long a worker stays as it is after a change.
+        cooldown_s: How long a worker that was called back stays before it may rest again.
         min_active: How many never rest; one at least.
         enable_many: Whether several are called back at a time, as many as the queue needs.
     """
@@ -144,7 +144,7 @@ def _wanted(pool: _Pool, rules: Rules) -> list[str]:
         if sum(left.values()) < max(1, rules.enable_queue) or (woken and not rules.enable_many):
             break
         mine = [waiting for waiting, who in pool.queue if member.state.id in who and left[id(waiting)] > 0]
-        if member.unchanged_s < rules.cooldown_s or not mine:
+        if not mine:
             continue
         woken.append(_wake(pool, member))
         takes = dict(member.state.slots)

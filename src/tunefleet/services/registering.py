@@ -51,7 +51,7 @@ def apply(
 
 
 def leave(connection: Connection, worker_id: str, now: float) -> None:
-    """Store that a drained worker ends: it stays cordoned, and what it was offered meanwhile is placed anew."""
+    """Store that a worker ends which has nothing left; what it was offered meanwhile is placed anew."""
     mine = attempts.open_of(connection, worker_id).values()
     endings.release(connection, [row for row in mine if row.state == "offered"], now)
     workers.set_status(connection, worker_id, "offline")

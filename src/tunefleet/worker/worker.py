@@ -39,6 +39,9 @@ from tunefleet.worker.state import AttemptRecord
 logger = logging.getLogger(__name__)
 
 _JOIN_S: Final = 60.0
+_LEAVE_TRIES: Final = 5
+_LEAVE_S: Final = 3.0
+"""How long a worker that is stopped while it has nothing to do takes to say so."""
 
 
 class Worker:
@@ -104,7 +107,13 @@ class Worker:
         if self._fatal is not None:
             raise self._fatal
         if self._drained:
-            self._take_leave()
+            logger.info("All that this worker had is delivered; it leaves.")
+            self._take_leave(_LEAVE_TRIES)
+        elif reply is not None and self._holds_nothing():
+            # Said by a thread: whoever has pressed Ctrl-C does not wait for a server that hangs.
+            leaving = threading.Thread(target=self._take_leave, args=(1,), name="leave", daemon=True)
+            leaving.start()
+            leaving.join(_LEAVE_S)
 
     def stop(self, *, suspend: bool = False) -> None:
         """End `run`; may be called from a signal handler's thread, and again.
@@ -175,20 +184,22 @@ class Worker:
     def _end_if_drained(self) -> None:
         if not (self._drain or self._told_to_leave) or self._over.is_set():
             return
-        with self._lock:
-            holds = bool(self._attempts)
-        if not holds and not self._light.busy and not self._site.outbox.finishing:
+        if self._holds_nothing():
             self._drained = True
             self._over.set()
 
-    def _take_leave(self) -> None:
+    def _holds_nothing(self) -> bool:
+        with self._lock:
+            holds = bool(self._attempts)
+        return not holds and not self._light.busy and not self._site.outbox.finishing
+
+    def _take_leave(self, tries: int) -> None:
         """Tell the server that nothing more comes from here."""
-        logger.info("All that this worker had is delivered; it leaves.")
         self._exchanger.stop()
-        last = ExchangeRequest(worker_id=self._worker_id, session=self._session, draining=True, leaves=True)
+        last = ExchangeRequest(worker_id=self._worker_id, session=self._session, draining=self._drained, leaves=True)
         try:
             for attempt in Retrying(
-                retry=retry_if_exception_type(UnreachableError), stop=stop_after_attempt(5), wait=wait_fixed(0.5),
+                retry=retry_if_exception_type(UnreachableError), stop=stop_after_attempt(tries), wait=wait_fixed(0.5),
                 reraise=True,
             ):  # fmt: skip
                 with attempt:

@@ -105,6 +105,11 @@ def test_a_growing_queue_calls_back_as_many_as_it_needs() -> None:
     assert decide(replace(RULES, enable_queue=4), fleet, [Waiting(need, 3)]).wake == ()
 
 
+def test_a_worker_that_was_sent_to_rest_a_moment_ago_comes_back_for_a_task_that_waits() -> None:
+    fleet = [member("a"), member("r", rests=True, unchanged_s=0.0)]
+    assert decide(RULES, fleet, [Waiting(CPU, 1)]).wake == ("r",)
+
+
 def test_a_task_that_nobody_here_can_run_keeps_nobody_awake() -> None:
     assert decide(RULES, [member("a"), member("b", gpus=1)], [Waiting(NOWHERE, 50)]) == Changes(rest=("a",))
 

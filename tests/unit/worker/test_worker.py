@@ -438,6 +438,17 @@ def test_a_key_that_is_refused_ends_the_worker(world: World) -> None:
         assert isinstance(running.error, AuthError)
 
 
+def test_who_is_stopped_says_goodbye_only_if_it_has_nothing_left(world: World) -> None:
+    with Running(world):
+        world.server.wait_for(lambda: world.server.exchanges)
+    assert [said.leaves for said in world.server.exchanges][-1]
+    world.server.offer()
+    with Running(world):
+        world.job()
+    assert not world.server.exchanges[-1].leaves
+    assert not any(said.leaves for said in world.server.exchanges if said.holding)
+
+
 def test_drain_delivers_what_is_held_and_takes_nothing(world: World) -> None:
     token = world.server.offer()
     with Running(world):
