@@ -33,6 +33,7 @@ PROCESSES = {
     "WorkerSettings": "Worker",
     "SecretSettings": "Worker, for secrets of tasks",
     "CacheSettings": "Worker, for what Hugging Face has fetched",
+    "TransferSettings": "Worker, for files that come and go",
     "AgentSettings": "Agent",
 }
 

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import AliasChoices
+from pydantic_settings import BaseSettings
 
 from scripts import write_reference
 from tunefleet import settings
@@ -55,6 +57,13 @@ def test_programs_read_no_variable_of_ours(repository: Path) -> None:
     names -= {"HF_HUB_OFFLINE"}  # theirs: the libraries in the process read it too
     for path in (repository / "src/tunefleet/programs").rglob("*.py"):
         assert not names & set(re.findall(r"[A-Z][A-Z_]{3,}", path.read_text(encoding="utf-8"))), path
+
+
+def test_every_variable_is_described() -> None:
+    described = {variable.name for _, own in write_reference.variables() for variable in own}
+    found = [cls for cls in vars(settings).values() if isinstance(cls, type) and issubclass(cls, BaseSettings)]
+    aliases = [field.validation_alias for cls in found for field in cls.model_fields.values()]
+    assert {name for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices} == described
 
 
 def test_a_bad_value_names_variable_and_value(monkeypatch: pytest.MonkeyPatch) -> None:
