@@ -19,7 +19,10 @@ from tunefleet.errors import ForbiddenError, UnreachableError
 
 TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
 _REDIRECTS: Final = 5
-_METADATA: Final = frozenset({"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200"})
+_METADATA: Final = frozenset({"169.254.169.254", "169.254.170.2", "fd00:ec2::254", "100.100.100.200", "168.63.129.16"})
+_NAT64_LOCAL: Final = ipaddress.IPv6Network("64:ff9b:1::/48")
+_V4_AT_END: Final = (ipaddress.IPv6Network("64:ff9b::/96"), _NAT64_LOCAL, ipaddress.IPv6Network("::/96"))
+"""IPv6 networks in which an address ends with the IPv4 address that it leads to."""
 _PORTS: Final = {"http": 80, "https": 443}
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -130,12 +133,14 @@ class Reach:
         return found[0]
 
     def _may_reach(self, host: str, address: Address) -> bool:
-        plain = getattr(address, "ipv4_mapped", None) or address
-        if str(plain) in _METADATA:
+        end = _end_of(address)
+        if str(end) in _METADATA:
             return False
-        if host.lower() in self._hosts or any(plain in network for network in self._networks):
+        if host.lower() in self._hosts or any(each in network for network in self._networks for each in (address, end)):
             return True
-        return bool(plain.is_global and not plain.is_multicast)
+        if isinstance(address, ipaddress.IPv6Address) and (address in _NAT64_LOCAL or address.is_site_local):
+            return False  # somebody's own network, which not every version of `ipaddress` knows
+        return bool(end.is_global and not end.is_multicast)
 
 
 def addresses_of(host: str, port: int) -> list[Address]:
@@ -154,6 +159,16 @@ def origin_of(url: str) -> tuple[str, str, int]:
         return parts.scheme, (parts.hostname or "").lower(), parts.port or _PORTS.get(parts.scheme, 0)
     except ValueError:
         return "", "", 0
+
+
+def _end_of(address: Address) -> Address:
+    """Return where an address leads: of an IPv6 address that stands for an IPv4 address, that one."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    inside = address.ipv4_mapped or address.sixtofour
+    if inside is None and any(address in network for network in _V4_AT_END) and int(address) > 1:
+        inside = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return inside or address
 
 
 def same_server(one: str, other: str) -> bool:

@@ -75,6 +75,34 @@ def test_only_http_is_spoken(url: str) -> None:
         Reach(("0.0.0.0/0",)).send("POST", url)
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::808:808", "2002:7f00:1::", "2002:a00:1::1", "fec0::1"),
+        *("::127.0.0.1", "::10.0.0.1", "::1", "::", "::ffff:10.0.0.1", "fd00::1", "168.63.129.16", "ff02::1"),
+    ],
+    ids=str,
+)
+def test_no_way_of_writing_an_inner_address_makes_it_public(address: str) -> None:
+    with pytest.raises(ForbiddenError, match="not a public address"):
+        Reach().check(address, 80)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808", "2002:808:808::1"], ids=str)
+def test_what_leads_to_a_public_address_may_be_reached(address: str) -> None:
+    assert str(Reach().check(address, 80)) == address
+
+
+def test_what_is_allowed_may_be_reached_however_it_is_written_but_metadata_never() -> None:
+    everything = Reach(("0.0.0.0/0", "::/0"))
+    for address in ("10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::a00:1", "fec0::1", "::1"):
+        assert str(everything.check(address, 80)) == address
+    assert Reach(("10.0.0.0/8",)).check("64:ff9b::a00:1", 80)
+    for address in ("168.63.129.16", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::", "fd00:ec2::254"):
+        with pytest.raises(ForbiddenError):
+            everything.check(address, 80)
+
+
 def test_a_host_that_is_not_there_is_unreachable() -> None:
     with pytest.raises(UnreachableError, match="has no address"):
         Reach().send("GET", "http://no-such-host.invalid/")
