@@ -27,14 +27,14 @@ from tunefleet.store.rows import TaskRow
 
 
 def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Refuse to remove what a pending task still needs.
+    """Refuse to remove what a task that has not ended still needs.
 
     Raises:
         ConflictError: If one does.
     """
-    waiting = edges.waiting_for(connection, [row.seq for row in rows])
-    if waiting:
-        raise ConflictError(f"The task {waiting[0]} waits for the result.", hint=f"Cancel {waiting[0]} first.")
+    needing = edges.needing(connection, [row.seq for row in rows])
+    if needing:
+        raise ConflictError(f"The task {needing[0]} still needs the result.", hint=f"Cancel {needing[0]} first.")
 
 
 def remove_workflows(connection: Connection, seqs: Sequence[int]) -> None:

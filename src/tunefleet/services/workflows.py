@@ -174,7 +174,7 @@ async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
 
     Raises:
         NotFoundError: If there is no such workflow.
-        ConflictError: If it has not ended, or a task of another workflow waits for one of its tasks.
+        ConflictError: If it has not ended, or a task of another workflow still needs one of its tasks.
         ForbiddenError: If it belongs to somebody else.
     """
 

@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import BindParameter, Connection, bindparam, delete, insert, literal, select, union_all
 
-from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.lifecycle.task import FINAL
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import tasks
 from tunefleet.store.tables_fleet import shards, task_edges
 
-_PENDING: Final = TaskStatus.PENDING.value
+_FINAL: Final = tuple(status.value for status in FINAL)
 _DEPENDENT, _PARENT, _PART = range(3)
 _ENDED: Final[BindParameter[Any]] = bindparam("ended", expanding=True)
 # One statement: it runs at the end of every task, and most tasks have neither dependents nor parts.
@@ -99,25 +99,28 @@ def dependents(connection: Connection, seq: int) -> list[str]:
     return list(connection.execute(query.where(task_edges.c.upstream_seq == seq).order_by(tasks.c.seq)).scalars())
 
 
-def waiting_for(connection: Connection, seqs: Sequence[int]) -> list[str]:
-    """Return the ids of pending tasks that still need these: they cannot be removed."""
+def needing(connection: Connection, seqs: Sequence[int]) -> list[str]:
+    """Return the ids of other tasks that still need these, which cannot be removed.
+
+    A task needs what it waited for until it has ended: it may load a checkpoint of it at every new start.
+    """
     query = (
         select(tasks.c.id)
         .join(task_edges, task_edges.c.task_seq == tasks.c.seq)
-        .where(task_edges.c.upstream_seq.in_(list(seqs)), tasks.c.status == _PENDING, tasks.c.seq.not_in(list(seqs)))
+        .where(task_edges.c.upstream_seq.in_(list(seqs)), tasks.c.status.not_in(_FINAL), tasks.c.seq.not_in(list(seqs)))
         .order_by(tasks.c.seq)
     )
     return list(connection.execute(query).scalars())
 
 
 def workflows_needed(connection: Connection, workflow_seqs: Sequence[int]) -> set[int]:
-    """Return which of these workflows have a task that a pending task of another workflow needs."""
+    """Return which of these workflows have a task that a task which has not ended still needs."""
     upstream = tasks.alias()
     query = (
         select(upstream.c.workflow_seq)
         .join(task_edges, task_edges.c.upstream_seq == upstream.c.seq)
         .join(tasks, tasks.c.seq == task_edges.c.task_seq)
-        .where(upstream.c.workflow_seq.in_(list(workflow_seqs)), tasks.c.status == _PENDING)
+        .where(upstream.c.workflow_seq.in_(list(workflow_seqs)), tasks.c.status.not_in(_FINAL))
     )
     return set(connection.execute(query).scalars())
 

@@ -1,0 +1,50 @@
+"""What is kept although it ended long ago: what another task still reads, whoever asks for its removal."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.services.lab import Lab
+from tests.unit.services.pipelines import Pipelines, stage
+from tunefleet.errors import ConflictError
+from tunefleet.services import prune, tasks, workflows
+from tunefleet.wire.link import Offer
+
+
+@pytest.fixture
+async def pipe(lab: Lab) -> Pipelines:
+    return Pipelines(lab, await lab.online())
+
+
+async def test_what_a_task_that_has_not_ended_may_read_is_not_removed(pipe: Pipelines) -> None:
+    core, admin = pipe.lab.core, pipe.lab.admin
+    earlier = await pipe.submit(stage("earlier"))
+    await pipe.run()
+    pipe.worker.want = {"light": 1}
+    flow = await pipe.submit(stage("a"), stage("b", "a", external=[earlier.tasks[0].id]))
+    (first,) = await pipe.take()
+    await pipe.end(first, {})
+    reader = flow.tasks[1].id
+    offers: list[Offer] = []
+    for status in ("queued", "running"):
+        assert (await pipe.lab.task(reader)).status == status
+        for id_ in (earlier.tasks[0].id, flow.tasks[0].id):
+            with pytest.raises(ConflictError, match=f"The task {reader} still needs the result"):
+                await tasks.remove(core, admin, id_)
+        assert (await prune.run(core, -1.0)).workflows == ()
+        offers = offers or await pipe.take()
+    await pipe.end(offers[0], {})
+    await tasks.remove(core, admin, flow.tasks[0].id)
+    assert set((await prune.run(core, -1.0)).workflows) == {earlier.id, flow.id}
+
+
+async def test_a_retry_keeps_the_finished_stage_that_it_uses(pipe: Pipelines) -> None:
+    core, admin = pipe.lab.core, pipe.lab.admin
+    flow = await pipe.submit(stage("a"), stage("b", "a"))
+    await pipe.run({"b": "bad_input"})
+    again = await workflows.retry(core, admin, flow.id)
+    assert [task.status for task in again.tasks] == ["queued"]
+    with pytest.raises(ConflictError, match=f"The task {again.tasks[0].id} still needs the result"):
+        await workflows.remove(core, admin, flow.id)
+    assert (await prune.run(core, -1.0)).workflows == ()
+    assert (await pipe.lab.task(flow.tasks[0].id)).status == "completed"
