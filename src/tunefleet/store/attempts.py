@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, text, update
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import AttemptRow, TaskRow
@@ -78,7 +78,8 @@ _WATCHED = (
         attempts.c.worker_id,
         attempts.c.state,
         tasks.c.desired,
-        attempts.c.accepted_at + tasks.c.max_runtime_s,
+        # A job's worker counts by itself, and only while the job lives; the code of a light task it cannot end.
+        case((attempts.c.slot_class == "light", attempts.c.accepted_at + tasks.c.max_runtime_s)),
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .where(_OPEN)
@@ -104,7 +105,10 @@ def held(text: str) -> list[Held]:
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """What the sweep looks at of an open attempt; `deadline` is null if its run is not limited."""
+    """What the sweep looks at of an open attempt.
+
+    `deadline` is null if its run is not limited, or whoever holds it ends it by itself.
+    """
 
     attempt_id: str
     task_id: str

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.services.lab import TRAIN, Lab
+from tests.unit.services.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStatus
 from tunefleet.services import events, keys, placing, sweep, workers
@@ -265,10 +265,10 @@ async def test_a_poison_task_ends(lab: Lab) -> None:
 
 async def test_time_limits_end_a_task(lab: Lab) -> None:
     worker = await lab.online()
-    limited = TRAIN + "  limits: {max_runtime_s: 5, max_queue_s: 50}\n  retry: {max_attempts: 1}\n"
-    running = await lab.submit(limited)
+    limits = "  limits: {max_runtime_s: 5, max_queue_s: 50}\n  retry: {max_attempts: 1}\n"
+    running = await lab.submit(ECHO + limits)
     offer = await worker.start()
-    waiting = await lab.submit(limited)
+    waiting = await lab.submit(TRAIN + limits)
     worker.want = {"job": 0}
     await lab.sweep(7, alive=(worker,))
     task = await lab.task(running)
@@ -278,6 +278,19 @@ async def test_time_limits_end_a_task(lab: Lab) -> None:
     await lab.sweep(50, alive=(worker,))
     task = await lab.task(waiting)
     assert (task.status, task.reason, task.attempts) == ("failed", "timeout", 0)
+
+
+async def test_the_time_of_a_job_is_its_workers_affair(lab: Lab) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(RETRY + "  limits: {max_runtime_s: 5}\n")
+    offer = await worker.start()
+    # It fetches inputs, makes way, delivers: none of that is running time, and only the worker knows of it.
+    await lab.sweep(60, alive=(worker,))
+    assert (await worker.exchange()).drop == ()
+    assert (await lab.task(task_id)).status == "running"
+    await worker.finish(offer.token)
+    task = await lab.task(task_id)
+    assert (task.status, task.attempts) == ("completed", 1)
 
 
 async def test_last_seen_and_last_used_are_written_down_in_batches(lab: Lab) -> None:
