@@ -23,6 +23,10 @@ S = TypeVar("S", bound="ProcessSettings")
 SECRET_PREFIX: Final = "TUNEFLEET_SECRET_"
 """`${secret:NAME}` in a spec is the variable with this before the name, or a file `NAME` in `TUNEFLEET_SECRETS_DIR`."""
 
+_KEYS: Final = ("TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", "AGENT_KEY")
+_ADDRESSES: Final = ("REDIS_URL", "TUNEFLEET_DATABASE_URL", "TUNEFLEET_SMTP_URL")
+"""Variables of our own processes that no child is given unasked."""
+
 
 def _comma_list(value: Any) -> Any:
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -127,7 +131,7 @@ class ServerSettings(MeetingSettings):
     shared_token: SecretStr | None = Field(default=None, validation_alias=_variable("ORCHESTRATOR_TOKEN"))
     """A secret that is good as an admin's key for as long as it is set, for clients that share one token; beside it
     every other key works as before."""
-    database_url: str | None = Field(default=None, validation_alias=_variable("TUNEFLEET_DATABASE_URL"))
+    database_url: SecretStr | None = Field(default=None, validation_alias=_variable("TUNEFLEET_DATABASE_URL"))
     """Where the truth is kept; default: an SQLite file in the data folder."""
     synchronous: str = Field(default="FULL", pattern="^(FULL|NORMAL)$", validation_alias=_variable("TUNEFLEET_SYNC"))
     """SQLite's `synchronous`: `FULL` survives a power cut, `NORMAL` a killed process."""
@@ -437,9 +441,9 @@ def inherited_environment(*drop: str) -> dict[str, str]:
     """Return this process's environment for a child, without variables that the child must not see.
 
     Args:
-        drop: Names to leave out; keys of ours are always left out.
+        drop: Names to leave out; keys of ours, and addresses that may hold a password, are always left out.
     """
-    hidden = {"TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", "AGENT_KEY", *drop}
+    hidden = {*_KEYS, *_ADDRESSES, *drop}
     plain = {name: value for name, value in os.environ.items() if not name.startswith(SECRET_PREFIX)}
     return {name: value for name, value in plain.items() if name not in hidden}
 

@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 import psutil
 from filelock import FileLock, Timeout
+from pydantic import SecretStr
 
 from tunefleet.cli.process import Child
 from tunefleet.cli.saved import SavedServer
@@ -74,7 +75,12 @@ class LocalFleet:
         self.data = settings.data_dir.absolute()
         self.host = settings.host
         self.port = settings.port
-        self._token = settings.shared_token
+        self._redis = _given(REDIS_URL=settings.redis_url)
+        self._server_secrets = self._redis | _given(
+            ORCHESTRATOR_TOKEN=settings.shared_token,
+            TUNEFLEET_DATABASE_URL=settings.database_url,
+            TUNEFLEET_SMTP_URL=settings.smtp_url,
+        )
         self._workers = workers
         self._extra = dict(environment or {})
         self._save_client = save_client
@@ -194,9 +200,9 @@ class LocalFleet:
     def _start_children(self) -> None:
         environment = inherited_environment() | self._extra
         arguments = ["--data", str(self.data), "--host", self.host, "--port", str(self.port)]
-        token = {} if self._token is None else {"ORCHESTRATOR_TOKEN": self._token.get_secret_value()}
         log = self.logs / "server.log"
-        server = Child("server", "tunefleet.server", arguments, environment={**environment, **token}, log=log)
+        given = {**self._server_secrets, **environment}
+        server = Child("server", "tunefleet.server", arguments, environment=given, log=log)
         self._children.append(server)
         server.start()
         self._await_server(server)
@@ -214,7 +220,8 @@ class LocalFleet:
         secret["TUNEFLEET_WORKER_KEY"] = self._key("worker")
         log = self.logs / f"{name}.log"
         own = {"LOG_FILE": ""}  # the server's; two processes cannot put one file aside
-        return Child(name, "tunefleet.worker", arguments, environment={**environment, **own, **secret}, log=log)
+        given = {**self._redis, **environment, **own, **secret}
+        return Child(name, "tunefleet.worker", arguments, environment=given, log=log)
 
     def _await_server(self, server: Child) -> None:
         deadline = time.monotonic() + _READY_S
@@ -301,3 +308,8 @@ def _started_at(pid: int) -> float | None:
         return psutil.Process(pid).create_time()
     except psutil.Error:
         return None
+
+
+def _given(**variables: SecretStr | None) -> dict[str, str]:
+    """Return the variables that have a value, as a child's environment takes them."""
+    return {name: value.get_secret_value() for name, value in variables.items() if value is not None}

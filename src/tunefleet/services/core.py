@@ -102,11 +102,12 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
     Raises:
         StoreError: If another process uses the folder, or something in it cannot be used.
     """
+    url = settings.database_url
     lock = FolderLock.take(settings.data_dir)
     try:
         signals = Signals()
         database = Database.open(
-            settings.database_url or settings.data_dir / "tunefleet.db",
+            settings.data_dir / "tunefleet.db" if url is None else url.get_secret_value(),
             synchronous=settings.synchronous,
             on_wake=lambda topics: signals.notify(*topics),
             before_commit=Watch(settings.public_base_url, shared_admin=settings.shared_token is not None),

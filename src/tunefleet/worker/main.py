@@ -108,7 +108,7 @@ def _build(
         endpoints_dir=settings.endpoints_dir,
         warm=settings.warm_start,
         warm_idle_s=settings.warm_idle_s,
-        base_env={**_JOB_DEFAULTS, **inherited_environment("REDIS_URL"), **secrets.environment},
+        base_env={**_JOB_DEFAULTS, **inherited_environment(), **secrets.environment},
     )
     site = Site(
         results_dir=results_dir,

@@ -28,9 +28,9 @@ def test_up_meets_in_the_redis_that_the_environment_names(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     redis = redis_server()
-    environment = {**QUIET, "REDIS_URL": redis.url}
+    monkeypatch.setenv("REDIS_URL", redis.url)
     monkeypatch.setenv("ORCHESTRATOR_TOKEN", "shared-token")
-    fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=2, environment=environment, save_client=False)
+    fleet = LocalFleet(tmp_path / "data", port=free_port(), workers=2, environment=QUIET, save_client=False)
     with fleet, Client(fleet.url, fleet.key) as client:
         assert client.submit(ECHO).wait(timeout_s=60).status == "completed"
         until(lambda: len(client.workers.list().items) == 2, "both workers")

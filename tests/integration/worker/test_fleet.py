@@ -177,6 +177,18 @@ def test_a_second_fleet_tells_where_it_is_in_json_and_gives_the_saved_server_bac
     assert json.loads((home / "client.json").read_text()) == before
 
 
+def test_the_addresses_of_database_and_mail_are_the_servers_alone(
+    tmp_path: Path, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    monkeypatch.setenv("TUNEFLEET_SMTP_URL", "smtp://bot:password@localhost:587")
+    with LocalFleet(tmp_path / "data", port=free_port(), environment=QUIET, save_client=False) as fleet:
+        given = {name: psutil.Process(fleet.pid(name)).environ() for name in ("server", "worker")}
+    secret = {"TUNEFLEET_DATABASE_URL", "TUNEFLEET_SMTP_URL"}
+    assert (secret & given["server"].keys(), secret & given["worker"].keys()) == (secret, set())
+    assert (tmp_path / "elsewhere.db").exists()
+
+
 def test_killed_children_are_started_again_and_work_goes_on(tmp_path: Path, free_port: Callable[[], int]) -> None:
     fleet = LocalFleet(tmp_path / "data", port=free_port(), environment=QUIET, save_client=False)
     with fleet, Client(fleet.url, fleet.key, patience_s=20) as client:

@@ -86,7 +86,8 @@ def test_an_option_wins_over_the_environment_and_that_over_the_file(
 
 
 def test_a_child_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNEFLEET_WORKER_KEY", "secret")
+    for name in ("TUNEFLEET_WORKER_KEY", "REDIS_URL", "TUNEFLEET_DATABASE_URL", "TUNEFLEET_SMTP_URL"):
+        monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("SOMETHING", "else")
     inherited = settings.inherited_environment("SOMETHING")
     assert "secret" not in inherited.values()
@@ -97,6 +98,8 @@ def test_a_child_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_secret_is_shown() -> None:
     shown = repr(settings.load(settings.WorkerSettings, key="tf_secret"))
     assert "tf_secret" not in shown
+    address = "postgresql://fleet:tf_secret@db/fleet"
+    assert "tf_secret" not in repr(settings.load(settings.ServerSettings, database_url=address))
 
 
 @pytest.mark.parametrize(
