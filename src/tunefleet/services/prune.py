@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -27,12 +28,15 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
     """
     limit = core.clock.wall() - older_than_s
     rows = await core.read(partial(_ended, limit=limit))
-    seqs = [row.seq for row in rows]
-    made = await core.read(partial(_made, seqs=seqs))
     freed = Collected(0, 0)
-    if not dry_run:
-        for start in range(0, len(seqs), _GROUP):
-            await core.write(partial(removal.remove_workflows, seqs=seqs[start : start + _GROUP]))
+    if dry_run:
+        made = await core.read(partial(_made, rows=rows))
+    else:
+        ended, rows, made = rows, [], []
+        for start in range(0, len(ended), _GROUP):
+            gone, theirs = await core.write(partial(_remove, rows=ended[start : start + _GROUP]))
+            rows += gone
+            made += theirs
         freed = await garbage.collect(core)
     return PruneReply(
         workflows=tuple(row.id for row in rows),
@@ -44,11 +48,24 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
 
 
 def _ended(connection: Connection, *, limit: float) -> list[WorkflowRow]:
-    rows = workflows.ended_before(connection, limit, project=DEFAULT_PROJECT)
+    return _free(connection, workflows.ended_before(connection, limit, project=DEFAULT_PROJECT))
+
+
+def _free(connection: Connection, rows: Sequence[WorkflowRow]) -> list[WorkflowRow]:
     needed = edges.workflows_needed(connection, [row.seq for row in rows])
     return [row for row in rows if row.seq not in needed]
 
 
-def _made(connection: Connection, *, seqs: list[int]) -> list[str]:
-    found = tasks.of_workflows(connection, seqs)
-    return artifact_rows.of_tasks(connection, [row.id for rows in found.values() for row in rows])
+def _remove(connection: Connection, *, rows: Sequence[WorkflowRow]) -> tuple[list[WorkflowRow], list[str]]:
+    """Remove workflows with what they made, and return both."""
+    # Looked at again: since it was read, one may have been removed, or become what a new task needs.
+    now = workflows.by_ids(connection, [row.id for row in rows])
+    gone = _free(connection, [row for row in rows if now.get(row.id) == row])
+    made = _made(connection, rows=gone)
+    removal.remove_workflows(connection, [row.seq for row in gone])
+    return gone, made
+
+
+def _made(connection: Connection, *, rows: Sequence[WorkflowRow]) -> list[str]:
+    found = tasks.of_workflows(connection, [row.seq for row in rows])
+    return artifact_rows.of_tasks(connection, [task.id for mine in found.values() for task in mine])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError
 from tunefleet.services import prune, tasks, workflows
+from tunefleet.services.core import Core
+from tunefleet.store import Connection
+from tunefleet.wire.api import WorkflowDetail
 from tunefleet.wire.link import Offer
 
 
@@ -48,3 +54,22 @@ async def test_a_retry_keeps_the_finished_stage_that_it_uses(pipe: Pipelines) ->
         await workflows.remove(core, admin, flow.id)
     assert (await prune.run(core, -1.0)).workflows == ()
     assert (await pipe.lab.task(flow.tasks[0].id)).status == "completed"
+
+
+async def test_what_a_task_comes_to_need_while_prune_looks_is_kept(
+    pipe: Pipelines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await pipe.submit(stage("first")), await pipe.submit(stage("second"))
+    await pipe.run()
+    write = Core.write
+    later: list[WorkflowDetail] = []
+
+    async def submit_before(core: Core, operation: Callable[[Connection], Any]) -> Any:
+        monkeypatch.setattr(Core, "write", write)
+        later.append(await pipe.submit(stage("later", external=[first.tasks[0].id])))
+        return await write(core, operation)
+
+    monkeypatch.setattr(Core, "write", submit_before)
+    assert (await prune.run(pipe.lab.core, -1.0)).workflows == (second.id,)
+    assert (await pipe.task(first, "first")).status == "completed"
+    assert (await pipe.states(later[0])) == {"later": "queued"}
