@@ -64,13 +64,17 @@ def presences(core: Core) -> Presences:
 def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
     """Return what groups of tasks need, by key."""
     wanted = set(keys)
-    unknown = sorted(wanted - _known_needs.keys())
+    # Taken out first: this thread or another one may empty the memory before all that is wanted has been read.
+    found = {key: need for key in wanted if (need := _known_needs.get(key)) is not None}
+    unknown = sorted(wanted - found.keys())
     if unknown:
         bodies = tasks.requirement_bodies(connection, unknown)
+        read = {key: Requirement.load(body) for key, body in bodies.items()}
         if len(_known_needs) > _MAX_KNOWN:
             _known_needs.clear()
-        _known_needs.update((key, Requirement.load(body)) for key, body in bodies.items())
-    return {key: _known_needs[key] for key in wanted}
+        _known_needs.update(read)
+        found |= read
+    return {key: found[key] for key in wanted}
 
 
 def states(connection: Connection, here: Presences) -> list[WorkerState]:

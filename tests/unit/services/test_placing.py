@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
-from tunefleet.services import placing, ranking, tasks, why, workers, workflows
+from tunefleet.services import placing, ranking, roster, tasks, why, workers, workflows
+from tunefleet.store import queue
 from tunefleet.wire.api import SubmitRequest
 from tunefleet.wire.link import ExecutorOffer, Gpu, GpuLoad, Load
 
@@ -306,3 +307,17 @@ async def test_a_dry_run_says_where_each_task_would_go_and_stores_nothing(lab: L
     assert (wrong.ok, wrong.forecasts) == (False, ())
     assert wrong.faults
     assert (await tasks.list_(lab.core, lab.admin)).items == ()
+
+
+async def test_groups_of_needs_beyond_what_is_remembered_are_placed_too(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(roster, "_known_needs", {})
+    monkeypatch.setattr(roster, "_MAX_KNOWN", 0)
+    await lab.submit(asking("{memory: 1GiB}"))
+    (known,) = await lab.core.read(queue.groups)
+    assert await lab.core.read(lambda connection: roster.needs(connection, [known]))
+    await lab.submit(asking("{memory: 2GiB}"))
+    keys = await lab.core.read(queue.groups)
+    found = await lab.core.read(lambda connection: roster.needs(connection, keys))
+    assert sorted(need.memory_bytes for need in found.values()) == [GIB, 2 * GIB]
