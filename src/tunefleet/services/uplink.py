@@ -250,6 +250,7 @@ def finish(
     if not finishes:
         return
     ended, moves, outcomes = [], [], []
+    brought = _brought(connection, finishes, mine)
     for id_, finish in finishes.items():
         attempt = mine.pop(id_)
         task = rows[attempt.task_id]
@@ -262,7 +263,8 @@ def finish(
         moves.append(move)
         detail = None if finish.detail is None else scrub(finish.detail)
         delivered = finish.outcome == "completed" and move.reason is reason
-        outcomes.append((task.seq, _envelope(task, attempt, finish, now) if delivered else None, detail))
+        result = brought.get(task.seq) or _envelope(task, attempt, finish, now) if delivered else None
+        outcomes.append((task.seq, result, detail))
     attempts.store(connection, ended)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
     if released:
@@ -278,6 +280,12 @@ def finish(
     # A pin has become a reference, or is of no use any more.
     artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
     wake(connection, "placement")
+
+
+def _brought(connection: Connection, finishes: Mapping[str, Finish], mine: Mapping[str, AttemptRow]) -> dict[int, str]:
+    """Return the envelopes, by the task's `seq`, that were stored before an end that brings no result of its own."""
+    empty = [mine[id_].task_seq for id_, end in finishes.items() if end.outcome == "completed" and not end.result]
+    return {seq: row.result for seq, row in tasks.documents(connection, empty).items() if row.result is not None}
 
 
 def _envelope(task: TaskRow, attempt: AttemptRow, finish: Finish, now: float) -> str:

@@ -14,6 +14,7 @@ from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.services import artifacts, links, results
 from tunefleet.services.links import Signature
 from tunefleet.wire.api import ArtifactCreate, FileEntry
+from tunefleet.wire.results import ResultEnvelope
 
 PUBLIC = "https://ai.example.org/fleet"
 
@@ -104,3 +105,18 @@ async def test_files_of_folders_are_named_with_their_folder(lab: Lab) -> None:
     url = found.files[0].url
     assert urlsplit(url).path == links.path_of(task_id, "final_lora/adapter_config.json")
     assert await results.find(lab.core, None, task_id, "final_lora/adapter_config.json", signature_of(url))
+
+
+@pytest.mark.parametrize("own", [{}, {"loss": 0.5}], ids=["none", "its own"])
+async def test_a_result_brought_before_the_end_stays_unless_the_end_brings_one(lab: Lab, own: dict[str, float]) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(TRAIN)
+    offer = await worker.start()
+    early = ResultEnvelope(task_id=task_id, result={"loss": 0.9}, metadata={"by": "hand"})
+    await results.post(lab.core, await lab.attempt(offer.token), early)
+    await worker.finish(offer.token, result=own)
+    task = await lab.task(task_id)
+    assert task.status == "completed"
+    assert task.result is not None
+    assert task.result["result"] == (own or {"loss": 0.9})
+    assert ("by" in task.result["metadata"]) == (not own)
