@@ -35,7 +35,6 @@ from tunefleet.wire.results import (
 
 _TAKES: Final = frozenset({"dispatched", "running", "paused"})
 """Where a task stands while somebody may bring a result for it."""
-_MANY: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ async def envelope(core: Core, who: Who, task_id: str, sign: Signer) -> dict[str
         if stored is None:
             raise NotFoundError(f"The task {task_id} has no result; it is {task.status}.")
         made: dict[str, Any] = orjson.loads(stored)
-        digests = {file.name: file.digest for file in _files_of(connection, _rows(connection, task))}
+        digests = {file.name: file.digest for file in _files_of(connection, task, _rows(connection, task))}
         made["result"] = links.renewed(
             made.get("result"),
             task_id,
@@ -203,7 +202,7 @@ async def find(core: Core, who: Who | None, task_id: str, name: str, signature: 
 def _all_files(connection: Connection, task: TaskRow, now: float) -> list[Found]:
     """Return what was published, the result under its two names, and the manifest."""
     rows = _rows(connection, task)
-    published = _files_of(connection, rows)
+    published = _files_of(connection, task, rows)
     stored = tasks.document(connection, task).result
     made: dict[str, Found] = {file.name: file for file in published}
     if stored is not None:
@@ -222,14 +221,15 @@ def _all_files(connection: Connection, task: TaskRow, now: float) -> list[Found]
 
 
 def _rows(connection: Connection, task: TaskRow) -> list[ArtifactRow]:
-    return artifacts.page(connection, project=task.project, limit=_MANY, before=None, filters={"task_id": task.id})
+    return artifacts.find(connection, project=task.project, column="task_id", value=task.id)
 
 
-def _files_of(connection: Connection, rows: Sequence[ArtifactRow]) -> list[Found]:
+def _files_of(connection: Connection, task: TaskRow, rows: Sequence[ArtifactRow]) -> list[Found]:
     found: dict[str, Found] = {}
+    theirs = artifacts.files_of_task(connection, task.id)
     for row in rows:
         single = bool(orjson.loads(row.metadata).get(SINGLE_FILE))
-        for path, digest, size_bytes in artifacts.files(connection, row.id):
+        for path, digest, size_bytes in theirs.get(row.id, ()):
             name = row.name if single else f"{row.name}/{path}"
             found.setdefault(name, Found(name, digest, size_bytes, row.kind, row.created_at))
     return list(found.values())

@@ -85,7 +85,7 @@ def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, ArtifactRow]
 
 
 def find(connection: Connection, *, project: str, column: str, value: str) -> list[ArtifactRow]:
-    """Return artifacts with this `id`, `name` or `digest`, newest first."""
+    """Return artifacts with this `id`, `name`, `digest` or `task_id`, newest first."""
     query = (
         select(artifacts)
         .where(artifacts.c.project == project, artifacts.c[column] == value)
@@ -133,6 +133,17 @@ def files(connection: Connection, artifact_id: str) -> list[tuple[str, str, int]
         .order_by(artifact_files.c.path)
     )
     return [tuple(row) for row in connection.execute(query)]
+
+
+def files_of_task(connection: Connection, task_id: str) -> dict[str, list[tuple[str, str, int]]]:
+    """Return path, digest and size of the files of a task's artifacts, by the artifact's id and path."""
+    columns = artifact_files.c.artifact_id, artifact_files.c.path, artifact_files.c.digest, artifact_files.c.size_bytes
+    mine = select(artifacts.c.id).where(artifacts.c.task_id == task_id)
+    query = select(*columns).where(artifact_files.c.artifact_id.in_(mine)).order_by(*columns[:2])
+    found: dict[str, list[tuple[str, str, int]]] = {}
+    for artifact_id, path, digest, size_bytes in connection.execute(query):
+        found.setdefault(artifact_id, []).append((path, digest, size_bytes))
+    return found
 
 
 def holding_file(connection: Connection, *, project: str, digest: str) -> list[ArtifactRow]:

@@ -13,6 +13,8 @@ from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.services import artifacts, links, results
 from tunefleet.services.links import Signature
+from tunefleet.store import Connection
+from tunefleet.store import artifacts as artifact_rows
 from tunefleet.wire.api import ArtifactCreate, FileEntry
 from tunefleet.wire.results import ResultEnvelope
 
@@ -120,3 +122,23 @@ async def test_a_result_brought_before_the_end_stays_unless_the_end_brings_one(l
     assert task.result is not None
     assert task.result["result"] == (own or {"loss": 0.9})
     assert ("by" in task.result["metadata"]) == (not own)
+
+
+async def test_a_task_of_very_many_files_has_them_all(lab: Lab) -> None:
+    task_id, many = await lab.submit(TRAIN), 1100
+    entry = await lab.upload(lab.admin, b"one")
+    given = {"project": "default", "kind": "file", "task_id": task_id, "owner": "admin", "created_at": lab.clock.wall}
+    about = {"digest": entry.digest, "size_bytes": 3, "file_count": 1, "attempt_id": None}
+
+    def fill(connection: Connection) -> None:
+        for at in range(many):
+            row = {"id": f"art-{at}", "name": f"f{at}", "metadata": '{"single_file": true}', **given, **about}
+            artifact_rows.insert_one(connection, row, [(f"f{at}", entry.digest, 3)])
+
+    await lab.core.write(fill)
+    sign = results.signer(lab.core, "http://here")
+    listed = {file.name for file in (await results.files(lab.core, lab.admin, task_id, sign)).files}
+    assert listed == {f"f{at}" for at in range(many)} | {"manifest.json"}
+    assert (await results.find(lab.core, lab.admin, task_id, "f0", None)).digest == entry.digest
+    listing = await results.find(lab.core, lab.admin, task_id, "manifest.json", None)
+    assert b'"f0"' in (listing.body or b"")
