@@ -84,9 +84,10 @@ class Bringer:
             return {}
         spec = load_task_spec(self._offer.spec)
         start: CheckpointLoadSpec | None = getattr(spec, "start", None)
-        found = self._weights_here(spec, start, given)
+        here = self._weights_here(spec, start, given)
+        found = dict(here)
         for wanted in fetches(spec):
-            if wanted.pointer == WEIGHTS and found:
+            if wanted.pointer == WEIGHTS and here:
                 continue
             found |= self._fetched(wanted, start, given, found)
         return found

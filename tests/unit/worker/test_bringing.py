@@ -149,6 +149,16 @@ def test_what_a_task_left_is_fetched_from_the_server(lab: Lab) -> None:
         lab.load(taskId="../task-a")
 
 
+def test_weights_are_fetched_beside_rows(lab: Lab, receiver: Receiver) -> None:
+    lab.server.tasks["task-a"] = {"final_lora.tar.gz": packed(ADAPTER)}
+    receiver.files["/rows.jsonl"] = b'{"text": "a"}'
+    data = {"path": f"{receiver.url}/rows.jsonl", "text_field": "text"}
+    assert lab.bring({"data": data, "checkpoint": {"load": {"taskId": "task-a"}}}).keys() == {
+        "data.path",
+        "checkpoint.load",
+    }
+
+
 def test_a_link_of_our_server_is_fetched_with_the_attempts_own_right(lab: Lab) -> None:
     lab.server.tasks["task-a"] = {"final_lora.tar.gz": packed(ADAPTER)}
     for host in ("http://ours.invalid:8000", "https://public.invalid"):
