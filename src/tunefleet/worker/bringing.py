@@ -2,14 +2,14 @@
 
 <job folder>/imported_checkpoint/            what was fetched to start from
 <job folder>/imported_checkpoint/extracted/  the same, unpacked, if it is an archive
-<job folder>/inputs/                         rows that were fetched
+<job folder>/imported_checkpoint/<pointer>/  the same for each adapter, by its place in the spec
+<job folder>/inputs/<pointer>/               rows that were fetched
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -102,7 +102,7 @@ class Bringer:
         uploaded = given.get(pointer)
         path = Path(uploaded) if uploaded else self._transfers.existing(start.place, f"spec.{pointer}")
         if path is not None:
-            return {pointer: str(self._unpacked(path, start))}
+            return {pointer: str(self._unpacked(path, self._imported, start.archive_format))}
         if start.task is None and start.url is None:
             raise InputError(f"spec.{pointer}: there is no {start.place} on this worker.")
         return {}
@@ -114,18 +114,21 @@ class Bringer:
         given: Mapping[str, str],
         found: Mapping[str, str],
     ) -> dict[str, str]:
-        rows = wanted.pointer.startswith("data.")
+        rows, begins = wanted.pointer.startswith("data."), wanted.pointer == WEIGHTS
+        folder = self._folder.root / "inputs" if rows else self._imported
+        dest = folder if begins else folder / wanted.pointer  # two tasks may have left files of one name
+        archive_format = start.archive_format if begins and start is not None else "auto"
         siblings = {name for name in (*given, *found) if name.startswith("data.jsonl.")}
         if rows and any(name in found for name in siblings):
             return {}
         try:
-            path = self._fetch(wanted, self._folder.root / "inputs" if rows else self._imported)
+            path = self._fetch(wanted, dest)
         except TunefleetError as error:
             if rows and (siblings or (self._offer.spec["data"].get("jsonl") or {}).get("worker_path")):
                 logger.warning("spec.%s is left out, another place is named beside it: %s", wanted.pointer, error)
                 return {}
             raise _as_input(error, wanted.pointer) from error
-        return {wanted.pointer: str(path if rows else self._unpacked(path, start))}
+        return {wanted.pointer: str(path if rows else self._unpacked(path, dest, archive_format))}
 
     def _fetch(self, wanted: Fetch, dest: Path) -> Path:
         if wanted.url is not None:
@@ -201,19 +204,14 @@ class Bringer:
         self._mailbox.patiently(lambda: self._delivery.fetch_result_file(task_id, file, target))
         return target
 
-    def _unpacked(self, path: Path, start: CheckpointLoadSpec | None) -> Path:
+    def _unpacked(self, path: Path, dest: Path, archive_format: str) -> Path:
         """Return what an archive holds; anything else is itself."""
-        wanted = start.archive_format if start is not None else "auto"
-        if not path.is_file() or wanted == "none" or (wanted == "auto" and not is_packed(path)):
+        if not path.is_file() or archive_format == "none" or (archive_format == "auto" and not is_packed(path)):
             return path
-        target = self._imported / _EXTRACTED
+        target = dest / _EXTRACTED
         if not target.is_dir():
             unpack(path, target)
         return target
-
-    def forget(self) -> None:
-        """Delete what was fetched; the job has its result."""
-        shutil.rmtree(self._imported, ignore_errors=True)
 
 
 def _names_places(spec: Mapping[str, Any]) -> bool:

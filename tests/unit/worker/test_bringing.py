@@ -159,6 +159,29 @@ def test_weights_are_fetched_beside_rows(lab: Lab, receiver: Receiver) -> None:
     }
 
 
+def test_archives_of_one_name_do_not_take_each_others_place(lab: Lab) -> None:
+    for name in ("base", "first", "second"):
+        content = packed({f"{name}.safetensors": name.encode()})
+        lab.server.tasks[f"task-{name}"] = {"final_lora.tar.gz": content, "pairs.jsonl": name.encode()}
+    model = {**TRAIN["model"], "adapters": [{"taskId": "task-first"}, {"taskId": "task-second", "name": "b"}]}
+    data, start = {"type": "list", "items": ["a"]}, {"load": {"taskId": "task-base"}}
+    found = lab.bring({"taskType": "inference", "model": model, "data": data, "checkpoint": start})
+    assert {pointer: holds(path) for pointer, path in found.items()} == {
+        "model.adapters.0": {"first.safetensors"},
+        "model.adapters.1": {"second.safetensors"},
+        "checkpoint.load": {"base.safetensors"},
+    }
+    links = {
+        name: f"http://ours.invalid:8000/api/v1/results/task-{name}/files/pairs.jsonl" for name in ("first", "second")
+    }
+    rows = {"path": links["first"], "text_field": "text", "eval": {"path": links["second"]}}
+    found = lab.bring({"data": rows})
+    assert {pointer: path.read_text() for pointer, path in found.items()} == {
+        "data.path": "first",
+        "data.eval.path": "second",
+    }
+
+
 def test_a_link_of_our_server_is_fetched_with_the_attempts_own_right(lab: Lab) -> None:
     lab.server.tasks["task-a"] = {"final_lora.tar.gz": packed(ADAPTER)}
     for host in ("http://ours.invalid:8000", "https://public.invalid"):
