@@ -69,17 +69,30 @@ class Destination:
         self._secrets = secrets
         self._sleep = sleep
 
-    def check(self) -> None:
+    def check(self, root: Path | None = None) -> None:
         """Refuse, before anything is computed, a folder or an address that is not allowed.
+
+        Args:
+            root: The task's own folder, if it has one.
 
         Raises:
             InputError: If it is not.
         """
+        folder = self.folder
+        if folder is None:
+            return
         try:
-            if self.folder is not None:
-                self._transfers.inside(self.folder, f"{_KEY}.path")
+            target = self._transfers.inside(folder, f"{_KEY}.path")
         except ForbiddenError as error:
             raise InputError(error.message, hint=error.hint) from error
+        own = target if root is None else root.resolve()
+        if target != own and (target.is_relative_to(own) or own.is_relative_to(target)):
+            # A copy there would hold the copy before it, or take the place of what it is made of.
+            raise InputError(
+                f"{_KEY}.path: the results of {self._task_id} cannot be put into {folder}, since its own folder is "
+                f"{root}.",
+                hint="Name a folder outside of it.",
+            )
 
     @property
     def folder(self) -> Path | None:
@@ -150,7 +163,7 @@ class Destination:
         target = self.folder
         if target is None or target.resolve() == root.resolve():
             return
-        self.check()
+        self.check(root)
         draft = target.with_name(f"{_DRAFT}{target.name}")
         try:
             shutil.rmtree(draft, ignore_errors=True)

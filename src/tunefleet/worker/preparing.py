@@ -65,7 +65,8 @@ class Preparation:
         """
         self._check_code(offer)
         output = offer.spec.get("output") or {}
-        Destination(offer.task_id, output, self._site.transfers, self._site.secrets, self._mailbox.pause_whole).check()
+        sleep, root = self._mailbox.pause_whole, self._site.folder(offer.task_id).root
+        Destination(offer.task_id, output, self._site.transfers, self._site.secrets, sleep).check(root)
         inputs = {pointer: self._input(ref) for pointer, ref in offer.inputs.items()}
         return inputs | Bringer(self._site, offer, self._mailbox, self._delivery).bring(inputs)
 

@@ -127,6 +127,24 @@ def test_a_folder_gets_a_copy_of_what_is_the_tasks(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".delivering-*"))
 
 
+def test_a_folder_in_the_tasks_own_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
+    world = World(tmp_path / "results")
+    root = world.results / "task-1"
+    token = world.server.offer("task-1", spec={"output": {"destination": {"path": str(root)}}})
+    with Running(world) as running:
+        object.__setattr__(running.site, "transfers", Transfers(folders=(world.results,)))
+        finish = world.server.finished(token)
+    assert (finish.outcome, finish.reason) == ("failed", "bad_input")
+    assert f"cannot be put into {root / 'task-1'}" in (finish.error or "")
+    assert world.jobs.all == []
+    around = destination({"path": str(tmp_path)}, tmp_path)
+    for inside in (tmp_path / "task-1" / "results", tmp_path / "task-1" / "deep" / "results"):
+        with pytest.raises(InputError, match="its own folder"):
+            around.check(inside)
+    around.check(tmp_path / "task-1")
+    around.check(tmp_path / "task-10")
+
+
 def test_a_folder_elsewhere_is_refused_before_anything_is_computed(tmp_path: Path) -> None:
     world = World(tmp_path / "results")
     token = world.server.offer(spec={"output": {"destination": {"path": str(tmp_path / "elsewhere")}}})
