@@ -95,12 +95,15 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
 async def _first_answer(core: Core, presence: Presence, request: ExchangeRequest, said: Said) -> Answer:
     stalled = frozenset(said.stalled)
     if said.anything or presence.lost or stalled != presence.stalled:
+        returns = presence.lost
         operation = partial(
             uplink.apply, worker_id=request.worker_id, said=said, secret=core.secret, now=core.clock.wall(),
-            returns=presence.lost, blobs=core.blobs,
+            returns=returns, blobs=core.blobs,
         )  # fmt: skip
         answer = await core.write(operation)
-        presence.lost, presence.stalled = False, stalled
+        presence.stalled = stalled
+        if returns:  # else it was perhaps given up while this waited: its next exchange says that it is back
+            presence.lost = False
     else:
         answer = await core.read(partial(uplink.answer, worker_id=request.worker_id, said=said, secret=core.secret))
     # What the worker takes in all: what it knows of, and what it wants on top. An offer that is still on its way to

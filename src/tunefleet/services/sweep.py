@@ -11,6 +11,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import cancelling, endings, orders
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
+from tunefleet.services.fleet import Fleet
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.training import agents
 from tunefleet.services.training.held import EXTERNAL
@@ -57,8 +58,7 @@ async def run_once(core: Core) -> int:
     look = await core.read(partial(_look, since=since, now=now))
     found = _judge(core, look, core.fleet.tick(core.clock.monotonic()), now)
     if found.count:
-        await core.write(partial(_apply, found=found, now=now))
-        for worker_id in found.lost:
+        for worker_id in await core.write(partial(_apply, found=found, now=now, fleet=core.fleet)):
             # There is none if the worker has not been heard of since the server started.
             presence = core.fleet.presences.get(worker_id)
             if presence is not None:
@@ -100,8 +100,10 @@ def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
     return found
 
 
-def _apply(connection: Connection, *, found: _Findings, now: float) -> None:
-    for worker_id in found.lost:
+def _apply(connection: Connection, *, found: _Findings, now: float, fleet: Fleet) -> list[str]:
+    """Act on what was found, and return who is lost."""
+    lost = [worker_id for worker_id in found.lost if _still_silent(connection, fleet, worker_id)]
+    for worker_id in lost:
         _lose(connection, worker_id, now)
     offers = [row for row in attempts.by_ids(connection, found.unaccepted).values() if row.state == "offered"]
     if offers:
@@ -114,6 +116,13 @@ def _apply(connection: Connection, *, found: _Findings, now: float) -> None:
     cancelling.end(connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now)
     if found.expired:
         _expire(connection, now)
+    return lost
+
+
+def _still_silent(connection: Connection, fleet: Fleet, worker_id: str) -> bool:
+    # The operation may have waited long for its turn: who has spoken since, or has left, is not given up.
+    row = workers.get(connection, worker_id)
+    return row is not None and row.status == "online" and fleet.silence_s(worker_id) > 0
 
 
 def _lose(connection: Connection, worker_id: str, now: float) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
-from tunefleet.services import placing
-from tunefleet.services.core import open_core
+from tunefleet.services import placing, workers
+from tunefleet.services.core import Core, open_core
+from tunefleet.store import Connection
 
 WAITS = TRAIN.replace("taskType: lora_sft", "taskType: lora_sft\n  on_lost: wait")
 
@@ -59,3 +65,59 @@ async def test_fault_06_the_only_worker_gets_the_task_again_that_it_had_lost(lab
     assert reply.drop == (lost.token,)
     await back.finish(lost.token, "failed", "crashed", error="too late")
     assert (await lab.task(task_id)).status == "running"
+
+
+async def test_who_speaks_while_its_loss_waits_to_be_stored_keeps_its_task(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(TRAIN)
+    offer = await worker.start()
+    await lab.sweep(29)
+    write = Core.write
+
+    async def speak_before(core: Core, operation: Callable[[Connection], Any]) -> Any:
+        if isinstance(operation, partial):  # what was found, not what is written down now and then
+            monkeypatch.setattr(Core, "write", write)
+            await worker.exchange()
+        return await write(core, operation)
+
+    monkeypatch.setattr(Core, "write", speak_before)
+    await lab.sweep(2)
+    assert Core.write is write, "it was found silent"
+    assert (await lab.task(task_id)).status == "running"
+    assert (await worker.finish(offer.token)).finished == (offer.token,)
+    assert (await lab.task(task_id)).status == "completed"
+
+
+async def test_who_speaks_just_when_it_is_given_up_is_online_at_its_next_word(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await lab.online()
+    await lab.sweep(29)
+    write, stored, told = Core.write, asyncio.Event(), asyncio.Event()
+    spoken: list[asyncio.Task[Any]] = []
+
+    async def answered_late(core: Core, operation: Callable[[Connection], Any]) -> Any:
+        found = await write(core, operation)
+        stored.set()
+        await told.wait()
+        return found
+
+    async def lost_first(core: Core, operation: Callable[[Connection], Any]) -> Any:
+        if not isinstance(operation, partial):
+            return await write(core, operation)
+        monkeypatch.setattr(Core, "write", answered_late)
+        found = await write(core, operation)
+        spoken.append(asyncio.create_task(worker.exchange(discarded=("task-gone",))))
+        await stored.wait()
+        monkeypatch.setattr(Core, "write", write)
+        return found
+
+    monkeypatch.setattr(Core, "write", lost_first)
+    await lab.sweep(2)
+    told.set()
+    await spoken[0]
+    assert (await workers.get(lab.core, lab.admin, worker.id)).status == "lost"
+    await worker.exchange()
+    assert (await workers.get(lab.core, lab.admin, worker.id)).status == "online"
