@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import Finish
+from tunefleet.wire.link import Desired, Finish, Reached
 from tunefleet.worker.deliver import Deliverer, reason_of
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
@@ -74,10 +74,13 @@ class JobAttempt:
             found=found,
         )  # fmt: skip
         self._deliverer = Deliverer(
-            site, record.offer, executor=executor, mailbox=self.mailbox, delivery=self._delivery
-        )
+            site, record.offer, executor=executor, mailbox=self.mailbox, delivery=self._delivery,
+            unwanted=self._cancelled,
+        )  # fmt: skip
         self._uploads = CheckpointUploads(record.offer, self._folder, site.delivery, self.mailbox)
         self._job_over = False
+        self._noting = threading.Lock()
+        self._forgotten = False
         self._thread = threading.Thread(target=self._walk, name=f"attempt-{self.task_id}", daemon=True)
 
     @property
@@ -107,9 +110,22 @@ class JobAttempt:
         self._site.outbox.accept(self.token)
         self._thread.start()
 
+    def heed(self, desired: Desired) -> None:
+        """Pass on what the server wants. Of one that delivers, a cancel ends the waiting; a pause comes too late."""
+        self.mailbox.tell_desired(desired)
+        if self._job_over:
+            with self._noting:
+                if not self._forgotten:
+                    self._run.heed_cancel()
+            self._site.outbox.reach(Reached(token=self.token, generation=desired.generation))
+            self.mailbox.wake()
+
     def join(self, timeout_s: float | None = None) -> None:
         """Wait for the thread."""
         self._thread.join(timeout_s)
+
+    def _cancelled(self) -> bool:
+        return self._run.cancelled
 
     def _walk(self) -> None:
         try:
@@ -174,7 +190,7 @@ class JobAttempt:
             end = self._run.watch(handle)
             self._over()
             if end.outcome == "paused":
-                self._uploads.bring_newest()
+                self._bring_newest()
             if end.outcome == "completed":
                 self.parts.take_results(self._folder, handle.job.launch)
             finish = self._deliverer.finish_of(end, cancelled=self._run.cancelled, timed_out=self._run.timed_out)
@@ -185,6 +201,12 @@ class JobAttempt:
         self._spool(finish)
         self.parts.say_ends()
         return finish
+
+    def _bring_newest(self) -> None:
+        try:
+            self._uploads.bring_newest(self._cancelled)
+        except Cancelled:
+            logger.info("Task %s is cancelled before its newest checkpoint was brought.", self.task_id)
 
     def _say(self, finish: Finish) -> None:
         self._site.outbox.finish(finish)
@@ -239,6 +261,8 @@ class JobAttempt:
             logger.warning("The end of task %s cannot be written down: %s", self.task_id, error)
 
     def _forget(self) -> None:
+        with self._noting:
+            self._forgotten = True
         self._site.outbox.forget(self.token)
         self._acknowledge()
         self._site.state.forget(self._run.record.attempt_id)

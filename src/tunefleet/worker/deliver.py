@@ -6,7 +6,7 @@ import errno
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +34,7 @@ from tunefleet.wire.link import Finish, JournalBatch, Offer
 from tunefleet.wire.results import ENVELOPE_NAME, FILE_KIND
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.files import write_synced
-from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.outputs import Outputs
 from tunefleet.worker.ports import Delivery, Shipper
 from tunefleet.worker.site import Site
@@ -59,20 +59,30 @@ class Deliverer:
         executor: The kind's executor.
         mailbox: Interrupts every wait.
         delivery: The server's side of the attempt.
+        unwanted: Whether the server wants the end of the task by now. A delivery that goes well is finished all the
+            same; one that would have to wait for another try ends.
     """
 
     def __init__(
-        self, site: Site, offer: Offer, *, executor: JobExecutor, mailbox: Mailbox, delivery: Delivery
+        self,
+        site: Site,
+        offer: Offer,
+        *,
+        executor: JobExecutor,
+        mailbox: Mailbox,
+        delivery: Delivery,
+        unwanted: Callable[[], bool],
     ) -> None:
         self._site = site
         self._offer = offer
         self._executor = executor
         self._mailbox = mailbox
         self._delivery = delivery
+        self._unwanted = unwanted
         self._folder = site.folder(offer.task_id)
         self._outputs = Outputs(offer, self._folder, site.transfers.packing)
         self._destination = Destination(
-            offer.task_id, offer.spec.get("output") or {}, site.transfers, site.secrets, mailbox.pause_whole
+            offer.task_id, offer.spec.get("output") or {}, site.transfers, site.secrets, self._pause
         )
         self._shipper: Shipper | None = None
 
@@ -139,6 +149,15 @@ class Deliverer:
             self._outputs.clean_up(self._executor.outputs(self._folder))
 
     def _with_outputs(self, finish: Finish) -> Finish:
+        try:
+            return self._delivered(finish)
+        except Cancelled:
+            logger.info(
+                "Task %s is cancelled while it waits to deliver; the server keeps what it has.", self._offer.task_id
+            )
+            return Finish(token=finish.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+
+    def _delivered(self, finish: Finish) -> Finish:
         outputs = self._executor.outputs(self._folder)
         try:
             result = self._packed_and_brought(outputs)
@@ -165,7 +184,7 @@ class Deliverer:
             retry=retry_if_exception_type(MachineError),
             wait=wait_fixed(_ROOM_PAUSE_S),
             stop=stop_after_delay(patience_s),
-            sleep=self._mailbox.pause_whole,
+            sleep=self._pause,
             before_sleep=before_sleep_log(logger, logging.WARNING),
             reraise=True,
         )(self._outputs.deliver, outputs, result, self._bring, self._links)
@@ -185,11 +204,16 @@ class Deliverer:
             throttle.take(len(envelope.model_dump_json()))
 
     def _bring(self, name: str, kind: str, path: Path) -> None:
-        self._mailbox.patiently(lambda: self._push(name, kind, path))
+        self._mailbox.patiently(lambda: self._push(name, kind, path), unwanted=self._unwanted)
 
     def _links(self) -> dict[str, str]:
-        files = self._mailbox.patiently(lambda: self._delivery.result_files(self._offer.task_id))
+        files = self._mailbox.patiently(
+            lambda: self._delivery.result_files(self._offer.task_id), unwanted=self._unwanted
+        )
         return {file.name: file.url for file in files}
+
+    def _pause(self, seconds: float) -> None:
+        self._mailbox.pause_whole(seconds, unwanted=self._unwanted)
 
     def _push(self, name: str, kind: str, path: Path) -> None:
         try:

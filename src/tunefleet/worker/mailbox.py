@@ -25,7 +25,11 @@ class Stopped(Exception):
 
 
 class Cancelled(Exception):
-    """The server wants the end of an attempt whose job was not started."""
+    """The server wants the end of an attempt whose job was not started, or which waits for another try to deliver."""
+
+
+def _never() -> bool:
+    return False
 
 
 class Mailbox:
@@ -101,6 +105,11 @@ class Mailbox:
         """The newest wish of the server."""
         return self._desired
 
+    def wake(self) -> None:
+        """What a wait asks for by its `unwanted` may have changed."""
+        with self._news:
+            self._news.notify_all()
+
     def take_commands(self) -> list[Command]:
         """Return the commands that came since the last call."""
         with self._news:
@@ -130,7 +139,9 @@ class Mailbox:
             self._news.wait(seconds)
             self._check()
 
-    def patiently(self, act: Callable[[], T], *, but: tuple[type[Exception], ...] = ()) -> T:
+    def patiently(
+        self, act: Callable[[], T], *, but: tuple[type[Exception], ...] = (), unwanted: Callable[[], bool] = _never
+    ) -> T:
         """Do something that needs the server, again and again while it is away or the token is in doubt.
 
         A refused token is not an end by itself: the next exchange says whether the attempt is void.
@@ -138,26 +149,35 @@ class Mailbox:
         Args:
             act: What is to be done.
             but: Errors that are an answer to the question.
+            unwanted: Whether another try is not worth waiting for.
 
         Raises:
             Dropped: If it is void.
             Stopped: If the worker goes meanwhile.
+            Cancelled: If it is unwanted, and another try would be needed.
         """
         fleeting = tuple(each for each in (UnreachableError, AuthError, ForbiddenError) if each not in but)
         retrying = Retrying(
             retry=retry_if_exception_type(fleeting),
             wait=wait_exponential(multiplier=0.2, max=15.0) + wait_random(0, 0.2),
-            sleep=self.pause_whole,
+            sleep=lambda seconds: self.pause_whole(seconds, unwanted=unwanted),
             before=self._check_before,
             reraise=True,
         )
         return retrying(act)
 
-    def pause_whole(self, seconds: float) -> None:
-        """Wait that long whatever comes, but for `Dropped` and `Stopped`."""
+    def pause_whole(self, seconds: float, *, unwanted: Callable[[], bool] = _never) -> None:
+        """Wait that long whatever comes, but for `Dropped` and `Stopped`; raises `Cancelled` once it is unwanted."""
         deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            self.pause(left)
+        with self._news:
+            while True:
+                self._check()
+                if unwanted():
+                    raise Cancelled
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    return
+                self._news.wait(left)
 
     def _tell(self, flag: str) -> None:
         with self._news:

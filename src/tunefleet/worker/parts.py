@@ -228,7 +228,10 @@ class Parts:
     def _delivered(self, part: MergedTask, result: dict[str, Any]) -> Finish:
         delivery = self._site.delivery(part.token)
         own = own_offer(self._offer, part)
-        deliverer = Deliverer(self._site, own, executor=self._executor, mailbox=self._mailbox, delivery=delivery)
+        deliverer = Deliverer(
+            self._site, own, executor=self._executor, mailbox=self._mailbox, delivery=delivery,
+            unwanted=lambda: part.token not in self._live,
+        )  # fmt: skip
         try:
             self._lay_out(part, result)
             return deliverer.finish_of_part()
@@ -266,12 +269,14 @@ class Parts:
                     continue
                 self._said.add(finish.token)
             self._site.outbox.finish(finish)
+            self._mailbox.wake()
 
     def _forget(self, token: str) -> None:
         with self._news:
             self._live.pop(token, None)
             self._said.discard(token)
             self._news.notify_all()
+        self._mailbox.wake()
 
     def _spool(self, part: MergedTask, finish: Finish) -> None:
         own = self._site.folder(part.task_id)

@@ -202,7 +202,7 @@ class JobRun:
     def _launch_again(self, handle: Handle, end: End) -> Handle | None:
         """Launch again after the worker has interrupted the job, when there is room; None if nobody wants that."""
         while True:
-            self._heed_cancel()
+            self.heed_cancel()
             desired = self._mailbox.desired
             stays_paused = end.outcome == "paused" and desired is not None and desired.action == "pause"
             if self._unwanted or stays_paused:
@@ -239,12 +239,12 @@ class JobRun:
         return self.cancelled and not self._parts.wanted
 
     def _raise_cancel(self) -> None:
-        self._heed_cancel()
+        self.heed_cancel()
         if self._unwanted:
             raise Cancelled
 
     def _obey(self, handle: Handle) -> None:
-        self._heed_cancel()
+        self.heed_cancel()
         if self._unwanted and self._cancelled_at is None and self._ending.ask(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
@@ -252,7 +252,11 @@ class JobRun:
             self._timed_out = self._ending.ask(handle, self.record.offer.grace_s)
         self._steering.obey(handle)
 
-    def _heed_cancel(self) -> None:
+    def heed_cancel(self) -> None:
+        """Write down that the server wants the end, if it does, and say that this is known.
+
+        Called by the attempt's thread until the job is over, later by whoever hears of the wish.
+        """
         desired = self._mailbox.desired
         if desired is None or desired.action != "cancel" or self.cancelled:
             return

@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -88,12 +88,16 @@ class CheckpointUploads:
             self._thread.join()
         self._protect(())
 
-    def bring_newest(self) -> None:
+    def bring_newest(self, unwanted: Callable[[], bool] = lambda: False) -> None:
         """Wait until the newest whole checkpoint is on the server: its job has paused, and may go on elsewhere.
+
+        Args:
+            unwanted: Whether nobody is to go on by now.
 
         Raises:
             Dropped: If the attempt is void.
             Stopped: If the worker goes meanwhile.
+            Cancelled: If it is unwanted, and another try would be needed.
         """
         if not self._wanted:
             return
@@ -102,7 +106,7 @@ class CheckpointUploads:
         delivery = self._connect(self._offer.token)
         try:
             while todo := self._next():
-                self._mailbox.patiently(lambda item=todo[0]: self._push(delivery, *item))  # type: ignore[misc]
+                self._mailbox.patiently(lambda item=todo[0]: self._push(delivery, *item), unwanted=unwanted)  # type: ignore[misc]
         finally:
             delivery.close()
 

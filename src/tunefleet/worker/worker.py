@@ -224,10 +224,10 @@ class Worker:
                 self._on_verb(command)
             elif command.token in boxes:
                 boxes[command.token].tell_command(command)
-        running = {attempt.token for attempt in self._held() if attempt.occupies_slot}
+        attempts = {attempt.token: attempt for attempt in self._held()}
         for desired in reply.desired:
-            if desired.token in running:
-                boxes[desired.token].tell_desired(desired)
+            if desired.token in attempts:
+                attempts[desired.token].heed(desired)
             else:  # its end is on its way already
                 self._site.outbox.reach(Reached(token=desired.token, generation=desired.generation))
 

@@ -17,7 +17,7 @@ from tests.unit.worker.receiver import Receiver, receiving
 from tunefleet.errors import InputError
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.jobs.secrets import Secrets
-from tunefleet.wire.link import Finish, Offer
+from tunefleet.wire.link import Finish, MergedTask, Offer
 from tunefleet.wire.results import ResultEnvelope
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.light import LightTasks
@@ -181,6 +181,65 @@ def test_fault_19_a_result_that_cannot_be_posted_is_not_computed_again(tmp_path:
     assert done.outcome == "completed"
     assert len(world.jobs.all) == 2
     assert receiver.seen[-1].path == "/"
+
+
+def waiting(world: World, receiver: Receiver) -> str:
+    """Offer a task whose receiver takes nothing for now."""
+    receiver.answers = [503] * 99
+    wanted = {"type": "http", "url": receiver.url, "retries": 99, "retryBackoffSec": 3600}
+    return world.server.offer("task-1", spec={"output": {"destination": wanted}})
+
+
+def allowing(world: World) -> Running:
+    """Return a worker whose documents may name the receiver."""
+    running = Running(world)
+    transfers = Transfers(folders=(world.results,), url_allow=("127.0.0.1",))
+    object.__setattr__(running.site, "transfers", transfers)
+    return running
+
+
+def test_a_cancel_ends_a_delivery_that_waits_for_its_receiver(tmp_path: Path, receiver: Receiver) -> None:
+    world = World(tmp_path / "results")
+    token = waiting(world, receiver)
+    with allowing(world):
+        world.job().end(FakeEnd())
+        world.server.wait_for(lambda: receiver.seen)
+        world.server.want(token, "cancel")
+        assert world.server.finished(token).outcome == "cancelled"
+        world.server.wait_for(lambda: not world.records())
+    assert ("task-1", "final_lora", "adapter") in world.files.pushed, "the server keeps what it has"
+
+
+def test_a_cancel_is_remembered_by_the_next_worker(tmp_path: Path, receiver: Receiver) -> None:
+    world = World(tmp_path / "results")
+    token = waiting(world, receiver)
+    world.server.loses_finishes = True
+    with allowing(world):
+        world.job().end(FakeEnd())
+        world.server.wait_for(lambda: receiver.seen)
+        world.server.want(token, "cancel")
+        world.server.wait_for(lambda: world.server.reached)
+    assert [record.cancel_generation for record in world.records()] == [1]
+    (world.results / "task-1" / "finish.json").unlink(missing_ok=True)  # as if it had died before the wait ended
+    world.server.loses_finishes = False
+    with allowing(world):
+        assert world.server.finished(token).outcome == "cancelled"
+
+
+def test_a_part_that_is_cancelled_holds_up_nobody_with_its_delivery(tmp_path: Path, receiver: Receiver) -> None:
+    world = World(tmp_path / "results")
+    receiver.answers = [503] * 99
+    wanted = {"type": "http", "url": receiver.url, "retries": 99, "retryBackoffSec": 3600}
+    spec = {"output": {"destination": wanted}}
+    part = MergedTask(token="att-part.secret", task_id="task-2", workflow_id="w", attempt=1, name="two", spec=spec)
+    whole = world.server.offer("task-1", merged=(part,))
+    with allowing(world):
+        job = world.job()
+        job.end(FakeEnd())
+        world.server.wait_for(lambda: receiver.seen)
+        world.server.want(part.token, "cancel")
+        assert world.server.finished(part.token).outcome == "cancelled"
+        assert world.server.finished(whole).outcome == "completed"
 
 
 def test_a_light_task_delivers_too(tmp_path: Path, receiver: Receiver) -> None:
