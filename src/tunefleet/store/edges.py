@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, insert, literal, select, union_all
+from sqlalchemy import BindParameter, Connection, bindparam, delete, insert, literal, select, union, union_all
 
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.store.rows import TaskRow
-from tunefleet.store.tables import tasks
+from tunefleet.store.tables import artifacts, task_inputs, tasks
 from tunefleet.store.tables_fleet import shards, task_edges
 
 _FINAL: Final = tuple(status.value for status in FINAL)
@@ -102,27 +102,41 @@ def dependents(connection: Connection, seq: int) -> list[str]:
 def needing(connection: Connection, seqs: Sequence[int]) -> list[str]:
     """Return the ids of other tasks that still need these, which cannot be removed.
 
-    A task needs what it waited for until it has ended: it may load a checkpoint of it at every new start.
+    A task needs what it waited for until it has ended: it may load a checkpoint of it at every new start. It needs what
+    made its inputs as well.
     """
-    query = (
-        select(tasks.c.id)
-        .join(task_edges, task_edges.c.task_seq == tasks.c.seq)
-        .where(task_edges.c.upstream_seq.in_(list(seqs)), tasks.c.status.not_in(_FINAL), tasks.c.seq.not_in(list(seqs)))
-        .order_by(tasks.c.seq)
+    upstream = tasks.alias()
+    waiting = select(task_edges.c.task_seq).where(task_edges.c.upstream_seq.in_(list(seqs)))
+    reading = (
+        select(tasks.c.seq)
+        .join(task_inputs, task_inputs.c.task_id == tasks.c.id)
+        .join(artifacts, artifacts.c.id == task_inputs.c.artifact_id)
+        .join(upstream, upstream.c.id == artifacts.c.task_id)
+        .where(upstream.c.seq.in_(list(seqs)))
     )
-    return list(connection.execute(query).scalars())
+    found = set(connection.execute(union(waiting, reading)).scalars()) - set(seqs)
+    still = select(tasks.c.id).where(tasks.c.seq.in_(found), tasks.c.status.not_in(_FINAL)).order_by(tasks.c.seq)
+    return list(connection.execute(still).scalars())
 
 
 def workflows_needed(connection: Connection, workflow_seqs: Sequence[int]) -> set[int]:
     """Return which of these workflows have a task that a task which has not ended still needs."""
     upstream = tasks.alias()
-    query = (
+    still = upstream.c.workflow_seq.in_(list(workflow_seqs)), tasks.c.status.not_in(_FINAL)
+    waiting = (
         select(upstream.c.workflow_seq)
         .join(task_edges, task_edges.c.upstream_seq == upstream.c.seq)
         .join(tasks, tasks.c.seq == task_edges.c.task_seq)
-        .where(upstream.c.workflow_seq.in_(list(workflow_seqs)), tasks.c.status.not_in(_FINAL))
+        .where(*still)
     )
-    return set(connection.execute(query).scalars())
+    reading = (
+        select(upstream.c.workflow_seq)
+        .join(artifacts, artifacts.c.task_id == upstream.c.id)
+        .join(task_inputs, task_inputs.c.artifact_id == artifacts.c.id)
+        .join(tasks, tasks.c.id == task_inputs.c.task_id)
+        .where(*still)
+    )
+    return set(connection.execute(union(waiting, reading)).scalars())
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.services.lab import Lab
+from tests.unit.services.lab import TRAIN, Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError
 from tunefleet.services import prune, tasks, workflows
@@ -73,3 +73,17 @@ async def test_what_a_task_comes_to_need_while_prune_looks_is_kept(
     assert (await prune.run(pipe.lab.core, -1.0)).workflows == (second.id,)
     assert (await pipe.task(first, "first")).status == "completed"
     assert (await pipe.states(later[0])) == {"later": "queued"}
+
+
+async def test_a_task_keeps_the_artifact_that_it_reads_and_with_it_who_made_it(lab: Lab) -> None:
+    worker = await lab.online()
+    maker = await lab.submit(TRAIN)
+    offer = await worker.start()
+    made = await lab.publish(await lab.attempt(offer.token), "rows", b"rows")
+    await worker.finish(offer.token)
+    reader = await lab.submit(TRAIN.replace("prompts: [one, two]", f"artifact: {made.id}"))
+    with pytest.raises(ConflictError, match=f"The task {reader} still needs the result"):
+        await tasks.remove(lab.core, lab.admin, maker)
+    assert (await prune.run(lab.core, -1.0)).workflows == ()
+    await tasks.cancel(lab.core, lab.admin, reader)
+    assert len((await prune.run(lab.core, -1.0)).workflows) == 2
