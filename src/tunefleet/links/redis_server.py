@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
@@ -20,6 +20,7 @@ from redis.exceptions import RedisError
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.links import redis_groups as groups
 from tunefleet.links.redis_faults import explained, is_gone_group, shown
+from tunefleet.links.redis_gone import Gone
 from tunefleet.links.redis_groups import Found, order_of
 from tunefleet.links.redis_keys import INBOX_KEPT, INLINE_BYTES, REGISTRATION, Keys
 from tunefleet.links.redis_parts import Entry, about, closing, dispatch, dumps, now_text, refusal, wishes
@@ -52,6 +53,9 @@ class Desk(Protocol):
     async def elastic_disabled(self) -> frozenset[str]:
         """Return the workers that elastic scaling keeps out of the pool."""
 
+    async def workers(self) -> Mapping[str, bool]:
+        """Return the workers that are known, and whether each is there."""
+
 
 class RedisHub:
     """Serves the Redis link until it is closed; while Redis is away it waits, and the HTTP link works on.
@@ -69,7 +73,7 @@ class RedisHub:
             url, decode_responses=True, protocol=2, socket_timeout=_READ_S + _BLOCK_S, socket_connect_timeout=_READ_S,
             retry=Retry(NoBackoff(), 0),
         )  # fmt: skip
-        self._streams = (keys.events, keys.worker_events)
+        self._gone = Gone(self._redis, keys)
         self._handlers: set[asyncio.Task[None]] = set()
         self._failed = 0
         self._first = True
@@ -142,6 +146,7 @@ class RedisHub:
             await self._redis.sadd(self._keys.elastic_disabled, *sorted(wanted - there))
         if there - wanted:
             await self._redis.srem(self._keys.elastic_disabled, *sorted(there - wanted))
+        await self._gone.clear(await self._desk.workers())
 
     def _take(self, found: Iterable[Found]) -> None:
         for each in found:

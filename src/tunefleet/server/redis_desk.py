@@ -10,7 +10,7 @@ from tunefleet.links.redis_server import RedisHub
 from tunefleet.services import bulk, link
 from tunefleet.services.core import Core
 from tunefleet.services.identity import REDIS_WORKER
-from tunefleet.store import controls
+from tunefleet.store import controls, workers
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
 
@@ -43,6 +43,10 @@ class CoreDesk:
     async def elastic_disabled(self) -> frozenset[str]:
         """Return the workers that elastic scaling keeps out of the pool."""
         return frozenset(await self._core.read(controls.elastic_disabled))
+
+    async def workers(self) -> dict[str, bool]:
+        """Return the workers that are known, and whether each is there."""
+        return {row.id: row.status == "online" for row in await self._core.read(workers.all_rows)}
 
 
 def hub_of(core: Core, url: str) -> RedisHub:

@@ -72,6 +72,32 @@ def test_a_redis_that_is_flushed_again_and_again_loses_nothing(site: Start, redi
         until(lambda: client.smembers("workers:ids") == {"left", "right"}, "the presence")
 
 
+def test_what_a_worker_that_is_gone_would_have_read_goes_with_it(site: Start, redis_server: Redises) -> None:
+    redis = redis_server()
+    here = site(redis, lost_after_s=2, accept_within_s=60)
+    gone, stays = here.hand(), here.hand()
+    name = gone.worker_id
+    inbox, hash_, heartbeat = f"tasks:{name}", f"worker:{name}", f"worker:{name}:hb"
+    with redis.client as client:
+        client.sadd("workers:ids", stays.worker_id)
+        client.set(f"worker:{stays.worker_id}:hb", "now")
+        gone.link.close()
+        client.set(heartbeat, "now")  # as if it had been killed
+        for stream in (inbox, f"worker:{name}:commands"):
+            client.xadd(stream, {"type": "TASK", "token": "secret"})
+        until(lambda: not here.online(name), "the loss")
+        client.sadd("workers:ids", name)
+        assert client.exists(inbox)
+        client.delete(heartbeat)  # as if it had expired
+        until(lambda: name not in client.smembers("workers:ids"), "the clearing")
+        until(lambda: not client.exists(inbox, f"worker:{name}:commands"), "the clearing")
+        assert client.exists(hash_)
+        here.client.workers.remove(name)
+        until(lambda: not client.exists(hash_), "the removal")
+        assert stays.worker_id in client.smembers("workers:ids")
+    stays.link.close()
+
+
 def test_a_slow_redis_only_takes_longer(site: Start, redis_server: Redises) -> None:
     redis = redis_server()
     proxy = Proxy(redis.port, delay_s=0.15)
