@@ -68,8 +68,8 @@ async def make(redis: Any, keys: Keys) -> None:
     await redis.set(keys.epoch, secrets.token_hex(8), nx=True)
 
 
-async def read(redis: Any, keys: Keys, name: str, *, count: int, block_s: float, after: str = ">") -> list[Found]:
-    """Return what there is for this server.
+async def read(redis: Any, keys: Keys, name: str, *, count: int, block_s: float) -> list[Found]:
+    """Return what is new for this server.
 
     Args:
         redis: The client.
@@ -77,12 +77,31 @@ async def read(redis: Any, keys: Keys, name: str, *, count: int, block_s: float,
         name: This server's consumer.
         count: At most so many of each stream.
         block_s: How long to wait for something.
-        after: `>` for what is new; an id for what it had read before and not acknowledged.
     """
-    block = ("BLOCK", int(block_s * 1000)) if block_s else ()
-    streams = _streams(keys)
-    arguments = ("GROUP", keys.group, name, "COUNT", count, *block, "STREAMS", *streams, *(after for _ in streams))
-    found = await redis.execute_command("XREADGROUP", *arguments)
+    block, streams = ("BLOCK", int(block_s * 1000)), _streams(keys)
+    return await _read(redis, keys, name, "COUNT", count, *block, "STREAMS", *streams, *(">" for _ in streams))
+
+
+async def backlog(redis: Any, keys: Keys, name: str, *, count: int) -> list[Found]:
+    """Return all that this server had read before and not acknowledged.
+
+    Args:
+        redis: The client.
+        keys: Names of the fleet's keys.
+        name: This server's consumer.
+        count: So many are asked for at a time.
+    """
+    found: list[Found] = []
+    for stream in _streams(keys):
+        after = "0"
+        while told := await _read(redis, keys, name, "COUNT", count, "STREAMS", stream, after):
+            found += told
+            after = told[-1].id
+    return found
+
+
+async def _read(redis: Any, keys: Keys, name: str, *arguments: Any) -> list[Found]:
+    found = await redis.execute_command("XREADGROUP", "GROUP", keys.group, name, *arguments)
     return [Found(stream, id_, fields or {}) for stream, entries in found or () for id_, fields in entries]
 
 

@@ -117,7 +117,7 @@ class RedisHub:
         if self._failed or self._first:
             log.info("The Redis link is up at %s, topic %s.", shown(self._url), self._keys.topic)
         self._failed, self._first = 0, False
-        self._take(await groups.read(self._redis, self._keys, self._name, after="0", count=_COUNT, block_s=0))
+        self._take(await groups.backlog(self._redis, self._keys, self._name, count=_COUNT))
         async with asyncio.TaskGroup() as both:
             both.create_task(self._listen())
             both.create_task(self._keep_ticking())

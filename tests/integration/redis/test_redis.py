@@ -98,6 +98,20 @@ def test_what_a_worker_that_is_gone_would_have_read_goes_with_it(site: Start, re
     stays.link.close()
 
 
+def test_all_that_a_server_had_read_when_it_died_is_answered_by_the_next(site: Start, redis_server: Redises) -> None:
+    redis = redis_server()
+    here = site(redis)
+    with redis.client as client:
+        (consumer,) = until(lambda: client.xinfo_consumers("tasks.events", "tunefleet:tasks"), "the server's reading")
+        here.stop()
+        for _ in range(600):
+            client.xadd("tasks.events", {"type": "LINK_EXCHANGE", "worker_id": "w", "patience_s": "0", "body": "{"})
+        client.xreadgroup("tunefleet:tasks", consumer["name"], {"tasks.events": ">"}, count=1000)
+        assert client.xpending("tasks.events", "tunefleet:tasks")["pending"] == 600
+        here.start()
+        until(lambda: client.xpending("tasks.events", "tunefleet:tasks")["pending"] == 0, "the answers")
+
+
 def test_a_slow_redis_only_takes_longer(site: Start, redis_server: Redises) -> None:
     redis = redis_server()
     proxy = Proxy(redis.port, delay_s=0.15)
