@@ -7,13 +7,14 @@ import threading
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Final
 
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.jobs.secrets import Redaction, Secrets
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.wire.link import Finish, Offer
+from tunefleet.wire.link import Desired, Finish, Offer, Reached
 from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.parts import each_end
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 _LINGER_S: Final = 0.005
 """How long a batch may take to be said in one exchange; what takes longer is accepted and said later."""
+_DELIVERIES: Final = 64
+"""Deliveries at a time that take no slot; each has a thread that waits."""
 
 
 class LightTasks:
@@ -32,7 +35,7 @@ class LightTasks:
 
     Args:
         outbox: Takes accepts and finishes.
-        slots: Tasks at a time.
+        slots: Tasks at a time; one that delivers takes none, as long as there are not too many of them.
         secrets: The values that a spec may name.
         transfers: Where a document may want its results.
         worker_id: Who computes, for the results.
@@ -50,24 +53,28 @@ class LightTasks:
         self._outbox = outbox
         self._slots = slots
         self._secrets = secrets or Secrets({})
-        self._over = threading.Event()
-        self._delivery = LightDelivery(transfers or Transfers(), self._secrets, worker_id, self._pause)
+        self._transfers = transfers or Transfers()
+        self._worker_id = worker_id
+        self._over = False
         self._lock = threading.Lock()
+        self._news = threading.Condition(self._lock)
+        self._room = threading.Semaphore(max(1, slots))
         self._running: set[str] = set()
+        self._delivering: set[str] = set()
         self._parts: set[str] = set()
         self._accepted: set[str] = set()
-        self._pool = ThreadPoolExecutor(max_workers=max(1, slots), thread_name_prefix="light")
+        self._pool = ThreadPoolExecutor(max_workers=max(1, slots) + _DELIVERIES, thread_name_prefix="light")
 
     @property
     def free_slots(self) -> int:
         """How many more tasks may be offered."""
-        return self._slots - len(self._running)
+        return self._slots - len(self._running) - max(0, len(self._delivering) - _DELIVERIES)
 
     @property
     def busy(self) -> bool:
         """Whether a task runs whose end is not in the outbox yet."""
         with self._lock:
-            return bool(self._running or self._accepted)
+            return bool(self._running or self._delivering or self._accepted)
 
     @property
     def holding(self) -> tuple[str, ...]:
@@ -78,7 +85,7 @@ class LightTasks:
     def run(self, batch: Sequence[tuple[LightExecutor, Offer]]) -> None:
         """Start tasks and linger a moment, so that quick ones are said together; the slow ones are accepted."""
         with self._lock:
-            new = [(executor, offer) for executor, offer in batch if offer.token not in self._running]
+            new = [(executor, offer) for executor, offer in batch if not self._wanted(offer.token)]
             self._running.update(offer.token for _, offer in new)
             self._parts.update(part.token for _, offer in new for part in offer.merged)
         futures: dict[Future[None], Offer] = {
@@ -91,35 +98,52 @@ class LightTasks:
 
     def drop(self, token: str) -> None:
         """Deliver nothing for a token; the code of a light task cannot be interrupted."""
-        with self._lock:
-            self._running.discard(token)
-            self._parts.discard(token)
+        with self._news:
+            self._let_go(token)
             self._accepted.discard(token)
         self._outbox.forget(token)
 
+    def heed(self, desired: Desired) -> None:
+        """Do what the server wants: a cancel ends a task at once, whatever its code still does; a pause is too late."""
+        if desired.action == "cancel":
+            with self._news:
+                wanted = self._wanted(desired.token)
+                self._let_go(desired.token)
+            if wanted:
+                reason = TaskReason.CANCELLED_BY_USER
+                self._outbox.finish(Finish(token=desired.token, outcome="cancelled", reason=reason))
+                with self._lock:
+                    self._accepted.discard(desired.token)
+        self._outbox.reach(Reached(token=desired.token, generation=desired.generation))
+
     def close(self) -> None:
         """Begin nothing more, and give up deliveries that wait for another try."""
-        self._over.set()
+        with self._news:
+            self._over = True
+            self._news.notify_all()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self, token: str) -> None:
         with self._lock:
-            if token not in self._running | self._parts:
+            if not self._wanted(token):
                 return
             self._accepted.add(token)
         self._outbox.accept(token)
 
     def _run_one(self, executor: LightExecutor, offer: Offer) -> None:
         try:
-            finish = self._delivery.refusal(offer) or run_light(executor, offer, self._secrets)
-            ends = [self._delivery.delivered(own, offer.kind, end) for own, end in each_end(offer, finish)]
+            with self._room:
+                if self._over:
+                    raise _GivenUp
+                finish = self._delivery(offer).refusal(offer) or run_light(executor, offer, self._secrets)
+            ends = self._delivered(offer, finish)
         except _GivenUp:
             return  # the next worker on the folder does not hold it, so that it is placed anew
         tokens = set(_tokens(offer))
         with self._lock:
-            wanted = tokens & (self._running | self._parts)
-            self._running.discard(offer.token)
-            self._parts -= tokens
+            wanted = {token for token in tokens if self._wanted(token)}
+            for token in tokens:
+                self._let_go(token)
         for end in ends:
             if end.token in wanted:
                 self._outbox.finish(end)
@@ -127,13 +151,54 @@ class LightTasks:
         with self._lock:
             self._accepted -= tokens
 
-    def _pause(self, seconds: float) -> None:
-        if self._over.wait(seconds):
-            raise _GivenUp
+    def _delivered(self, offer: Offer, finish: Finish) -> list[Finish]:
+        ends = each_end(offer, finish)
+        if any(self._delivery(own).wanted(own, end) for own, end in ends):
+            with self._lock:
+                if offer.token in self._running:
+                    self._running.discard(offer.token)
+                    self._delivering.add(offer.token)
+            self._outbox.poke()
+        return [self._delivered_one(offer.kind, own, end) for own, end in ends]
+
+    def _delivered_one(self, kind: str, own: Offer, end: Finish) -> Finish:
+        with self._lock:
+            if not self._wanted(own.token):
+                return end
+        try:
+            return self._delivery(own).delivered(own, kind, end)
+        except _Unwanted:
+            logger.info("Task %s is not wanted any more; its result is not delivered.", own.task_id)
+            return end
+
+    def _delivery(self, offer: Offer) -> LightDelivery:
+        return LightDelivery(self._transfers, self._secrets, self._worker_id, partial(self._pause, offer.token))
+
+    def _pause(self, token: str, seconds: float) -> None:
+        with self._news:
+            self._news.wait_for(lambda: self._over or not self._wanted(token), seconds)
+            if self._over:
+                raise _GivenUp
+            if not self._wanted(token):
+                raise _Unwanted
+
+    def _wanted(self, token: str) -> bool:
+        """Whether the end of a task is still to be said; called under the lock."""
+        return token in self._running or token in self._delivering or token in self._parts
+
+    def _let_go(self, token: str) -> None:
+        """Say no end of its own for a task; called under the lock."""
+        for held in (self._running, self._delivering, self._parts):
+            held.discard(token)
+        self._news.notify_all()
 
 
 class _GivenUp(Exception):
-    """The worker goes while a delivery waits for another try."""
+    """The worker goes before a task has ended, or while a delivery waits for another try."""
+
+
+class _Unwanted(Exception):
+    """A task was cancelled or taken away while its delivery waits for another try."""
 
 
 def _tokens(offer: Offer) -> tuple[str, ...]:

@@ -49,6 +49,10 @@ class LightDelivery:
             return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))
         return None
 
+    def wanted(self, task: Offer, finish: Finish) -> bool:
+        """Return whether an end leads to a delivery."""
+        return finish.outcome == "completed" and self._destination(task.task_id, task.spec) is not None
+
     def delivered(self, task: Offer, kind: str, finish: Finish) -> Finish:
         """Bring a completed task's result to where its document wants it; returns the end that this leads to."""
         destination = self._destination(task.task_id, task.spec)

@@ -22,7 +22,6 @@ from tunefleet.wire.link import (
     ExchangeRequest,
     Finish,
     Offer,
-    Reached,
     RegisterReply,
     RegisterRequest,
     SlotClass,
@@ -208,7 +207,7 @@ class Worker:
             logger.warning("The server could not be told, and will give this worker up: %s", error)
 
     def _pass_on(self, reply: ExchangeReply) -> None:
-        """Tell each attempt what the answer says of it; light ones need to hear nothing."""
+        """Tell each attempt what the answer says of it; light ones hear only what is wanted of them."""
         boxes = {attempt.token: attempt.mailbox for attempt in self._held()}
         reply = self._tell_parts(reply)
         for token in boxes.keys() & set(reply.accepted):
@@ -228,8 +227,8 @@ class Worker:
         for desired in reply.desired:
             if desired.token in attempts:
                 attempts[desired.token].heed(desired)
-            else:  # its end is on its way already
-                self._site.outbox.reach(Reached(token=desired.token, generation=desired.generation))
+            else:
+                self._light.heed(desired)
 
     def _tell_parts(self, reply: ExchangeReply) -> ExchangeReply:
         """Tell those that run together with others what the answer says of them; returns the rest of it."""
