@@ -95,13 +95,17 @@ class RedisHub:
         """Send what is answered already, and let go of Redis."""
         if self._handlers:
             await asyncio.wait(self._handlers, timeout=2.0)
-        for handler in self._handlers:
+        left = list(self._handlers)
+        for handler in left:
             handler.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
         try:
             await self._redis.delete(self._keys.server(self._name))
-            await self._redis.aclose()
         except (RedisError, OSError) as error:
             log.debug("Redis was not left in good order: %r", error)
+        finally:
+            # Its connections are let go of even if it does not answer any more.
+            await self._redis.aclose()
 
     def _note(self, error: BaseException) -> None:
         """Say the first failure in a row aloud."""

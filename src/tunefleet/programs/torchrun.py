@@ -134,7 +134,8 @@ def _blame(folder: JobFolder, failures: dict[int, ProcessFailure]) -> int:
         codes = {rank: failure.exitcode for rank, failure in failures.items()}
         logger.error("Ranks ended with exit codes %s and did not say why", codes)
         return next((code for code in codes.values() if code > 0), FAILED)
-    first = min(reports, key=lambda report: float(report["at"]))
+    # A rank that has lost the connection to another has lost it because that one failed, whoever says so first.
+    first = min(reports, key=lambda report: (report["kind"] == "network", float(report["at"])))
     logger.error("Rank %s failed first: %s", first["rank"], first["error"])
     said = {"state": "failed", "error": first["error"], "error_kind": first["kind"], "traceback": first["traceback"]}
     blank = {"phase": "loading", "at": first["at"], "pid": os.getpid()}

@@ -12,6 +12,9 @@ from pydantic import Field
 
 from tunefleet.wire.base import Message
 
+MAX_TIME_S = 253_402_300_799.0
+"""Unix time of the last second that a date can say."""
+
 SlotClass = Literal["job", "light"]
 """`job`: one process of its own, a training. `light`: runs inside the worker, several at once."""
 
@@ -73,7 +76,7 @@ class Capabilities(Message):
     driver_version: str | None = None
     cuda_version: str | None = None
     address: str | None = None
-    started_at: float | None = None
+    started_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
     """Unix time of the process's start."""
     pid: int | None = None
 

@@ -32,6 +32,14 @@ def nvmlShutdown() -> None:
     pass
 
 
+def nvmlSystemGetDriverVersion() -> str:
+    return "550.54"
+
+
+def nvmlSystemGetCudaDriverVersion_v2() -> int:
+    return 12040
+
+
 def nvmlDeviceGetCount() -> int:
     return len(_gpus())
 

@@ -96,12 +96,15 @@ def impatient() -> Iterator[None]:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=press)
+    # Whoever runs the tests in the background of a shell has them ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_ctrl_c_leaves_the_task_running(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.story import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail, WorkflowDetail
@@ -131,6 +132,7 @@ def test_a_condition_skips_a_task_and_what_follows_it(client: Client) -> None:
 
 
 def test_a_task_is_spread_over_the_workers_and_put_together_in_order(client: Client) -> None:
+    until(lambda: [each.status for each in client.workers.list().items] == ["online", "online"], "both workers")
     flow = ended(client, FANOUT)
     found = tasks(client, flow)
     assert set(found) == {"all", "after", "all#0", "all#1"}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -35,11 +34,3 @@ def test_a_file_replaces_the_one_before(tmp_path: Path) -> None:
         outputs.write_file(tmp_path / "responses.json", content)
         assert (tmp_path / "responses.json").read_bytes() == content
     assert len(list(tmp_path.iterdir())) == 1
-
-
-def test_an_archive_lies_beside_its_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "final_lora"
-    folder.mkdir()
-    (folder / "a").write_text("a")
-    with tarfile.open(outputs.write_archive(folder)) as packed:
-        assert packed.getnames() == ["final_lora/a"]
