@@ -112,6 +112,8 @@ def _finish(operation: dict[str, Any]) -> None:
             content["example"] = _EXAMPLES[name]
         elif kind == "application/yaml":
             content["example"] = examples.DOCUMENT
+        elif any("yaml" in form.get("properties", {}) for form in content["schema"].get("oneOf", ())):
+            content["example"] = {"yaml": examples.DOCUMENT}
     for parameter in operation.get("parameters", ()):
         example = _EXAMPLE_PARAMETERS.get(parameter["name"])
         if example is not None and parameter["in"] == "path":

@@ -38,7 +38,6 @@ Format = Annotated[
     Literal["v1"] | None,
     Query(description="`v1`: `status` is PENDING, DISPATCHED, DONE or FAILED, and `record_status` our word."),
 ]
-_YAML = {"yaml": {"type": "string"}}
 _BODY = bodies.documented(
     ("application/yaml", {"type": "string"}),
     (
