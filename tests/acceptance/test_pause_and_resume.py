@@ -6,7 +6,6 @@ import hashlib
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -80,35 +79,6 @@ def test_a_paused_task_ends_with_the_weights_of_one_that_never_paused(fleet: Loc
         again = client.tasks.resume(story.task_id, from_step=before)
         assert again.parent_task_id == story.task_id
         child = Story(fleet, again.id, STEPS)
-        until(lambda: child.step() > before, "it goes on")
-        _stand_still(child)
-        _interrupt_twice_in_a_pause(client, child)
-        client.tasks.resume(child.task_id)
         assert client.tasks.wait(child.task_id, timeout_s=120).status == "completed"
         assert child.launches()[0][1] == before
         assert weights(child) == weights(straight)
-
-
-def _stand_still(story: Story) -> None:
-    """Stop the trainer where it is, or it might be done before anything is asked of it."""
-    trainer = story.trainer()
-    assert trainer is not None
-    os.kill(trainer.pid, signal.SIGSTOP)
-
-
-def _interrupt_twice_in_a_pause(client: Client, story: Story) -> None:
-    """An impatient Ctrl-C at the worker, and another one: the task is paused all the same, and nothing is left over."""
-    trainer, worker = story.trainer(), story.fleet.pid("worker")
-    assert trainer is not None
-    assert worker is not None
-    client.tasks.pause(story.task_id)
-    os.kill(trainer.pid, signal.SIGCONT)
-    until(lambda: client.tasks.commands(story.task_id)[0].state != "pending", "the pause is under way")
-    for _ in range(2):
-        os.kill(worker, signal.SIGINT)
-        time.sleep(0.05)
-    until(lambda: story.fleet.pid("worker") not in {worker, None}, "the next worker")
-    assert not alive(trainer.pid)
-    assert client.tasks.pause_and_wait(story.task_id, timeout_s=60).status == "paused"
-    saved = client.tasks.checkpoints(story.task_id)[-1]
-    assert saved.artifact == f"checkpoint-{saved.step}"
