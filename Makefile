@@ -23,7 +23,7 @@ SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 # Tests run several processes at once.
-test unit chaos: export OMP_NUM_THREADS ?= 1
+test test-heavy unit chaos: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help
 help: ## list the targets
@@ -38,9 +38,15 @@ test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage
 	@rm -f .coverage .coverage.*
 	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
 	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"
-	@$(BIN)/coverage run -m pytest $(SPREAD) $(ARGS)
+	@scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"
+	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy" $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
+
+.PHONY: test-heavy
+test-heavy: $(DEV_READY) ## set up the large environments (vLLM: 4 GB), then run the tests that need them
+	@scripts/environments.sh heavy
+	@$(BIN)/python -m pytest tests -m heavy $(ARGS)
 
 .PHONY: unit
 unit: $(DEV_READY) ## run the quick tests only, without coverage
@@ -73,8 +79,8 @@ bench: $(BENCH_READY) ## run every benchmark beside its peers and print the rati
 	@for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS); done
 
 .PHONY: chaos
-chaos: $(DEV_READY) ## kill server, worker and trainer at random moments: make chaos ROUNDS=20
-	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/test_kill_matrix.py --timeout 0 $(ARGS)
+chaos: $(DEV_READY) ## kill server, worker and trainer at random moments, and each kind of alignment: make chaos ROUNDS=20
+	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/test_kill_matrix.py tests/acceptance/test_alignment_kills.py --timeout 0 $(ARGS)
 
 .PHONY: clean
 clean: ## remove caches and build output, but neither .venv nor results

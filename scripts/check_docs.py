@@ -206,7 +206,7 @@ def undocumented_variables(root: Path = ROOT) -> list[str]:
     for _, own in write_reference.variables():
         for variable in own:
             if not variable.meaning:
-                found.append(f"src/tunefleet/settings.py: {variable.name} has no docstring")
+                found.append(f"src/tunefleet/settings: {variable.name} has no docstring")
             if f"`{variable.name}`" not in page:
                 found.append(f"docs/reference/configuration.md lacks {variable.name}: run `make docs`")
             if f"#{variable.name}=" not in example:

@@ -1,8 +1,13 @@
 #!/usr/bin/env bash
-# Make the foreign environments that the control callback is tested in: nothing of ours but the package itself
-# (`pip install --no-deps`), one with each Transformers that it serves. Called by make; one line a step.
+# Make the environments that tests run in, beside .venv; what is there and fits its lock stays. Called by make; one line
+# a step.
 #
-# torch, the one large part, is borrowed from .venv, so that an environment takes a minute and 300 MB.
+#   scripts/environments.sh          those of `make test`
+#   scripts/environments.sh heavy    and those of `make test-heavy`: gigabytes
+#
+# Those of task kinds come from `tunefleet env` (.venv-envs). The foreign ones, in which the control callback is tested,
+# have nothing of ours but the package itself (`pip install --no-deps`), one for each Transformers that it serves; torch,
+# the one large part, is borrowed from .venv, so that one takes a minute and 300 MB.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 script=scripts/environments.sh
@@ -39,5 +44,19 @@ make_environment() {
     touch "$venv/.ready-$key"
 }
 
+export TUNEFLEET_ENVS_DIR=$PWD/.venv-envs
+
+# A family that cannot be made must not keep the others from being made: its tests say that it is missing.
+failed=0
+family() {
+    .venv/bin/tunefleet env create "$1" >/dev/null || failed=1
+}
+
+family ppo
+family lm-eval
+if [ "${1:-}" = heavy ]; then family vllm; fi
+
 make_environment 4.57 'accelerate>=1.6,<2'
 make_environment 5.23 'accelerate>=1.15'
+
+exit $failed

@@ -10,15 +10,19 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel
 
 from tunefleet.spec import ConditionSpec, json_schema
+from tunefleet.spec.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
 from tunefleet.spec.explain import walk_blocks
 from tunefleet.spec.pipeline import GraphSpec, NodeSpec, PipelineSpec
+from tunefleet.spec.placeholders import MAX_PLACEHOLDER
 from tunefleet.spec.refused import REFUSED, REFUSED_KINDS
+from tunefleet.spec.shown import MAX_FAULTS
 from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec.text import MAX_VALUES
 from tunefleet.spec.workflow import Document
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -76,9 +80,14 @@ PIPELINES = """\
 `spec.stages` is a list of tasks that run one after the other, `spec.graph.nodes` one of tasks that say themselves
 what they wait for. A `spec` has at most one of the two. What stands beside them is shared: each task's own `spec` is
 merged into it, mapping by mapping, and everything that is no mapping is replaced. A block that all share and that a
-task's kind does not take is left out of that task, if another task's kind takes it. `tunefleet graph FILE` draws what
-comes out.
-
+task's kind does not take is left out of that task, if another task's kind takes it. `data`, `output.destination` and
+`checkpoint.load` of another `type` than the shared one take nothing of it. `tunefleet graph FILE` draws what comes out.
+"""
+LIMITS = f"""\
+A document has at most {MAX_TASKS:,} tasks and {MAX_VALUES:,} values; its tasks, each with what all share,
+have at most {MAX_MERGED_VALUES:,} values, {MAX_MERGED_CHARACTERS:,} characters and {MAX_PLACEHOLDERS:,} placeholders.
+A placeholder has at most {MAX_PLACEHOLDER:,} characters, and a whole number 64 bits. Of the faults of a document
+the first {MAX_FAULTS} are told.
 """
 REFERENCES = """\
 ## References
@@ -109,7 +118,8 @@ KINDS = {
     "number": "number",
     "boolean": "true or false",
     "string": "text",
-    "memory": "memory",
+    "array": "list",
+    "anything": "any value",
     "null": "nothing",
 }
 PIPELINE_BLOCKS: dict[str, type[BaseModel]] = {
@@ -146,10 +156,14 @@ def describe(schema: dict[str, Any]) -> str:
         return ", ".join(f"`{word}`" for word in schema["enum"])
     if "const" in schema:
         return f"`{schema['const']}`"
-    kind = schema.get("type", "block" if "$ref" in schema else "string")
+    if "oneOf" in schema:
+        return " or ".join(dict.fromkeys(describe(choice) for choice in schema["oneOf"]))
+    kind = schema.get("type", "block" if "$ref" in schema else "anything")
     if kind == "array":
-        return f"list of {describe(schema['items'])}"
-    return KINDS["memory" if isinstance(kind, list) else kind] + _range(schema)
+        return f"list of {describe(schema['items'])}" if "items" in schema else "list"
+    if isinstance(kind, list):
+        return "memory" if set(kind) == {"string", "number"} else " or ".join(KINDS.get(each, each) for each in kind)
+    return KINDS[kind] + _range(schema)
 
 
 def _range(schema: dict[str, Any]) -> str:
@@ -174,8 +188,8 @@ def table(block: type[BaseModel], *, beside: type[BaseModel] | None = None) -> I
         block: The block.
         beside: Leave out what is the same in this other one.
     """
-    schema = block.model_json_schema(by_alias=True)
-    other = {} if beside is None else beside.model_json_schema(by_alias=True)["properties"]
+    schema = _schema(block)
+    other = {} if beside is None else _schema(beside)["properties"]
     yield "| Key | Value | Default | Meaning |"
     yield "|---|---|---|---|"
     for key, value in schema["properties"].items():
@@ -185,6 +199,13 @@ def table(block: type[BaseModel], *, beside: type[BaseModel] | None = None) -> I
         words = " ".join(value.get("description", "").split())
         yield f"| `{key}` | {describe(value)} | {_default(value, required=required)} | {words} |"
     yield ""
+
+
+def _schema(block: type[BaseModel]) -> dict[str, Any]:
+    """Return a block's own schema; one that has itself within is found beside itself."""
+    schema = block.model_json_schema(by_alias=True)
+    found: dict[str, Any] = schema["$defs"][block.__name__] if "$ref" in schema else schema
+    return found
 
 
 def _told(value: dict[str, Any]) -> tuple[str, str, str]:
@@ -208,7 +229,7 @@ def sections() -> Iterator[str]:
             parent = _like(block, seen)
             where = ".".join((*prefix, *map(str, path)))
             seen.add(block)
-            yield f"## `{where}` of `{kind}`\n" if len(places[where]) > 1 or where == "spec" else f"## `{where}`\n"
+            yield f"## {_heading(block, where, kind, places[where])}\n"
             yield f"{_about(block)}\n"
             if parent is not None:
                 yield f"The same keys as for `{_kind_with(parent)}`, but for these:\n"
@@ -218,11 +239,26 @@ def sections() -> Iterator[str]:
 def pipelines() -> Iterator[str]:
     """Yield the lines about several tasks in one document."""
     yield PIPELINES
+    yield LIMITS
     for where, block in PIPELINE_BLOCKS.items():
         yield f"## {where}\n"
         yield f"{_about(block)}\n"
         yield from table(block)
     yield REFERENCES
+
+
+def _heading(block: type[BaseModel], where: str, kind: str, others: set[type[BaseModel]]) -> str:
+    """Return the place of a block, with what tells it from others there: its `type`, or the task kind."""
+    said = _type_of(block)
+    if said is not None and any(_type_of(each) not in {None, said} for each in others):
+        return f"`{where}` with `type: {said}`"
+    return f"`{where}` of `{kind}`" if len(others) > 1 or where == "spec" else f"`{where}`"
+
+
+def _type_of(block: type[BaseModel]) -> str | None:
+    field = block.model_fields.get("type")
+    choices = () if field is None else get_args(field.annotation)
+    return str(choices[0]) if len(choices) == 1 else None
 
 
 def _places() -> dict[str, set[type[BaseModel]]]:

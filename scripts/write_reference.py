@@ -34,6 +34,9 @@ PROCESSES = {
     "SecretSettings": "Worker, for secrets of tasks",
     "CacheSettings": "Worker, for what Hugging Face has fetched",
     "TransferSettings": "Worker, for files that come and go",
+    "EngineSettings": "Worker, for models that stay loaded",
+    "ApiSettings": "Worker, for `api` tasks",
+    "PublishSettings": "CLI, for `tunefleet push`",
     "AgentSettings": "Agent",
 }
 
@@ -92,7 +95,7 @@ def configuration_page() -> str:
     """Return the text of `docs/reference/configuration.md`."""
     parts = [
         "# Configuration\n",
-        "<!-- Written by `make docs` from src/tunefleet/settings.py; edit the docstrings there. -->\n",
+        "<!-- Written by `make docs` from src/tunefleet/settings; edit the docstrings there. -->\n",
         "Every process reads its settings once, at its start: options of the command line first, then the environment,",
         "then a file `.env` in the working directory. A value that cannot be used stops the process with a sentence",
         "that names the variable and the value. Nothing else reads the environment. `.env.example` lists the same.\n",
@@ -109,7 +112,7 @@ def env_example() -> str:
     """Return the text of `.env.example`."""
     parts = [
         "# Every variable that Tunefleet reads. Copy to `.env`, uncomment what you need.",
-        "# Written by `make docs` from src/tunefleet/settings.py.",
+        "# Written by `make docs` from src/tunefleet/settings.",
     ]
     for title, own in variables():
         parts += ["", f"# ---- {title} ----"]

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.redis.process import RedisProcess, binary
+from tests.integration.s3 import gateway
+from tests.integration.s3.gateway import Gateway
 
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
-OURS = ("TUNEFLEET_", "ORCHESTRATOR_")
+OURS = ("TUNEFLEET_", "ORCHESTRATOR_", "AWS_")
 EXACT = {
     "HEARTBEAT_INTERVAL_SEC", "HOST_APP_HOST", "HOST_APP_PORT", "LOG_FILE", "LOG_LEVEL", "PORT", "PUBLIC_BASE_URL",
     "REDIS_URL", "RESULTS_DIR", "TASK_TOPIC", "WORKER_COST_PER_HOUR", "WORKER_ID", "WORKER_TAGS",
@@ -36,6 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(folder.cleanup)
     os.environ["TUNEFLEET_HOME"] = str(Path(folder.name, "home"))
     os.environ["HF_HOME"] = str(Path(folder.name, "hf"))
+    # Made once by scripts/environments.sh, and too large for a folder of this run.
+    os.environ["TUNEFLEET_ENVS_DIR"] = str(Path(__file__).resolve().parent.parent / ".venv-envs")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Two threads of torch beside server and worker on two cores are slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,6 +51,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "home"
     folder.mkdir()
     monkeypatch.setenv("TUNEFLEET_HOME", str(folder))
+    # `tunefleet uninstall` finds what lies there.
+    monkeypatch.setenv("TUNEFLEET_ENVS_DIR", str(folder / "envs"))
     return folder
 
 
@@ -95,6 +101,16 @@ def redis_server(
     yield start
     for each in started:
         each.stop()
+
+
+@pytest.fixture(scope="session")
+def s3_server(missing: Callable[[str], None], free_port: Callable[[], int]) -> Iterator[Gateway]:
+    """A real S3 server with an empty bucket."""
+    if lacking := gateway.missing_programs():
+        missing(f"{', '.join(lacking)} (scripts/gateway.sh)")
+    started = Gateway(free_port(), free_port()).start()
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="session")

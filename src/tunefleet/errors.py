@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class TunefleetError(Exception):
@@ -50,6 +50,23 @@ class TunefleetError(Exception):
         return f"{self.message} {self.hint}" if self.hint else self.message
 
 
+_MAX_PATH: Final = 400
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text that commands no terminal: what is no plain character, such as an escape code, is spelt out.
+
+    Args:
+        text: What somebody else wrote.
+        keep: Characters that stay although they are not plain, such as the end of a line.
+    """
+    return text if text.isprintable() else "".join(_spelt(each, keep) for each in text)
+
+
+def _spelt(character: str, keep: str) -> str:
+    return character if character.isprintable() or character in keep else character.encode("unicode_escape").decode()
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that is wrong in a document.
@@ -67,6 +84,12 @@ class Fault:
     line: int = 0
     column: int = 0
     hint: str | None = None
+
+    def __post_init__(self) -> None:
+        # All three may quote what somebody wrote, which must not command the terminal that shows it.
+        object.__setattr__(self, "path", printable(self.path)[:_MAX_PATH])
+        object.__setattr__(self, "message", printable(self.message))
+        object.__setattr__(self, "hint", None if self.hint is None else printable(self.hint))
 
     def __str__(self) -> str:
         place = f"line {self.line}, column {self.column}: " if self.line else ""

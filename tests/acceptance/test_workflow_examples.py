@@ -41,10 +41,11 @@ class Pair:
     def _start(self, name: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
         results = self.folders[name]
         results.mkdir(parents=True)
-        own = {"WORKER_ID": name, "WORKER_TAGS": name, "RESULTS_DIR": str(results)}
+        # Not as variables: workers with the same environment share the process that their jobs are forked from.
+        own = ["--id", name, "--tags", name, "--results-dir", str(results)]
         with (results / "said.log").open("wb") as log:
-            command = [sys.executable, "-m", "tunefleet.worker"]
-            given = {**os.environ, **WORKER, **environment, **own}
+            command = [sys.executable, "-m", "tunefleet.worker", *own]
+            given = {**os.environ, **WORKER, **environment}
             return subprocess.Popen(command, env=given, stdout=log, stderr=log)
 
     def await_both(self, link: str) -> None:
@@ -56,6 +57,20 @@ class Pair:
                 assert {each.capabilities.link for each in there} == {link}
                 return
             assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+
+    def await_room(self, example: str) -> None:
+        """Return once each task of an example could go to either worker: one that has registered and not yet said how
+        much it takes gets nothing, and all that is submitted meanwhile goes to the other."""
+        text = (FOLDER / example).read_text()
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            forecasts = self.client.workflows.validate(text, example, dry_run=True).forecasts
+            assert forecasts
+            room = [{each.worker_id for each in task.workers if each.verdict == "fits"} for task in forecasts]
+            if all(found == set(self.names) for found in room):
+                return
+            assert time.monotonic() < deadline, forecasts
             time.sleep(0.05)
 
     def run(self, example: str, **overrides: Any) -> dict[str, TaskDetail]:
@@ -161,6 +176,7 @@ def test_two_stage_lora_begins_its_second_stage_with_the_adapter_of_the_first_on
 
 
 def test_each_branch_of_the_diamond_trains_on_a_worker_of_its_own(pair: Pair) -> None:
+    pair.await_room("diamond.yaml")
     tasks = pair.run("diamond.yaml")
     gentle, bold, compare = tasks["gentle"], tasks["bold"], tasks["compare"]
     assert {gentle.worker_id, bold.worker_id} == set(pair.names)
@@ -173,6 +189,7 @@ def test_each_branch_of_the_diamond_trains_on_a_worker_of_its_own(pair: Pair) ->
 
 
 def test_fan_out_gives_each_worker_a_part_and_puts_the_results_together_in_order(pair: Pair) -> None:
+    pair.await_room("fan_out.yaml")
     tasks = pair.run("fan_out.yaml")
     parts = [tasks["answers#0"], tasks["answers#1"]]
     assert [outputs(part) for part in parts] == [["one", "two", "three"], ["four", "five", "six"]]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +17,6 @@ from tunefleet.executors.registry import Registry
 from tunefleet.programs.together import batch
 from tunefleet.settings import WorkerSettings, load
 from tunefleet.wire.jobfolder import Job, JobFolder
-from tunefleet.wire.link import Offer
 from tunefleet.worker.__main__ import log_to_stderr
 from tunefleet.worker.main import run
 
@@ -27,13 +25,8 @@ class Together(JobExecutor):
     """Answers prompts in capitals, for several tasks at a time."""
 
     kind = "inference"
+    program = "tests.fakes.together:main"
     merges: ClassVar[bool] = True
-
-    def job(self, offer: Offer, *, launch: str, inputs: Mapping[str, str]) -> Job:
-        return Job(
-            job_id=offer.task_id, task_id=offer.task_id, attempt=offer.attempt, launch=launch, kind=offer.kind,
-            name=offer.name, program="tests.fakes.together:main", spec=offer.spec, inputs=dict(inputs),
-        )  # fmt: skip
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         file = folder.root / "answers.txt"

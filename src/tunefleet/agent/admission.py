@@ -18,6 +18,8 @@ GIB: Final = 1 << 30
 _FULL_BYTES: Final = 16.0
 """A parameter that is trained with AdamW: weight, gradient and two moments, in float32."""
 _FROZEN_BYTES: Final = {4: 0.55, 8: 1.1, 16: 2.0}
+_REFERENCE_BYTES: Final = 2.0
+"""A parameter of the untrained copy that `dpo` compares with, in half precision at the least."""
 _MAX_HEADER: Final = 100 << 20
 
 
@@ -50,11 +52,17 @@ def needed_bytes(spec: Mapping[str, Any]) -> int | None:
     count = parameter_count(folder)
     if count is None:
         return None
-    if spec.get("taskType") != "lora_sft":
-        return int(count * _FULL_BYTES)
+    if spec.get("taskType") != "lora_sft" and spec.get("lora") is None:
+        return int(count * (_FULL_BYTES + (_REFERENCE_BYTES if _holds_reference(spec) else 0)))
     quantization = spec.get("quantization") or {}
     bits = 4 if quantization.get("load_in_4bit") else 8 if quantization.get("load_in_8bit") else 16
     return int(count * _FROZEN_BYTES[bits])
+
+
+def _holds_reference(spec: Mapping[str, Any]) -> bool:
+    """Tell whether an untrained copy of all weights lies in memory, too."""
+    early = (spec.get("training") or {}).get("precompute_ref_log_probs")
+    return spec.get("taskType") == "dpo" and not early
 
 
 def parameter_count(folder: Path) -> int | None:

@@ -46,7 +46,7 @@ class AgentJob:
         self._record = record
         self._on_change = on_change
         self._lock = threading.RLock()
-        self._reader = JournalReader(folder)
+        self._reader = JournalReader(folder, of_tokens=record.loss_is_of_tokens)
         self._pages = LogPages(folder.log)
 
     @property

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from pydantic import ConfigDict
 
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.training import TrainingMetrics
@@ -25,16 +26,31 @@ _NAMES: Final = {
     "grad_norm": "grad_norm",
     "train_samples_per_second": "samples_per_second",
 }
+_OF_PAIRS: Final = tuple(
+    f"{prefix}rewards/{name}" for prefix in ("", "eval_") for name in ("chosen", "rejected", "accuracies", "margins")
+)
+"""What a training on pairs measures; the protocol has no names for it, so the journal's stay."""
+
+
+class Point(TrainingMetrics):
+    """A point of the series, and of a training on pairs its rewards."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
 
 @dataclass(slots=True)
 class JournalState:
-    """What the journal has said so far."""
+    """What the journal has said so far.
 
-    points: list[TrainingMetrics] = field(default_factory=list)
+    Args:
+        of_tokens: Whether the loss is the mean over tokens, whose exponential is a perplexity.
+    """
+
+    points: list[Point] = field(default_factory=list)
     checkpoints: dict[int, dict[str, Any]] = field(default_factory=dict)
     progress: dict[str, Any] = field(default_factory=dict)
     errors: list[dict[str, Any]] = field(default_factory=list)
+    of_tokens: bool = True
 
     def last(self, name: str) -> float | None:
         """Return the newest value of a field of the points."""
@@ -45,13 +61,13 @@ class JournalState:
         found = (getattr(p, name) for p in reversed(self.points) if p.step <= step)
         return next((value for value in found if value is not None), None)
 
-    def take(self, record: dict[str, Any]) -> TrainingMetrics | None:
+    def take(self, record: dict[str, Any]) -> Point | None:
         """Take in a record; return the point if it is one."""
         match record.get("type"):
             case "launch":
                 self._rewind(int(record.get("from_step") or 0))
             case "metric" if record.get("series", "train") == "train":
-                point = point_of(record, self.progress)
+                point = self.point_of(record)
                 if point is not None:
                     self.points.append(point)
                 return point
@@ -63,38 +79,40 @@ class JournalState:
                 self.errors.append(record)
         return None
 
+    def point_of(self, record: dict[str, Any], load: float | None = None) -> Point | None:
+        """Translate a metric record; None if it holds nothing that is reported.
+
+        Args:
+            record: Of the journal.
+            load: Utilisation of the job's GPU in percent, if it is known.
+        """
+        values = record.get("values") or {}
+        known = {theirs: number(values.get(ours)) for ours, theirs in _NAMES.items()}
+        if all(value is None for value in known.values()):
+            return None
+        progress = self.progress
+        reserved, allocated = progress.get("gpu_bytes"), progress.get("gpu_allocated_bytes")
+        losses = (known["train_loss"], known["eval_loss"]) if self.of_tokens else (None, None)
+        train, held_out = map(_perplexity, losses)
+        rewards = {name: number(values.get(name)) for name in _OF_PAIRS}
+        return Point(
+            step=int(record["step"]),
+            epoch=float(record.get("epoch") or 0.0),
+            timestamp=_instant(float(record["at"])),
+            tokens_per_second=progress.get("tokens_per_s"),
+            gpu_memory_reserved_gb=round(reserved / GIB, 2) if reserved else None,
+            gpu_memory_allocated_gb=round(allocated / GIB, 2) if allocated else None,
+            gpu_utilization_percent=load if reserved else None,
+            train_perplexity=train,
+            eval_perplexity=held_out,
+            perplexity=held_out,
+            total_steps=progress.get("max_steps") or None,
+            **{name: value for name, value in {**known, **rewards}.items() if value is not None},
+        )
+
     def _rewind(self, from_step: int) -> None:
         self.points = [point for point in self.points if point.step <= from_step]
         self.checkpoints = {step: found for step, found in self.checkpoints.items() if step <= from_step}
-
-
-def point_of(record: dict[str, Any], progress: dict[str, Any], load: float | None = None) -> TrainingMetrics | None:
-    """Translate a metric record; None if it holds nothing that the protocol has a name for.
-
-    Args:
-        record: Of the journal.
-        progress: The newest progress record before it.
-        load: Utilisation of the job's GPU in percent, if it is known.
-    """
-    values = record.get("values") or {}
-    known = {name: number(values.get(ours)) for ours, name in _NAMES.items()}
-    if all(value is None for value in known.values()):
-        return None
-    reserved, allocated = progress.get("gpu_bytes"), progress.get("gpu_allocated_bytes")
-    return TrainingMetrics(
-        step=int(record["step"]),
-        epoch=float(record.get("epoch") or 0.0),
-        timestamp=_instant(float(record["at"])),
-        tokens_per_second=progress.get("tokens_per_s"),
-        gpu_memory_reserved_gb=round(reserved / GIB, 2) if reserved else None,
-        gpu_memory_allocated_gb=round(allocated / GIB, 2) if allocated else None,
-        gpu_utilization_percent=load if reserved else None,
-        train_perplexity=_perplexity(known["train_loss"]),
-        eval_perplexity=_perplexity(known["eval_loss"]),
-        perplexity=_perplexity(known["eval_loss"]),
-        total_steps=progress.get("max_steps") or None,
-        **{name: value for name, value in known.items() if value is not None},
-    )
 
 
 def number(value: Any) -> float | None:
@@ -115,12 +133,13 @@ class JournalReader:
 
     Args:
         folder: The job folder.
+        of_tokens: Whether the loss is the mean over tokens.
     """
 
-    def __init__(self, folder: JobFolder) -> None:
+    def __init__(self, folder: JobFolder, *, of_tokens: bool) -> None:
         self._folder = folder
         self._offsets: dict[Path, int] = {}
-        self._state = JournalState()
+        self._state = JournalState(of_tokens=of_tokens)
         self._lock = threading.Lock()
 
     def look(self) -> JournalState:
@@ -129,7 +148,9 @@ class JournalReader:
             for file in self._files():
                 self._follow(file)
             state = self._state
-            return JournalState(list(state.points), dict(state.checkpoints), state.progress, list(state.errors))
+            return replace(
+                state, points=list(state.points), checkpoints=dict(state.checkpoints), errors=list(state.errors)
+            )
 
     def _files(self) -> list[Path]:
         found = list(self._folder.journal_dir.glob("*.jsonl"))

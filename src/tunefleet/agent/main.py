@@ -123,7 +123,7 @@ def build(settings: AgentSettings) -> Agent:
         base_env={**_JOB_DEFAULTS, **inherited_environment("API_KEY")},
     )
     gpus = Gpus(settings)
-    downloads = Downloader(settings.datasets_dir.expanduser().absolute(), allowed=settings.url_allow)
+    downloads = Downloader(settings.datasets_dir.expanduser().absolute(), allowed=settings.url_allow, who="agent")
     site = Site(
         settings=settings,
         jobs=jobs,

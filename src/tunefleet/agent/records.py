@@ -79,6 +79,11 @@ class AgentRecord(Message):
     watched: Watched = Watched()
 
     @property
+    def loss_is_of_tokens(self) -> bool:
+        """Whether its loss is the mean over tokens, and not that of preferences."""
+        return self.kind in {"sft", "lora_sft"}
+
+    @property
     def pause_id(self) -> str:
         """Id of the control command that carries the pause."""
         return f"pause-{self.launch}-{self.wishes}"

@@ -16,6 +16,7 @@ from tenacity.nap import sleep_using_event
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.sink import BackendSink, skip
+from tunefleet.attach.files import read_json
 from tunefleet.client.backend import JobClient
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.jobs import JournalShipper
@@ -84,18 +85,24 @@ class Reporter:
             return False
         if record.state is JobState.RUNNING:
             self._tell(JobState.RUNNING)
-            self._ship_while_running()
+            if self._launched():
+                self._ship_while_running()
             return True
         if record.state in _RESTING and record.told is not record.state:
             if record.completed_at and time.time() - record.completed_at > _GIVEN_UP_S:
                 self._mute("The backend did not take the job's end for a week; it is told no more.")
                 return False
-            if self._job.folder.job_json.exists():
+            if self._launched():
                 self._flush()
             if record.state is JobState.COMPLETED and self._before_end is not None:
                 self._patiently(self._before_end)
             self._tell(record.state)
         return not self._job.record.state.final
+
+    def _launched(self) -> bool:
+        """Tell whether the folder is this attempt's: before its launch it is another's, or nobody's."""
+        job = read_json(self._job.folder.job_json) or {}
+        return job.get("attempt") == self._job.record.attempt
 
     def _ship_while_running(self) -> None:
         sink = BackendSink(self._job, self._client, self._load)

@@ -123,10 +123,8 @@ class JobRun:
         if reason is not None:
             raise MachineError(reason)
         launch = new_launch_id()
-        work = executor.job(job.offer(), launch=launch, inputs=record.inputs)
-        gpus = self._gpus()
-        processes = executor.processes(record.spec, len(gpus))
-        work = work.model_copy(update={"gpus": gpus, "processes": processes, "from_step": record.from_step})
+        work = executor.job(job.offer(), launch=launch, inputs=record.inputs, gpus=self._gpus())
+        work = work.model_copy(update={"from_step": record.from_step})
         work = work.model_copy(update={"env": self._environment(work)})
         self._heed_cancel()
         job.note(launch=launch, watched=self._guard.started())

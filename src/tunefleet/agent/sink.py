@@ -10,11 +10,10 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.agent.job import AgentJob
-from tunefleet.agent.journal import JournalState, point_of
+from tunefleet.agent.journal import JournalState, Point
 from tunefleet.agent.logtext import Stamper
 from tunefleet.client.backend import JobClient
 from tunefleet.errors import AuthError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.wire.training import TrainingMetrics
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +21,7 @@ _LINES: Final = 100
 _POINTS: Final = 1000
 
 
-_Numbered = tuple[int, TrainingMetrics]
+_Numbered = tuple[int, Point]
 
 
 class _Stuck(Exception):
@@ -47,7 +46,7 @@ class BackendSink:
         self._job = job
         self._client = client
         self._load = load
-        self._state = JournalState()
+        self._state = JournalState(of_tokens=job.record.loss_is_of_tokens)
         self._log_at: int | None = None
         self._line = 0
         self._rest = b""
@@ -107,12 +106,12 @@ class BackendSink:
             return {}
         return record if isinstance(record, dict) else {}
 
-    def _point(self, record: dict[str, Any]) -> TrainingMetrics | None:
+    def _point(self, record: dict[str, Any]) -> Point | None:
         self._state.points.clear()
         self._state.take(record)
         if record.get("type") != "metric" or record.get("series", "train") != "train":
             return None
-        return point_of(record, self._state.progress, self._load())
+        return self._state.point_of(record, self._load())
 
     def _report(self, points: list[_Numbered]) -> None:
         """Report points, at once where the backend takes them so: after an outage there are thousands."""

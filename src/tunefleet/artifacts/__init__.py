@@ -1,14 +1,15 @@
-"""Files as artifacts: digests, manifests, a content-addressed folder, archives that are unpacked with care.
+"""Files as artifacts: digests, manifests, content-addressed stores, archives that are unpacked with care.
 
-Knows files and bytes only: no network, no database, no names of artifacts, and not what the files mean. Standard
-library and filelock.
+Knows files and bytes only: no database, no names of artifacts, and not what the files mean. Standard library and
+filelock; the store in S3 (`artifacts.s3`) is imported by who wants it, speaks to its bucket and needs boto3.
 """
 
 from __future__ import annotations
 
 from tunefleet.artifacts.archive import UnpackLimits, is_archive, is_packed, unpack
-from tunefleet.artifacts.blobs import BlobStore, Upload
+from tunefleet.artifacts.blobs import BlobStore, Link, NoRoomError
 from tunefleet.artifacts.files import disk_free, fsync_dir, hash_file, replace_file
+from tunefleet.artifacts.folder import FolderStore
 from tunefleet.artifacts.intake import Intake
 from tunefleet.artifacts.manifest import (
     LocalFile,
@@ -21,11 +22,15 @@ from tunefleet.artifacts.manifest import (
     target_path,
 )
 from tunefleet.artifacts.packing import Packing, pack
+from tunefleet.artifacts.upload import Upload
 
 __all__ = [
     "BlobStore",
+    "FolderStore",
     "Intake",
+    "Link",
     "LocalFile",
+    "NoRoomError",
     "Packing",
     "UnpackLimits",
     "Upload",

@@ -1,66 +1,112 @@
-"""A folder of files named by their digest, filled by uploads that may break and go on.
+"""Files named by their digest, wherever they are kept; filled by uploads that may break and go on.
 
-    <root>/blobs/ab/<digest>       whole and verified; never changed again
     <root>/uploads/<digest>.part   what an unfinished upload left
     <root>/uploads/<digest>.lock   held by the one who writes it
 
-A name under `blobs` appears only after its content was hashed and synced, so its presence is proof of its content.
+Uploads gather in a folder, whatever the store: a file is kept only after its content was hashed, so that its presence
+in the store is proof of its content.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import logging
-import os
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Final, NoReturn
 
 from filelock import FileLock, Timeout
 
-from tunefleet.artifacts.files import CHUNK_BYTES, disk_free, fsync_dir
+from tunefleet.artifacts.files import disk_free
 from tunefleet.artifacts.manifest import is_digest
-from tunefleet.errors import ArtifactError, ConflictError, MachineError, NotFoundError, OffsetConflict, TooLargeError
+from tunefleet.artifacts.upload import Upload, let_go
+from tunefleet.errors import ArtifactError, ConflictError, MachineError, NotFoundError, OffsetConflict
 
 _log = logging.getLogger(__name__)
-_NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-class BlobStore:
-    """Content-addressed files in a folder; safe for several threads and processes.
+class NoRoomError(MachineError):
+    """The disk has no room for a file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An address from which a file can be fetched without a key, for a while; it is a secret of its own."""
+
+    url: str
+
+
+class BlobStore(ABC):
+    """Content-addressed files; safe for several threads. All of it may block, but for `partial_size`.
 
     Args:
-        root: The folder; made if it does not exist.
+        root: A folder for what is on its way; made if it does not exist.
     """
+
+    executor: Executor | None = None
+    """Threads for `Upload.finish` and `Intake.finish`, where those take long; null: any will do."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.uploads = root / "uploads"
-        self._blobs = root / "blobs"
-        self._blobs.mkdir(parents=True, exist_ok=True)
         self.uploads.mkdir(parents=True, exist_ok=True)
 
-    def has(self, digest: str) -> bool:
-        """Whether the whole file is here."""
-        return self._path(digest).is_file()
+    @abstractmethod
+    def find(self, digest: str) -> int | None:
+        """Return the length of a file in bytes; null if it is not here whole.
 
-    def path(self, digest: str) -> Path:
-        """Return where a file lies; it must not be changed.
+        Raises:
+            UnreachableError: If the store does not answer; so does every other method.
+        """
+
+    @abstractmethod
+    def source(self, digest: str, filename: str) -> Path | Link:
+        """Return where a file can be read; it must not be changed.
+
+        Args:
+            digest: Of the file.
+            filename: What who follows a link should call it.
 
         Raises:
             NotFoundError: If it is not here.
         """
-        path = self._path(digest)
-        if not path.is_file():
-            raise NotFoundError(f"There is no file with the digest {digest}.")
-        return path
 
-    def place(self, digest: str) -> Path:
-        """Return where a file lies, or would lie."""
-        return self._path(digest)
+    @abstractmethod
+    def pieces(self, digest: str) -> Iterator[bytes]:
+        """Yield the content of a file, in pieces of a megabyte at most.
+
+        Raises:
+            NotFoundError: If it is not here; with the first piece.
+        """
+
+    @abstractmethod
+    def kept_before(self, at: float) -> dict[str, int]:
+        """Return digest and size in bytes of each file that was kept before a Unix time."""
+
+    @abstractmethod
+    def keep(self, part: Path, digest: str) -> None:
+        """Keep a file whose digest was verified; `part` is gone afterwards."""
+
+    @abstractmethod
+    def delete(self, digest: str) -> None:
+        """Remove a file: quick, and from now on it is not found; an upload of it that is on its way goes on."""
+
+    def close(self) -> None:  # noqa: B027 a folder has nothing to let go of
+        """Let go of what the store holds."""
+
+    def read(self, digest: str) -> bytes:
+        """Return the content of a small file.
+
+        Raises:
+            NotFoundError: If it is not here.
+        """
+        return b"".join(self.pieces(digest))
+
+    def has(self, digest: str) -> bool:
+        """Whether the whole file is here."""
+        return self.find(digest) is not None
 
     def size(self, digest: str) -> int:
         """Return the length of a file in bytes.
@@ -68,7 +114,10 @@ class BlobStore:
         Raises:
             NotFoundError: If it is not here.
         """
-        return self.path(digest).stat().st_size
+        size_bytes = self.find(digest)
+        if size_bytes is None:
+            raise not_here(digest)
+        return size_bytes
 
     def partial_size(self, digest: str) -> int:
         """Return how many bytes an unfinished upload left; 0 if there is none."""
@@ -76,12 +125,6 @@ class BlobStore:
             return self._part(digest).stat().st_size
         except FileNotFoundError:
             return 0
-
-    def digests(self) -> Iterator[str]:
-        """Yield the digest of every file that is here."""
-        for folder in self._blobs.iterdir():
-            if folder.is_dir():
-                yield from (file.name for file in folder.iterdir() if is_digest(file.name))
 
     def append(self, digest: str, offset: int, total: int) -> Upload:
         """Go on with an upload, or start one.
@@ -98,7 +141,7 @@ class BlobStore:
             OffsetConflict: If the offset is not where the upload stands; carries where it stands.
             ConflictError: If somebody else is writing the same file.
             TooLargeError: If more bytes are here than the file is said to have.
-            MachineError: If the disk has no room for the rest.
+            NoRoomError: If the disk has no room for the rest.
         """
         if offset < 0 or total < offset:
             raise ArtifactError(f"An upload cannot start at byte {offset} of {total}.")
@@ -113,7 +156,7 @@ class BlobStore:
         try:
             return self._open(digest, part, lock, offset, total)
         except BaseException:
-            _let_go(lock, part)
+            let_go(lock, part)
             raise
 
     def _open(self, digest: str, part: Path, lock: FileLock, offset: int, total: int) -> Upload:
@@ -124,26 +167,21 @@ class BlobStore:
             have = 0
         if offset != have:
             raise OffsetConflict(f"The upload of {digest[:12]}… goes on at byte {have}, not {offset}.", cursor=have)
+        self.expect(total - have)
+        return Upload(digest=digest, part=part, keep=self.keep, lock=lock, total=total)
+
+    def expect(self, size_bytes: int) -> None:
+        """Look whether there is room for what is to be written.
+
+        Raises:
+            NoRoomError: If there is not.
+        """
         free = disk_free(self.root)
-        if total - have > free:
-            raise MachineError(
-                f"The disk at {self.root} has {free:,} bytes free; the file needs {total - have:,} more.",
+        if size_bytes > free:
+            raise NoRoomError(
+                f"The disk at {self.root} has {free:,} bytes free; the file needs {size_bytes:,} more.",
                 hint="Free some space or remove old artifacts.",
             )
-        return Upload(digest=digest, part=part, target=self._path(digest), lock=lock, total=total)
-
-    def delete(self, digest: str) -> bool:
-        """Remove a file and what an upload of it left.
-
-        Returns:
-            Whether the file was here.
-        """
-        self._part(digest).unlink(missing_ok=True)
-        try:
-            self._path(digest).unlink()
-        except FileNotFoundError:
-            return False
-        return True
 
     def sweep_partials(self, older_than_s: float) -> int:
         """Remove what uploads left that nobody has gone on with.
@@ -171,119 +209,24 @@ class BlobStore:
             except FileNotFoundError:
                 continue
             finally:
-                _let_go(lock, part)
+                let_go(lock, part)
         return freed
 
-    def _path(self, digest: str) -> Path:
-        return self._blobs / _checked(digest)[:2] / digest
-
     def _part(self, digest: str) -> Path:
-        return self.uploads / f"{_checked(digest)}.part"
+        return self.uploads / f"{checked(digest)}.part"
 
 
-class Upload:
-    """One file on its way into the store; made by `BlobStore.append`."""
+def checked(digest: str) -> str:
+    """Return a digest.
 
-    def __init__(self, *, digest: str, part: Path, target: Path, lock: FileLock, total: int) -> None:
-        self.digest = digest
-        self.total = total
-        self._part = part
-        self._target = target
-        self._lock = lock
-        self._hash = hashlib.sha256()
-        self._file: IO[bytes] = part.open("a+b", buffering=0)
-        self.offset = self._rehash()
-
-    def __enter__(self) -> Upload:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @property
-    def complete(self) -> bool:
-        """Whether all bytes are here."""
-        return self.offset == self.total
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes.
-
-        Raises:
-            TooLargeError: If they go beyond the announced length; nothing of them is kept.
-            MachineError: If the disk is full; what fitted is kept and counted.
-        """
-        if self.offset + len(data) > self.total:
-            raise TooLargeError(f"The upload of {self.digest[:12]}… has more than the {self.total:,} bytes announced.")
-        rest = memoryview(data)
-        while rest:
-            try:
-                count = self._file.write(rest) or 0
-            except OSError as error:
-                self._no_room(error)
-            self._hash.update(rest[:count])
-            self.offset += count
-            rest = rest[count:]
-
-    def finish(self) -> bool:
-        """Put the file in its place, if it is whole.
-
-        Returns:
-            False if bytes still lack; they can be sent later.
-
-        Raises:
-            ArtifactError: If the content does not have the announced digest; what was sent is thrown away.
-            MachineError: If the disk is full.
-        """
-        if not self.complete:
-            return False
-        if self._hash.hexdigest() != self.digest:
-            self._part.unlink(missing_ok=True)
-            raise ArtifactError(
-                f"The upload of {self.digest[:12]}… does not have the digest that was announced.",
-                hint="The file changed or was damaged on the way; upload it again from the start.",
-            )
-        try:
-            os.fsync(self._file.fileno())
-            if not self._target.parent.exists():
-                self._target.parent.mkdir(exist_ok=True)
-                fsync_dir(self._target.parent.parent)
-            self._part.replace(self._target)
-            fsync_dir(self._target.parent)
-        except OSError as error:
-            self._no_room(error)
-        return True
-
-    def close(self) -> None:
-        """Let go of the file; what was written stays for a later upload."""
-        self._file.close()
-        if self._lock.is_locked:
-            _let_go(self._lock, self._part)
-
-    def _rehash(self) -> int:
-        self._file.seek(0)
-        size_bytes = 0
-        while chunk := self._file.read(CHUNK_BYTES):
-            self._hash.update(chunk)
-            size_bytes += len(chunk)
-        return size_bytes
-
-    def _no_room(self, error: OSError) -> NoReturn:
-        if error.errno in _NO_SPACE:
-            raise MachineError(
-                f"The disk at {self._part.parent} is full.", hint="Free some space or remove old artifacts."
-            ) from error
-        raise error
-
-
-def _let_go(lock: FileLock, part: Path) -> None:
-    # Under the lock: whoever opened the file before finds it without a name, and does not take that for the lock.
-    part.with_suffix(".lock").unlink(missing_ok=True)
-    lock.release()
-
-
-def _checked(digest: str) -> str:
+    Raises:
+        ArtifactError: If it is none: nothing else may become part of a name.
+    """
     if not is_digest(digest):
         raise ArtifactError(f"{digest[:80]!r} is not a sha256 digest.")
     return digest
+
+
+def not_here(digest: str) -> NotFoundError:
+    """Return the error for a file that a store does not have."""
+    return NotFoundError(f"There is no file with the digest {digest}.")

@@ -11,7 +11,6 @@ from typing import IO
 from filelock import FileLock
 
 from tunefleet.artifacts.blobs import BlobStore
-from tunefleet.artifacts.files import fsync_dir
 from tunefleet.errors import MachineError
 
 
@@ -62,10 +61,7 @@ class Intake:
         """Put the file in its place, synced, and return its digest."""
         digest = self._hash.hexdigest()
         os.fsync(self._file.fileno())
-        target = self._store.place(digest)
-        target.parent.mkdir(exist_ok=True)
-        self._part.replace(target)
-        fsync_dir(target.parent)
+        self._store.keep(self._part, digest)
         return digest
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import endwatch, world
+from .adoption import decided
 from .board import CommandBoard
 from .control import ControlServer
 from .control_files import ControlFiles
@@ -66,7 +67,7 @@ class AttachedRun:
         start = (checkpoint.step, checkpoint.digest) if checkpoint is not None else (0, None)
         attempt = int(job.get("attempt", 1))
         journal = JournalWriter(folder, job["launch"], attempt, *start, on_tick=status.flush_if_due)
-        if checkpoint is not None:
+        if checkpoint is not None and decided(folder, job) is None:  # else who decided has said so
             journal.event("training.resumed", f"Resumed from {checkpoint.path.name}.", data={"step": checkpoint.step})
         session = JobSession(folder, job, journal, status, checkpoint, trainings=numbers)
         run = cls(session, CommandBoard(folder))

@@ -14,7 +14,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +82,18 @@ class JournalWriter:
         self._unwritten = b""
         self._progress: dict[str, Any] | None = None
         self._progress_at = -math.inf
-        self._closed = False
         self._pid = os.getpid()
         self._on_tick = on_tick
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-        self._size, self._next_seq = self._cut_torn_tail()
+        self._begin()
         if self._next_seq == 0:
             first = {"launch": launch, "attempt": attempt, "from_step": from_step, "checkpoint": checkpoint}
             self._put("launch", {**first, "pid": self._pid})
+
+    def _begin(self) -> None:
+        """Go on where the file ends."""
+        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._size, self._next_seq = self._cut_torn_tail()
+        self._closed = False
         self._stop = threading.Event()
         turn = (self._stop, FLUSH_S, self._turn, "The journal cannot be written", logger)
         self._thread = threading.Thread(target=repeat.until, args=turn, name="tunefleet-journal", daemon=True)
@@ -174,6 +179,15 @@ class JournalWriter:
         finally:
             self._closed = True
             os.close(self._fd)
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let another process write the launch's records while the body runs; those of this one come after its own."""
+        self.close()
+        try:
+            yield
+        finally:
+            self._begin()
 
     def _put(self, kind: str, fields: dict[str, Any]) -> None:
         self._queue.append(_record(kind, fields))

@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,20 @@ class JobSession:
     def checkpoints_dir(self) -> Path:
         """The `output_dir` of the Trainer."""
         return self.folder / "checkpoints"
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Let a process that this one has started report in its place while the body runs; only for who leads.
+
+        Afterwards the status is what that process has left; `StatusFile.take_back` says how it ended.
+        """
+        journal = self.journal
+        if not isinstance(journal, JournalWriter):
+            yield
+            return
+        self.status.flush()
+        with journal.lent():
+            yield
 
     def finish(self) -> None:
         """Record the proper end (completed, or stopped if somebody asked for it); the journal is durable before."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .files import write_json
+from .files import read_json, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +108,20 @@ class StatusFile:
             if self.final:
                 none = dict.fromkeys(("intent", "error", "error_kind", "traceback"))
                 self._fields.update(none, state="starting", phase="loading")
+
+    def take_back(self) -> str:
+        """Go on from what another process has written into the file; return the state that it left.
+
+        An end that is not the whole job's does not count as one: what comes after it is this process's.
+        """
+        with self._lock:
+            said = read_json(self._paths[0]) if self._paths else None
+            found = {name: value for name, value in (said or {}).items() if name in self._fields}
+            state = str(found.get("state", self._fields["state"]))
+            self._fields.update(found, pid=self._pid)
+            if state not in ("paused", "aborted"):
+                self._fields["state"] = "running"
+            return state
 
     def fail(self, error: str, kind: str, traceback: str | None = None) -> None:
         """Record a failure.

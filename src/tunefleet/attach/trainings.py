@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .adoption import adopt, decided
 from .checkpoints import MANIFEST, Checkpoint, fault_of, list_whole
 from .files import read_json, write_json
 
@@ -63,9 +64,14 @@ def begin(folder: Path, job: dict[str, Any], output_dir: Path, *, wanted: bool) 
     """
     known = recorded(folder)
     number = 1 + sum(item.get("launch") == job["launch"] for item in known)
-    resumes = wanted and int(job.get("attempt", 1)) > 1
-    lived_until = (job.get("spec") or {}).get("lived_until") or time.time()
-    checkpoint = _newest(folder, known, number, output_dir, float(lived_until)) if resumes else None
+    said = decided(folder, job)
+    if said is not None and number == 1:
+        found = adopt(folder, output_dir, said)
+        checkpoint = found if wanted and _alone_in(known, number, output_dir) else None
+    else:
+        resumes = wanted and (int(job.get("attempt", 1)) > 1 or said is not None)
+        lived_until = (job.get("spec") or {}).get("lived_until") or time.time()
+        checkpoint = _newest(folder, known, number, output_dir, float(lived_until)) if resumes else None
     entry = {
         "number": number,
         "launch": job["launch"],
@@ -111,10 +117,7 @@ def _newest(
     folder: Path, known: list[dict[str, Any]], number: int, output_dir: Path, lived_until: float
 ) -> Checkpoint | None:
     there = [item for item in known if item.get("output_dir") == str(output_dir)]
-    if {item.get("number") for item in there} - {number}:
-        logger.warning("Several trainings of this run save in %s; none is resumed, each begins anew", output_dir)
-        return None
-    if not there:
+    if not there or not _alone_in(known, number, output_dir):
         return None
     digests, began = _digests(folder), float(there[-1].get("at") or lived_until)
     for checkpoint in reversed(list_whole(output_dir)):
@@ -126,6 +129,14 @@ def _newest(
             return checkpoint
         logger.warning("%s is not resumed from: %s; the checkpoint before it is used", checkpoint.path.name, fault)
     return None
+
+
+def _alone_in(known: list[dict[str, Any]], number: int, output_dir: Path) -> bool:
+    """Tell whether the training is the only one of the run that saves in its folder."""
+    if {item.get("number") for item in known if item.get("output_dir") == str(output_dir)} - {number}:
+        logger.warning("Several trainings of this run save in %s; none is resumed, each begins anew", output_dir)
+        return False
+    return True
 
 
 def _digests(folder: Path) -> set[str]:

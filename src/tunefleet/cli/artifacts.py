@@ -15,6 +15,7 @@ from tunefleet.cli.options import Artifact, complete_task
 from tunefleet.cli.session import connect
 from tunefleet.cli.show import artifact_table
 from tunefleet.cli.transfers import transfer_bar
+from tunefleet.cli.which import one_task
 
 app = typer.Typer(help="List and fetch what tasks produced.", no_args_is_help=True)
 
@@ -30,7 +31,7 @@ def ls(
 ) -> None:
     """List artifacts, newest first."""
     with connect() as client:
-        task_id = client.tasks.get(task).id if task else None
+        task_id = client.tasks.get(one_task(client, task)).id if task else None
         found = tuple(client.artifacts.iterate(task_id=task_id, kind=kind))
     if as_json:
         print_json(found)
@@ -57,7 +58,7 @@ def get(
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         if task:
             folder = dest or Path(artifact)
-            where = client.tasks.fetch_output(task, artifact, folder, on_progress=on_progress)
+            where = client.tasks.fetch_output(one_task(client, task), artifact, folder, on_progress=on_progress)
         else:
             detail = client.artifacts.get(artifact)
             where = client.artifacts.fetch(detail.id, dest or Path(detail.name), on_progress=on_progress)
@@ -80,7 +81,8 @@ def deliver(
 ) -> None:
     """Send a task's result and files from the server to an address; nothing is computed again."""
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
-        sent = delivering.deliver(client, task, to=to, headers=header or (), on_progress=on_progress)
+        meant = one_task(client, task)
+        sent = delivering.deliver(client, meant, to=to, headers=header or (), on_progress=on_progress)
     if as_json:
         print_json(asdict(sent))
     else:

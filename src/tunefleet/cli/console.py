@@ -6,21 +6,33 @@ Colour and `NO_COLOR` are Rich's business; what is printed to a pipe is never cu
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
+from rich.text import Span, Text
 from rich.theme import Theme
+
+from tunefleet.errors import printable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead; its shape is that of the API.")]
 
 _PIPE_WIDTH = 10_000
+_GAP = 2
+_KEPT = (
+    "\n\t\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200c\u200d\u202f\u205f\u3000"
+)
+"""Line and tab, the blanks of all scripts, and what joins letters and pictures."""
+_ABOVE_ASCII = re.compile(r"[\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is, and terminals obey."""
 _THEME = Theme(
     {
         "dim": "bright_black",
@@ -45,10 +57,44 @@ _STATUS_STYLES = {
 }
 
 
+class _Screen(Console):
+    """A console on whose terminal nothing that is shown can move the cursor, set a title or hide what stands there.
+
+    What tasks and workers said is on nearly every screen; a pipe gets it as it is.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render something, its texts spelt out; what Rich says to the terminal itself is no text."""
+        if self.is_terminal and isinstance(renderable, str):
+            renderable = plain(renderable)
+        elif self.is_terminal and isinstance(renderable, Text):
+            renderable = _plain_text(renderable)
+        return super().render(renderable, options)
+
+
+def plain(text: str, keep: str = "") -> str:
+    """Return a text for a terminal: lines, tabs and blanks of all scripts stay, what commands it is spelt out.
+
+    Args:
+        text: What somebody else wrote.
+        keep: Further characters that stay.
+    """
+    return printable(text, _KEPT + keep)
+
+
+def _plain_text(text: Text) -> Text:
+    if text.plain.isprintable() or (spelt := plain(text.plain)) == text.plain:
+        return text
+    made = text.blank_copy(spelt)
+    at = [0, *accumulate(len(plain(each)) for each in text.plain)]
+    made.spans = [Span(at[min(start, len(text))], at[min(end, len(text))], style) for start, end, style in text.spans]
+    return made
+
+
 @cache
 def _console(error: bool, file: Any) -> Console:
     width = None if file.isatty() else _PIPE_WIDTH
-    return Console(stderr=error, theme=_THEME, width=width, highlight=False, soft_wrap=False)
+    return _Screen(stderr=error, theme=_THEME, width=width, highlight=False, soft_wrap=False)
 
 
 def out() -> Console:
@@ -65,7 +111,7 @@ def say(text: RenderableType = "", *, style: str | None = None) -> None:
     """Print a line or a renderable to standard output; square brackets in text mean themselves."""
     console = out()
     if console.is_terminal:
-        console.print(text, style=style, markup=False)
+        console.print(text, style=style, markup=False, crop=False)
         return
     # Rich fills the cells of a table with spaces, which are of no use in a pipe.
     with console.capture() as captured:
@@ -76,12 +122,18 @@ def say(text: RenderableType = "", *, style: str | None = None) -> None:
 def print_json(value: BaseModel | Iterable[BaseModel] | dict[str, Any]) -> None:
     """Print one JSON document; models and lists of models become objects and arrays."""
     if isinstance(value, BaseModel):
-        plain: Any = value.model_dump(mode="json")
+        document: Any = value.model_dump(mode="json")
     elif isinstance(value, dict):
-        plain = value
+        document = value
     else:
-        plain = [item.model_dump(mode="json") for item in value]
-    sys.stdout.write(json.dumps(plain, indent=2, ensure_ascii=False) + "\n")
+        document = [item.model_dump(mode="json") for item in value]
+    sys.stdout.write(json_text(document, indent=2) + "\n")
+
+
+def json_text(document: Any, *, indent: int | None = None) -> str:
+    """Return a document as JSON that people of all scripts can read, and that commands no terminal."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    return _ABOVE_ASCII.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def status_text(status: str) -> Text:
@@ -111,12 +163,39 @@ def cut(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def facts(rows: Iterable[tuple[str, RenderableType | None]]) -> Table:
+def facts(rows: Iterable[tuple[str, RenderableType | None]]) -> RenderableType:
     """Make a list of names and values; values that are `None` are left out."""
-    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    made.add_column(style="dim", no_wrap=True)
-    made.add_column(overflow="fold")
-    for name, value in rows:
-        if value is not None and value != "":
-            made.add_row(name, value)
-    return made
+    return _Facts([(name, value) for name, value in rows if value is not None and str(value)])
+
+
+class _Facts:
+    """Names with values beside them; what would be cut in the middle of a word stands whole on a line of its own."""
+
+    def __init__(self, rows: Sequence[tuple[str, RenderableType]]) -> None:
+        self._rows = rows
+        self._name_width = max((len(name) for name, _ in rows), default=0)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        room = options.max_width - self._name_width - _GAP
+        listed = self._table()
+        for name, value in self._rows:
+            text = Text(value) if isinstance(value, str) else value
+            if isinstance(text, Text) and not text.no_wrap and _longest_word(text) > room:
+                yield listed
+                yield Text(name, style="dim")
+                # The terminal breaks it where it ends: what is copied from there has no blanks and line ends inside.
+                yield Text(text.plain, style=text.style, no_wrap=True, overflow="ignore")
+                listed = self._table()
+            else:
+                listed.add_row(name, text)
+        yield listed
+
+    def _table(self) -> Table:
+        made = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+        made.add_column(style="dim", no_wrap=True, min_width=self._name_width)
+        made.add_column(overflow="fold")
+        return made
+
+
+def _longest_word(text: Text) -> int:
+    return max((len(word) for word in text.plain.split()), default=0)

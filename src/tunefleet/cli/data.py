@@ -15,6 +15,7 @@ from tunefleet.cli.options import Artifact, Yes, confirm
 from tunefleet.cli.session import connect
 from tunefleet.cli.show import artifact_table
 from tunefleet.cli.transfers import transfer_bar
+from tunefleet.cli.trying import try_
 
 app = typer.Typer(help="Push datasets and models to the server by name.", no_args_is_help=True)
 _FILES_SHOWN = 50
@@ -104,5 +105,5 @@ def rm(artifact: Artifact, *, yes: Yes = False, as_json: Json = False) -> None:
         say(f"Removed {detail.name}.")
 
 
-for _function, _name in ((push, "push"), (ls, "ls"), (show, "show"), (rm, "rm")):
+for _function, _name in ((push, "push"), (ls, "ls"), (show, "show"), (rm, "rm"), (try_, "try")):
     add(app, _function, _name)

@@ -16,7 +16,7 @@ from tunefleet.errors import InputError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.settings import SecretSettings, load, secret_variables
 from tunefleet.spec.output import DestinationSpec
-from tunefleet.wire.results import ARCHIVE_KIND, FILE_KIND, RESULT_NAMES, ResultEnvelope
+from tunefleet.wire.results import RESULT_NAMES, SINGLE_FILE, ResultEnvelope
 
 _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
 """Whoever types the command may reach from here what this machine can reach, but for metadata services."""
@@ -52,10 +52,12 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
     result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
     if result is None:
         raise InputError(f"The server has no result of {detail.id}.", hint=f"The task is {detail.status}.")
+    # As the worker does: what is a file by itself, whatever its kind; of a trained folder that is the archive.
+    single = {made.name for made in client.artifacts.iterate(task_id=detail.id) if made.metadata.get(SINGLE_FILE)}
     sent = []
     with tempfile.TemporaryDirectory(prefix="tunefleet-deliver-") as folder:
         for file in files.values():
-            if file.kind in {ARCHIVE_KIND, FILE_KIND} and file.name not in RESULT_NAMES:
+            if file.name in single and file.name not in RESULT_NAMES:
                 path = Path(folder, file.name)
                 client.tasks.fetch_file(detail.id, file, path, on_progress=on_progress)
                 outward.file(detail.id, path)

@@ -23,7 +23,7 @@ from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.cli.lazy import examples
-from tunefleet.cli.show import executor_result
+from tunefleet.cli.results import executor_result
 from tunefleet.client import Client
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import traceback
 from pathlib import Path
 
 from rich.text import Text
 
-from tunefleet.cli.console import err
+from tunefleet.cli.console import err, json_text
 from tunefleet.cli.exitcodes import ExitCode, exit_code_of
 from tunefleet.errors import Fault, MachineError, SpecError, TunefleetError
 from tunefleet.settings import ClientSettings, load
@@ -26,7 +25,7 @@ def report(error: Exception, *, as_json: bool = False) -> ExitCode:
     if _debugging():
         traceback.print_exception(error, file=sys.stderr)
     if as_json:
-        sys.stderr.write(json.dumps(_document(error, code), ensure_ascii=False) + "\n")
+        sys.stderr.write(json_text(_document(error, code)) + "\n")
     elif isinstance(error, SpecError):
         _print_faults(error)
     else:

@@ -22,27 +22,21 @@ from typing import Any, Final, Self
 
 import psutil
 from filelock import FileLock, Timeout
-from pydantic import SecretStr
 
+from tunefleet.cli import given
 from tunefleet.cli.process import Child
 from tunefleet.cli.saved import SavedServer
 from tunefleet.client import Client
 from tunefleet.client.connection import Connection
 from tunefleet.errors import MachineError, TunefleetError, UnreachableError
-from tunefleet.settings import (
-    SECRET_PREFIX,
-    ClientSettings,
-    ServerSettings,
-    inherited_environment,
-    load,
-    secret_variables,
-)
+from tunefleet.settings import ClientSettings, ServerSettings, load
 from tunefleet.worker.state import StateFolder
 
 logger = logging.getLogger(__name__)
 
 _READY_S: Final = 60.0
 _WATCH_S: Final = 0.1
+_LOOK_S: Final = 0.2
 _SERVER_STOP_S: Final = 20.0
 _WORKER_STOP_S: Final = 90.0
 _HEED_S: Final = 20.0
@@ -71,16 +65,10 @@ class LocalFleet:
         environment: Mapping[str, str] | None = None,
         save_client: bool = True,
     ) -> None:
-        settings = load(ServerSettings, data=data, host=host, port=port)
-        self.data = settings.data_dir.absolute()
-        self.host = settings.host
-        self.port = settings.port
-        self._redis = _given(REDIS_URL=settings.redis_url)
-        self._server_secrets = self._redis | _given(
-            ORCHESTRATOR_TOKEN=settings.shared_token,
-            TUNEFLEET_DATABASE_URL=settings.database_url,
-            TUNEFLEET_SMTP_URL=settings.smtp_url,
-        )
+        self._settings = load(ServerSettings, data=data, host=host, port=port)
+        self.data = self._settings.data_dir.absolute()
+        self.host = self._settings.host
+        self.port = self._settings.port
         self._workers = workers
         self._extra = dict(environment or {})
         self._save_client = save_client
@@ -132,6 +120,41 @@ class LocalFleet:
         if self._save_client:
             self._saved = SavedServer(load(ClientSettings).client_file, Connection(self.url, self.key))
         return self
+
+    def await_workers(self, patience_s: float, stop: threading.Event | None = None) -> tuple[str, ...]:
+        """Wait until the server has heard of every worker that was started.
+
+        Args:
+            patience_s: How long at most.
+            stop: Ends the waiting when it is set.
+
+        Returns:
+            The ids of those that are there, in order; fewer than were started if the time was too short.
+        """
+        stop = stop or threading.Event()
+        deadline = time.monotonic() + patience_s
+        with Client(self.url, self.key, patience_s=0.0) as client:
+            while True:
+                found = self._present(client)
+                if len(found) == self._workers or time.monotonic() >= deadline or stop.wait(_LOOK_S):
+                    return found
+
+    def _present(self, client: Client) -> tuple[str, ...]:
+        try:
+            # A worker's row may stand there from an earlier run on this folder: its process tells them apart.
+            here = {
+                view.capabilities.pid: view.id
+                for view in client.workers.list(limit=1000).items
+                if view.status == "online"
+            }
+        except UnreachableError:
+            return ()
+        found = []
+        for child in self._children:
+            if child.name != "server" and child.pid in here:
+                found.append(here[child.pid])
+                child.called = f"Worker {found[-1]}"
+        return tuple(found)
 
     def stop(self, *, keep_jobs: bool = False) -> None:
         """End workers, then the server; may be called again.
@@ -198,30 +221,26 @@ class LocalFleet:
         self._end_orphans()
 
     def _start_children(self) -> None:
-        environment = inherited_environment() | self._extra
         arguments = ["--data", str(self.data), "--host", self.host, "--port", str(self.port)]
         log = self.logs / "server.log"
-        given = {**self._server_secrets, **environment}
-        server = Child("server", "tunefleet.server", arguments, environment=given, log=log)
+        environment = given.to_server(self._settings, self._extra)
+        server = Child("server", "tunefleet.server", arguments, environment=environment, log=log)
         self._children.append(server)
         server.start()
         self._await_server(server)
         for index in range(self._workers):
-            worker = self._worker(index, environment)
+            worker = self._worker(index)
             self._children.append(worker)
             worker.start()
         self._write_note()
 
-    def _worker(self, index: int, environment: Mapping[str, str]) -> Child:
+    def _worker(self, index: int) -> Child:
         name = "worker" if index == 0 else f"worker-{index + 1}"
         arguments = ["--server", self.url, "--results-dir", str(self.results_dir(index))]
-        # What tasks may name is for workers alone; the server needs no value.
-        secret = {f"{SECRET_PREFIX}{name}": value for name, value in secret_variables().items()}
-        secret["TUNEFLEET_WORKER_KEY"] = self._key("worker")
-        log = self.logs / f"{name}.log"
-        own = {"LOG_FILE": ""}  # the server's; two processes cannot put one file aside
-        given = {**self._redis, **environment, **own, **secret}
-        return Child(name, "tunefleet.worker", arguments, environment=given, log=log)
+        environment = given.to_worker(
+            self._settings, self._extra, key=self._key("worker"), number=index + 1, of=self._workers
+        )
+        return Child(name, "tunefleet.worker", arguments, environment=environment, log=self.logs / f"{name}.log")
 
     def _await_server(self, server: Child) -> None:
         deadline = time.monotonic() + _READY_S
@@ -308,8 +327,3 @@ def _started_at(pid: int) -> float | None:
         return psutil.Process(pid).create_time()
     except psutil.Error:
         return None
-
-
-def _given(**variables: SecretStr | None) -> dict[str, str]:
-    """Return the variables that have a value, as a child's environment takes them."""
-    return {name: value.get_secret_value() for name, value in variables.items() if value is not None}

@@ -56,7 +56,7 @@ def _workflow(file: str, sets: list[str] | None) -> tuple[Workflow, dict[str, st
             found = client.workflows.get(file)
         return parse_workflow(found.document, filename=found.id), {task.name: task.status for task in found.tasks}
     text, _ = read_document(Path(file))
-    return parse_workflow(override(text, parse_sets(sets), filename=file), filename=file), {}
+    return override(text, parse_sets(sets), filename=file)[1], {}
 
 
 def _steps(tasks: Sequence[TaskNode]) -> dict[str, int]:

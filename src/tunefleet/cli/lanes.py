@@ -56,7 +56,10 @@ def draw(waits: Mapping[str, Sequence[str]], marks: Mapping[str, str] | None = N
         marks: Task → the character that stands for it; by default `●`.
     """
     above = {name: [each for each in dict.fromkeys(ups) if each in waits] for name, ups in waits.items()}
-    below: dict[str, list[str]] = {name: [task for task in above if name in above[task]] for name in above}
+    below: dict[str, list[str]] = {name: [] for name in above}
+    for task, ups in above.items():
+        for name in ups:
+            below[name].append(task)
     drawing = _Drawing(above, below)
     for name in _order(above, below):
         drawing.place(name, (marks or {}).get(name, "●"))

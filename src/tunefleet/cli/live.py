@@ -25,6 +25,11 @@ _LINE_EVERY_S = 5.0
 _LOOK_EVERY_S = 1.0
 _CHART_ROWS = 13
 _LEAST_CHART_ROWS = 7
+_FIGURES = (
+    ("reward", "reward"), ("kl", "kl"), ("rewards/accuracies", "accuracy"), ("loss", "loss"), ("eval_loss", "held-out"),
+    ("learning_rate", "lr"),
+)  # fmt: skip
+"""Series → how it is called on the screen."""
 _EVENTS_SHOWN = 4
 _OTHER_ROWS = 9
 _WIDEST = 110
@@ -153,10 +158,12 @@ def _before_steps(watched: Watched) -> str:
 def _curve(watched: Watched, width: int, height: int) -> Text | None:
     if height < _LEAST_CHART_ROWS:
         return None
+    # A training by rewards is about them: its loss goes up and down around nothing.
+    shown = "loss" if watched.latest("reward") is None else "reward"
     points = [
-        (point.step, value) for point in watched.points if (value := chart.numbers(point.values, "loss")) is not None
+        (point.step, value) for point in watched.points if (value := chart.numbers(point.values, shown)) is not None
     ]
-    drawn = chart.curve(points, title="loss", width=width, height=height)
+    drawn = chart.curve(points, title=shown, width=width, height=height)
     return drawn if drawn.plain else None
 
 
@@ -171,7 +178,7 @@ def _figures(watched: Watched) -> Text:
 def _values(watched: Watched) -> list[tuple[str, str]]:
     progress = watched.progress
     found: list[tuple[str, str]] = []
-    for name, label in (("loss", "loss"), ("eval_loss", "held-out"), ("learning_rate", "lr")):
+    for name, label in _FIGURES:
         value = watched.latest(name)
         if value is not None:
             found.append((label, words.number(value)))

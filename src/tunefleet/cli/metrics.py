@@ -12,10 +12,11 @@ from tunefleet.cli.console import Json, out, print_json, say, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId
 from tunefleet.cli.session import connect
+from tunefleet.cli.which import one_task
 from tunefleet.errors import NotFoundError
 from tunefleet.wire.api import MetricsView
 
-_PREFERRED = ("loss", "eval_loss", "learning_rate", "grad_norm", "epoch")
+_PREFERRED = ("reward", "eval_reward", "rewards/accuracies", "loss", "eval_loss", "learning_rate", "grad_norm", "epoch")
 _MOST_COLUMNS = 6
 _CHART_ROWS = 14
 
@@ -38,6 +39,7 @@ def metrics(
 ) -> None:
     """Print or plot what a task has measured."""
     with connect() as client:
+        task = one_task(client, task)
         view = client.tasks.metrics(task, series=series, names=name, max_points=max_points or None)
         if name and not view.points:
             known = client.tasks.metrics(task, series=series, max_points=2).names
@@ -51,9 +53,14 @@ def metrics(
         return
     names = name or [known for known in _PREFERRED if known in view.names] or list(view.names)
     if plot:
-        _plot(view, [known for known in names if known in {"loss", "eval_loss"}] if not name else names)
+        _plot(view, names if name else [known for known in names if known in _plotted(view)])
     else:
         _print_table(view, names[:_MOST_COLUMNS])
+
+
+def _plotted(view: MetricsView) -> set[str]:
+    """Return what is plotted unasked: what a training is about, a reward if it has one."""
+    return {"reward", "eval_reward"} if "reward" in view.names else {"loss", "eval_loss"}
 
 
 def _plot(view: MetricsView, names: list[str]) -> None:

@@ -13,8 +13,10 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_channel, complete_task, confirm
 from tunefleet.cli.session import connect
+from tunefleet.cli.which import one_task
 from tunefleet.errors import InputError
 from tunefleet.spec.notify import OCCASIONS, Occasion
+from tunefleet.wire.notify import NotificationView
 
 app = typer.Typer(
     help="Be told when tasks end, fail or stall: webhook, Slack, Discord, e-mail.", invoke_without_command=True
@@ -142,22 +144,32 @@ def log(
 ) -> None:
     """Show what was told to whom, newest first, and why something was not."""
     with connect() as client:
-        task_id = client.tasks.get(task).id if task is not None else None
+        task_id = client.tasks.get(one_task(client, task)).id if task is not None else None
         found = client.notifications.list(limit=limit, task_id=task_id, channel=channel, state=state).items
     if as_json:
         print_json(found)
         return
-    listing = table("when", "what", "to", "state", "tries", "error", right=("tries",), wide="error")
+    if not found:
+        filtered = any(given is not None for given in (task, channel, state))
+        say("Nothing matches." if filtered else "Nobody has been told anything yet; tests are not listed.")
+        return
+    listing = table("when", "what", "channel", "to", "state", "tries", "error", right=("tries",), wide="error")
     for told in found:
         listing.add_row(
             f"{words.age(told.created_at)} ago",
             told.title,
+            Text(told.channel, style="id") if told.channel else Text(_from(told), style="dim"),
             told.to,
             Text(told.state, style=_STYLES[told.state]),
             str(told.tries),
             cut(told.error or ""),
         )
     say(listing)
+
+
+def _from(told: NotificationView) -> str:
+    """Say of what goes to no channel that is there why it goes there."""
+    return "document" if told.channel_id is None else "(removed)"
 
 
 def _occasions(text: str | None) -> tuple[Occasion, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tunefleet.errors import InputError, TunefleetError
+from tunefleet.errors import InputError, TunefleetError, printable
 from tunefleet.spec import parse_value
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhdw]?)$")
@@ -22,7 +22,7 @@ def _completer(fetch: Callable[[Any], Iterable[tuple[str, str]]]) -> Callable[[s
 
         try:
             with connect(patience_s=0.0) as client:
-                return [(word, about) for word, about in fetch(client) if word.startswith(incomplete)]
+                return [(word, printable(about)) for word, about in fetch(client) if word.startswith(incomplete)]
         except TunefleetError:
             return []  # a shell that completes has no place for an error
 
@@ -31,6 +31,10 @@ def _completer(fetch: Callable[[Any], Iterable[tuple[str, str]]]) -> Callable[[s
 
 def _tasks(client: Any) -> list[tuple[str, str]]:
     return [(task.id, f"{task.name}, {task.status}") for task in client.tasks.list(limit=100).items]
+
+
+def _workflows(client: Any) -> list[tuple[str, str]]:
+    return [(flow.id, f"{flow.name}, {flow.status}") for flow in client.workflows.list(limit=100).items]
 
 
 def _artifacts(client: Any) -> list[tuple[str, str]]:
@@ -46,33 +50,25 @@ def _channels(client: Any) -> list[tuple[str, str]]:
 
 
 complete_task = _completer(_tasks)
+complete_task_or_workflow = _completer(lambda client: [*_tasks(client), *_workflows(client)])
 complete_artifact = _completer(_artifacts)
 complete_worker = _completer(_workers)
 complete_channel = _completer(_channels)
 
-TaskId = Annotated[
-    str,
-    typer.Argument(metavar="TASK", help="Id of a task; its first characters are enough.", autocompletion=complete_task),
-]
+
+def _ids(metavar: str, about: str, complete: Callable[[str], list[tuple[str, str]]] = complete_task) -> Any:
+    return typer.Argument(metavar=metavar, help=about, autocompletion=complete)
+
+
+TaskId = Annotated[str, _ids("TASK", "Id of a task; its first characters are enough.")]
+TaskIds = Annotated[list[str], _ids("TASK…", "Ids of tasks; first characters are enough.")]
 TaskOrWorkflow = Annotated[
     str,
-    typer.Argument(
-        metavar="TASK",
-        help="Id of a task, or of a workflow (wf-…); its first characters are enough.",
-        autocompletion=complete_task,
-    ),
+    _ids("TASK", "Id of a task, or of a workflow (wf-…); its first characters are enough.", complete_task_or_workflow),
 ]
 TasksOrWorkflows = Annotated[
     list[str],
-    typer.Argument(
-        metavar="TASK…",
-        help="Ids of tasks, or of workflows (wf-…); first characters are enough.",
-        autocompletion=complete_task,
-    ),
-]
-TaskIds = Annotated[
-    list[str],
-    typer.Argument(metavar="TASK…", help="Ids of tasks; first characters are enough.", autocompletion=complete_task),
+    _ids("TASK…", "Ids of tasks, or of workflows (wf-…); first characters are enough.", complete_task_or_workflow),
 ]
 Artifact = Annotated[
     str,
@@ -144,7 +140,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise InputError(f"{question} Nobody can be asked here.", hint="Repeat the command with --yes.")
-    typer.confirm(question, abort=True, err=True)
+    typer.confirm(printable(question), abort=True, err=True)
 
 
 def is_workflow(id_: str) -> bool:

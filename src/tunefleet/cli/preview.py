@@ -47,7 +47,8 @@ def preview(
     text, _ = read_document(Path(file))
     node = parse_workflow(text, filename=file).task(task)
     with _fetched(node.spec) as inputs:
-        found = _ask(file, rows, [*inputs, f"--task={node.name}"])
+        arguments = [file, "--rows", str(rows), "--json", *inputs, f"--task={node.name}"]
+        found = ask("tunefleet.programs.preview", arguments)
     if as_json:
         print_json(found)
         return
@@ -83,9 +84,18 @@ def _fetched(spec: BaseTaskSpec | None) -> Iterator[list[str]]:
         yield ["--input", f"{spec.data.source.pointer}={path}"]
 
 
-def _ask(file: str, rows: int, inputs: list[str]) -> dict[str, Any]:
-    """Run the preview where the training libraries are: in a process of its own."""
-    command = [sys.executable, "-m", "tunefleet.programs.preview", file, "--rows", str(rows), "--json", *inputs]
+def ask(program: str, arguments: list[str]) -> dict[str, Any]:
+    """Run a preview where the training libraries are, in a process of its own, and return what it prints.
+
+    Args:
+        program: Its module; it prints one JSON object.
+        arguments: Its arguments.
+
+    Raises:
+        InputError: If what the document names cannot be used.
+        MachineError: If the libraries are missing, or it fails otherwise.
+    """
+    command = [sys.executable, "-m", program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])

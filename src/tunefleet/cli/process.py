@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal as signals
 import subprocess
 import sys
@@ -11,6 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
+
+_ERROR: Final = re.compile(r"\b(ERROR|CRITICAL)\b|^\w*(Error|Exception)\b")
+"""A log record of a fault, or the end of a traceback."""
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +38,7 @@ class Child:
         self, name: str, module: str, arguments: Sequence[str], *, environment: Mapping[str, str], log: Path
     ) -> None:
         self.name = name
+        self.called = f"The {name}"
         self.log = log
         self._command = [sys.executable, "-m", "tunefleet.cli.child", str(os.getpid()), module, *arguments]
         self._environment = dict(environment)
@@ -83,21 +88,37 @@ class Child:
             self._failures = 1 if now - self._started_at > _STEADY_S else self._failures + 1
             first, longest = _BACKOFF_S
             self._restart_at = now + min(longest, first * 2.0 ** (self._failures - 1))
-            logger.warning("The %s ended (%s); it is started again.", self.name, self.last_words() or self.returncode)
+            logger.warning("%s; it is started again.", self.end())
         elif now >= self._restart_at:
             self.start()
 
+    def end(self) -> str:
+        """Say how it ended, such as `Worker box-1 was killed (signal 9)`."""
+        code = self.returncode or 0
+        if code < 0:
+            return f"{self.called} was killed (signal {-code})"
+        error = self._last_error()
+        return f"{self.called} ended with status {code}" + (f": {error.rstrip('.')}" if error else "")
+
+    def _last_error(self) -> str | None:
+        """Return what its last run said of an error; what it said when all was well explains no end."""
+        lines = self._said()
+        found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        found = found or [line for line in lines if _ERROR.search(line)]
+        return found[-1] if found else None
+
     def last_words(self) -> str | None:
         """Return the error sentence that its last run printed; failing that its last line, if it printed anything."""
+        lines = self._said()
+        return self._last_error() or (lines[-1] if lines else None)
+
+    def _said(self) -> list[str]:
         try:
             with self.log.open("rb") as file:
                 file.seek(self._log_start)
-                lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+                return [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
         except OSError:
-            return None
-        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-        found = errors or lines
-        return found[-1] if found else None
+            return []
 
     def signal(self, number: signals.Signals) -> None:
         """Send it a signal, if it runs."""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tunefleet.cli import stages, words
+from tunefleet.cli import causes, results, stages, words
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskOrWorkflow, is_workflow
 from tunefleet.cli.session import connect
 from tunefleet.cli.tasks import progress_text, run_time_s
 from tunefleet.cli.watch import PLAIN_REASONS
+from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.placement import LIGHT_KINDS
 from tunefleet.wire.api import ArtifactView, EventView, TaskDetail, TaskView
 
 _TRACEBACK_LINES = 12
@@ -24,7 +26,6 @@ _TRACEBACK_FOR = frozenset(
     {TaskReason.BUG, TaskReason.CRASHED, TaskReason.KILLED, TaskReason.OUT_OF_MEMORY, TaskReason.TIMEOUT}
 )
 """Where code matters; what a user can mend by himself is told by the error's own sentence."""
-_RESULT_LINES = 24
 
 
 @examples("tunefleet show task-3f9a", "tunefleet show task-3f9a --json | jq .result", "tunefleet show wf-81c2")
@@ -45,7 +46,33 @@ def show(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
         others = client.workflows.get(detail.workflow_id).tasks
         artifacts = client.artifacts.list(task_id=detail.id).items
         needed = memory_estimate(client.events.list(task_id=detail.id, kinds=["task.message"]))
-    say(screen(detail, artifacts, needed, others))
+        left = _left(client, detail)
+    say(screen(detail, artifacts, needed, others, left))
+
+
+class Left(NamedTuple):
+    """What an ended task has left beside its result, and what one can therefore do with it.
+
+    Args:
+        log: Whether it has a log.
+        checkpoint: Whether a resume from one of its checkpoints can work now.
+    """
+
+    log: bool = False
+    checkpoint: bool = False
+
+
+_NOTHING = Left()
+
+
+def _left(client: Client, task: TaskDetail) -> Left:
+    if not TaskStatus(task.status).final or task.started_at is None:
+        return Left()
+    ended_early = task.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}
+    return Left(
+        log=client.tasks.log(task.id, limit_bytes=1).size_bytes > 0,
+        checkpoint=ended_early and any(each.resumable for each in client.tasks.checkpoints(task.id)),
+    )
 
 
 def screen(
@@ -53,6 +80,7 @@ def screen(
     artifacts: tuple[ArtifactView, ...] = (),
     memory: str | None = None,
     siblings: Sequence[TaskView] = (),
+    left: Left = _NOTHING,
 ) -> RenderableType:
     """Return the whole screen for a task.
 
@@ -61,10 +89,11 @@ def screen(
         artifacts: What it has left.
         memory: What it was expected to need.
         siblings: The tasks of its workflow.
+        left: What else it has left.
     """
     parts: list[RenderableType] = [
         Text.assemble((task.name, "head"), "  ", (task.id, "id"), "  ", status_text(task.status)),
-        facts([*_facts(task), ("memory", memory)]),
+        facts([*_facts(task, siblings), ("memory", memory)]),
     ]
     if task.error:
         parts += [Text(), Text(task.error, style="bad")]
@@ -74,20 +103,15 @@ def screen(
     if task.attempts > 1:
         parts += [Text(), Text("Attempts", style="head"), _attempts(task)]
     if len(siblings) > 1:
-        parts += [Text(), Text("Stages", style="head"), stages.stage_table(siblings)]
-    if result := executor_result(task):
-        parts += [Text(), Text("Result", style="head"), facts(_flat(result)[:_RESULT_LINES])]
+        own = (task.error or task.why) and causes.cause(task, siblings) is None
+        told = {task.id: "see above"} if own else {}
+        parts += [Text(), Text("Stages", style="head"), stages.stage_table(siblings, marked=task.id, told=told)]
+    if result := results.rows(task):
+        parts += [Text(), Text("Result", style="head"), facts(result)]
     if artifacts:
         parts += [Text(), Text("Artifacts", style="head"), artifact_table(artifacts)]
-    parts += [Text(), Text(_next(task, artifacts), style="dim")]
+    parts += [Text(), Text(_next(task, artifacts, siblings, left), style="dim")]
     return Group(*parts)
-
-
-def executor_result(task: TaskDetail) -> dict[str, Any]:
-    """Return what the executor found, without the envelope that the server puts around it; empty without a result."""
-    envelope = task.result or {}
-    inner = envelope.get("result")
-    return inner if isinstance(inner, dict) else envelope
 
 
 def memory_estimate(events: Sequence[EventView]) -> str | None:
@@ -104,9 +128,12 @@ def memory_estimate(events: Sequence[EventView]) -> str | None:
     return f"about {words.size(figures['total_bytes'])}{there} ({listed})"
 
 
-def _facts(task: TaskDetail) -> list[tuple[str, RenderableType | None]]:
+def _facts(task: TaskDetail, siblings: Sequence[TaskView]) -> list[tuple[str, RenderableType | None]]:
     progress = task.progress
     running = progress is not None and not TaskStatus(task.status).final
+    names, of = {each.id: each.name for each in siblings}, task.shard_of or ""
+    waits = task.status == TaskStatus.PENDING
+    on = sorted({part.worker_id for part in siblings if part.shard_of == task.id and part.worker_id})
     return [
         ("kind", task.kind),
         ("model", _at(task.spec, "model", "source", "identifier")),
@@ -114,17 +141,24 @@ def _facts(task: TaskDetail) -> list[tuple[str, RenderableType | None]]:
         ("stalled since", f"{task.stalled_since:%Y-%m-%d %H:%M:%S} UTC" if task.stalled_since else None),
         ("reason", None if task.reason in PLAIN_REASONS else task.reason),
         ("workflow", task.workflow_id),
-        ("waits for", ", ".join(task.depends_on) if task.status == TaskStatus.PENDING else None),
-        ("part", f"{task.shard[0] + 1} of {task.shard[1]} of {task.shard_of}" if task.shard else None),
+        ("waits for", ", ".join(names.get(id_, id_) for id_ in task.depends_on) if waits else None),
+        ("part", f"{task.shard[0] + 1} of {task.shard[1]} of {names.get(of, of)} ({of})" if task.shard else None),
         ("retry of", task.parent_task_id),
         ("owner", task.owner),
-        ("worker", task.worker_id),
+        ("workers" if on else "worker", ", ".join(on) or task.worker_id),
         ("submitted", f"{task.created_at:%Y-%m-%d %H:%M:%S} UTC, {words.age(task.created_at)} ago"),
-        ("run time", words.duration(run_time_s(task)) if task.started_at else None),
+        ("run time", _run_time(task)),
         ("progress", f"{progress.phase} {progress_text(task)}" if running and progress else None),
         ("step time", words.step_time(progress.step_time_s) if running and progress else None),
         ("time left", words.duration(progress.eta_s) if running and progress and progress.eta_s else None),
     ]
+
+
+def _run_time(task: TaskDetail) -> str | None:
+    if task.started_at is None:
+        return None
+    of = f", the last of {task.attempts} attempts" if task.attempts > 1 else ""
+    return words.duration(run_time_s(task)) + of
 
 
 def _at(tree: object, *keys: str) -> str | None:
@@ -133,27 +167,14 @@ def _at(tree: object, *keys: str) -> str | None:
     return str(tree) if tree is not None else None
 
 
-def _flat(tree: dict[str, object], prefix: str = "") -> list[tuple[str, RenderableType | None]]:
-    rows: list[tuple[str, RenderableType | None]] = []
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict):
-            rows += _flat(value, f"{name}.")
-        elif isinstance(value, list):
-            rows.append((name, words.plural(len(value), "entry").replace("entrys", "entries")))
-        elif isinstance(value, bool) or not isinstance(value, (int, float)):
-            rows.append((name, None if value is None else str(value)))
-        else:
-            rows.append((name, words.number(value)))
-    return rows
-
-
 def _attempts(task: TaskDetail) -> RenderableType:
     listing = table("no", "worker", "state", "reason", "error", right=("no",), wide="error")
+    before = task.error
     for attempt in task.attempt_list:
-        listing.add_row(
-            str(attempt.number), attempt.worker_id, attempt.state, attempt.reason or "", cut(attempt.error or "")
-        )
+        # All that fails the same way says so once.
+        told = ("the same" if attempt.error == before else attempt.error) if attempt.error else ""
+        before = attempt.error or before
+        listing.add_row(str(attempt.number), attempt.worker_id, attempt.state, attempt.reason or "", cut(told))
     return listing
 
 
@@ -172,13 +193,30 @@ def artifact_table(artifacts: tuple[ArtifactView, ...]) -> RenderableType:
     return listing
 
 
-def _next(task: TaskDetail, artifacts: tuple[ArtifactView, ...]) -> str:
+def _next(task: TaskDetail, artifacts: tuple[ArtifactView, ...], siblings: Sequence[TaskView], left: Left) -> str:
     if task.status == TaskStatus.PAUSED:
         return f"Go on: tunefleet resume {task.id}   Checkpoints: tunefleet checkpoints {task.id}"
     if not TaskStatus(task.status).final:
+        if task.started_at is None or (task.why or "").startswith(stages.DELIVERING):
+            return f"Why it waits: tunefleet why {task.id}   End: tunefleet cancel {task.id}"
+        if task.kind in LIGHT_KINDS:
+            return f"Follow: tunefleet follow {task.id}"
         return f"Follow: tunefleet logs -f {task.id}   Plot: tunefleet metrics --plot {task.id}"
-    if task.status == TaskStatus.FAILED:
-        return f"Log: tunefleet logs {task.id}   Again: tunefleet retry {task.id}   On: tunefleet resume {task.id}"
+    origin = causes.cause(task, siblings)
+    if task.status == TaskStatus.SKIPPED:
+        return f"See: tunefleet show {origin.id if origin is not None else task.workflow_id}"
+    if origin is not None:
+        return f"See: tunefleet show {origin.id}   {stages.run_left(origin, task.workflow_id)}"
+    if task.reason == TaskReason.BAD_INPUT and len(siblings) > 1:
+        return stages.run_left(task, task.workflow_id)
+    return _next_of_own(task, artifacts, left)
+
+
+def _next_of_own(task: TaskDetail, artifacts: tuple[ArtifactView, ...], left: Left) -> str:
+    log = [f"Log: tunefleet logs {task.id}"] if left.log else []
+    if task.status != TaskStatus.COMPLETED:
+        on = [f"Go on from its last checkpoint: tunefleet resume {task.id}"] if left.checkpoint else []
+        return "   ".join([*log, f"Again: tunefleet retry {task.id}", *on])
     if artifacts:
         return f"Fetch: tunefleet artifacts get {artifacts[0].id}"
-    return f"Log: tunefleet logs {task.id}"
+    return (log or [f"Again: tunefleet retry {task.id}"])[0]

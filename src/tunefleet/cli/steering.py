@@ -14,6 +14,7 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId, TaskIds, Timeout, parse_pairs
 from tunefleet.cli.session import connect
+from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
@@ -30,7 +31,7 @@ def pause(tasks: TaskIds, *, no_wait: NoWait = False, timeout: Timeout = None, a
     Returns when they are paused. Each keeps its place: `tunefleet resume` lets it go on where it stood.
     """
     with connect() as client:
-        done = [client.tasks.pause(task) for task in tasks]
+        done = [client.tasks.pause(one_task(client, task)) for task in tasks]
         if not no_wait:
             done = [_in_time(client.tasks.pause_and_wait, task.id, timeout_s=timeout) for task in done]
     if as_json:
@@ -60,7 +61,7 @@ def resume(
     """
     from_step = _step(start)
     with connect() as client:
-        asked = [client.tasks.get(task) for task in tasks]
+        asked = [client.tasks.get(one_task(client, task)) for task in tasks]
         done = [client.tasks.resume(task.id, from_step) for task in asked]
     if as_json:
         print_json(done)
@@ -93,7 +94,7 @@ def stop(
     The task is then completed, and tasks that depend on it run.
     """
     with connect() as client:
-        command = client.tasks.stop(task, save=not no_save)
+        command = client.tasks.stop(one_task(client, task), save=not no_save)
         _report(client, command, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
@@ -132,7 +133,7 @@ def set_(
 def checkpoints(task: TaskId, *, as_json: Json = False) -> None:
     """List the checkpoints of a task."""
     with connect() as client:
-        found = client.tasks.checkpoints(task)
+        found = client.tasks.checkpoints(one_task(client, task))
     if as_json:
         print_json(list(found))
         return
@@ -158,7 +159,7 @@ def _command(
     task: str, name: str, data: dict[str, Any] | None, *, no_wait: bool, timeout_s: float | None, as_json: bool
 ) -> None:
     with connect() as client:
-        command = client.tasks.command(task, name, data)
+        command = client.tasks.command(one_task(client, task), name, data)
         _report(client, command, no_wait=no_wait, timeout_s=timeout_s, as_json=as_json)
 
 

@@ -66,7 +66,7 @@ def submit(
                 on_progress=on_progress,
             )
         if not as_json:
-            _announce(run)
+            _announce(run, listed=not (follow and out().is_terminal))
         if not follow and not wait:
             if as_json:
                 print_json(run.workflow)
@@ -78,7 +78,7 @@ def submit(
 
 
 def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_json: bool) -> NoReturn:
-    text = override(read_document(source)[0], overrides, filename=file)
+    text, _ = override(read_document(source)[0], overrides, filename=file)
     with connect() as client:
         reply = client.workflows.validate(text, file, dry_run=True)
     if not reply.ok:  # the server is of another version: here the document is good
@@ -100,13 +100,21 @@ def _end_of_all(client: Client, workflow_id: str, *, follow: bool, timeout_s: fl
     if ended is not None and as_json:
         print_json(ended)
     elif ended is not None and not (follow and out().is_terminal):
+        if follow:
+            say()
         say(stages.screen(ended))
     raise typer.Exit(stages.exit_code(ended))
 
 
-def _announce(run: Run) -> None:
+def _announce(run: Run, *, listed: bool) -> None:
+    """Say what was submitted.
+
+    Args:
+        run: What.
+        listed: Whether to list several tasks; else they are shown in a moment.
+    """
     if len(run.workflow.tasks) > 1:
-        _announce_stages(run.workflow)
+        _announce_stages(run.workflow, listed=listed)
         return
     task = run.task
     say(Text.assemble("Submitted ", (task.name, "head"), " as ", (task.id, "id"), "."))
@@ -117,13 +125,14 @@ def _announce(run: Run) -> None:
     say(f"Follow it: tunefleet follow {task.id}", style="dim")
 
 
-def _announce_stages(workflow: WorkflowDetail) -> None:
+def _announce_stages(workflow: WorkflowDetail, *, listed: bool) -> None:
     count = words.plural(len(workflow.tasks), "task")
     say(Text.assemble("Submitted ", (workflow.name, "head"), " as ", (workflow.id, "id"), f" with {count}."))
     for warning in workflow.warnings:
         err().print(Text(f"Warning: {warning}", style="warn"))
-    say(stages.stage_table(workflow.tasks))
-    say(f"Follow it: tunefleet follow {workflow.id}", style="dim")
+    if listed:
+        say(stages.stage_table(workflow.tasks))
+        say(f"Follow it: tunefleet follow {workflow.id}", style="dim")
 
 
 def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None) -> TaskDetail | None:

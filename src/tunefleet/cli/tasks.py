@@ -1,4 +1,4 @@
-"""`tunefleet ls`, `cancel`, `retry`, `clone`, `rm`: tasks as a list."""
+"""`tunefleet ls`, `cancel`, `clone`, `rm`: tasks as a list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import words
-from tunefleet.cli.console import Json, cut, print_json, say, status_text, table
+from tunefleet.cli.console import Json, cut, out, print_json, say, status_text, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import (
     Set,
@@ -25,11 +25,24 @@ from tunefleet.cli.options import (
     parse_sets,
 )
 from tunefleet.cli.session import connect
+from tunefleet.cli.which import one_task
+from tunefleet.client import Client
+from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.wire.api import TaskDetail, TaskView, WorkflowDetail
+from tunefleet.wire.api import TaskDetail, TaskView, WorkflowDetail, WorkflowView
+
+_ROOMY = 140
+"""Columns of a terminal on which the workflow of each task has room."""
+_MORE = "There are more: see them with --limit or --all."
+_FLOW_STATUSES = ("running", "completed", "failed", "cancelled")
 
 
-@examples("tunefleet ls", "tunefleet ls --status running", "tunefleet ls --all --json | jq '.[].id'")
+@examples(
+    "tunefleet ls",
+    "tunefleet ls --status running",
+    "tunefleet ls --workflows",
+    "tunefleet ls --all --json | jq '.[].id'",
+)
 def ls(
     *,
     status: Annotated[TaskStatus | None, typer.Option("--status", "-s", help="Only tasks in this status.")] = None,
@@ -41,10 +54,19 @@ def ls(
     ] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
     everything: Annotated[bool, typer.Option("--all", "-a", help="All of them, however many.")] = False,
+    workflows: Annotated[bool, typer.Option("--workflows", "-w", help="List workflows instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List tasks, newest first."""
+    """List tasks, newest first, or workflows.
+
+    The workflow of each task has a column where there is room for one.
+    """
     with connect() as client:
+        if workflows:
+            if kind is not None or workflow is not None or worker is not None:
+                raise InputError("--workflows goes with --status, --owner, --limit and --all alone.")
+            _workflows(client, status, owner, None if everything else limit, as_json=as_json)
+            return
         found = client.tasks.iterate(
             status=status and status.value,
             kind=kind,
@@ -63,24 +85,76 @@ def ls(
         filtered = any(given is not None for given in (status, kind, owner, workflow, worker))
         say("No task matches." if filtered else "No tasks yet. Submit one with `tunefleet submit FILE`.")
         return
-    listing = table("task", "name", "kind", "status", "progress", "time", "note", right=("time",), wide="note")
+    roomy = not out().is_terminal or out().width >= _ROOMY
+    columns = ("task", *(["workflow"] if roomy else []), "name", "kind", "status", "progress", "time", "note")
+    listing = table(*columns, right=("time",), wide="note")
     for task in tasks:
-        listing.add_row(*_row(task))
+        listing.add_row(*_row(task, roomy=roomy))
     say(listing)
     if more:
-        say("There are more: see them with --limit or --all.", style="dim")
+        say(_MORE, style="dim")
 
 
-def _row(task: TaskView) -> tuple[Text | str, ...]:
+def _workflows(
+    client: Client, status: TaskStatus | None, owner: str | None, limit: int | None, *, as_json: bool
+) -> None:
+    if status is not None and status not in _FLOW_STATUSES:
+        raise InputError(f"No workflow is {status.value}.", hint=f"A workflow is {', '.join(_FLOW_STATUSES)}.")
+    size = 200 if limit is None else min(limit + 1, 200)
+    found = client.workflows.iterate(status=status and status.value, owner=owner, page_size=size)
+    flows = list(found if limit is None else islice(found, limit + 1))
+    if as_json:
+        print_json(flows[:limit])
+        return
+    if not flows:
+        filtered = status is not None or owner is not None
+        say("No workflow matches." if filtered else "No workflows yet. Submit one with `tunefleet submit FILE`.")
+        return
+    listing = table("workflow", "name", "status", "age", "tasks", right=("age",), wide="tasks")
+    for flow in flows[:limit]:
+        listing.add_row(
+            Text(flow.id, style="id"),
+            flow.name,
+            status_text(flow.status),
+            words.age(flow.created_at),
+            cut(_counts(flow)),
+        )
+    say(listing)
+    if limit is not None and len(flows) > limit:
+        say(_MORE, style="dim")
+
+
+def _counts(flow: WorkflowView) -> str:
+    """Return how many tasks are in which status; of the only one its id."""
+    whole = [task for task in flow.tasks if task.shard_of is None]
+    if len(whole) == 1:
+        return whole[0].id
+    statuses = [task.status for task in whole]
+    return ", ".join(f"{statuses.count(each)} {each}" for each in dict.fromkeys(statuses))
+
+
+def _row(task: TaskView, *, roomy: bool) -> tuple[Text | str, ...]:
     return (
         Text(task.id, style="id"),
+        *([Text(task.workflow_id, style="id")] if roomy else []),
         task.name,
         task.kind,
         status_text(task.status),
         progress_text(task),
-        words.duration(run_time_s(task)) if task.started_at else words.age(task.created_at),
+        _time_text(task),
         # Of a task that waits for another try, when that comes says more than how the last one ended.
-        cut(task.why, "dim") if task.why else cut(task.error or "", "bad"),
+        cut(task.why, "dim")
+        if task.why
+        else cut(task.error or "", "bad" if task.status == TaskStatus.FAILED else "dim"),
+    )
+
+
+def _time_text(task: TaskView) -> str:
+    """Return how long a task has run, or waited; of one that ended without a run nothing."""
+    if task.started_at:
+        return words.duration(run_time_s(task))
+    return (
+        "" if TaskStatus(task.status).final else words.duration((datetime.now(UTC) - task.created_at).total_seconds())
     )
 
 
@@ -130,20 +204,6 @@ def cancel(
             say(f"{each.id} is {each.status}." if ended else f"{each.id} ends at the end of its step.")
 
 
-@examples("tunefleet retry task-3f9a", "tunefleet retry wf-81c2")
-def retry(tasks: TasksOrWorkflows, *, as_json: Json = False) -> None:
-    """Submit a final task again, or what has not completed of a workflow.
-
-    The new task starts from the beginning and is linked to the old one. Of a workflow, what has completed is not run
-    again: its results are used as they are.
-    """
-    made: list[TaskView] = []
-    with connect() as client:
-        for id_ in tasks:
-            made += client.workflows.retry(id_).tasks if is_workflow(id_) else [client.tasks.retry(id_)]
-    _report_new(made, as_json=as_json)
-
-
 @examples(
     "tunefleet clone task-3f9a --set training.learning_rate=1e-4",
     "tunefleet clone task-3f9a --set lora.r=32 --set training.seed=1",
@@ -157,18 +217,20 @@ def clone(
     """Submit a task again with some fields changed."""
     overrides = parse_sets(sets)
     with connect() as client:
-        done = [client.tasks.clone(task, overrides)]
-    _report_new(done, as_json=as_json)
+        done = [client.tasks.clone(one_task(client, task), overrides)]
+    report_new(done, as_json=as_json)
 
 
-def _report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
+def report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
+    """Say which tasks were submitted, and from which."""
     if as_json:
         print_json(done)
         return
     for task in done:
         source = f", from {task.parent_task_id}" if task.parent_task_id else ""
         say(f"Submitted {task.id} ({task.name}){source}.")
-    say(f"Follow it with `tunefleet logs -f {done[-1].id}`.", style="dim")
+    several = len(done) > 1 and len({task.workflow_id for task in done}) == 1
+    say(f"Follow it: tunefleet follow {done[0].workflow_id if several else done[-1].id}", style="dim")
 
 
 @examples("tunefleet rm task-3f9a", "tunefleet rm --yes $(tunefleet ls --status failed --json | jq -r '.[].id')")
@@ -178,7 +240,7 @@ def rm(tasks: TaskIds, *, yes: Yes = False, as_json: Json = False) -> None:
     Metrics, logs and artifacts of the tasks go too; a file that something else refers to stays.
     """
     with connect() as client:
-        found = [client.tasks.get(task) for task in tasks]
+        found = [client.tasks.get(one_task(client, task)) for task in tasks]
         names = ", ".join(f"{task.id} ({task.name})" for task in found)
         confirm(f"Remove {names} with metrics, logs and artifacts?", yes=yes)
         for task in found:

@@ -58,6 +58,9 @@ def uninstall(
         for item in going:
             _refuse_if_used(item)
         confirm(f"Remove {words.plural(len(going), 'thing')}?", yes=yes)
+        from tunefleet.jobs import engines
+
+        engines.end_idle()
         for item in going:
             _remove(item.path)
         _remove_if_empty(load(ClientSettings).home_dir)
@@ -74,6 +77,7 @@ def remains() -> Iterator[Remains]:
     for path, what, is_data in (
         (client.client_file, "URL and key of a server", False),
         (client.endpoints_dir, "where live jobs can be found", False),
+        (client.envs_folder, "environments of task kinds", False),
         (server.data_dir, "tasks, metrics, artifacts, keys", True),
     ):
         if path.exists():

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -16,12 +16,18 @@ import typer
 
 from tunefleet.cli.console import err, print_json, say
 from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.lazy import examples
+
+_WORKERS_S = 30.0
+"""How long workers may take to register; slow imports are told apart from a worker that cannot."""
 
 
+@examples("tunefleet up", "tunefleet up --workers 2", "tunefleet up --data ./fleet --port 8010")
 def up(
     data: Annotated[Path | None, typer.Option(help="Folder of the database, the files and the results.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on; 0.0.0.0 lets others in, with a key.")] = None,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="How many workers.")] = 1,
     keep_jobs: Annotated[bool, typer.Option("--keep-jobs", help="At the end, leave running trainings alive.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Once it is up, print where as one JSON object, and nothing else.")
@@ -29,16 +35,20 @@ def up(
 ) -> None:
     """Start a server and a worker on this machine, and keep them running until Ctrl-C.
 
+    With --workers there are several, each with a folder, a log and an equal part of the cores of its own: enough to see
+    work spread. They share memory and GPUs. A worker on another machine is joined with `tunefleet worker`.
+
     At the end, a running training saves a checkpoint if that is quick and ends; its task goes on from the newest
     checkpoint at the next `tunefleet up` on the same folder. With --keep-jobs it lives on and is adopted then.
     """
-    fleet = LocalFleet(data, host=host, port=port)
+    fleet = LocalFleet(data, host=host, port=port, workers=workers)
     with _ending(fleet) as asked:
         fleet.start()
+        present = fleet.await_workers(_WORKERS_S, asked)
         if as_json:
             print_json(_described(fleet))
         else:
-            _greet(fleet)
+            _greet(fleet, workers, present)
         # Whoever started this reads it in a pipe, now.
         sys.stdout.flush()
         asked.wait()
@@ -59,8 +69,15 @@ def _described(fleet: LocalFleet) -> dict[str, Any]:
     }
 
 
-def _greet(fleet: LocalFleet) -> None:
-    say(f"Tunefleet is up at {fleet.url}")
+def _greet(fleet: LocalFleet, workers: int, present: Sequence[str]) -> None:
+    say(f"Tunefleet is up at {fleet.url}" + (f" with {workers} workers" if len(present) == workers > 1 else ""))
+    if len(present) < workers:
+        here = f"{len(present)} of {workers} workers" if present else "No worker"
+        verb = "have" if len(present) > 1 else "has"
+        say(
+            f"{here} {verb} registered after {_WORKERS_S:.0f} s; the logs say why, `tunefleet workers` who.",
+            style="warn",
+        )
     say(f"  log in   {fleet.login_link()}   (works once)")
     say(f"  data     {fleet.data}")
     say(f"  logs     {fleet.logs}")

@@ -14,7 +14,7 @@ from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
 from tunefleet.client.flows import local_file, override, read_document
 from tunefleet.errors import SpecError
-from tunefleet.spec import local_paths, parse_workflow
+from tunefleet.spec import local_paths
 from tunefleet.wire.api import FaultView, ValidateReply
 
 
@@ -31,7 +31,7 @@ def validate(
     """
     text, path = read_document(Path(file))
     try:
-        workflow = parse_workflow(override(text, parse_sets(sets), filename=file), filename=file)
+        _, workflow = override(text, parse_sets(sets), filename=file)
     except SpecError as error:
         if not as_json:
             raise

@@ -13,11 +13,13 @@ from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskId
 from tunefleet.cli.session import connect
+from tunefleet.cli.which import one_task
 from tunefleet.wire.api import ValidateReply
 from tunefleet.wire.fleet import TaskForecast, WhyView, WorkerVerdict
 
 _SHOWN: Final = 20
 """How many workers are listed; those that fit come first."""
+_GONE: Final = "does not answer"
 _STYLES: Final = {"fits": "good", "waits": "warn", "never": "dim"}
 
 
@@ -25,11 +27,12 @@ _STYLES: Final = {"fits": "good", "waits": "warn", "never": "dim"}
 def why(task: TaskId, *, as_json: Json = False) -> None:
     """Say why a task waits, worker by worker.
 
-    Those that fit come first, with what the placement policy makes of them; then those that could run it later, then
-    those that lack something. How many tasks go before it, and what became of its earlier attempts, is told too.
+    Of one that does not wait it says where it stands or how it ended. Workers that fit come first, with what the
+    placement policy makes of them; then those that could run it later, then those that lack something. How many tasks
+    go before it there, and what became of its earlier attempts, is told too.
     """
     with connect() as client:
-        view = client.tasks.why(client.tasks.get(task).id)
+        view = client.tasks.why(client.tasks.get(one_task(client, task)).id)
     if as_json:
         print_json(view)
         return
@@ -38,7 +41,7 @@ def why(task: TaskId, *, as_json: Json = False) -> None:
     for upstream_id, name in view.waits_for:
         say(Text.assemble("It waits for ", (name, "head"), " (", (upstream_id, "id"), ")."))
     if view.ahead:
-        say(f"{words.plural(view.ahead, 'task')} with the same needs {'goes' if view.ahead == 1 else 'go'} before it.")
+        say(f"{words.plural(view.ahead, 'task')} {'goes' if view.ahead == 1 else 'go'} before it.")
     for attempt in view.attempts:
         say(attempt, style="dim")
     if view.workers:
@@ -62,6 +65,11 @@ def _workers(verdicts: Sequence[WorkerVerdict]) -> None:
     say(listing)
     if len(verdicts) > _SHOWN:
         say(f"And {words.plural(len(verdicts) - _SHOWN, 'worker')} more: see all with --json.", style="dim")
+    gone = [each.worker_id for each in verdicts if each.reason == _GONE]
+    if gone:
+        named = gone[0] if len(gone) == 1 else "one that does not answer"
+        start = f"Start {named} again on its results folder"
+        say(f"{start}, or forget it: tunefleet workers rm {gone[0] if len(gone) == 1 else 'WORKER'}", style="dim")
 
 
 def show_dry_run(reply: ValidateReply, *, as_json: bool) -> ExitCode:

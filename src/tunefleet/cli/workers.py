@@ -112,6 +112,7 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
                 ("costs", f"{has.cost_per_hour:g} an hour" if has.cost_per_hour != 1.0 else None),
                 ("tags", ", ".join(has.tags)),
                 ("secrets", ", ".join(has.secrets)),
+                ("environments", ", ".join(has.environments or ())),
                 ("has", cut(", ".join((*has.cached_models, *has.cached_datasets)))),
                 ("runs", ", ".join(view.running)),
                 *[(f"gpu {gpu.index}", _gpu_words(gpu, busy.get(gpu.uuid))) for gpu in has.gpus],

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefleet.client import routes, transfer
+from tunefleet.client import routes, routes_chat, transfer
 from tunefleet.client.connection import Connection, normalise
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.wire.api import ArtifactView
+from tunefleet.wire.chat import ChatPiece, ChatPoll, ChatTurns
 from tunefleet.wire.link import JournalBatch
 from tunefleet.wire.results import ResultFile
 
@@ -98,6 +99,19 @@ class AttemptClient:
             ArtifactError: If what arrives does not match its digest.
         """
         return self._transport.run(transfer.fetch(digest, dest))
+
+    def chat_turns(self, task_id: str, poll: ChatPoll) -> ChatTurns:
+        """Ask for the turns of a chat; the answer is held for as long as `poll` says.
+
+        Raises:
+            AuthError: If the token is void.
+            UnreachableError: If the server does not answer.
+        """
+        return self._transport.run(routes_chat.fetch_turns(task_id, poll))
+
+    def chat_piece(self, task_id: str, turn_id: str, piece: ChatPiece) -> bool:
+        """Tell a piece of an answer; returns whether anybody still listens, raises as `chat_turns` does."""
+        return not self._transport.run(routes_chat.tell_piece(task_id, turn_id, piece)).gone
 
     def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
         """List the files of the task, or of one that it reads, each with a link.

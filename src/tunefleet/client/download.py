@@ -61,6 +61,7 @@ class Downloader:
         allowed: Hosts and networks in private ranges that may be reached.
         max_bytes: A larger file is refused.
         throttle: Holds it to a speed.
+        who: Which process fetches them, in words.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class Downloader:
         allowed: Sequence[str] = (),
         max_bytes: int = _MAX_BYTES,
         throttle: Throttle | None = None,
+        who: str = "worker",
     ) -> None:
         self._folder = folder
-        self._reach = Reach(allowed)
+        self._reach = Reach(allowed, who=who)
         self._max_bytes = max_bytes
         self._throttle = throttle
 

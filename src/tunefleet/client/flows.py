@@ -66,28 +66,30 @@ def read_document(source: Path | str) -> tuple[str, Path | None]:
         raise InputError(f"{file} cannot be read as text.", hint=str(error)) from error
 
 
-def override(document: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> str:
-    """Return a document with some fields of its spec changed.
+def override(document: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> tuple[str, Workflow]:
+    """Change some fields of a document's spec, and read it.
 
     Args:
         document: A valid document.
-        overrides: Dotted path below `spec` → value.
+        overrides: Dotted path below `spec` → value; without any the document stays as it is, to the byte.
         filename: For messages.
+
+    Returns:
+        The document as it is to be submitted, and what it says.
 
     Raises:
         SpecError: If the document was wrong before, or is wrong with the changes.
     """
-    parse_workflow(document, filename=filename)
+    workflow = parse_workflow(document, filename=filename)
     if not overrides:
-        return document
+        return document, workflow
     changed = override_document(document, overrides, filename=filename)
     try:
-        parse_workflow(changed, filename=filename)
+        return changed, parse_workflow(changed, filename=filename)
     except SpecError as error:
         # Lines of the changed text are not lines of the user's file.
         faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
         raise SpecError(faults, filename=f"{filename or 'the document'} with these changes") from None
-    return changed
 
 
 def submit(
@@ -114,8 +116,7 @@ def submit(
     """
     text, file = read_document(source)
     filename = str(file) if file else None
-    document = override(text, overrides or {}, filename=filename)
-    workflow = parse_workflow(document, filename=filename)
+    document, workflow = override(text, overrides or {}, filename=filename)
     inputs = yield from _push_local_files(workflow, file.parent if file else Path(), on_progress)
     request = SubmitRequest(document=document, filename=filename, inputs=inputs, strict=strict)
     try:
@@ -176,20 +177,10 @@ def wait_for_task(
     Raises:
         TimeoutError: If it is not final in time; the task goes on.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    pause = 0.05
-    while True:
-        task = yield from _look(routes.get_task(task_id), deadline)
-        if task is None:
-            continue
-        if on_update:
-            on_update(task)
-        if TaskStatus(task.status).final:
-            return task
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError(f"{task.id} is still {task.status} after {timeout_s} s; it goes on.")
-        yield Pause(pause)
-        pause = min(pause * 1.5, _POLL_S)
+    task = yield from _wait(routes.get_task(task_id), timeout_s, lambda task: TaskStatus(task.status).final, on_update)
+    if not TaskStatus(task.status).final:
+        raise TimeoutError(f"{task.id} is still {task.status} after {timeout_s} s; it goes on.")
+    return task
 
 
 def wait_for_workflow(
@@ -208,18 +199,28 @@ def wait_for_workflow(
     Raises:
         TimeoutError: If one is not final in time; the workflow goes on.
     """
+    workflow = yield from _wait(
+        routes.get_workflow(workflow_id), timeout_s, lambda workflow: workflow.status != "running", on_update
+    )
+    if workflow.status == "running":
+        raise TimeoutError(f"{workflow.id} still runs after {timeout_s} s; it goes on.")
+    return workflow
+
+
+def _wait(
+    call: Call[T], timeout_s: float | None, over: Callable[[T], bool], on_update: Callable[[T], None] | None
+) -> Flow[T]:
+    """Make a call, less and less often, until what it finds is over or the time is; returns what it found last."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     pause = 0.05
     while True:
-        workflow = yield from _look(routes.get_workflow(workflow_id), deadline)
-        if workflow is None:
+        found = yield from _look(call, deadline)
+        if found is None:
             continue
         if on_update:
-            on_update(workflow)
-        if workflow.status != "running":
-            return workflow
-        if deadline is not None and time.monotonic() > deadline:
-            raise TimeoutError(f"{workflow.id} still runs after {timeout_s} s; it goes on.")
+            on_update(found)
+        if over(found) or (deadline is not None and time.monotonic() > deadline):
+            return found
         yield Pause(pause)
         pause = min(pause * 1.5, _POLL_S)
 

@@ -33,9 +33,11 @@ class Reach:
 
     Args:
         allowed: Hosts and networks in private ranges that may be reached.
+        who: Which process reaches them, in words: whose settings a refusal names.
     """
 
-    def __init__(self, allowed: Sequence[str] = ()) -> None:
+    def __init__(self, allowed: Sequence[str] = (), *, who: str = "worker") -> None:
+        self._who = who
         self._hosts = {name.lower() for name in allowed}
         self._networks = list(_networks(allowed))
 
@@ -104,15 +106,19 @@ class Reach:
         **body: Any,
     ) -> httpx.Request:
         """Make the request to the very address that was checked; name and certificate stay those of the host."""
+        target = httpx.URL(url).copy_with(host=str(self.check_url(url)))
         parts = urlsplit(url)
-        if parts.scheme not in _PORTS or not parts.hostname:
-            raise ForbiddenError(f"{shown(url)} is no http or https address.")
-        address = self.check(parts.hostname, parts.port or _PORTS[parts.scheme])
-        target = httpx.URL(url).copy_with(host=str(address))
         named = {**headers, "Host": parts.netloc.rpartition("@")[2]}
         return client.build_request(
             method, target, headers=named, extensions={"sni_hostname": parts.hostname, **_timeout(client)}, **body
         )
+
+    def check_url(self, url: str) -> Address:
+        """Look up the host of an http or https address; returns and raises what `check` does."""
+        scheme, host, port = origin_of(url)
+        if scheme not in _PORTS or not host:
+            raise ForbiddenError(f"{shown(url)} is no http or https address.")
+        return self.check(host, port)
 
     def check(self, host: str, port: int) -> Address:
         """Look a host up and return the address to connect to.
@@ -125,17 +131,19 @@ class Reach:
         if not found:
             raise UnreachableError(f"The host {host} has no address.")
         for address in found:
+            if str(_end_of(address)) in _METADATA:  # no setting helps
+                raise ForbiddenError(f"{host} is {address}, a metadata service of clouds; it is never reached.")
             if not self._may_reach(host, address):
+                known = f"{host} is {address}, which" if host.strip("[]") != str(address) else host
                 raise ForbiddenError(
-                    f"{host} is {address}, which is not a public address.",
-                    hint="Add it to TUNEFLEET_URL_ALLOW if it is meant.",
+                    f"{known} is not a public address.",
+                    hint=f"If it is meant, add it to TUNEFLEET_URL_ALLOW of the {self._who}, which reads it when it "
+                    f"starts.",
                 )
         return found[0]
 
     def _may_reach(self, host: str, address: Address) -> bool:
         end = _end_of(address)
-        if str(end) in _METADATA:
-            return False
         if host.lower() in self._hosts or any(each in network for network in self._networks for each in (address, end)):
             return True
         if isinstance(address, ipaddress.IPv6Address) and (address in _NAT64_LOCAL or address.is_site_local):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunefleet.client import flows, routes, routes_notify, transfer
+from tunefleet.client import flows, routes, routes_chat, routes_notify, transfer
 from tunefleet.client.verb import (
     Awaited,
     AwaitedTask,
@@ -25,6 +25,7 @@ class WorkflowVerbs:
     """What can be done with workflows."""
 
     validate = Verb(routes.validate)
+    create = Verb(routes.create_workflow)
     list = Verb(routes.list_workflows)
     iterate = Iteration(flows.iterate_workflows)
     get = Verb(routes.get_workflow)
@@ -63,6 +64,9 @@ class TaskVerbs:
     result = Verb(routes.get_result)
     files = Verb(routes.result_files)
     fetch_file = Verb(transfer.fetch_result_file)
+    get_chat = Verb(routes_chat.get_chat)
+    end_chat = Verb(routes_chat.end_chat)
+    chat = Iteration(routes_chat.chat)
 
 
 class EventVerbs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from tunefleet.client.call import Call, Sink, model, nothing, path
 from tunefleet.wire.api import (
@@ -29,6 +29,7 @@ from tunefleet.wire.api import (
     PruneReply,
     PruneRequest,
     ResumeRequest,
+    RetryRequest,
     Role,
     ServerInfo,
     StopRequest,
@@ -42,6 +43,10 @@ from tunefleet.wire.api import (
 from tunefleet.wire.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.wire.link import Cursor, JournalBatch
 from tunefleet.wire.results import ResultEnvelope, ResultFiles
+
+PASSED_ON_BYTES_PER_S: Final = 4 << 20
+"""A server that keeps its files in an object store answers an upload when they are there; it is no slower than this."""
+_ANSWER_S: Final = 60.0
 
 
 def info() -> Call[ServerInfo]:
@@ -90,9 +95,18 @@ def cancel_workflow(workflow_id: str) -> Call[WorkflowDetail]:
     return Call("POST", path("workflows", workflow_id, "cancel"), model(WorkflowDetail))
 
 
-def retry_workflow(workflow_id: str) -> Call[WorkflowDetail]:
-    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are."""
-    return Call("POST", path("workflows", workflow_id, "retry"), model(WorkflowDetail), repeatable=False)
+def retry_workflow(
+    workflow_id: str, overrides: Mapping[str, Any] | None = None, *, again: bool = False
+) -> Call[WorkflowDetail]:
+    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are.
+
+    Args:
+        workflow_id: The workflow.
+        overrides: Dotted path below `spec` → value, of what is to be changed.
+        again: Also if an earlier retry runs or has completed.
+    """
+    body = RetryRequest(overrides=dict(overrides or {}), again=again)
+    return Call("POST", path("workflows", workflow_id, "retry"), model(WorkflowDetail), body=body, repeatable=False)
 
 
 def remove_workflow(workflow_id: str) -> Call[None]:
@@ -310,7 +324,15 @@ def put_blob(entry: FileEntry, offset: int, content: Callable[[], Iterator[bytes
         "Content-Type": "application/octet-stream",
     }
     # Not repeated blindly: after a break the server is asked first how much it has.
-    return Call("PUT", path("blobs", entry.digest), nothing, content=content, headers=headers, repeatable=False)
+    return Call(
+        "PUT",
+        path("blobs", entry.digest),
+        nothing,
+        content=content,
+        headers=headers,
+        repeatable=False,
+        read_timeout_s=_ANSWER_S + entry.size_bytes / PASSED_ON_BYTES_PER_S,
+    )
 
 
 def get_blob(digest: str, offset: int, sink: Sink) -> Call[None]:

@@ -23,6 +23,7 @@ Phase = Literal["hashing", "uploading", "downloading"]
 PIECE_BYTES: Final = 1 << 20
 FRUITLESS_TRIES: Final = 8
 """So often a transfer may break in a row without a byte getting through."""
+_LONGEST_PAUSE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,24 +130,32 @@ def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
         except OffsetConflict as conflict:
             reached = conflict.cursor
         except (UnreachableError, ConflictError):
-            # A conflict: somebody else is sending the same file, or the server has not let go of a broken upload yet.
-            if tries == FRUITLESS_TRIES:
+            # A conflict: somebody else is sending the same file, or the server has not let go of a broken upload yet,
+            # or passes the whole file on to its object store.
+            if tries >= _most_tries(file.entry, offset):
                 raise
             left = yield from _missing([file])
-            reached = left[0].offset if left else file.entry.size_bytes
+            if not left:
+                meter.at(base + file.entry.size_bytes)
+                return
+            reached = left[0].offset
         else:
             return
-        if reached >= file.entry.size_bytes:
-            meter.at(base + file.entry.size_bytes)
-            return
         tries = 0 if reached > offset else tries + 1
-        if tries > FRUITLESS_TRIES:
+        if tries > _most_tries(file.entry, offset):
             raise UnreachableError(
                 f"{file.entry.path} could not be uploaded: the connection breaks each time.", hint="Submit again later."
             )
         offset = reached
         if tries:
-            yield Pause(min(0.1 * 2**tries, 5.0))
+            yield Pause(min(0.1 * 2 ** min(tries, 6), _LONGEST_PAUSE_S))
+
+
+def _most_tries(entry: FileEntry, offset: int) -> int:
+    if offset < entry.size_bytes:
+        return FRUITLESS_TRIES
+    # All bytes are there: the server passes them on, which takes the longer the more they are.
+    return FRUITLESS_TRIES + int(entry.size_bytes / routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
 
 
 def _reader(file: LocalFile, offset: int, meter: _Meter) -> Callable[[], Iterator[bytes]]:

@@ -19,6 +19,7 @@ import orjson
 from pydantic import ValidationError
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
+from tunefleet.client import elsewhere
 from tunefleet.client.call import Call, Course, Emit, Flow, NextLine, OpenLines, Pause, Step, Stream, Work
 from tunefleet.client.connection import Connection
 from tunefleet.client.problems import exception_of
@@ -190,6 +191,7 @@ class Transport:
         self.connection = connection
         self.policy = policy or Policy()
         self._throttle = throttle
+        self._network = network
         self._http = httpx.Client(**_options(connection, self.policy), transport=network)
 
     def close(self) -> None:
@@ -260,11 +262,15 @@ class Transport:
             throttle.take(len(request.content))
         response = self._http.send(request, stream=True)
         try:
-            if response.is_success and call.sink is not None:
+            if call.sink is not None:
                 sink = throttle.sink(call.sink) if throttle is not None else call.sink
-                for piece in response.iter_bytes():
-                    sink.write(piece)
-                return call.parse(b"")
+                if (link := elsewhere.link_of(response)) is not None:
+                    elsewhere.fetch(link, sink, call.headers, self.policy.timeout, self._network)
+                    return call.parse(b"")
+                if response.is_success:
+                    for piece in response.iter_bytes():
+                        sink.write(piece)
+                    return call.parse(b"")
             body = response.read()
         finally:
             response.close()
@@ -292,6 +298,7 @@ class AsyncTransport:
     ) -> None:
         self.connection = connection
         self.policy = policy or Policy()
+        self._network = network
         self._http = httpx.AsyncClient(**_options(connection, self.policy), transport=network)
 
     async def close(self) -> None:
@@ -358,10 +365,14 @@ class AsyncTransport:
         content = _from_thread(call.content()) if call.content else None
         response = await self._http.send(_request(self._http, call, content), stream=True)
         try:
-            if response.is_success and call.sink is not None:
-                async for piece in response.aiter_bytes():
-                    await asyncio.to_thread(call.sink.write, piece)
-                return call.parse(b"")
+            if call.sink is not None:
+                if (link := elsewhere.link_of(response)) is not None:
+                    await elsewhere.fetch_async(link, call.sink, call.headers, self.policy.timeout, self._network)
+                    return call.parse(b"")
+                if response.is_success:
+                    async for piece in response.aiter_bytes():
+                        await asyncio.to_thread(call.sink.write, piece)
+                    return call.parse(b"")
             body = await response.aread()
         finally:
             await response.aclose()

@@ -87,7 +87,7 @@ async def _post(url: str, body: bytes, headers: Mapping[str, str], reach: Reach,
             url = urljoin(here, response.headers["location"])
         else:
             raise UnreachableError(f"{urlsplit(url).hostname} redirects too often.")
-    return Answer(urlsplit(here).hostname or "", response.status_code, _later_s(response.headers))
+    return Answer(urlsplit(here).hostname or "", response.status_code, later_s(response.headers))
 
 
 def _said(error: Exception) -> str:
@@ -96,7 +96,8 @@ def _said(error: Exception) -> str:
     return text if text and "//" not in text else type(error).__name__
 
 
-def _later_s(headers: httpx.Headers) -> float | None:
+def later_s(headers: httpx.Headers) -> float | None:
+    """Return in how many seconds a host wants to be asked again (`Retry-After`); null if it does not say."""
     text = headers.get("retry-after", "").strip()
     if text.replace(".", "", 1).isdigit():
         return min(float(text), _MAX_LATER_S)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from tunefleet.errors import TunefleetError
+from tunefleet.client.stopping import Stop
+from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.jobs import envs
+from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.jobfolder import Job, JobFolder
 from tunefleet.wire.link import Offer, SlotClass
 
@@ -43,6 +46,13 @@ class Executor(ABC):
     merges: ClassVar[bool] = False
     """Whether one run computes several equal tasks: those of `Offer.merged` (`merge_children` of a job), each with an
     entry by its task id under `children` of the result. Who is missing there has failed."""
+    heeds: ClassVar[frozenset[ControlCommand]] = frozenset()
+    """Commands that its jobs take, such as a pause; any other is refused when it is asked for. By default none: a
+    cancel needs nobody to listen. `TRAINING_COMMANDS` if a Trainer with `attach.callbacks_for_job` trains in the
+    program, `BETWEEN_ITEMS` if it goes through items within `programs.heeding.Heeding` (both of `wire.control`)."""
+
+    brings_code: ClassVar[bool] = False
+    """Whether every task of the kind runs code that comes with the document: only a worker with `--allow-code` does."""
 
     def unavailable_reason(self) -> str | None:
         """Return why this machine cannot run the kind, as a sentence with the way out; `None` if it can."""
@@ -62,21 +72,83 @@ class LightExecutor(Executor):
             InputError: If what the user asked for cannot work; it is not tried again.
         """
 
+    def run_until(self, offer: Offer, stop: Stop) -> dict[str, Any]:
+        """Do the task, unless nobody wants its result any more. Override it where the work can be ended early.
+
+        Args:
+            offer: The attempt.
+            stop: Set by a cancel.
+
+        Raises:
+            Stopped: If it was ended early.
+        """
+        del stop  # by default it is done to its end
+        return self.run(offer)
+
 
 class JobExecutor(Executor):
     """A kind that runs as a process of its own in a job folder."""
 
     slot_class: ClassVar[SlotClass] = "job"
+    program: ClassVar[str]
+    """`package.module:function`, called with the path of the job folder."""
+    environment: ClassVar[str | None] = None
+    """The environment (`tunefleet env`) that each job of the kind runs in; `None` for the one of Tunefleet itself."""
+    engine: ClassVar[bool] = False
+    """Whether its jobs ask the warm engine of their GPUs, so that it need not end for them."""
 
-    @abstractmethod
-    def job(self, offer: Offer, *, launch: str, inputs: Mapping[str, str]) -> Job:
-        """Return what the job's process is to run.
+    talks: ClassVar[bool] = False
+    """Whether people talk with its jobs; the worker brings them the turns (`jobs.talking`)."""
+
+    def unavailable_reason(self) -> str | None:
+        """Return why this machine cannot run the kind: here, that its environment is not ready."""
+        return None if self.environment is None else envs.reason(self.environment)
+
+    def environment_for(self, spec: Mapping[str, Any]) -> str | None:
+        """Return the name of the environment that a job runs in; `None` for the one that Tunefleet runs in.
+
+        Args:
+            spec: Of the task.
+        """
+        del spec  # of this kind all run in the same
+        return self.environment
+
+    def job(self, offer: Offer, *, launch: str, inputs: Mapping[str, str], gpus: Sequence[str] = ()) -> Job:
+        """Return what the job's processes are to run.
 
         Args:
             offer: The attempt.
             launch: Id of the launch that is about to start.
             inputs: For each pointer into the spec, the local path that stands for it.
+            gpus: UUIDs of the GPUs that it was given.
+
+        Raises:
+            MachineError: If the environment that it needs is not ready.
         """
+        return Job(
+            job_id=offer.task_id,
+            task_id=offer.task_id,
+            attempt=offer.attempt,
+            launch=launch,
+            kind=offer.kind,
+            name=offer.name,
+            program=self.program_of(offer.spec),
+            spec=offer.spec,
+            inputs=dict(inputs),
+            gpus=tuple(gpus),
+            processes=self.processes(offer.spec, len(gpus)),
+            engine=self.engine,
+            python=_interpreter(self.environment_for(offer.spec)),
+        )
+
+    def program_of(self, spec: Mapping[str, Any]) -> str:
+        """Return the program that a job runs.
+
+        Args:
+            spec: Of the task.
+        """
+        del spec  # of this kind all run the same
+        return self.program
 
     def processes(self, spec: Mapping[str, Any], gpus: int) -> int:
         """Return how many processes the job has.
@@ -105,3 +177,12 @@ class JobExecutor(Executor):
         if not isinstance(found, dict):
             raise ResultError(f"The job's {folder.responses_json.name} holds no JSON object.")
         return found
+
+
+def _interpreter(environment: str | None) -> str | None:
+    if environment is None:
+        return None
+    reason = envs.reason(environment)
+    if reason is not None:
+        raise MachineError(reason)
+    return envs.at(environment).python

@@ -12,13 +12,15 @@ from tunefleet.wire.link import ExecutorOffer
 logger = logging.getLogger(__name__)
 
 GROUP = "tunefleet.executors"
+_OURS = "tunefleet."
+_NO_CODE = "Tasks bring code, which a worker runs with --allow-code (TUNEFLEET_ALLOW_CODE=true) only."
 
 
 class Registry:
     """The kinds that a worker knows.
 
     Args:
-        executors: One per kind; of two with the same kind the later one counts.
+        executors: One for each kind.
         broken: Kind → why its executor could not be loaded.
     """
 
@@ -30,8 +32,12 @@ class Registry:
         """Return the executor of a kind, or `None`."""
         return self._executors.get(kind)
 
-    def offers(self) -> tuple[ExecutorOffer, ...]:
-        """Return what the server is to know: each kind, and why it cannot run here if it cannot."""
+    def offers(self, *, allow_code: bool = True) -> tuple[ExecutorOffer, ...]:
+        """Return what the server is to know: each kind, and why it cannot run here if it cannot.
+
+        Args:
+            allow_code: Whether code that tasks bring is run here.
+        """
         known = [
             ExecutorOffer(
                 kind=kind,
@@ -39,9 +45,10 @@ class Registry:
                 available=reason is None,
                 reason=reason,
                 merges=executor.merges,
+                heeds=tuple(sorted(executor.heeds)),
             )
             for kind, executor in sorted(self._executors.items())
-            for reason in (executor.unavailable_reason(),)
+            for reason in (_NO_CODE if executor.brings_code and not allow_code else executor.unavailable_reason(),)
         ]
         lost = [
             ExecutorOffer(kind=kind, available=False, reason=reason) for kind, reason in sorted(self._broken.items())
@@ -52,15 +59,26 @@ class Registry:
 def installed(points: Iterable[EntryPoint] | None = None) -> Registry:
     """Load the executors of the entry point group; one that cannot be loaded is named, the others still work.
 
+    Another package's executor takes the place of ours of the same kind: somebody has installed it for that. Of two
+    others none is taken.
+
     Args:
         points: Entry points to load; the installed ones by default.
     """
-    executors: list[Executor] = []
+    executors: dict[str, Executor] = {}
+    origins: dict[str, str] = {}
     broken: dict[str, str] = {}
-    for point in entry_points(group=GROUP) if points is None else points:
+    found = entry_points(group=GROUP) if points is None else points
+    for point in sorted(found, key=lambda point: (not point.value.startswith(_OURS), point.value)):
         try:
-            executors.append(point.load()())
+            executor: Executor = point.load()()
         except Exception as error:
             logger.warning("The executor %s cannot be loaded.", point.name, exc_info=True)
             broken[point.name] = f"Its executor ({point.value}) cannot be loaded: {error}"
-    return Registry(executors, broken=broken)
+            continue
+        kind, other = executor.kind, origins.get(executor.kind, _OURS)
+        broken.pop(kind, None)
+        if not other.startswith(_OURS):
+            broken[kind] = f"Two packages have an executor for it, {other} and {point.value}: uninstall one of them."
+        executors[kind], origins[kind] = executor, point.value
+    return Registry((each for kind, each in executors.items() if kind not in broken), broken=broken)

@@ -1,63 +1,63 @@
-"""`sft` and `lora_sft`: supervised fine-tuning, of all weights or of a LoRA adapter."""
+"""What every training kind has, and `sft` and `lora_sft`: supervised fine-tuning, of all weights or of an adapter."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from tunefleet.executors.base import JobExecutor, Output
+from tunefleet.executors.needs import missing
 from tunefleet.spec import load_task_spec
-from tunefleet.wire.jobfolder import Job, JobFolder
-from tunefleet.wire.link import Offer
+from tunefleet.spec.trainer import OURS
+from tunefleet.wire.control import TRAINING_COMMANDS
+from tunefleet.wire.jobfolder import JobFolder
 
-_NEEDED = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+NEEDED: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
 
-class SftExecutor(JobExecutor):
-    """Full fine-tuning; leaves a model."""
+OTHERS: Final = "tunefleet.programs.trainers:main"
+"""The program of a training that `spec.trainer` gives to somebody else's code."""
 
-    kind = "sft"
-    output: ClassVar[tuple[str, str]] = ("final_model", "model")
-    """Folder that the program leaves, and the kind of artifact that it becomes."""
+
+def _ours(spec: Mapping[str, Any]) -> bool:
+    return spec.get("trainer") in {None, OURS}
+
+
+class TrainingExecutor(JobExecutor):
+    """Trains a model in processes of its own; leaves a model or an adapter."""
+
+    products: ClassVar[tuple[tuple[str, str], ...]] = (("final_model", "model"), ("final_lora", "adapter"))
+    """Folders that the program may leave, and the kind of artifact that each becomes."""
+    heeds = TRAINING_COMMANDS
 
     def unavailable_reason(self) -> str | None:
         """Name the training libraries that are missing, without importing those that are there."""
-        missing = [name for name in _NEEDED if find_spec(name) is None]
-        if not missing:
-            return None
-        return (
-            f"The training libraries are not installed ({', '.join(missing)} missing): pip install 'tunefleet[train]'."
-        )
+        return missing(*NEEDED, extra="train", what="The training libraries")
 
-    def job(self, offer: Offer, *, launch: str, inputs: Mapping[str, str]) -> Job:
-        """Return the job of the training program."""
-        return Job(
-            job_id=offer.task_id,
-            task_id=offer.task_id,
-            attempt=offer.attempt,
-            launch=launch,
-            kind=offer.kind,
-            name=offer.name,
-            program="tunefleet.programs.train:main",
-            spec=offer.spec,
-            inputs=dict(inputs),
-            processes=load_task_spec(offer.spec).processes,
-        )
+    def program_of(self, spec: Mapping[str, Any]) -> str:
+        """Return the program that trains: ours, or the one that hands the training to somebody else's trainer."""
+        return self.program if _ours(spec) else OTHERS
 
     def processes(self, spec: Mapping[str, Any], gpus: int) -> int:
-        """Return how many ranks the training has: what its spec says, else one for each GPU."""
-        return load_task_spec(spec).processes_on(gpus)
+        """Return how many ranks the training has: what its spec says, else one for each GPU; others start their own."""
+        return load_task_spec(spec).processes_on(gpus) if _ours(spec) else 1
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return the trained folder."""
-        name, kind = self.output
-        path = folder.root / name
-        return [Output(name=name, kind=kind, path=path)] if path.is_dir() else []
+        there = ((name, kind, folder.root / name) for name, kind in self.products)
+        return [Output(name=name, kind=kind, path=path) for name, kind, path in there if path.is_dir()]
+
+
+class SftExecutor(TrainingExecutor):
+    """Full fine-tuning; leaves a model."""
+
+    kind = "sft"
+    program = "tunefleet.programs.train:main"
+    products = (("final_model", "model"),)
 
 
 class LoraSftExecutor(SftExecutor):
     """LoRA fine-tuning; leaves an adapter."""
 
     kind = "lora_sft"
-    output: ClassVar[tuple[str, str]] = ("final_lora", "adapter")
+    products = (("final_lora", "adapter"),)

@@ -37,7 +37,7 @@ def job_environment(base: Mapping[str, str], job: Mapping[str, Any]) -> dict[str
         base: The supervisor's environment for jobs; holds no secret.
         job: `job.json`.
     """
-    return {**base, **(job.get("env") or {}), **_devices(job)}
+    return {**base, **(job.get("env") or {}), **_devices(job), **_interpreter(base, job)}
 
 
 def thread_count(environment: Mapping[str, str]) -> int:
@@ -60,10 +60,21 @@ def needs_cold_start(base: Mapping[str, str], job: Mapping[str, Any]) -> str | N
     """Return why a job must be started in a fresh interpreter, or None if it can be forked."""
     if int(job.get("processes") or 1) > 1:
         return "it has several processes"
+    if job.get("python"):
+        return "it runs in an environment of its own"
     for name, value in (job.get("env") or {}).items():
         if base.get(name) != value and (name in _READ_AT_IMPORT_EXACT or name.startswith(_READ_AT_IMPORT)):
             return f"it sets {name}, which is read at import"
     return None
+
+
+def _interpreter(base: Mapping[str, str], job: Mapping[str, Any]) -> dict[str, str]:
+    """Return what activates the environment that the job names: its programs come first."""
+    if not job.get("python"):
+        return {}
+    programs = Path(job["python"]).parent
+    path = (job.get("env") or {}).get("PATH") or base.get("PATH") or os.defpath
+    return {"VIRTUAL_ENV": str(programs.parent), "PATH": f"{programs}{os.pathsep}{path}"}
 
 
 def _devices(job: Mapping[str, Any]) -> dict[str, str]:

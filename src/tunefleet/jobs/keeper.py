@@ -4,8 +4,8 @@ It holds the job's lock, forks the trainer, waits, removes what the trainer left
 `exit.json`. It depends on nobody: server, worker and fork server may die, the job ends properly. If the keeper is
 killed the trainer goes on, and its `status.json` tells the end. Standard library only: there is one a job.
 
-As a program (a cold start): `python -m tunefleet.jobs.keeper FOLDER REPLY_FD`; the trainer is a fresh interpreter, or
-for a job of several processes their launcher.
+As a program (a cold start): `python -m tunefleet.jobs.keeper FOLDER REPLY_FD`; the trainer is a fresh interpreter, that
+of the job's environment if it names one, or for a job of several processes their launcher.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def hold(folder: Path) -> Held:
     job = read_json(folder / "job.json")
     if job is None:
         raise RefusedError("machine", f"{folder} has no readable job.json.")
+    if (python := job.get("python")) and not os.access(python, os.X_OK):
+        raise RefusedError("machine", f"The environment of job {job['job_id']} is gone: there is no {python}.")
     if locks.take(folder / "lock", patience_s=_PATIENCE_S) is None:
         raise RefusedError("busy", f"Job {job['job_id']} is running already.")
     if (read_json(folder / "exit.json") or {}).get("launch") == job["launch"]:
@@ -159,7 +161,9 @@ def _exec(held: Held) -> NoReturn:
     os.chdir(held.folder)
     processes = int(held.job.get("processes") or 1)
     program = [PROGRAM, str(held.folder)] if processes == 1 else [LAUNCHER, str(held.folder), str(processes)]
-    os.execv(sys.executable, [sys.executable, "-P", "-u", "-m", *program])
+    # By the path in the environment, which is how Python finds what is installed there.
+    python = held.job.get("python") or sys.executable
+    os.execv(python, [python, "-P", "-u", "-m", *program])
 
 
 def main(arguments: list[str]) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.spec import TrainingTaskSpec, load_task_spec
+from tunefleet.spec import ModelTrainingSpec, load_task_spec
 from tunefleet.wire.jobfolder import JobFolder
 
 ROLLBACKS: Final = 3
@@ -37,7 +37,7 @@ def plan(folder: JobFolder, spec: Mapping[str, Any], reason: TaskReason, launch:
     if reason not in (TaskReason.OUT_OF_MEMORY, TaskReason.DIVERGED):
         return None
     task = load_task_spec(spec)
-    if not isinstance(task, TrainingTaskSpec):
+    if not isinstance(task, ModelTrainingSpec):
         return None
     now = read_json(folder.overrides_json) or {}
     if now.get("after") == launch:
@@ -51,25 +51,31 @@ def plan(folder: JobFolder, spec: Mapping[str, Any], reason: TaskReason, launch:
     return sentence if changes else None
 
 
-def halved(batch: int, accumulation: int) -> tuple[int, int] | None:
-    """Return at most half the batch and so much accumulation that their product stays; None if the batch is one row."""
+def halved(batch: int, accumulation: int, least: int = 1) -> tuple[int, int] | None:
+    """Return at most half the batch and so much accumulation that their product stays; None if it has too few rows.
+
+    Args:
+        batch: Rows a forward pass.
+        accumulation: Forward passes a step.
+        least: Rows that a forward pass needs.
+    """
     rows = batch * accumulation
-    smaller = next((size for size in range(batch // 2, 0, -1) if rows % size == 0), None)
+    smaller = next((size for size in range(batch // 2, least - 1, -1) if rows % size == 0), None)
     return None if smaller is None else (smaller, rows // smaller)
 
 
-def _smaller(task: TrainingTaskSpec, now: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def _smaller(task: ModelTrainingSpec, now: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     training = task.training
     batch = int(now.get("batch_size") or training.batch_size)
     accumulation = int(now.get("gradient_accumulation_steps") or training.gradient_accumulation_steps)
-    sizes = halved(batch, accumulation) if task.on_oom == "halve_batch" else None
+    sizes = halved(batch, accumulation, task.smallest_batch) if task.on_oom == "halve_batch" else None
     if sizes is None:
         return {}, ""
     changes = dict(zip(("batch_size", "gradient_accumulation_steps"), sizes, strict=True))
     return changes, f"The memory did not suffice for batches of {batch}: going on with {sizes[0]}, {sizes[1]} a step."
 
 
-def _slower(task: TrainingTaskSpec, now: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def _slower(task: ModelTrainingSpec, now: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     done = int(now.get("rollbacks") or 0)
     if task.on_nan != "rollback" or done >= ROLLBACKS:
         return {}, ""

@@ -22,7 +22,7 @@ from tunefleet.attach import identity
 from tunefleet.attach.endpoint import safe_job_id
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import ConflictError, InputError, MachineError
-from tunefleet.jobs import locks
+from tunefleet.jobs import engines, locks
 from tunefleet.jobs.environment import job_environment, needs_cold_start
 from tunefleet.jobs.handle import JobHandle
 from tunefleet.jobs.leftovers import end_leftovers
@@ -101,6 +101,7 @@ class Supervisor:
         data = job.model_dump(mode="json")
         write_json(folder.job_json, data, sync=True)
         handle = JobHandle(job, folder, Path(endpoint_dir))
+        engines.make_room(job.gpus, wants_engine=job.engine)
         reply = self._start(folder, data)
         # Whoever answered too late, or not at all, may have started it: then it runs, and that is what was asked for.
         if reply.get("code") not in ("busy", "silent") or not handle.started:
@@ -113,7 +114,8 @@ class Supervisor:
         return sorted(handles, key=lambda handle: handle.folder.job_json.stat().st_mtime)
 
     def close(self) -> None:
-        """End the fork server. Jobs live on."""
+        """End the fork server, and the engines that no job uses. Jobs live on."""
+        engines.end_idle(str(self.endpoints_dir))
         if self._warm is not None:
             self._warm.close()
 

@@ -1,9 +1,10 @@
 """Who else uses the GPUs of this machine, and when a job of ours makes way for them.
 
-A process is somebody else's if neither it nor an ancestor holds the GPU's lock in the ledger: a notebook, a game, the
-job of another user. A desktop is none: what only draws and holds little memory is ignored. Where the driver names no
-processes (WSL), memory in use on a GPU that no job of ours has claimed says the same. Inside a container the driver
-names processes by numbers of the host: what this process table does not know is not counted.
+A process is somebody else's if neither it nor an ancestor holds the GPU's lock in the ledger, or is a warm engine of
+this user's: a notebook, a game, the job of another user. A desktop is none: what only draws and holds little memory is
+ignored. Where the driver names no processes (WSL), memory in use on a GPU that no job of ours has claimed says the
+same. Inside a container the driver names processes by numbers of the host: what this process table does not know is
+not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Final
 
 import psutil
 
-from tunefleet.jobs import gpus, locks
+from tunefleet.jobs import engines, gpus, locks
 from tunefleet.jobs.gpuinfo import GpuFigures, GpuProcess, read_gpus
 from tunefleet.jobs.stacks import names
 
@@ -45,14 +46,14 @@ def others_on(gpu: GpuFigures, ledger: Path) -> str | None:
 
 
 def is_ours(ledger: Path, uuid: str, pid: int) -> bool:
-    """Tell whether a process belongs to the job that has claimed a GPU: it or an ancestor holds the lock."""
+    """Tell whether a process belongs to the job that has claimed a GPU, or to a warm engine that makes way for one."""
     try:
         process = psutil.Process(pid)
         family = [process, *process.parents()]
     except psutil.Error:
         return False
     file = gpus.lock_file(ledger, uuid)
-    return any(locks.holds(each.pid, file) for each in family)
+    return any(locks.holds(each.pid, file) for each in family) or engines.is_one([each.pid for each in family], uuid)
 
 
 def _counts(process: GpuProcess) -> bool:
@@ -62,6 +63,8 @@ def _counts(process: GpuProcess) -> bool:
 def _by_memory(gpu: GpuFigures, ledger: Path) -> str | None:
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
     if not used or not total or used < _MUCH * total or gpus.holder(ledger, gpu.uuid) is not None:
+        return None
+    if engines.is_on(gpu.uuid):
         return None
     return f"somebody ({used / (1 << 30):.1f} GiB in use)"
 

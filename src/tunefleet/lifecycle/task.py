@@ -61,6 +61,7 @@ class TaskReason(StrEnum):
     ABORTED = "aborted"
     UPSTREAM_FAILED = "upstream_failed"
     UPSTREAM_CANCELLED = "upstream_cancelled"
+    SIBLING_FAILED = "sibling_failed"
     CONDITION_UNMET = "condition_unmet"
     UPSTREAM_SKIPPED = "upstream_skipped"
     BAD_INPUT = "bad_input"
@@ -106,6 +107,7 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     TaskReason.ABORTED: Outcome(_S.CANCELLED),
     TaskReason.UPSTREAM_FAILED: Outcome(_S.FAILED),
     TaskReason.UPSTREAM_CANCELLED: Outcome(_S.CANCELLED),
+    TaskReason.SIBLING_FAILED: Outcome(_S.CANCELLED),
     TaskReason.CONDITION_UNMET: Outcome(_S.SKIPPED),
     TaskReason.UPSTREAM_SKIPPED: Outcome(_S.SKIPPED),
     TaskReason.BAD_INPUT: Outcome(_S.FAILED),

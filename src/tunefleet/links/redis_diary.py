@@ -73,9 +73,9 @@ class Diary:
         self._status = "STARTING"
         self._has: Capabilities | None = None
         self._born = time.time()
-        self._joules = 0.0
+        self._joules: float | None = None
+        self._drawn: dict[str, list[float]] = {}
         self._samples = 0
-        self._powered_at: float | None = None
         for offer in held:
             self.note(offer, None)
             self._runs[offer.token].started_at = self._born
@@ -182,22 +182,33 @@ class Diary:
 
     def _metrics(self, load: Load) -> dict[str, Any]:
         watts = {gpu.uuid: gpu.power_w for gpu in load.gpus if gpu.power_w is not None}
-        now, total = time.monotonic(), sum(watts.values())
-        if watts and self._powered_at is not None:
-            self._joules += total * (now - self._powered_at)
-        if watts:
-            self._powered_at, self._samples = now, self._samples + 1
-        power = {"timestamp": now_text(), "cpu_watts": None, "gpu_watts": {"total": total, "per_gpu": watts}}
+        self._joules, self._samples = load.gpu_energy_j, self._samples + bool(watts)
+        for uuid, power_w in watts.items():
+            sum_and_count = self._drawn.setdefault(uuid, [0.0, 0.0])
+            sum_and_count[0] += power_w
+            sum_and_count[1] += 1
+        drawn = {"total": sum(watts.values()) if watts else None, "per_gpu": watts}
+        power = {"timestamp": now_text(), "cpu_watts": None, "gpu_watts": drawn}
         return {
             **self._spent(),
             "loadavg": {"1m": load.load_1m, "5m": load.load_5m, "15m": load.load_15m},
             "power": power,
             "power_summary": self._power_summary(),
-            "estimated_energy_kwh": round(self._joules / 3.6e6, 6),
+            "estimated_energy_kwh": self._energy_kwh,
         }
 
     def _power_summary(self) -> dict[str, Any]:
-        spent_s = max(1.0, time.time() - self._born)
-        average = round(self._joules / spent_s, 3) if self._samples else None
-        energy = round(self._joules / 3.6e6, 6)
-        return {"avg_gpu_watts": average, "estimated_energy_kwh": energy, "samples": self._samples}
+        """Averages over the heartbeats; what a CPU draws is not known, and not said to be nothing."""
+        each = {uuid: round(total / count, 3) for uuid, (total, count) in self._drawn.items()}
+        return {
+            "avg_cpu_watts": None,
+            "avg_gpu_watts": round(sum(each.values()), 3) if each else None,
+            "per_gpu_avg_watts": each,
+            "estimated_energy_kwh": self._energy_kwh,
+            "estimated_energy_breakdown": {"cpu_kwh": None, "gpu_kwh": self._energy_kwh},
+            "samples": self._samples,
+        }
+
+    @property
+    def _energy_kwh(self) -> float | None:
+        return None if self._joules is None else round(self._joules / 3.6e6, 6)

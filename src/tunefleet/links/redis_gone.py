@@ -29,6 +29,7 @@ class Gone:
         """
         for worker_id in sorted(self._known - known.keys()):
             await self._clear(worker_id, self._keys.heartbeat(worker_id), self._keys.worker(worker_id))
+            await self._redis.srem(self._keys.elastic_disabled, worker_id)
             self._known.discard(worker_id)
         self._known = set(known)
         away = {worker_id for worker_id, there in known.items() if not there}

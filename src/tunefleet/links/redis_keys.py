@@ -9,7 +9,8 @@
     worker:{id}:hb            string   time of the last heartbeat; expires, and then the worker is stale
     workers:elastic_disabled  set      workers that elastic scaling keeps out of the pool
     tunefleet:epoch           string   made by the server with the groups; gone means that Redis was emptied
-    tunefleet:server:{name}   string   a living server replica; expires
+    tunefleet:server:{name}   string   a living server; expires
+    tunefleet:store:{topic}   string   the store that the living servers serve; expires
 
 A message of the link is deleted when it is dealt with; what only tells something stays until its stream is trimmed.
 Truth is in the server's store: all of this may be lost at any moment.
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from tunefleet.errors import MachineError
 
@@ -83,8 +84,13 @@ class Keys:
         return f"{self.prefix}tunefleet:epoch"
 
     def server(self, name: str) -> str:
-        """A living server replica."""
+        """A living server."""
         return f"{self.prefix}tunefleet:server:{name}"
+
+    @property
+    def store(self) -> str:
+        """The store whose servers serve this topic."""
+        return f"{self.prefix}tunefleet:store:{self.topic}"
 
     def inbox(self, worker_id: str) -> str:
         """Dispatches and answers for a worker."""
@@ -112,11 +118,28 @@ def check_url(url: str) -> None:
     """Refuse what is no URL of a Redis.
 
     Raises:
-        MachineError: If it is none; the password in it is not shown.
+        MachineError: If it is none; nothing of it but the scheme is shown, as a password may stand anywhere.
     """
-    parts = urlsplit(url)
+    scheme = url.partition("://")[0] if "://" in url else "…"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _no_url(scheme, "its port is no number from 1 to 65535, or its host no name") from None
     if parts.scheme not in _SCHEMES or not (parts.hostname or parts.path):
-        raise MachineError(
-            f"REDIS_URL={parts.scheme or '…'}://… is no URL of a Redis.",
-            hint="Write redis://host:6379/0, rediss://… with TLS, or unix:///path/of/the.sock.",
-        )
+        raise _no_url(scheme, "it names no server")
+    if port == 0:
+        raise _no_url(scheme, "its port is no number from 1 to 65535")
+    path = "" if parts.scheme == "unix" else parts.path.strip("/")
+    # An empty path is the first database. What is no number would be taken for it silently.
+    database = dict(parse_qsl(parts.query, keep_blank_values=True)).get("db", path or "0")
+    if not (database.isascii() and database.isdigit()):
+        raise _no_url(scheme, "its database is no number")
+
+
+def _no_url(scheme: str, why: str) -> MachineError:
+    return MachineError(
+        f"REDIS_URL={scheme}://… is no URL of a Redis: {why}.",
+        hint="Write redis://host:6379/0, rediss://… with TLS, or unix:///path/of/the.sock; in a password, %2F for /, "
+        "%3A for : and %40 for @.",
+    )

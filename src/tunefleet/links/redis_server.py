@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
-from redis.asyncio import Redis
+from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -24,6 +24,7 @@ from tunefleet.links.redis_gone import Gone
 from tunefleet.links.redis_groups import Found, order_of
 from tunefleet.links.redis_keys import INBOX_KEPT, INLINE_BYTES, REGISTRATION, Keys
 from tunefleet.links.redis_parts import Entry, about, closing, dispatch, dumps, now_text, refusal, wishes
+from tunefleet.links.redis_store import LEASE_S, TICK_S, OtherStoreError, Store, StoreClaim
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Offer, RegisterReply, RegisterRequest
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 _BLOCK_S: Final = 2.0
 _READ_S: Final = 10.0
 _COUNT: Final = 256
-TICK_S: Final = 3.0
+_CONNECTIONS: Final = 64
 _MAX_BACKOFF_S: Final = 5.0
 
 
@@ -64,28 +65,37 @@ class RedisHub:
         url: Of the Redis server.
         keys: Names of the fleet's keys.
         desk: Decides.
-        name: Of this server's consumer; the same after a restart, another for each replica.
+        name: Of this server's consumer; the same after a restart, another in another data folder.
+        store: Whose tasks it hands out; servers of another store are kept apart.
     """
 
-    def __init__(self, url: str, keys: Keys, desk: Desk, *, name: str) -> None:
+    def __init__(self, url: str, keys: Keys, desk: Desk, *, name: str, store: Store) -> None:
         self._url, self._keys, self._desk, self._name = url, keys, desk, name
-        self._redis: Any = Redis.from_url(
-            url, decode_responses=True, protocol=2, socket_timeout=_READ_S + _BLOCK_S, socket_connect_timeout=_READ_S,
+        # Who finds all connections in use waits for one: a fleet that speaks at once is answered in turn.
+        self._redis: Any = Redis.from_pool(BlockingConnectionPool.from_url(
+            url, max_connections=_CONNECTIONS, timeout=None,
+            decode_responses=True, protocol=2, socket_timeout=_READ_S + _BLOCK_S, socket_connect_timeout=_READ_S,
             retry=Retry(NoBackoff(), 0),
-        )  # fmt: skip
+        ))  # fmt: skip
         self._gone = Gone(self._redis, keys)
+        self._claim = StoreClaim(self._redis, keys, store, url)
         self._handlers: set[asyncio.Task[None]] = set()
         self._failed = 0
         self._first = True
 
     async def serve(self) -> None:
         """Serve until Redis fails, and pause; to be called again and again, and cancelled to end."""
-        error: BaseException | None = None
+        error: Exception | None = None
+        outside = self._claim.outside
         try:
             await self._serve()
-        except* (RedisError, OSError) as troubles:
-            error = _first_of(troubles)
-        if error is not None and is_gone_group(error):
+        except (RedisError, OSError, OtherStoreError) as trouble:
+            error = trouble
+        if isinstance(error, OtherStoreError):
+            log.log(logging.DEBUG if outside else logging.ERROR, "%s HTTP is served.", error)
+            self._failed = 1
+            await asyncio.sleep(TICK_S)
+        elif error is not None and is_gone_group(error):
             log.warning("Redis at %s was emptied; its groups are made anew, nothing is lost.", shown(self._url))
         elif error is not None:
             self._note(error)
@@ -101,56 +111,55 @@ class RedisHub:
         await asyncio.gather(*left, return_exceptions=True)
         try:
             await self._redis.delete(self._keys.server(self._name))
+            await self._claim.drop()
         except (RedisError, OSError) as error:
             log.debug("Redis was not left in good order: %r", error)
         finally:
             # Its connections are let go of even if it does not answer any more.
             await self._redis.aclose()
 
-    def _note(self, error: BaseException) -> None:
+    def _note(self, error: Exception) -> None:
         """Say the first failure in a row aloud."""
-        assert isinstance(error, Exception)
         told = explained(error, self._url, f"XREADGROUP {self._keys.events}")
         self._failed += 1
         level = logging.WARNING if self._failed == 1 else logging.DEBUG
         log.log(level, "%s Workers on the Redis link wait; HTTP is served. Trying again.", told)
 
     async def _serve(self) -> None:
+        await self._claim.hold()
         await groups.make(self._redis, self._keys)
         await self._tick()
         if self._failed or self._first:
             log.info("The Redis link is up at %s, topic %s.", shown(self._url), self._keys.topic)
         self._failed, self._first = 0, False
         self._take(await groups.backlog(self._redis, self._keys, self._name, count=_COUNT))
-        async with asyncio.TaskGroup() as both:
-            both.create_task(self._listen())
-            both.create_task(self._keep_ticking())
+        await _together(self._listen, self._tick_later)
 
     async def _listen(self) -> None:
-        while True:
-            found = await groups.read(self._redis, self._keys, self._name, count=_COUNT, block_s=_BLOCK_S)
-            told = [each for each in found if not each.asks(self._keys.topic)]
-            await groups.done(self._redis, self._keys, told, delete=False)
-            self._take(each for each in found if each.asks(self._keys.topic))
+        found = await groups.read(self._redis, self._keys, self._name, count=_COUNT, block_s=_BLOCK_S)
+        told = [each for each in found if not each.asks(self._keys.topic)]
+        await groups.done(self._redis, self._keys, told, delete=False)
+        self._take(each for each in found if each.asks(self._keys.topic))
 
-    async def _keep_ticking(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            await self._tick()
+    async def _tick_later(self) -> None:
+        await asyncio.sleep(TICK_S)
+        await self._tick()
 
     async def _tick(self) -> None:
         """Say that this server lives, take over from those that do not, and mirror what people look up in Redis."""
-        await self._redis.set(self._keys.server(self._name), now_text(), ex=round(4 * TICK_S))
+        await self._claim.hold()
+        await self._redis.set(self._keys.server(self._name), now_text(), ex=LEASE_S)
         if not await self._redis.exists(self._keys.epoch):
             await groups.make(self._redis, self._keys)
         self._take(await groups.claim(self._redis, self._keys, self._name))
-        wanted = await self._desk.elastic_disabled()
+        wanted, known = await self._desk.elastic_disabled(), await self._desk.workers()
         there = set(await self._redis.smembers(self._keys.elastic_disabled))
         if wanted - there:
             await self._redis.sadd(self._keys.elastic_disabled, *sorted(wanted - there))
-        if there - wanted:
-            await self._redis.srem(self._keys.elastic_disabled, *sorted(there - wanted))
-        await self._gone.clear(await self._desk.workers())
+        # The set is shared with fleets that have topics of their own: their workers are theirs.
+        if back := (there - wanted) & known.keys():
+            await self._redis.srem(self._keys.elastic_disabled, *sorted(back))
+        await self._gone.clear(known)
 
     def _take(self, found: Iterable[Found]) -> None:
         for each in found:
@@ -253,7 +262,25 @@ class RedisHub:
         await commands.execute()
 
 
-def _first_of(troubles: BaseExceptionGroup[BaseException]) -> BaseException:
-    for each in troubles.exceptions:
-        return _first_of(each) if isinstance(each, BaseExceptionGroup) else each
-    raise AssertionError("a group has members")
+async def _together(*steps: Callable[[], Awaitable[None]]) -> None:
+    """Repeat steps side by side until one fails, or this is cancelled; then none goes on.
+
+    Besides being cancelled each is told by a flag: `asyncio.wait_for` before Python 3.12, by which redis-py writes,
+    swallows a cancellation that comes as its call returns (python/cpython issue 86296).
+    """
+    over = asyncio.Event()
+
+    async def repeat(step: Callable[[], Awaitable[None]]) -> None:
+        while not over.is_set():
+            await step()
+
+    running = [asyncio.create_task(repeat(step)) for step in steps]
+    try:
+        ended, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        over.set()
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running)
+    for task in ended:
+        task.result()

@@ -64,29 +64,51 @@ def smallest_first(places: Iterable[int], worker: WorkerState) -> list[int]:
     return sorted(places, key=lambda place: (worker.gpus[place].memory_bytes, place))
 
 
+def free(need: Requirement, fitting: Sequence[int], worker: WorkerState) -> list[int]:
+    """Return the devices that nobody uses, of those that `suited` returned."""
+    gpus, taken = worker.gpus, worker.taken
+    return [place for place in fitting if place not in taken and usable(need, gpus[place])]
+
+
 def choose(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
     """Return the places of the devices that a task takes on a worker that it fits."""
     fitting = suited(need, worker)
-    free = [place for place in fitting if place not in worker.taken and usable(need, worker.gpus[place])]
-    ordered = sorted(smallest_first(free, worker), key=lambda place: place != need.gpu_first)
+    ordered = sorted(smallest_first(free(need, fitting, worker), worker), key=lambda place: place != need.gpu_first)
     return tuple(ordered[: wanted_count(need, fitting, worker)])
 
 
-def unfree(need: Requirement, worker: WorkerState) -> str | None:
-    """Say why too few of the devices that suit are free, as a clause; null if there are enough."""
-    if need.gpu_count == 0:
-        return None
+def enough(need: Requirement, worker: WorkerState) -> bool:
+    """Whether as many of the devices that suit are free as a task takes, with the one that must be among them."""
     fitting = suited(need, worker)
     count = wanted_count(need, fitting, worker)
+    found = free(need, fitting, worker)
+    return len(found) >= count and (not count or need.gpu_first is None or need.gpu_first in found)
+
+
+def missing(need: Requirement, worker: WorkerState) -> int | None:
+    """Return how many more must become free; null if there are too few even without what our own tasks use."""
+    fitting = suited(need, worker)
+    count = wanted_count(need, fitting, worker)
+    open_ = found = 0
+    for place in fitting:
+        gpu = worker.gpus[place]
+        # What others use on a device may stay; what our own tasks use of its memory comes back.
+        if gpu.used_by is None:
+            open_ += 1
+            found += place not in worker.taken and usable(need, gpu)
+    return None if open_ < count else max(0, count - found)
+
+
+def unfree(need: Requirement, worker: WorkerState) -> str:
+    """Say of a worker that has not enough of them why too few of the devices that suit are free, as a clause."""
+    fitting = suited(need, worker)
+    count = wanted_count(need, fitting, worker)
+    found = free(need, fitting, worker)
     ours = [place for place in fitting if place not in worker.taken]
-    free = [place for place in ours if usable(need, worker.gpus[place])]
-    first = need.gpu_first
-    if len(free) >= count and (first is None or first in free or not count):
-        return None
     others = sorted({gpu.used_by for place in ours if (gpu := worker.gpus[place]).used_by is not None})
-    full = [worker.gpus[place] for place in ours if place not in free and worker.gpus[place].used_by is None]
+    full = [worker.gpus[place] for place in ours if place not in found and worker.gpus[place].used_by is None]
     told = [f"one is in use by {who}" for who in others]
     told += [f"{gpu.name} has {(gpu.free_bytes or 0) >> 20:,} MiB free" for gpu in full]
-    few = "has no free GPU" if not free else f"has {len(free)} of {count} GPUs free"
-    few = few if len(free) < count else f"has its GPU {first} not free"
+    few = "has no free GPU" if not found else f"has {len(found)} of {count} GPUs free"
+    few = few if len(found) < count else f"has its GPU {need.gpu_first} not free"
     return few + (f" ({', '.join(told[:3])})" if told else "")

@@ -7,7 +7,7 @@ say.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.placement.match import lacks
@@ -65,10 +65,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Who is called back, and who is sent to rest; never both at a time."""
+    """Who is called back, and who is sent to rest, each with the reason as a clause; never both at a time."""
 
-    wake: tuple[str, ...] = ()
-    rest: tuple[str, ...] = ()
+    wake: Mapping[str, str] = field(default_factory=dict)
+    rest: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -102,12 +102,12 @@ def decide(rules: Rules, members: Sequence[Member], waiting: Iterable[Waiting], 
     )
     # What nobody here can run keeps nobody awake.
     pool = _Pool(members, [(each, who) for each, who in able if who])
-    woken = _needed(pool)
-    woken += _missing(pool, rules)
-    woken += _wanted(pool, rules)
+    woken = dict.fromkeys(_needed(pool), "nobody who was awake can run what waits")
+    woken |= dict.fromkeys(_missing(pool, rules), f"fewer than {max(1, rules.min_active)} were awake")
+    woken |= dict.fromkeys(_wanted(pool, rules), f"the queue is {pool.length} long")
     if woken or not may_rest:
-        return Changes(wake=tuple(woken))
-    return Changes(rest=tuple(_idle(pool, rules)))
+        return Changes(wake=woken)
+    return Changes(rest=_idle(pool, rules))
 
 
 def _largest_first(pool: _Pool) -> list[Member]:
@@ -155,16 +155,17 @@ def _wanted(pool: _Pool, rules: Rules) -> list[str]:
     return woken
 
 
-def _idle(pool: _Pool, rules: Rules) -> list[str]:
-    """Return who may rest, the smallest first; those that stay can run everything that waits."""
+def _idle(pool: _Pool, rules: Rules) -> dict[str, str]:
+    """Return who may rest and why, the smallest first; those that stay can run everything that waits."""
     if pool.length > rules.disable_queue:
-        return []
-    sent: list[str] = []
+        return {}
+    sent: dict[str, str] = {}
     awake = [member for member in pool.members if member.state.id in pool.active]
     for member in sorted(awake, key=lambda member: (capacity(member.state), member.state.id)):
         tired = member.idle_s >= rules.idle_s and member.unchanged_s >= rules.cooldown_s and not member.needed
         left = pool.active - {member.state.id}
         if tired and len(left) >= max(1, rules.min_active) and all(who & left for _, who in pool.queue):
             pool.active = left
-            sent.append(member.state.id)
+            idle = f"it has had nothing to do for {member.idle_s:.0f} s"
+            sent[member.state.id] = f"{idle}, and the queue is {pool.length} long"
     return sent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from tunefleet.placement import devices
 from tunefleet.placement.model import Requirement, WorkerState
@@ -12,6 +12,8 @@ from tunefleet.placement.model import Requirement, WorkerState
 _SPARE: Final = 0.75
 """A task that asks for nearly all memory of a machine gets it although the system keeps a part for itself."""
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+_Short = Literal["slots", "cores", "memory", "disk", "gpus"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,28 +42,41 @@ def match(requirement: Requirement, worker: WorkerState) -> Reject | Fit:
     lacking = lacks(requirement, worker)
     if lacking is not None:
         return Reject(lacking, lasting=True)
-    hindrance = _away(requirement, worker) or _taken(requirement, worker)
-    return _FIT if hindrance is None else Reject(hindrance, lasting=False)
+    short = _short(requirement, worker)
+    hindrance = _away(requirement, worker) or (short and _told(short, requirement, worker))
+    return Reject(hindrance, lasting=False) if hindrance else _FIT
 
 
 def fits(need: Requirement, worker: WorkerState) -> bool:
     """Whether a worker that lacks nothing can run a task now; quicker than `match`."""
-    return _away(need, worker) is None and _taken(need, worker) is None
+    return _away(need, worker) is None and _short(need, worker) is None
 
 
-def could(need: Requirement, worker: WorkerState) -> bool:
-    """Whether a worker that lacks nothing could run a task if only our own tasks there had ended."""
+def may_get(worker: WorkerState) -> bool:
+    """Whether a worker is given anything now, whatever it is."""
+    return worker.present and not worker.pulls and worker.closed is None
+
+
+def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | None:
+    """Return how much must still become free on a worker that lacks nothing for good.
+
+    Returns:
+        GPUs, bytes of memory and cores; null if the task could not run there either if our own tasks had ended.
+    """
     takes = worker.slots if worker.takes is None else worker.takes
-    if _away(need, worker) is not None or takes.get(need.slot_class, 0) <= 0:
-        return False
-    if takes == worker.free and not worker.taken:
-        return _taken(need, worker) is None  # nothing of ours is there
-    if worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
-        return False
-    fitting = devices.suited(need, worker)
-    # What others use on a device may stay; what our own tasks use of its memory comes back.
-    open_ = [place for place in fitting if worker.gpus[place].used_by is None]
-    return len(open_) >= devices.wanted_count(need, fitting, worker)
+    if takes.get(need.slot_class, 0) <= 0 or _away(need, worker) is not None:
+        return None
+    if not worker.taken and takes == worker.free:
+        if _short(need, worker) is not None:
+            return None  # nothing of ours is there that could end
+    elif worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
+        return None
+    gpus = devices.missing(need, worker) if need.gpu_count else 0
+    if gpus is None:
+        return None
+    memory = need.memory_bytes - memory_free(worker) if need.memory_bytes else 0
+    cores = need.cpu - worker.cpu + worker.cpu_taken if need.cpu else 0
+    return gpus, max(0, memory), max(0, cores)
 
 
 _MAX_NEEDS: Final = 2_000
@@ -122,8 +137,12 @@ def _lacks_names(need: Requirement, worker: WorkerState) -> str | None:
     missing = [name for name in need.secrets if name not in worker.secrets]
     if missing:
         return f"lacks the secret {', '.join(missing)}"
+    ready = worker.environments
+    missing = [] if ready is None else [name for name in need.environments if name not in ready]
+    if missing:
+        return f"lacks the environment {', '.join(missing)} (`tunefleet env create` there makes it)"
     if need.code and not worker.allow_code:
-        return "does not run code that a task brings (--allow-code)"
+        return "does not run code that a task brings (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
     return None
 
 
@@ -157,16 +176,29 @@ def _away(need: Requirement, worker: WorkerState) -> str | None:
     return None
 
 
-def _taken(need: Requirement, worker: WorkerState) -> str | None:
+def _short(need: Requirement, worker: WorkerState) -> _Short | None:
+    """Return what too little of is free; null if nothing. No words are made here: most are never read."""
     if worker.free.get(need.slot_class, 0) <= 0:
-        return "is busy"
+        return "slots"
     if need.cpu and need.cpu > worker.cpu - worker.cpu_taken:
-        return f"has {max(0, worker.cpu - worker.cpu_taken)} of its {worker.cpu} cores free, {need.cpu} are needed"
+        return "cores"
     if need.memory_bytes and _short_of_memory(need, worker):
-        return f"has {size(memory_free(worker))} memory free, {size(need.memory_bytes)} are needed"
+        return "memory"
     if worker.disk_free_bytes is not None and need.disk_bytes > worker.disk_free_bytes:
-        return f"has {size(worker.disk_free_bytes)} disk free, {size(need.disk_bytes)} are needed"
-    return devices.unfree(need, worker) if need.gpu_count else None
+        return "disk"
+    return "gpus" if need.gpu_count and not devices.enough(need, worker) else None
+
+
+def _told(short: _Short, need: Requirement, worker: WorkerState) -> str:
+    if short == "slots":
+        return "is busy"
+    if short == "cores":
+        return f"has {max(0, worker.cpu - worker.cpu_taken)} of its {worker.cpu} cores free, {need.cpu} are needed"
+    if short == "memory":
+        return f"has {size(memory_free(worker))} memory free, {size(need.memory_bytes)} are needed"
+    if short == "disk":
+        return f"has {size(worker.disk_free_bytes or 0)} disk free, {size(need.disk_bytes)} are needed"
+    return devices.unfree(need, worker)
 
 
 def _short_of_memory(need: Requirement, worker: WorkerState) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
 from tunefleet.placement import devices
-from tunefleet.placement.match import able, could, fits, memory_free
+from tunefleet.placement.match import able, fits, may_get, missing
 from tunefleet.placement.model import Candidate, Requirement, WorkerState
 from tunefleet.placement.policy import Key, Policy, Ranking
 
@@ -51,7 +51,8 @@ def plan(candidates: Sequence[Candidate], workers: Sequence[WorkerState], policy
         workers: What is free when the pass starts; the plan counts down on copies.
         policy: Which of the workers that fit is taken.
     """
-    return Board(workers, policy or Policy()).assign(candidates)
+    in_order = sorted(candidates, key=lambda candidate: candidate.rank)
+    return Board(workers, policy or Policy()).assign(in_order)
 
 
 class Board:
@@ -72,25 +73,31 @@ class Board:
     def __init__(self, workers: Sequence[WorkerState], policy: Policy) -> None:
         self._policy = policy
         self._state = {worker.id: worker for worker in workers}
+        self._here = [worker.id for worker in workers if may_get(worker)]
+        self._roomy: dict[str, list[str]] = {}
         self._able: dict[Requirement, frozenset[str]] = {}
         self._heaps: dict[Requirement, list[_Entry]] = {}
         self._rankings: dict[Requirement, Ranking] = {}
         self._kept: dict[str, str] = {}
-        self._kept_for: set[Requirement] = set()
+        self._looked: set[Requirement] = set()
 
     def room(self, need: Requirement) -> int:
         """Return how many tasks with a need there are slots for."""
         return sum(self._state[worker_id].free[need.slot_class] for _, worker_id in self._heap(need))
 
-    def may_gather(self, need: Requirement) -> bool:
-        """Whether it makes sense to keep a worker for a need that has no room now."""
-        return need.accumulates and any(could(need, self._state[worker_id]) for worker_id in self._able[need])
+    def has_room(self, need: Requirement) -> bool:
+        """Whether somebody may take a task with a need; once nobody does, nobody will before the next pass."""
+        return bool(self._heap(need))
 
-    def assign(self, candidates: Sequence[Candidate]) -> Decisions:
-        """Decide about waiting tasks, the first in the queue first."""
+    def assign(self, candidates: Iterable[Candidate]) -> Decisions:
+        """Decide about waiting tasks, one after the other.
+
+        Args:
+            candidates: By rank. The next one is asked for when the one before it has been decided.
+        """
         assignments: list[Assignment] = []
         waiting: list[str] = []
-        for candidate in sorted(candidates, key=lambda waiting_task: waiting_task.rank):
+        for candidate in candidates:
             found = self._take(candidate)
             if found is None:
                 waiting.append(candidate.task_id)
@@ -124,13 +131,19 @@ class Board:
     def _heap(self, need: Requirement) -> list[_Entry]:
         heap = self._heaps.get(need)
         if heap is None:
-            lasting = able(need, self._state.values())
+            lasting = able(need, self._with_slot(need.slot_class))
             pool = [worker for worker in lasting if fits(need, worker)]
             ranking = self._rankings[need] = Ranking(self._policy, need, pool)
             self._able[need] = frozenset(worker.id for worker in lasting)
             heap = self._heaps[need] = [(ranking.key(worker), worker.id) for worker in pool]
             heapify(heap)
         return heap
+
+    def _with_slot(self, slot_class: str) -> Iterable[WorkerState]:
+        """Return who had a slot free when the pass began: in a busy fleet few, and nobody joins them before it ends."""
+        if slot_class not in self._roomy:
+            self._roomy[slot_class] = [id_ for id_ in self._here if self._state[id_].free.get(slot_class, 0) > 0]
+        return [self._state[worker_id] for worker_id in self._roomy[slot_class]]
 
     def _fits(self, need: Requirement, worker_id: str) -> bool:
         return worker_id in self._able[need] and fits(need, self._state[worker_id])
@@ -143,7 +156,7 @@ class Board:
         need, worker = candidate.requirement, self._state[worker_id]
         chosen = devices.choose(need, worker) if need.gpu_count else ()
         slots = {**worker.free, need.slot_class: worker.free[need.slot_class] - 1}
-        self._put(replace(_without(worker, need, chosen), free=slots))
+        self._put(_without(worker, need, chosen, slots))
         return Assignment(candidate.task_id, worker_id, tuple(worker.gpus[place].uuid for place in chosen))
 
     def _put(self, worker: WorkerState) -> None:
@@ -155,23 +168,28 @@ class Board:
     def _keep(self, candidate: Candidate) -> None:
         """Keep the worker for a task that has the least to wait for: its share goes to nobody behind it."""
         need = candidate.requirement
-        if not need.accumulates or need in self._kept_for or len(self._kept_for) >= MAX_KEPT:
+        if not need.accumulates or need in self._looked or len(self._kept) >= MAX_KEPT:
             return
-        self._kept_for.add(need)
-        wanted = {candidate.prefers} if candidate.only else self._able[need]
-        others = (self._state[worker_id] for worker_id in self._able[need] & wanted - candidate.avoid)
-        found = [worker for worker in others if worker.id not in self._kept and could(need, worker)]
+        self._looked.add(need)
+        states = (self._state[id_] for id_ in self._here if id_ not in self._kept)
+        if candidate.only:
+            states = (worker for worker in states if worker.id == candidate.prefers)
+        gaps = ((missing(need, worker), worker.id) for worker in able(need, states))
+        found = [(gap, id_) for gap, id_ in gaps if gap is not None and id_ not in candidate.avoid]
         if found:
-            worker = min(found, key=lambda each: _missing(need, each))
+            worker = self._state[min(found)[1]]
             self._kept[worker.id] = candidate.task_id
-            self._put(_without(worker, need, _share(need, worker)))
+            self._put(_without(worker, need, _share(need, worker), worker.free))
 
 
-def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int]) -> WorkerState:
+def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int], free: dict[str, int]) -> WorkerState:
+    """Return a worker less what a task takes of it; `free` is what is left of its slots."""
     if need.slot_class == "light" and not chosen:
-        return worker  # it runs inside the worker: what it asks for was looked at, and is not taken from anybody
+        # It runs inside the worker: what it asks for was looked at, and is not taken from anybody.
+        return replace(worker, free=free)
     return replace(
         worker,
+        free=free,
         taken=worker.taken | frozenset(chosen),
         cpu_taken=worker.cpu_taken + need.cpu,
         memory_taken=worker.memory_taken + need.memory_bytes,
@@ -180,14 +198,6 @@ def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int]) -> W
         if worker.memory_free_bytes is None
         else max(0, worker.memory_free_bytes - need.memory_bytes),
     )
-
-
-def _missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int, str]:
-    """Return how much must still become free for a task, GPUs first."""
-    count = devices.wanted_count(need, devices.suited(need, worker), worker)
-    gpus = count - len(devices.choose(need, worker))
-    memory = need.memory_bytes - memory_free(worker)
-    return gpus, max(0, memory), max(0, need.cpu - worker.cpu + worker.cpu_taken), worker.id
 
 
 def _share(need: Requirement, worker: WorkerState) -> tuple[int, ...]:

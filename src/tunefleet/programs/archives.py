@@ -7,6 +7,14 @@ from pathlib import Path
 from tunefleet import artifacts
 
 
+def inner(folder: Path) -> Path:
+    """Return the only folder in a folder, as archives have one; what is no folder, or holds more, itself."""
+    if not folder.is_dir():
+        return folder
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")]
+    return entries[0] if [entry.is_dir() for entry in entries] == [True] else folder
+
+
 def opened(path: Path, workspace: Path) -> Path:
     """Return the file or folder that a path means; an archive is unpacked once and found again by later launches.
 
@@ -22,5 +30,4 @@ def opened(path: Path, workspace: Path) -> Path:
     target = workspace / f"{path.name}.unpacked"
     if not target.is_dir():
         return artifacts.unpack(path, target)
-    top = list(target.iterdir())
-    return top[0] if len(top) == 1 and top[0].is_dir() else target
+    return inner(target)

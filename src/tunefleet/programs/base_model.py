@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from tunefleet.errors import ModelError
 from tunefleet.programs import assets, hub
+from tunefleet.programs.archives import inner, opened
+from tunefleet.spec.model import ModelSource
+
+POINTER: Final = "model.source.identifier"
+"""Under which what travelled in the place of a model is given to a job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,33 @@ def locate(
     else:
         path = hub.resolve(identifier, "model", revision)
     return Source(identifier, path, revision, trust_remote_code)
+
+
+def named(
+    source: ModelSource,
+    inputs: Mapping[str, str],
+    workspace: Path,
+    *,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+) -> Source:
+    """Find the model that a spec names, or what has travelled in its place.
+
+    Args:
+        source: As in the spec.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+        revision: Of the hub, where the source names none.
+        trust_remote_code: Passed on.
+
+    Raises:
+        ModelError: If there is no such model.
+        UnreachableError: If the hub does not answer and the model is not in the cache.
+    """
+    local = inputs.get(POINTER)
+    folder = None if local is None else str(inner(opened(Path(local), workspace)))
+    wanted = source.revision or revision
+    return locate(source.identifier, folder, revision=wanted, trust_remote_code=trust_remote_code)
 
 
 def load_tokenizer(source: Source) -> PreTrainedTokenizerBase:

@@ -6,9 +6,11 @@ exists and the hub answers; if it does not answer, what was downloaded before is
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, Literal
 
-from huggingface_hub import HfApi, constants, errors, snapshot_download
+from huggingface_hub import HfApi, constants, errors, get_token, snapshot_download
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
@@ -21,6 +23,8 @@ from tunefleet.errors import DataError, ModelError, UnreachableError
 
 Kind = Literal["model", "dataset"]
 _ASK_S = 10.0
+_PAGES: Final = "https://huggingface.co"
+"""Where a person accepts a licence, whatever mirror the files come from."""
 
 
 def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
@@ -39,8 +43,8 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
         DataError: If no such dataset exists or may be read.
         UnreachableError: If the hub does not answer and nothing is in the cache.
     """
-    wrong = ModelError if kind == "model" else DataError
     if constants.HF_HUB_OFFLINE:
+        wrong = ModelError if kind == "model" else DataError
         cached = _cached(name, kind, revision)
         if cached is None:
             raise wrong(
@@ -49,33 +53,80 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
             )
         return cached
     try:
-        ask = HfApi().model_info if kind == "model" else HfApi().dataset_info
-        ask(name, revision=revision, timeout=_ASK_S)
+        with explained(name, kind, revision):
+            _ask(name, kind, revision)
+    except UnreachableError:
+        cached = _cached(name, kind, revision)
+        if cached is None:
+            raise
+        return cached
+    return name
+
+
+@contextmanager
+def explained(name: str, kind: Kind, revision: str | None = None) -> Iterator[None]:
+    """Say what the hub's refusals mean, and what to do.
+
+    Args:
+        name: `owner/name`.
+        kind: What it is.
+        revision: Branch, tag or commit.
+
+    Raises:
+        ModelError: If no such model exists or may be read.
+        DataError: If no such dataset exists or may be read.
+        UnreachableError: If the hub does not answer.
+    """
+    wrong = ModelError if kind == "model" else DataError
+    try:
+        yield
     except HFValidationError:
         raise wrong(
             f"There is no {kind} {name!r}: it is neither an existing path nor a name of the hub.",
             hint="Mend the path, or write the name as owner/name.",
         ) from None
     except GatedRepoError:
-        raise wrong(
-            f"The {kind} {name!r} is gated.", hint="Accept its terms on the hub and set HF_TOKEN on the worker."
-        ) from None
+        raise wrong(f"The {kind} {name!r} is gated.", hint=_licence_hint(name, kind)) from None
     except RevisionNotFoundError:
         raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Mend `revision`.") from None
     except RepositoryNotFoundError:
         raise wrong(
             f"There is no {kind} {name!r} on the hub, or it is private.",
-            hint="Mend the name, or set HF_TOKEN on the worker.",
+            hint="Mend the name, or set HF_TOKEN on the worker to a token that may read it.",
         ) from None
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's own, not re-exported
-        cached = _cached(name, kind, revision)
-        if cached is None:
-            raise UnreachableError(
-                f"The hub cannot be reached for the {kind} {name!r} ({error}), and it is not in the local cache.",
-                hint="Check the worker's network, name a local folder, or set HF_HUB_OFFLINE=1 to use the cache only.",
-            ) from error
-        return cached
-    return name
+        if _status(error) in {401, 403}:
+            raise wrong(
+                f"The hub refuses the {kind} {name!r}: the token is not valid, or may not read it.",
+                hint=_licence_hint(name, kind),
+            ) from None
+        raise UnreachableError(
+            f"The hub cannot be reached for the {kind} {name!r} ({error}), and it is not in the local cache.",
+            hint="Check the worker's network, name a local folder, or set HF_HUB_OFFLINE=1 to use the cache only.",
+        ) from error
+
+
+def _ask(name: str, kind: Kind, revision: str | None) -> None:
+    hub = HfApi()
+    ask = hub.model_info if kind == "model" else hub.dataset_info
+    about = ask(name, revision=revision, timeout=_ASK_S)
+    if getattr(about, "gated", False):
+        # Everybody may read what a gated repository is; only its files are refused, and that much later.
+        hub.auth_check(name, repo_type=kind)
+
+
+def _licence_hint(name: str, kind: Kind) -> str:
+    page = f"{_PAGES}/{name}" if kind == "model" else f"{_PAGES}/datasets/{name}"
+    if get_token() is None:
+        return f"Accept its licence at {page} and set HF_TOKEN on the worker to a token of that account."
+    return (
+        f"Accept its licence at {page} with the account of the worker's HF_TOKEN (and give that token the right to "
+        "read gated repositories), or set another HF_TOKEN."
+    )
+
+
+def _status(error: Exception) -> int | None:
+    return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _cached(name: str, kind: Kind, revision: str | None) -> str | None:

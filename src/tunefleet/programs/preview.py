@@ -67,19 +67,15 @@ def preview(
             few = min(data.max_samples or _MEASURED_ROWS, _MEASURED_ROWS)
             data = data.model_copy(update={"max_samples": few})
         portions = open_portions(data, inputs, Path(workspace), seed=spec.training.seed)
-        identifier = spec.model.source.identifier
-        model = base_model.locate(
-            identifier,
-            inputs.get("model.source.identifier"),
-            revision=spec.model.source.revision,
-            trust_remote_code=spec.model.trust_remote_code,
+        model = base_model.named(
+            spec.model.source, inputs, Path(workspace), trust_remote_code=spec.model.trust_remote_code
         )
         tokenizer = base_model.load_tokenizer(model)
         encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
         limit = min(spec.training.max_seq_length, base_model.context_length(model) or spec.training.max_seq_length)
         encoded = _encode(portions.train, encoder)
     return {
-        "model": identifier,
+        "model": spec.model.source.identifier,
         "dataset": portions.train.shape.origin,
         "shape": portions.train.shape.wanted.kind,
         "columns": list(portions.train.shape.columns),
@@ -108,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         if spec is None:
             raise InputError(f"{node.name} has references to other tasks, so what it sees is not known yet.")
         if not isinstance(spec, TrainingTaskSpec):
-            raise InputError(f"A task of kind {node.kind!r} trains nothing, so there is nothing to preview.")
+            raise InputError(f"A preview shows supervised trainings (sft, lora_sft); {node.name} is of {node.kind}.")
         shown = preview(spec, options.file.resolve().parent, rows=options.rows, given=dict(options.input))
     except OSError as error:
         shown = {"error": f"{options.file} cannot be read: {error.strerror or error}.", "hint": None}

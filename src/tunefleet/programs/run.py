@@ -14,19 +14,17 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from tunefleet import attach
 from tunefleet.attach import stacks
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.programs import ranks, secrets
-from tunefleet.programs.faults import DivergedError
-from tunefleet.wire.jobfolder import Job
+from tunefleet.programs.faults import CommandFailedError, DivergedError, ErrorKind
+from tunefleet.wire.jobfolder import Job, JobFolder
 
 logger = logging.getLogger(__name__)
 
-ErrorKind = Literal["input", "oom", "disk", "network", "diverged", "bug"]
 FAILED = 1
 INPUT_FAILED = 2
 _NEARLY_FULL_BYTES = 16 << 20
@@ -59,7 +57,10 @@ def main(folder: Path) -> int:
         job = Job.model_validate(session.job)
         secrets.take([job.spec, *(child.spec for child in job.merge_children)])
         session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
-        _program(job.program)(folder)
+        if JobFolder(folder).responses_json.exists():
+            logger.info("The job has its result already: it is not run again")
+        else:
+            _program(job.program)(folder)
         session.finish()
     except Exception as error:
         session.settle()
@@ -72,7 +73,8 @@ def main(folder: Path) -> int:
             _discard_unfinished(folder)
         message = secrets.hidden(message)
         session.journal.event("launch.failed", message, "error")
-        session.fail(message, kind, secrets.hidden(traceback.format_exc()))
+        told = error.traceback if isinstance(error, CommandFailedError) else traceback.format_exc()
+        session.fail(message, kind, told and secrets.hidden(told))
         return INPUT_FAILED if kind == "input" else FAILED
     finally:
         session.close()
@@ -86,6 +88,8 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         error: What the program raised.
         folder: The job folder; libraries hide a full disk behind errors of their own.
     """
+    if isinstance(error, CommandFailedError):
+        return error.kind
     if isinstance(error, DiskTooSmallError) or _is_about_disk(error):
         return "disk"
     if isinstance(error, UnreachableError | ConnectionError | TimeoutError):
@@ -113,7 +117,7 @@ def _is_about_disk(error: BaseException) -> bool:
 
 def sentence_of(error: BaseException) -> str:
     """Say in one sentence what went wrong; ours are written for the user, others get their type in front."""
-    if isinstance(error, TunefleetError):
+    if isinstance(error, TunefleetError | CommandFailedError):
         return str(error)
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -53,3 +53,8 @@ def filled(spec: Mapping[str, Any]) -> dict[str, Any]:
 def hidden(text: str) -> str:
     """Return a text with the names of secrets where their values stood."""
     return _Taken.redaction.text(text)
+
+
+def hidden_in(value: Any) -> Any:
+    """Return anything that JSON can hold with the names of secrets where their values stood."""
+    return _Taken.redaction.value(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import logging.handlers
 import sys
@@ -46,6 +47,10 @@ def _serve(settings: ServerSettings) -> None:
         check_url(settings.redis_url.get_secret_value())
     core = open_core(settings)
     try:
+        if settings.redis_url is not None:
+            from tunefleet.server.redis_desk import refuse_other_store  # noqa: PLC0415 -- most servers need no Redis
+
+            asyncio.run(refuse_other_store(core, settings.redis_url.get_secret_value()))
         bound = launch.bind(settings.host, settings.port)
         try:
             address, port = bound.getsockname()[:2]
@@ -61,7 +66,9 @@ def _serve(settings: ServerSettings) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tunefleet.server", description="Run a Tunefleet server.")
-    parser.add_argument("--data", type=Path, help="folder of the database and the files (default ~/.tunefleet/data)")
+    parser.add_argument(
+        "--data", type=Path, help="folder of the database and the files (default: data in TUNEFLEET_HOME)"
+    )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one (default 8000)")
     return parser
@@ -79,8 +86,8 @@ def _set_up_log(settings: ServerSettings) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         root.addHandler(handler)
     root.setLevel(level.upper())
-    for library in ("uvicorn", "alembic"):
-        # What they do when all goes well repeats what we say; what goes wrong inside them still shows.
+    for library in ("uvicorn", "alembic", "boto3", "botocore", "urllib3", "httpx", "httpcore"):
+        # What they do when all goes well repeats what we say, or shows a link; what goes wrong in them still shows.
         logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
 
 

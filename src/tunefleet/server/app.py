@@ -17,6 +17,7 @@ from tunefleet.server.params import refuse_unknown
 from tunefleet.server.routers import (
     artifacts,
     blobs,
+    chat,
     events,
     guide,
     info,
@@ -83,7 +84,7 @@ def create_app(core: Core) -> FastAPI:
     )
     app.state.core = core
     app.state.lifetime = lifetime
-    work = (workflows, tasks, steering, reports, events, artifacts, blobs, results)
+    work = (workflows, tasks, steering, chat, reports, events, artifacts, blobs, results)
     for module in (*work, workers, link, notifications, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):

@@ -20,7 +20,9 @@ from tunefleet.server import problems
 access_log = logging.getLogger("tunefleet.server.access")
 
 _UPLOADS: Final = re.compile(r"^(PUT /api/v1/blobs/[^/]+|POST /api/v1/results/[^/]+/files)$")
-_ROUTINE_PATH: Final = re.compile(r"^/api/v1/(healthz|link/exchange|blobs/.+|tasks/[^/]+/(journal|log|metrics))$")
+_ROUTINE_PATH: Final = re.compile(
+    r"^/api/v1/(healthz|link/exchange|blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
+)
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLIENT_ERROR: Final = 400
 

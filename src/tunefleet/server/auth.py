@@ -33,7 +33,12 @@ def core_of(request: Request) -> Core:
     return core
 
 
-CoreDep = Annotated[Core, Depends(core_of)]
+async def _core(request: Request) -> Core:
+    # FastAPI calls a plain function in a thread: two hand-overs a request, for an attribute.
+    return core_of(request)
+
+
+CoreDep = Annotated[Core, Depends(_core)]
 
 
 async def identify(request: Request) -> Actor | AttemptActor:

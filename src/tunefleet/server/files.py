@@ -7,10 +7,11 @@ stall the event loop. Knows nothing of who may read what.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
-from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
 from starlette.datastructures import Headers
@@ -18,12 +19,18 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from tunefleet.artifacts import BlobStore, Link
 from tunefleet.server import problems
 
 T = TypeVar("T")
 _UPLOAD_BATCH_BYTES: Final = 2 << 20
 """A hand-over to a thread waits for the interpreter's lock: small batches halve the speed, large ones cost memory."""
 _DOWNLOAD_PIECE_BYTES: Final = 1 << 20
+_ONE_RANGE: Final = re.compile(r"bytes=(?P<first>\d{0,18})-(?P<last>\d{0,18})")
+ELSEWHERE: Final[dict[int | str, dict[str, Any]]] = {
+    307: {"description": "The server keeps its files in S3: `Location` is a link to this one, good for some minutes."}
+}
+"""What a download may also answer."""
 
 
 async def drain(request: Request, write: Callable[[bytes], object]) -> None:
@@ -45,6 +52,16 @@ async def drain(request: Request, write: Callable[[bytes], object]) -> None:
     finally:
         if writing is not None:
             await to_the_end(writing)
+
+
+async def kept(blobs: BlobStore, finish: Callable[[], T]) -> T:
+    """Let a whole upload be kept, in a thread of the store: sending it on may take minutes.
+
+    Args:
+        blobs: The store.
+        finish: Of the upload.
+    """
+    return await to_the_end(asyncio.get_running_loop().run_in_executor(blobs.executor, finish))
 
 
 async def to_the_end(work: Awaitable[T]) -> T:
@@ -100,28 +117,46 @@ class BlobResponse(FileResponse):
 
         await super().__call__(scope, receive, pass_on)
         if refused is not None:
-            wanted = Headers(scope=scope).get("range", "")
-            answer = problems.problem(
-                "range_invalid",
-                f"The range {wanted[:100]!r} is not in this file.",
-                status=refused["status"],
-                hint="Ask for `bytes=FIRST-LAST` with FIRST below the file's size.",
-                headers={k: v for k, v in Headers(raw=refused["headers"]).items() if k == "content-range"},
-            )
+            told = {k: v for k, v in Headers(raw=refused["headers"]).items() if k == "content-range"}
+            answer = _no_such_range(Headers(scope=scope).get("range", ""), refused["status"], told)
             await answer(scope, receive, send)
 
 
-def send(request: Request, path: Path, digest: str, *, filename: str | None = None, immutable: bool = True) -> Response:
+def _no_such_range(wanted: str, status: int, headers: dict[str, str]) -> Response:
+    return problems.problem(
+        "range_invalid",
+        f"The range {wanted[:100]!r} is not in this file.",
+        status=status,
+        hint="Ask for `bytes=FIRST-LAST` with FIRST below the file's size.",
+        headers=headers,
+    )
+
+
+async def send(
+    request: Request,
+    blobs: BlobStore,
+    digest: str,
+    *,
+    filename: str | None = None,
+    immutable: bool = True,
+    size_bytes: int | None = None,
+) -> Response:
     """Answer with a stored file; its digest is its ETag.
 
-    A browser must never run what a user stored: the file is an attachment of no type, in a sandbox of its own.
+    Where the store has links of its own, the answer is one that lasts for minutes. A browser must never run what a
+    user stored: the file is an attachment of no type, in a sandbox of its own.
 
     Args:
         request: Asks for the file, perhaps for a range of it.
-        path: Where the file lies.
+        blobs: Where the file is kept.
         digest: Its sha256.
         filename: What a browser should call it.
         immutable: Whether the address always leads to these bytes, as one with a digest does and a name does not.
+        size_bytes: Its length, for a route that answers `HEAD`: a link of the store is good for `GET` alone.
+
+    Raises:
+        NotFoundError: If the store does not have it.
+        UnreachableError: If the store does not answer.
     """
     headers = {
         "ETag": f'"{digest}"',
@@ -130,4 +165,41 @@ def send(request: Request, path: Path, digest: str, *, filename: str | None = No
     }
     if digest in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return BlobResponse(path, headers=headers, media_type="application/octet-stream", filename=filename or digest)
+    name = filename or digest
+    source = await asyncio.to_thread(blobs.source, digest, name)
+    if isinstance(source, Link) and request.method == "HEAD" and size_bytes is not None:
+        return Response(
+            headers={**headers, "Content-Length": str(size_bytes), "Accept-Ranges": "bytes"},
+            media_type="application/octet-stream",
+        )
+    if isinstance(source, Link):
+        # The link opens the file to whoever has it: nobody keeps it, and no other site is told.
+        private = {"Location": source.url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+        return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers=private)
+    return BlobResponse(source, headers=headers, media_type="application/octet-stream", filename=name)
+
+
+def send_made(request: Request, body: bytes) -> Response:
+    """Answer with JSON that was made of what the database has, or one range of it; who asks for several gets all.
+
+    Args:
+        request: Asks for it.
+        body: The whole.
+    """
+    etag, size = f'"{hashlib.sha256(body).hexdigest()}"', len(body)
+    headers = {"ETag": etag, "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
+    if etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    asked = request.headers.get("range", "")
+    found = _ONE_RANGE.fullmatch(asked)
+    if found is None or found[0] == "bytes=-" or request.headers.get("if-range", etag) != etag:
+        return Response(body, media_type="application/json", headers=headers)
+    if found["first"]:
+        start, end = int(found["first"]), min(int(found["last"] or size) + 1, size)
+    else:
+        start, end = max(size - int(found["last"]), 0), size
+    if start >= end:
+        headers = {"Content-Range": f"bytes */{size}"}
+        return _no_such_range(asked, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, headers)
+    headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
+    return Response(body[start:end], HTTPStatus.PARTIAL_CONTENT, headers, "application/json")

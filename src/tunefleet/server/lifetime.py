@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tunefleet.services import artifacts, elastic, placing, sweep
+from tunefleet.services import artifacts, elastic, joining, placing, sweep
 from tunefleet.services.core import Core
+from tunefleet.services.fanout import JOINING
 from tunefleet.services.notify.courier import Courier
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Lifetime:
         loops = {
             "placement": self._loop("placement", self._place),
             "elastic": self._loop("elastic", self._scale, every_s=elastic.GAP_S),
+            "joining": self._loop("joining", self._join),
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
@@ -64,9 +66,12 @@ class Lifetime:
     async def close(self) -> None:
         """End the background loops."""
         self.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        left = set(self._tasks)
+        while left:
+            # Again and again: a library may swallow a cancellation that comes as its call returns.
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=1.0)
         if self._courier is not None:
             await self._courier.close()
         if self._hub is not None:
@@ -84,6 +89,12 @@ class Lifetime:
         seen = signals.version("placement")
         await placing.run_once(self.core)
         await signals.wait("placement", PLACEMENT_SWEEP_S, seen)
+
+    async def _join(self) -> None:
+        signals = self.core.signals
+        seen = signals.version(JOINING)
+        await joining.run_once(self.core)
+        await signals.wait(JOINING, joining.pause_s(self.core), seen)
 
     async def _loop(self, name: str, step: Callable[[], Awaitable[object]], *, every_s: float = 0.0) -> None:
         failures = 0

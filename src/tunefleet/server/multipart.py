@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from python_multipart.exceptions import MultipartParseError
@@ -21,18 +21,27 @@ class FilePart:
         content_type: Header of the request.
         write: Takes the bytes of the file.
         field: Name of the field that is the file; other fields are left unread.
+        reserved: Names that the file may not have.
 
     Raises:
         InputError: If the body is not multipart.
     """
 
-    def __init__(self, content_type: str, write: Callable[[memoryview], object], *, field: str = "file") -> None:
+    def __init__(
+        self,
+        content_type: str,
+        write: Callable[[memoryview], object],
+        *,
+        field: str = "file",
+        reserved: Collection[str] = (),
+    ) -> None:
         kind, options = parse_options_header(content_type.encode("latin-1"))
         boundary = options.get(b"boundary")
         if kind != b"multipart/form-data" or not boundary:
             raise InputError("The body is not multipart/form-data.", hint=f"Send the file in the field {field!r}.")
         self._field = field.encode()
         self._write = write
+        self._reserved = reserved
         self._name: str | None = None
         self._header = (bytearray(), bytearray())
         self._disposition = b""
@@ -98,6 +107,11 @@ class FilePart:
         if self._name is not None:
             raise InputError("The body has more than one file.", hint="Send them one by one.")
         self._name = plain_name(options.get(b"filename", b"").decode(errors="replace"))
+        if self._name in self._reserved:
+            names = ", ".join(sorted(self._reserved))
+            raise InputError(
+                f"{self._name!r} is a name of the server's own ({names}).", hint="Send it by another name."
+            )
 
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if self._open:

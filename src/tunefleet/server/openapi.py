@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from tunefleet.server import examples, examples_training, problems
-from tunefleet.wire import training, training_jobs, training_reports
+from tunefleet.wire import chat, training, training_jobs, training_reports
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
@@ -21,6 +21,7 @@ TAGS: Final = [
     {"name": "workflows", "description": "What a user submits."},
     {"name": "tasks", "description": "What a worker runs."},
     {"name": "steering", "description": "Pause, resume and stop a running task; commands and checkpoints."},
+    {"name": "chat", "description": "Talking with a model that a worker holds ready."},
     {"name": "reports", "description": "Journal, metrics and log of a task."},
     {"name": "events", "description": "What happened, as a list and as a resumable stream."},
     {"name": "artifacts", "description": "What tasks produced and users pushed."},
@@ -38,6 +39,8 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     ExchangeRequest,
     RegisterRequest,
     JournalBatch,
+    chat.ChatPoll,
+    chat.ChatPiece,
     Problem,
     training.Heartbeat,
     training.StatusPatch,
@@ -66,6 +69,7 @@ _EXAMPLE_PARAMETERS: Final = {
     "task_id": "task-0123456789ab",
     "workflow_id": "wf-0123456789ab",
     "artifact_id": "art-0123456789ab",
+    "turn_id": "turn-0123456789ab",
     "command_id": "cmd-0123456789ab",
     "worker_id": "lab-3",
     "key_id": "key-0123456789ab",

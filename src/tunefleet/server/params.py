@@ -25,7 +25,7 @@ async def refuse_unknown(request: Request) -> None:
     Raises:
         InputError: If there is one; it names those that the route has.
     """
-    if not request.url.query:
+    if not request.scope["query_string"]:
         return
     route = request.scope.get("route")
     if not isinstance(route, APIRoute):

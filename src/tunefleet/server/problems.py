@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
+import orjson
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -131,6 +132,15 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def bad_request(_: Request, error: RequestValidationError) -> Response:
         return from_validation(error.errors())
+
+    @app.exception_handler(orjson.JSONEncodeError)
+    async def unstorable(_: Request, error: orjson.JSONEncodeError) -> Response:
+        # Only what came in just now can be so: what is stored was written by the same encoder.
+        return problem(
+            "request_invalid",
+            f"The request cannot be stored: {error}.",
+            hint="Send a number of over 64 bits as a text.",
+        )
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import socket
 
+from tunefleet.links import redis_store
 from tunefleet.links.redis_keys import Keys
 from tunefleet.links.redis_server import RedisHub
+from tunefleet.links.redis_store import Store
 from tunefleet.services import bulk, link
 from tunefleet.services.core import Core
 from tunefleet.services.identity import REDIS_WORKER
@@ -49,6 +51,26 @@ class CoreDesk:
         return {row.id: row.status == "online" for row in await self._core.read(workers.all_rows)}
 
 
+def keys_of(core: Core) -> Keys:
+    """Return the names of a server's keys."""
+    return Keys(core.settings.topic, core.settings.redis_prefix)
+
+
+def store_of(core: Core) -> Store:
+    """Return what a server has in common with the one before it on its database, and with no other."""
+    where = f"on {socket.gethostname()} with its data in {core.settings.data_dir.absolute()}"
+    return Store(hashlib.sha256(core.secret + b":store").hexdigest()[:16], where)
+
+
+async def refuse_other_store(core: Core, url: str) -> None:
+    """Refuse to start where the servers of another store have the topic.
+
+    Raises:
+        MachineError: If there are any.
+    """
+    await redis_store.refuse_other_store(url, keys_of(core), store_of(core))
+
+
 def hub_of(core: Core, url: str) -> RedisHub:
     """Return the Redis link of a server.
 
@@ -57,7 +79,7 @@ def hub_of(core: Core, url: str) -> RedisHub:
         url: Of the Redis.
     """
     settings = core.settings
-    # The same after a restart, so that it finds what it had read; another for each replica on one database.
+    # The same after a restart, so that it finds what it had read; another once the database has another server.
     about = f"{socket.gethostname()}:{settings.data_dir.absolute()}"
     name = hashlib.sha256(core.secret + about.encode()).hexdigest()[:12]
-    return RedisHub(url, Keys(settings.topic, settings.redis_prefix), CoreDesk(core), name=name)
+    return RedisHub(url, keys_of(core), CoreDesk(core), name=name, store=store_of(core))

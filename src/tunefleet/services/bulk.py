@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 
-from tunefleet.artifacts import BlobStore
+from tunefleet.artifacts import BlobStore, is_digest
 from tunefleet.errors import NotFoundError, TooLargeError
 from tunefleet.services import artifacts, keys
 from tunefleet.services.core import Core
@@ -19,8 +19,7 @@ async def keep(core: Core, body: bytes, token: str) -> str:
     """
     who = await keys.authenticate_attempt(core, token)
     digest = hashlib.sha256(body).hexdigest()
-    if not core.blobs.has(digest):
-        await asyncio.to_thread(_write, core.blobs, digest, body)
+    await asyncio.to_thread(_write, core.blobs, digest, body)
     await artifacts.stored(core, who, digest, len(body))
     return digest
 
@@ -32,15 +31,21 @@ async def fetch(core: Core, digest: str) -> bytes:
         NotFoundError: If it is not here.
         TooLargeError: If it is longer than a body may be.
     """
-    if len(digest) != 64 or not core.blobs.has(digest):
+    return await asyncio.to_thread(_read, core.blobs, digest, core.settings.max_body_bytes)
+
+
+def _read(blobs: BlobStore, digest: str, max_bytes: int) -> bytes:
+    size = blobs.find(digest) if is_digest(digest) else None
+    if size is None:
         raise NotFoundError(f"There is no message {digest[:64]}.")
-    size = core.blobs.size(digest)
-    if size > core.settings.max_body_bytes:
-        raise TooLargeError(f"A message has {size:,} bytes; at most {core.settings.max_body_bytes:,} are taken.")
-    return await asyncio.to_thread(core.blobs.path(digest).read_bytes)
+    if size > max_bytes:
+        raise TooLargeError(f"A message has {size:,} bytes; at most {max_bytes:,} are taken.")
+    return blobs.read(digest)
 
 
 def _write(blobs: BlobStore, digest: str, body: bytes) -> None:
+    if blobs.has(digest):
+        return
     with blobs.append(digest, blobs.partial_size(digest), len(body)) as upload:
         upload.write(body[upload.offset :])
         upload.finish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import endings, voiding
+from tunefleet.services import endings, siblings, voiding
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, attempts
@@ -25,10 +25,15 @@ def cancel(connection: Connection, rows: Sequence[TaskRow], here: Presences) -> 
 
 def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
     """Cancel tasks at once and void their attempts."""
-    reason = TaskReason.CANCELLED_BY_USER
-    voiding.void(connection, rows, reason, now)
+    stopped = siblings.of_asked(connection, rows)
+    moves = []
+    for row in rows:
+        reason, error = stopped.get(row.seq, (TaskReason.CANCELLED_BY_USER, None))
+        moves.append(Move(row, reason, changes={"error": error}))
+    for reason in dict.fromkeys(move.reason for move in moves):
+        voiding.void(connection, [move.task for move in moves if move.reason is reason], reason, now)
     _part_with(connection, rows, now)
-    switch(connection, [Move(row, reason, changes={"error": None}) for row in rows], now)
+    switch(connection, moves, now)
 
 
 def _part_with(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:

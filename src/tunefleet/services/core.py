@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.services.blobs import open_blobs
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
 from tunefleet.services.notify.watch import Watch
 from tunefleet.services.signals import Signals
+from tunefleet.services.talks import Talks
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, keys
+from tunefleet.store.database import sqlite_path
 from tunefleet.store.folderlock import FolderLock
 
 T = TypeVar("T")
@@ -61,6 +64,21 @@ class SweepMark:
     flushed_at: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JoinWait:
+    """Why the files of a spread task's parts are not one file yet.
+
+    Args:
+        failures: How often it was tried.
+        until: When it is tried again, on the monotonic clock.
+        why: What they do meanwhile, in words.
+    """
+
+    failures: int
+    until: float
+    why: str
+
+
 @dataclass(slots=True)
 class Core:
     """One server's state; `open_core` makes it."""
@@ -74,7 +92,9 @@ class Core:
     fleet: Fleet = field(default_factory=Fleet)
     keys: KeyCache = field(default_factory=KeyCache)
     sweep: SweepMark = field(default_factory=SweepMark)
-    _lock: FolderLock | None = None
+    joins: dict[int, JoinWait] = field(default_factory=dict)
+    talks: Talks = field(default_factory=Talks)
+    _locks: Sequence[FolderLock] = ()
 
     async def write(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation in the writer thread; it is committed when this returns."""
@@ -85,11 +105,12 @@ class Core:
         return await asyncio.wrap_future(self.db.read(operation))
 
     def close(self) -> None:
-        """Wake everybody, finish what is queued and let go of the data folder."""
+        """Wake everybody, finish what is queued and let go of database and data folder."""
         self.signals.close()
         self.db.close()
-        if self._lock is not None:
-            self._lock.release()
+        self.blobs.close()
+        for lock in self._locks:
+            lock.release()
 
 
 def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
@@ -100,24 +121,29 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         clock: Default: the machine's.
 
     Raises:
-        StoreError: If another process uses the folder, or something in it cannot be used.
+        StoreError: If another process uses the folder or the database, or something in it cannot be used.
+        MachineError: If the artifact store cannot be used.
+        UnreachableError: If the artifact store does not answer.
     """
     url = settings.database_url
-    lock = FolderLock.take(settings.data_dir)
+    locks = [FolderLock.take(settings.data_dir)]
     try:
+        file = settings.data_dir / "tunefleet.db" if url is None else sqlite_path(url.get_secret_value())
+        locks.append(FolderLock.take_database(file, settings.data_dir))
+        blobs = open_blobs(settings)
         signals = Signals()
         database = Database.open(
-            settings.data_dir / "tunefleet.db" if url is None else url.get_secret_value(),
+            file,
             synchronous=settings.synchronous,
             on_wake=lambda topics: signals.notify(*topics),
             before_commit=Watch(settings.public_base_url, shared_admin=settings.shared_token is not None),
         )
     except BaseException:
-        lock.release()
+        for lock in locks:
+            lock.release()
         raise
     secret = bytes.fromhex(database.write(_server_secret).result())
-    blobs = BlobStore(settings.data_dir / "artifacts")
-    return Core(settings, database, blobs, signals, secret, clock or Clock(), _lock=lock)
+    return Core(settings, database, blobs, signals, secret, clock or Clock(), _locks=locks)
 
 
 def _server_secret(connection: Connection) -> str:

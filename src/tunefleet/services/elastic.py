@@ -6,6 +6,7 @@ nothing to do is remembered by the leader alone, so that after a start of the se
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,8 @@ from tunefleet.store import Connection, attempts, controls, events, queue, resum
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.events import Event
 from tunefleet.wire.fleet import ElasticView
+
+log = logging.getLogger(__name__)
 
 GAP_S: Final = 0.5
 """The least time between two looks at who is needed."""
@@ -87,7 +90,8 @@ async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool
         )
     if await core.read(partial(workers.get, worker_id=worker_id)) is None:
         raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
-    await _apply(core, Changes(wake=(worker_id,)) if enabled else Changes(rest=(worker_id,)))
+    asked = {worker_id: f"{actor.owner} asked for it"}
+    await _apply(core, Changes(wake=asked) if enabled else Changes(rest=asked))
     return ElasticView(worker_id=worker_id, enabled=enabled, elastic_disabled=not enabled)
 
 
@@ -127,7 +131,7 @@ def _member(
 async def _call_all(core: Core) -> int:
     """Call back everybody: scaling was switched off while some rested."""
     resting = await core.read(controls.elastic_disabled)
-    return await _apply(core, Changes(wake=tuple(sorted(resting))))
+    return await _apply(core, Changes(wake=dict.fromkeys(sorted(resting), "elastic scaling was switched off")))
 
 
 async def _apply(core: Core, changes: Changes) -> int:
@@ -135,9 +139,12 @@ async def _apply(core: Core, changes: Changes) -> int:
     if not wanted:
         return 0
     changed = await core.write(partial(_store, wanted=wanted, now=core.clock.wall()))
+    for worker_id in changed:
+        what, why = ("is called back", changes.wake) if wanted[worker_id] else ("rests", changes.rest)
+        log.info("The worker %s %s: %s.", worker_id, what, why[worker_id])
     now, mark = core.clock.monotonic(), core.fleet.elastic
     mark.changed_at.update(dict.fromkeys(changed, now))
-    mark.resting = mark.resting - set(changes.wake) | set(changes.rest)
+    mark.resting = mark.resting - changes.wake.keys() | changes.rest.keys()
     return len(changed)
 
 

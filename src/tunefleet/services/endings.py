@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import orders
+from tunefleet.services import orders, siblings
 from tunefleet.services.moving import switch
 from tunefleet.services.verdicts import settle
 from tunefleet.store import Connection, attempts, events, queue, tasks, wake
@@ -40,9 +40,13 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
         ],
     )
     orders.close(connection, [attempt for attempt, _, _ in endings], "its worker was given up.", now)
+    stopped = siblings.of_asked(connection, list(rows.values()))
     switch(
         connection,
-        [settle(rows[attempt.task_id], reason, now, error=error) for attempt, reason, error in endings],
+        [
+            settle(rows[attempt.task_id], reason, now, error=error, stopped=stopped.get(attempt.task_seq))
+            for attempt, reason, error in endings
+        ],
         now,
     )
     # Who still holds one of them is told to drop it.

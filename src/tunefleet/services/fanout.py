@@ -5,19 +5,19 @@ The whole runs without an attempt of its own for as long as its parts do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import Fit, Requirement, match
-from tunefleet.services import part_results, roster, voiding
+from tunefleet.services import part_results, roster, siblings, voiding
 from tunefleet.services.ids import new_id
 from tunefleet.services.roster import Presences
 from tunefleet.services.views import moment
 from tunefleet.spec import asked_shards
-from tunefleet.store import Connection, shards, tasks, workers, workflows
+from tunefleet.store import Connection, shards, tasks, wake, workers, workflows
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.shards import ShardRow
 from tunefleet.store.task_moves import Move, New, enter
@@ -26,6 +26,8 @@ MAX_AUTO: Final = 8
 """The most parts that are made where the spec does not say how many."""
 MANY_WORKERS: Final = "MULTI"
 """Where a spread task ran, in its result and in v1's record."""
+JOINING: Final = "joining"
+"""Topic that is notified when the parts of a task have ended whose files are to be put together."""
 
 
 def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, now: float) -> int:
@@ -100,7 +102,10 @@ _SHARED: Final = frozenset({
 
 
 def after_parts(connection: Connection, parents: Iterable[int], now: float) -> list[Move]:
-    """Return the ends of spread tasks whose parts have ended: all of them well, or one of them not."""
+    """Return the ends of spread tasks whose parts have ended: all of them well, or one of them not.
+
+    One whose parts have exported files goes on running until those are one file: `joining` ends it.
+    """
     rows = [row for row in tasks.by_seqs(connection, parents, lock=True) if row.status == TaskStatus.RUNNING]
     found = shards.of_parents(connection, [row.seq for row in rows])
     moves = []
@@ -110,12 +115,34 @@ def after_parts(connection: Connection, parents: Iterable[int], now: float) -> l
         if bad is not None:
             moves.append(_spoilt(row, bad))
         elif all(part.status == TaskStatus.COMPLETED for part in parts):
-            documents = tasks.documents(connection, [part.seq for part in parts])
-            results = [orjson.loads(documents[part.seq].result or b"{}").get("result") for part in parts]
-            envelope = _envelope(row, parts, part_results.merge([each or {} for each in results]), now)
-            tasks.set_outcomes(connection, [(row.seq, envelope, None)])
-            moves.append(Move(row, TaskReason.FINISHED, changes={"error": None}))
+            results = results_of(connection, parts)
+            if part_results.exported(results) is None:
+                moves.append(finished(connection, row, parts, part_results.merge(results), now))
+            else:
+                wake(connection, JOINING)
     return moves
+
+
+def results_of(connection: Connection, parts: Sequence[TaskRow]) -> list[dict[str, Any]]:
+    """Return what parts have found, in their order."""
+    documents = tasks.documents(connection, [part.seq for part in parts])
+    return [orjson.loads(documents[part.seq].result or b"{}").get("result") or {} for part in parts]
+
+
+def finished(
+    connection: Connection, row: TaskRow, parts: Sequence[TaskRow], result: Mapping[str, Any], now: float
+) -> Move:
+    """Store what a spread task has found, and return its end.
+
+    Args:
+        connection: Of the operation.
+        row: The task.
+        parts: Its parts, all completed.
+        result: Made of theirs.
+        now: Unix time.
+    """
+    tasks.set_outcomes(connection, [(row.seq, _envelope(row, parts, result, now), None)])
+    return Move(row, TaskReason.FINISHED, changes={"error": None})
 
 
 def _spoilt(row: TaskRow, part: TaskRow) -> Move:
@@ -132,13 +159,13 @@ def after_wholes(connection: Connection, parts: Iterable[int], now: float) -> li
     running = [row for row in rows if row.status == TaskStatus.RUNNING]
     waiting = [row for row in rows if row.status != TaskStatus.RUNNING]
     voiding.ask(connection, running, now)
-    if waiting:
-        voiding.void(connection, waiting, TaskReason.UPSTREAM_CANCELLED, now)
-    error = "Another part of the task failed, or the task was cancelled."
-    return [Move(row, TaskReason.UPSTREAM_CANCELLED, changes={"error": error}) for row in waiting]
+    causes = siblings.causes(connection, waiting)
+    for reason in dict.fromkeys(reason for reason, _ in causes.values()):
+        voiding.void(connection, [row for row in waiting if causes[row.seq][0] is reason], reason, now)
+    return [Move(row, causes[row.seq][0], changes={"error": causes[row.seq][1]}) for row in waiting]
 
 
-def _envelope(row: TaskRow, parts: list[TaskRow], result: dict[str, Any], now: float) -> str:
+def _envelope(row: TaskRow, parts: Sequence[TaskRow], result: Mapping[str, Any], now: float) -> str:
     metadata = {"attempt": 0, "name": row.name, "kind": row.kind, "workflow_id": row.workflow_id}
     envelope = {
         "task_id": row.id,

@@ -6,7 +6,9 @@ start, a stop of the process or an outage, nobody is given up for time that the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from tunefleet.wire.link import GpuLoad, Load
@@ -17,6 +19,7 @@ MAX_TICK_S: Final = 2.0
 """The longest time between two looks that counts as silence."""
 NOTEWORTHY_BYTES: Final = 256 << 20
 """So much more free memory or disk is worth a look at who waits."""
+_NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
 SAY_AGAIN_S: Final = 1.0
 """What a worker was told and did not act on is told again after this time."""
 
@@ -33,6 +36,8 @@ class Presence:
         said: What it was told, and when on the monotonic clock.
         lost: It was given up; its next exchange makes it online again.
         stalled: The attempts that it said write nothing; null before its first word about it.
+        delivering: The attempts whose job is over, and why each is held up: they take no room. The worker says them
+            in each exchange, so that a new leader knows them after the first.
         load: How busy it was when it told last.
         outdated: Something of ours has ended there since: what it told of free memory counts no more.
     """
@@ -44,24 +49,28 @@ class Presence:
     said: dict[str, float] = field(default_factory=dict)
     lost: bool = False
     stalled: frozenset[str] | None = None
+    delivering: Mapping[str, str] = field(default_factory=dict)
     load: Load | None = None
     outdated: bool = False
 
-    def hear(self, load: Load | None, *, ended: bool) -> bool:
-        """Take what a worker tells of its load.
+    def hear(self, load: Load | None, *, ended: bool, delivering: Mapping[str, str] = _NOBODY) -> bool:
+        """Take what a worker tells of its load, and of the jobs that need its machine no more.
 
         Args:
             load: The figures; null if it tells nothing now.
             ended: Whether something that ran there has ended.
+            delivering: Attempt → why its delivery is held up; empty if it is not.
 
         Returns:
             Whether there may be more room than before.
         """
+        over = not delivering.keys() <= self.delivering.keys()
+        self.delivering, ended = delivering, ended or over
         if load is None:
             self.outdated = self.outdated or ended
-            return False
+            return over
         before, self.load, self.outdated = self.load, load, ended
-        return before is None or _roomier(load, before)
+        return over or before is None or _roomier(load, before)
 
     def worth_saying(self, keys: set[str], now: float) -> bool:
         """Whether one of these things was not said lately."""

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
-from tunefleet.errors import NotFoundError
 from tunefleet.services.core import Core
 from tunefleet.store import Connection, after_commit, artifacts
 
@@ -35,23 +34,10 @@ class Collected:
 async def collect(core: Core) -> Collected:
     """Delete files that nothing needs, and what given-up uploads left."""
     now = core.clock.wall()
-    old = await asyncio.to_thread(_old_files, core.blobs, now - GRACE_S)
+    old = await asyncio.to_thread(core.blobs.kept_before, now - GRACE_S)
     sizes = await core.write(partial(_collect, blobs=core.blobs, old=old, now=now))
     await asyncio.to_thread(core.blobs.sweep_partials, PARTIAL_S)
     return Collected(len(sizes), sum(sizes.values()))
-
-
-def _old_files(blobs: BlobStore, before: float) -> dict[str, int]:
-    """Return digest and size of the files that were written before a time."""
-    found: dict[str, int] = {}
-    for digest in list(blobs.digests()):
-        try:
-            status = blobs.path(digest).stat()
-        except (FileNotFoundError, NotFoundError):
-            continue  # deleted meanwhile
-        if status.st_mtime < before:
-            found[digest] = status.st_size
-    return found
 
 
 def _collect(connection: Connection, *, blobs: BlobStore, old: dict[str, int], now: float) -> dict[str, int]:

@@ -20,6 +20,7 @@ from tunefleet.wire.guide import EndedTask, GuideWorker, Snapshot, Timing
 NEWEST: Final = 100
 """How many tasks that have ended the snapshot names."""
 _MOST: Final = 1000
+_JOULES_PER_KWH: Final = 3.6e6
 
 
 async def list_workers(core: Core, actor: Actor) -> list[GuideWorker]:
@@ -93,7 +94,7 @@ def _shown(view: WorkerView) -> GuideWorker:
         last_seen=view.last_seen_at,
         cached_models=has.cached_models,
         cached_datasets=has.cached_datasets,
-        cache_updated_ts=view.registered_at,
+        cache_updated_ts=maybe_moment(has.cache_read_at) or view.registered_at,
         cost_per_hour=has.cost_per_hour,
         stale=view.status != "online",
         elastic_disabled=view.elastic_disabled,
@@ -107,21 +108,30 @@ def _spent(view: WorkerView, now: float) -> dict[str, Any]:
         "uptime_sec": uptime_s,
         "cost_per_hour": has.cost_per_hour,
         "accrued_cost_usd": None if uptime_s is None else uptime_s / 3600 * has.cost_per_hour,
-        "estimated_energy_kwh": None,
+        **_energy(view),
         "gpu_memory_total_bytes": sum(gpu.memory_total_bytes for gpu in has.gpus),
         "load": view.load.model_dump(mode="json") if view.load is not None else None,
     }
 
 
+def _energy(view: WorkerView) -> dict[str, float | None]:
+    joules = view.load.gpu_energy_j if view.load is not None else None
+    return _told(None if joules is None else joules / _JOULES_PER_KWH)
+
+
+def _told(gpu_kwh: float | None) -> dict[str, float | None]:
+    """Return the contract's names for energy: all that is known is what GPUs use; null where nobody tells any."""
+    return {"estimated_energy_kwh": gpu_kwh, "cpu_energy_kwh": None, "gpu_energy_kwh": gpu_kwh}
+
+
 def _totals(present: Sequence[WorkerView], each: Iterable[dict[str, Any]]) -> dict[str, Any]:
     figures_of = list(each)
+    known = [one["estimated_energy_kwh"] for one in figures_of if one["estimated_energy_kwh"] is not None]
     return {
         "accrued_cost_usd": sum(one["accrued_cost_usd"] or 0.0 for one in figures_of),
         "uptime_sec": sum(one["uptime_sec"] or 0.0 for one in figures_of),
-        "estimated_energy_kwh": None,
-        "cpu_energy_kwh": None,
-        "gpu_energy_kwh": None,
-        "workers_with_energy": 0,
+        **_told(sum(known) if known else None),
+        "workers_with_energy": len(known),
         "gpu_memory_total_bytes": sum(gpu.memory_total_bytes for view in present for gpu in view.capabilities.gpus),
     }
 

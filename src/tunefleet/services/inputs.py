@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from tunefleet.errors import NotFoundError
+from tunefleet.spec.paths import NamedTask, values_at
 from tunefleet.store import Connection, artifacts
 from tunefleet.store.rows import ArtifactRow
 
-NAMED_POINTER = "data.artifact"
-"""Where a spec may name a pushed artifact."""
+NAMED_POINTER: Final = "data.artifact"
+"""Where a spec may name pushed data."""
+_NAMED_PLACES: Final = (NAMED_POINTER, "qdrant.artifact", "evaluations.*.data.artifact", "sources.*.artifact")
+"""Where a spec may name an artifact that the server has; `*` stands for each entry of a list."""
+_NAMED: Final = re.compile("|".join(re.escape(place).replace(r"\*", r"\d+") for place in _NAMED_PLACES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +55,51 @@ def _given(connection: Connection, project: str, task: str, pointer: str, digest
     return _of(rows[0])
 
 
-def named(connection: Connection, project: str, task: str, spec: Mapping[str, Any]) -> dict[str, Input]:
-    """Return the artifact that a spec names in `data.artifact`, if it names one.
+def named(
+    connection: Connection, project: str, task: str, spec: Mapping[str, Any], but: Container[str] = ()
+) -> dict[str, Input]:
+    """Return the artifacts that a spec names, such as in `data.artifact`, by pointer into the spec.
+
+    Args:
+        connection: To read with.
+        project: Whose artifacts.
+        task: Its name, for messages.
+        spec: As written.
+        but: Pointers that are not looked at.
 
     Raises:
         NotFoundError: If there is none of that name, digest or id.
     """
-    data = spec.get("data")
-    name = data.get("artifact") if isinstance(data, Mapping) else None
-    if not isinstance(name, str) or not name or "${" in name:
-        return {}
+    found = {}
+    for place in _NAMED_PLACES:
+        for pointer, name, _ in values_at(spec, place):
+            if pointer not in but and isinstance(name, str) and name and "${" not in name:
+                found[pointer] = _named(connection, project, task, pointer, name)
+    return found
+
+
+def is_named(pointer: str) -> bool:
+    """Return whether an input is one that the spec names, and not a file that came with the submit."""
+    return _NAMED.fullmatch(pointer) is not None
+
+
+def _named(connection: Connection, project: str, task: str, pointer: str, name: str) -> Input:
     rows = artifacts.named(connection, project=project, name=name, task_id=None)
     rows = rows or artifacts.find(connection, project=project, column="digest", value=name)
     rows = rows or artifacts.find(connection, project=project, column="id", value=name)
     if not rows:
         raise NotFoundError(
-            f"There is no data named {name!r} ({NAMED_POINTER} of {task}).",
+            f"There is no data named {name!r} ({pointer} of {task}).",
             hint="Push it with `tunefleet data push`; `tunefleet data ls` lists what is there.",
         )
-    return {NAMED_POINTER: _of(rows[0])}
+    return _of(rows[0])
+
+
+def left_by(connection: Connection, project: str, named: Sequence[NamedTask]) -> set[str]:
+    """Return the ids of what tasks of a project have left by now whose files another one loads."""
+    ids = {each.task_id for each in named}
+    found = (artifacts.find(connection, project=project, column="task_id", value=id_) for id_ in sorted(ids))
+    return {row.id for rows in found for row in rows}
 
 
 def dump(found: Mapping[str, Input]) -> str:

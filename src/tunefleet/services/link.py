@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TunefleetError
 from tunefleet.services import registering, uplink
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import Presence
@@ -38,9 +38,19 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
     held = uplink.attempt_ids(core.secret, request.holding)
     alive = core.fleet.silence_s(request.worker_id) < core.settings.lost_after_s
     known = set(held.values())
-    kept = await core.write(
-        partial(registering.apply, actor=actor, request=request, held=known, alive=alive, now=core.clock.wall())
-    )
+    before = core.fleet.presences.get(request.worker_id)
+    room = {} if before is None else before.limits
+    if before is not None:
+        # What becomes free by this is not offered to the room of the process that it fences.
+        before.limits = {}
+    try:
+        kept = await core.write(
+            partial(registering.apply, actor=actor, request=request, held=known, alive=alive, now=core.clock.wall())
+        )
+    except TunefleetError:
+        if before is not None:
+            before.limits = room
+        raise
     presence = Presence(request.session)
     core.fleet.renew(request.worker_id, presence, core.clock.wall())
     core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
@@ -66,7 +76,8 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
     """
     _may_work(actor)
     presence = await _present(core, actor, request)
-    if presence.hear(request.load, ended=bool(request.finishes)):
+    said = uplink.read(core.secret, request)
+    if presence.hear(request.load, ended=bool(request.finishes), delivering=said.delivering):
         core.signals.notify("placement")
     if request.holding or request.finishes:
         core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
@@ -74,7 +85,6 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
     poll, topic = presence.polls, uplink.topic(request.worker_id)
     if poll > 1:
         core.signals.notify(topic)
-    said = uplink.read(core.secret, request)
     seen = core.signals.version(topic)
     answer = await _first_answer(core, presence, request, said)
     ends_at = core.clock.monotonic() + min(max(request.wait_s, 0.0), hold_s(core))

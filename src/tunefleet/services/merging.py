@@ -15,10 +15,13 @@ import orjson
 from tunefleet.placement import Assignment, Board, Candidate, Decisions, WorkerState
 from tunefleet.placement.match import lacks
 from tunefleet.services import roster
+from tunefleet.services.waiting import Line
+from tunefleet.spec import TASK_KINDS
 from tunefleet.store import Connection, queue, resumes
 from tunefleet.store.rows import TaskRow
 
 MERGEABLE: Final = frozenset({"inference", "rag"})
+"""Of our kinds; of a kind of another package the executor says whether it merges."""
 _OWN: Final = frozenset({"data", "notify"})
 """What equal tasks may have each for itself."""
 _OWN_WORDS: Final = frozenset({"system_prompt", "systemPrompt"})
@@ -36,7 +39,7 @@ def key_of(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[st
         spec: Its spec, without references.
         inputs: Pointer into the spec → digest and name of an artifact.
     """
-    if spec["taskType"] not in MERGEABLE:
+    if spec["taskType"] in TASK_KINDS and spec["taskType"] not in MERGEABLE:
         return None
     shared = {name: value for name, value in spec.items() if name not in _OWN}
     words = shared.get("inference")
@@ -50,8 +53,7 @@ def key_of(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[st
 def assign(
     connection: Connection,
     board: Board,
-    candidates: Sequence[Candidate],
-    rows: Mapping[str, TaskRow],
+    line: Line,
     fleet: Sequence[WorkerState],
     *,
     now: float,
@@ -62,8 +64,7 @@ def assign(
     Args:
         connection: Of the operation.
         board: Decides.
-        candidates: Waiting tasks.
-        rows: Their rows, by id.
+        line: Waiting tasks.
         fleet: All workers.
         now: Unix time.
         largest: How many tasks may run as one; 1 merges nothing.
@@ -72,15 +73,15 @@ def assign(
         The decisions, and for each task that others go along with, those.
     """
     kinds = frozenset(kind for worker in fleet for kind in worker.merges)
-    if largest < 2 or not any(row.merge_key and row.kind in kinds for row in rows.values()):
-        return board.assign(candidates), {}
+    if largest < 2 or not kinds & line.kinds:
+        return board.assign(line), {}
     by_id = {worker.id: worker for worker in fleet}
     assigned: list[Assignment] = []
     waiting: list[str] = []
     along: dict[str, list[TaskRow]] = {}
     gone: set[str] = set()
     kept: dict[str, str] = {}
-    todo = sorted(candidates, key=lambda candidate: candidate.rank)
+    todo, rows = list(line), line.rows
     while todo:
         heads, todo = _first_of_each(todo, rows, kinds)
         found = board.assign(heads)

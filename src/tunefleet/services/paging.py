@@ -8,6 +8,7 @@ from typing import Final, Protocol, TypeVar
 from tunefleet.errors import InputError
 
 MAX_LIMIT: Final = 1000
+_MAX_DIGITS: Final = 18
 
 
 class _Numbered(Protocol):
@@ -26,8 +27,8 @@ def before(cursor: str | None) -> int | None:
     """
     if cursor is None:
         return None
-    if not cursor.isascii() or not cursor.isdecimal():
-        raise InputError(f"{cursor!r} is not a cursor.", hint="Use `next_cursor` of the page before.")
+    if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > _MAX_DIGITS:
+        raise InputError(f"{cursor[:40]!r} is not a cursor.", hint="Use `next_cursor` of the page before.")
     return int(cursor)
 
 

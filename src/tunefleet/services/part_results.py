@@ -8,18 +8,32 @@ from typing import Any, Final
 _LISTED: Final = "items"
 _SUMMED: Final = "usage"
 _EXPORT: Final = "jsonl_export"
+_COUNTS: Final = ("count", "record_count")
+Results = Sequence[Mapping[str, Any]]
 
 
-def merge(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def exported(results: Results) -> list[Mapping[str, Any]] | None:
+    """Return the exports of parts that have all sent their file to the server; None if one has not.
+
+    Args:
+        results: In the order of the parts.
+    """
+    found = [each.get(_EXPORT) for each in results]
+    exports = [each for each in found if isinstance(each, Mapping) and isinstance(each.get("artifact_name"), str)]
+    return exports if exports and len(exports) == len(results) else None
+
+
+def merge(results: Results, joined: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Make one result of the results of parts.
 
     Args:
         results: In the order of the parts.
+        joined: Where the file is that their exported files make up, one after the other, if there is one.
 
     Returns:
         `items` one after the other, those with an `index` counted anew; `count` of them; `usage` added up;
-        `jsonl_export.parts`, the exports in the order in which their files make up the whole one; of every other key
-        the value that all parts agree on. What they do not agree on is left to the parts.
+        `jsonl_export` with the keys of `joined`, the number of records, and `parts`, the exports in order; of every
+        other key the value that all parts agree on. What they do not agree on is left to the parts.
     """
     if not results:
         return {}
@@ -33,7 +47,7 @@ def merge(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         merged[_SUMMED] = _sum(usage)
     exports = [each[_EXPORT] for each in results if isinstance(each.get(_EXPORT), Mapping)]
     if exports:
-        merged[_EXPORT] = {**_agreed(exports), "parts": exports}
+        merged[_EXPORT] = {**_agreed(exports), **(joined or {}), "parts": exports}
     return merged
 
 
@@ -44,10 +58,10 @@ def _same(key: str, value: Any, other: Mapping[str, Any]) -> bool:
 def _agreed(exports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = exports[0]
     agreed = {key: value for key, value in first.items() if all(_same(key, value, each) for each in exports)}
-    counts = [each.get("count") for each in exports]
-    numbers = [each for each in counts if isinstance(each, int)]
-    if len(numbers) == len(counts):
-        agreed["count"] = sum(numbers)
+    for name in _COUNTS:
+        numbers = [each[name] for each in exports if isinstance(each.get(name), int)]
+        if len(numbers) == len(exports):
+            agreed[name] = sum(numbers)
     return agreed
 
 

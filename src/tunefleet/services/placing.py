@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.placement import Assignment, Board, Candidate, Policy, Requirement, WorkerState
-from tunefleet.placement.policy import TRAININGS
+from tunefleet.placement import Assignment, Board, Policy, Requirement
 from tunefleet.services import merging, roster
 from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
 from tunefleet.services.roster import Presences
+from tunefleet.services.waiting import Line
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, attempts, queue, resumes, wake
+from tunefleet.store import Connection, attempts, queue, wake
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.task_moves import Move, switch
-
-MAX_CANDIDATES: Final = 1024
-"""How many tasks one pass looks at; what is left is looked at by the next one."""
-STICKY_WAIT_S: Final = 60.0
-"""How long a training waits for a busy worker that has the files of an earlier stage, with stickiness on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +70,22 @@ async def run_once(core: Core) -> int:
     return len(done.assignments)
 
 
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Keep the garbage collector away: a pass over a large fleet makes tens of thousands of things and no cycles.
+
+    It would look through all that the process has, several times, and find nothing; all is freed without it.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@_uncollected()
 def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool, largest: int) -> Pass:
     keys = queue.groups(connection)
     if not keys:
@@ -81,84 +93,15 @@ def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool,
     fleet = roster.states(connection, here)
     needs = roster.needs(connection, keys)
     board = Board(fleet, policy)
-    rows = _first_rows(connection, board, needs, here.now)
-    if not rows:
+    if not any(board.has_room(need) for need in needs.values()):
         return Pass()
-    avoid = roster.avoided(connection, list(rows), here.now)
-    candidates = _candidates(connection, rows, needs, avoid)
-    if sticky:
-        candidates = _stick(connection, candidates, rows, here.now, fleet)
-    decisions, along = merging.assign(connection, board, candidates, rows, fleet, now=here.now, largest=largest)
-    _offer(connection, decisions.assignments, rows, here.now, along)
-    if len(rows) >= MAX_CANDIDATES:
+    line = Line(connection, board, needs, fleet, now=here.now, sticky=sticky)
+    decisions, along = merging.assign(connection, board, line, fleet, now=here.now, largest=largest)
+    _offer(connection, decisions.assignments, line.rows, here.now, along)
+    if line.is_cut:
         wake(connection, "placement")
-    placed = {
-        assignment.task_id: needs[rows[assignment.task_id].requirement_key] for assignment in decisions.assignments
-    }
+    placed = {each.task_id: needs[line.rows[each.task_id].requirement_key] for each in decisions.assignments}
     return Pass(decisions.assignments, placed, decisions.kept)
-
-
-def _first_rows(
-    connection: Connection, board: Board, needs: Mapping[str, Requirement], now: float
-) -> dict[str, TaskRow]:
-    rows: dict[str, TaskRow] = {}
-    gathering = []
-    for key, need in needs.items():
-        room = board.room(need)
-        if room:
-            # Tasks that the free workers did not take lately must not hide those behind them.
-            found = queue.first(connection, key, now=now, count=min(room + 32, MAX_CANDIDATES))
-            rows |= {row.id: row for row in found}
-        elif board.may_gather(need):
-            gathering.append(key)
-    if rows:
-        # Those that nobody has room for take part as well: what becomes free piece by piece is gathered for them.
-        for key in gathering:
-            rows |= {row.id: row for row in queue.first(connection, key, now=now, count=1)}
-    return rows
-
-
-def _candidates(
-    connection: Connection,
-    rows: dict[str, TaskRow],
-    needs: dict[str, Requirement],
-    avoid: dict[str, frozenset[str]],
-) -> list[Candidate]:
-    jobs = [row for row in rows.values() if row.slot_class == "job"]
-    folders = resumes.last_workers(connection, [row.seq for row in jobs if row.attempts])
-    wanted = resumes.of_tasks(connection, [row.id for row in jobs])
-    found = []
-    for row in rows.values():
-        resume = wanted.get(row.id)
-        holder = (resume.worker_id if resume is not None else None) or folders.get(row.id)
-        need, away = needs[row.requirement_key], avoid.get(row.id, frozenset())
-        only = resume is not None and bool(resume.bound)
-        found.append(Candidate(row.id, need, row.rank, away, prefers=holder, only=only))
-    return found
-
-
-def _stick(
-    connection: Connection,
-    candidates: Sequence[Candidate],
-    rows: Mapping[str, TaskRow],
-    now: float,
-    fleet: Sequence[WorkerState],
-) -> list[Candidate]:
-    """Let tasks prefer the worker that has the files of a stage before them; a training waits a little for it."""
-    free = [each for each in candidates if each.prefers is None]
-    holders = resumes.upstream_workers(connection, [rows[each.task_id].seq for each in free])
-    here = {worker.id for worker in fleet if worker.present and not worker.pulls and worker.closed is None}
-    found = []
-    for each in candidates:
-        row = rows[each.task_id]
-        holder = holders.get(row.seq) if each.prefers is None else None
-        if holder is None:
-            found.append(each)
-            continue
-        patient = row.kind in TRAININGS and holder in here and holder not in each.avoid
-        waits = patient and now - (row.queued_at or now) < STICKY_WAIT_S
-        found.append(Candidate(each.task_id, each.requirement, each.rank, each.avoid, prefers=holder, only=waits))
-    return found
 
 
 def _offer(

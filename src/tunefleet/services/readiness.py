@@ -6,23 +6,26 @@ Everything happens in the transaction that ended the first task, so no task is e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
-from tunefleet.errors import InputError, NotFoundError, SpecError
+from tunefleet.errors import InputError, NotFoundError, SpecError, StoreError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import fanout, inputs, merging, policies, requirements
+from tunefleet.services import fanout, inputs, merging, policies, requirements, retried
 from tunefleet.spec import dump_task_spec, load_task_spec
-from tunefleet.spec.condition import ConditionSpec
-from tunefleet.spec.condition import judge as met
+from tunefleet.spec.condition import ConditionSpec, unmet
+from tunefleet.spec.paths import named_tasks
+from tunefleet.spec.python_task import with_upstream
 from tunefleet.spec.references import resolve
-from tunefleet.store import Connection, edges, tasks
+from tunefleet.store import Connection, edges, tasks, undone_if_failed
 from tunefleet.store.edges import Upstream
 from tunefleet.store.rows import DocumentRow, TaskRow
 from tunefleet.store.task_moves import Move
 
+log = logging.getLogger(__name__)
 _NOT_FOR_WORKERS: Final = ("condition", "dependsOn")
 """What the server itself heeds, before a worker sees the spec."""
 
@@ -56,19 +59,29 @@ def judge(connection: Connection, rows: Sequence[TaskRow], now: float) -> list[M
     """
     waiting = [row for row in rows if row.status == TaskStatus.PENDING]
     above = edges.upstreams(connection, [row.seq for row in waiting])
+    computed = retried.computed(connection, (each.task for every in above.values() for each in every))
     moves, ready = [], []
     for row in waiting:
-        bad = _blocked(row, above[row.seq])
+        open_ = [each for each in above[row.seq] if not _done(each.task, row, computed)]
+        bad = _blocked(row, open_)
         if bad is not None:
             moves.append(bad)
-        elif all(each.task.status == TaskStatus.COMPLETED for each in above[row.seq]):
+        elif not open_:
             ready.append(row)
     seqs = {each.task.seq for row in ready for each in above[row.seq]}
     documents = tasks.documents(connection, [*(row.seq for row in ready), *seqs])
+    envelopes = {seq: _envelope(documents[seq]) for seq in seqs}  # once, however many tasks read it
     for row in ready:
-        results = {each.name: _envelope(documents[each.task.seq]) for each in above[row.seq]}
-        moves.append(_begin(connection, row, documents[row.seq], results, now))
+        results = {each.name: envelopes[each.task.seq] for each in above[row.seq]}
+        moves.append(_begin_or_fail(connection, row, documents[row.seq], results, now))
     return moves
+
+
+def _done(task: TaskRow, row: TaskRow, computed: Collection[int]) -> bool:
+    """Whether a task has done what another one needs; one that failed to be delivered has, for who came afterwards."""
+    if task.seq not in computed or task.finished_at is None:
+        return task.status == TaskStatus.COMPLETED
+    return task.finished_at <= row.created_at and task.workflow_seq != row.workflow_seq
 
 
 def _envelope(document: DocumentRow) -> dict[str, Any]:
@@ -102,15 +115,31 @@ def _told(cause: Upstream, verb: str) -> str:
     return f"{cause.name} ({task.id}) {verb}{f': {task.error}' if task.error else '.'}"
 
 
+def _begin_or_fail(connection: Connection, row: TaskRow, document: DocumentRow, results: Envelopes, now: float) -> Move:
+    """Begin a task; what nobody foresaw fails that task alone, never the end of the one before it.
+
+    The end would be sent again and again, and the task before be computed again and again.
+    """
+    try:
+        with undone_if_failed(connection):
+            return _begin(connection, row, document, results, now)
+    except StoreError:
+        raise  # the store's trouble is nobody's input
+    except Exception as error:
+        log.exception("%s cannot begin with the results of the tasks before it.", row.id)
+        kind = type(error).__name__
+        return _bad_input(row, f"The server cannot make its spec of the results of the tasks before it ({kind}).")
+
+
 def _begin(connection: Connection, row: TaskRow, document: DocumentRow, results: Envelopes, now: float) -> Move:
     """Return the move of a task whose upstreams are all completed."""
     raw: dict[str, Any] = orjson.loads(document.spec)
     try:
-        unmet = _unmet(raw, results)
-        if unmet is not None:
-            return Move(row, TaskReason.CONDITION_UNMET, changes={"error": None}, data={"message": unmet})
+        told = _skipped(raw, results)
+        if told is not None:
+            return Move(row, TaskReason.CONDITION_UNMET, changes={"error": told}, data={"message": told})
         written = {key: value for key, value in raw.items() if key not in _NOT_FOR_WORKERS}
-        spec = load_task_spec(resolve(written, results))
+        spec = load_task_spec(with_upstream(resolve(written, results), results))
         whole = dump_task_spec(spec)
         named = inputs.named(connection, row.project, row.name, whole)
     except SpecError as error:
@@ -124,7 +153,8 @@ def _begin(connection: Connection, row: TaskRow, document: DocumentRow, results:
     merge_key = merging.key_of(row.owner, row.project, whole, refs)
     ready = row._replace(**policies.columns(spec, need, now, row.created_at), merge_key=merge_key)
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
-    tasks.use_artifacts(connection, [(row.id, each.artifact_id) for each in named.values()])
+    read = {each.artifact_id for each in named.values()} | inputs.left_by(connection, row.project, named_tasks(whole))
+    tasks.use_artifacts(connection, [(row.id, artifact_id) for artifact_id in read])
     parts = fanout.count(connection, whole, need, now)
     if parts > 1:
         return fanout.split(connection, ready, whole, orjson.dumps(refs).decode(), parts, now)
@@ -136,12 +166,9 @@ def _bad_input(row: TaskRow, error: str) -> Move:
     return Move(row, TaskReason.BAD_INPUT, changes={"error": error})
 
 
-def _unmet(raw: Mapping[str, Any], results: Envelopes) -> str | None:
-    """Return which condition of a task is not met, in words; None if it shall run."""
-    written = raw.get("condition")
-    if written is None:
+def _skipped(raw: Mapping[str, Any], results: Envelopes) -> str | None:
+    """Return why a task's condition is not met, in words; None if it shall run."""
+    if raw.get("condition") is None:
         return None
-    condition = ConditionSpec.model_validate(written)
-    if met(condition, results.get(condition.node, {})):
-        return None
-    return f"Skipped: {condition.node}.{condition.field} is not {condition.equals!r}."
+    condition = ConditionSpec.model_validate(raw["condition"])
+    return unmet(condition, results.get(condition.node, {}))

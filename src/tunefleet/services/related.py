@@ -46,8 +46,14 @@ def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ..
     return tuple((each.task.id, each.name) for each in above if not TaskStatus(each.task.status).final)
 
 
-def reasons(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
-    """Say what pending tasks wait for, and how far spread ones are, by task id."""
+def reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int, str]) -> dict[str, str]:
+    """Say what pending tasks wait for, and how far spread ones are, by task id.
+
+    Args:
+        connection: To read with.
+        rows: The tasks.
+        joins: `seq` of a spread task whose parts' files cannot be put together yet → what they do meanwhile.
+    """
     pending = [row for row in rows if row.status == TaskStatus.PENDING]
     above = edges.upstreams(connection, [row.seq for row in pending])
     told = {}
@@ -58,5 +64,7 @@ def reasons(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
     for seq, parts in shards.of_parents(connection, [row.seq for row in spread]).items():
         counts = Counter(part.status for part in parts)
         how = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
-        told[next(row.id for row in spread if row.seq == seq)] = f"spread over {len(parts)} parts: {how}."
+        done = set(counts) == {TaskStatus.COMPLETED.value}
+        then = f"; their files {joins.get(seq, 'are put together')}" if done else ""
+        told[next(row.id for row in spread if row.seq == seq)] = f"spread over {len(parts)} parts: {how}{then}."
     return told

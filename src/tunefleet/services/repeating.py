@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.services import retried
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
-from tunefleet.services.inputs import NAMED_POINTER
+from tunefleet.services.inputs import is_named
 from tunefleet.services.submission import Submission
 from tunefleet.spec import override_document, parse_workflow
 from tunefleet.store import Connection, edges, shards, tasks, workflows
 from tunefleet.store.rows import DocumentRow, TaskRow, WorkflowRow
+from tunefleet.wire.api import RetryRequest
+
+_OWN: Final = re.compile(r"(?:spec\.)?(?:stages|graph\.nodes)\.(?P<task>[^.]+)\.spec\.")
+"""How a path begins that leads to one task alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,21 +87,52 @@ def _as_document(found: _Task) -> str:
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-async def workflow(core: Core, actor: Actor, row: WorkflowRow) -> Submission:
+async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequest) -> Submission:
     """Return what runs again the tasks of a workflow that have not completed; the others' results are used as they are.
 
     Raises:
-        ConflictError: If every task has completed.
+        ConflictError: If every task has completed, or a change is about one that is not run again.
+        SpecError: If the changed document is wrong.
     """
     text, old, done = await core.read(lambda connection: _workflow(connection, row))
+    text = await asyncio.to_thread(override_document, text, wanted.overrides)
     parsed = await asyncio.to_thread(parse_workflow, text)
-    names = {node.name for node in parsed.tasks}
+    names = [node.name for node in parsed.tasks]
     done = {name: each for name, each in done.items() if name in names}
     if len(done) == len(names):
-        raise ConflictError(f"Every task of {row.id} has completed.", hint="Submit the document again.")
-    inputs = {name: _kept(document, {}) for name, (_, document) in old.items() if name in names - done.keys()}
+        raise _nothing_left(row, done)
+    mine = {name: _overrides_of(name, number, wanted.overrides) for number, name in enumerate(names)}
+    for name, each in done.items():
+        _refuse_change(name, each, mine[name])
+    inputs = {name: _kept(old[name][1], mine[name]) for name in names if name in old and name not in done}
     repeats = {name: each.id for name, (each, _) in old.items()}
-    return Submission(actor, parsed, text, inputs, done=done, repeats=repeats)
+    return Submission(actor, parsed, text, inputs, done=done, repeats=repeats, retry_of=row.id, again=wanted.again)
+
+
+def _nothing_left(row: WorkflowRow, done: Mapping[str, TaskRow]) -> ConflictError:
+    undelivered = next((each for each in done.values() if each.status != TaskStatus.COMPLETED), None)
+    if undelivered is None:
+        return ConflictError(f"Every task of {row.id} has completed.", hint="Submit the document again.")
+    id_ = undelivered.id
+    return ConflictError(
+        f"Nothing of {row.id} is left to run: the result of {undelivered.name} is on the server.",
+        hint=f"`tunefleet artifacts deliver {id_}` sends it; `tunefleet retry {id_}` runs it again.",
+    )
+
+
+def _overrides_of(name: str, number: int, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides that one task sees: path below its own `spec` → value, with where they are written."""
+    mine = [path for path in overrides if not (own := _OWN.match(path)) or own["task"] in {name, str(number)}]
+    return {_OWN.sub("", path).removeprefix("spec."): path for path in mine}
+
+
+def _refuse_change(name: str, row: TaskRow, overrides: Mapping[str, Any]) -> None:
+    own = next((path for path in overrides.values() if _OWN.match(path)), None)
+    if own is not None:
+        raise ConflictError(
+            f"{own} changes {name}, which is not run again: its result is there.",
+            hint=f"`tunefleet clone {row.id} --set …` runs it alone, or submit the document again.",
+        )
 
 
 def _workflow(
@@ -108,14 +145,15 @@ def _workflow(
     # What this workflow itself took over from an earlier one is found behind its edges.
     above = edges.upstreams(connection, [each.seq for each in wholes]).values()
     known = {each.name: each.task for every in above for each in every} | {each.name: each for each in wholes}
-    done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED}
+    computed = retried.computed(connection, known.values())
+    done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED or each.seq in computed}
     text = workflows.document(connection, row.seq)
     return text, {each.name: (each, documents[each.seq]) for each in wholes}, done
 
 
 def _kept(document: DocumentRow, overrides: Mapping[str, Any]) -> dict[str, str]:
     refs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
-    return {p: ref["digest"] for p, ref in refs.items() if p != NAMED_POINTER and not _replaced(p, overrides)}
+    return {p: ref["digest"] for p, ref in refs.items() if not is_named(p) and not _replaced(p, overrides)}
 
 
 def _replaced(pointer: str, overrides: Mapping[str, Any]) -> bool:

@@ -29,6 +29,7 @@ def of(spec: BaseTaskSpec) -> Requirement:
         gpu_memory_bytes=(gpu.memory_bytes or 0) if gpu is not None else 0,
         tags=tuple(sorted(set(spec.resources.tags))),
         secrets=secrets_of(dump_task_spec(spec)),
+        environments=spec.environments,
         code=spec.requires_code,
         model=spec.model_identifier,
         datasets=_datasets(spec),

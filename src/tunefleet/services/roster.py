@@ -34,6 +34,9 @@ class Presences:
         loads: Worker id → how busy it is, where that is known and still true.
         warm: Worker id → models and datasets that it was given lately.
         kept: Worker id → the waiting task for which it gathers what becomes free.
+        delivering: Attempt whose job is over, so that it takes no room → why its delivery is held up; empty if it is
+            not.
+        joins: `seq` of the spread task whose parts' files cannot be put together yet → what they do meanwhile.
     """
 
     now: float
@@ -41,6 +44,8 @@ class Presences:
     loads: dict[str, Load] = field(default_factory=dict)
     warm: dict[str, frozenset[str]] = field(default_factory=dict)
     kept: dict[str, str] = field(default_factory=dict)
+    delivering: dict[str, str] = field(default_factory=dict)
+    joins: dict[int, str] = field(default_factory=dict)
 
 
 def presences(core: Core) -> Presences:
@@ -58,7 +63,11 @@ def presences(core: Core) -> Presences:
         worker_id: frozenset(name for name, at in given.items() if at > since)
         for worker_id, given in core.fleet.warm.items()
     }
-    return Presences(now, limits, loads, warm, dict(core.fleet.kept))
+    delivering = {
+        attempt_id: why for presence in core.fleet.presences.values() for attempt_id, why in presence.delivering.items()
+    }
+    joins = {seq: wait.why for seq, wait in core.joins.items()}
+    return Presences(now, limits, loads, warm, dict(core.fleet.kept), delivering, joins)
 
 
 def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
@@ -79,17 +88,19 @@ def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]
 
 def states(connection: Connection, here: Presences) -> list[WorkerState]:
     """Return all registered workers with what is free."""
-    held = attempts.taken(connection)
+    held = attempts.taken(connection, but=here.delivering)
     known = partial(needs, connection)
     cordoned: dict[str, set[str]] = {}
     for cordon in queue.all_cordons(connection):
         if cordon.strikes >= STRIKES and cordon.until > here.now:
             cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
     decided = controls.all_rows(connection)
+    nothing: frozenset[str] = frozenset()
     found = []
-    for row in workers.all_rows(connection):
-        refused = frozenset(cordoned[row.id]) if row.id in cordoned else frozenset()
-        found.append(standing.remembered(_about(row, here, held.get(row.id, ""), refused, decided.get(row.id)), known))
+    for id_, status, session, text in workers.standing(connection):
+        refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
+        about = _about(id_, status, session, text, here, held.get(id_, ""), refused, decided.get(id_))
+        found.append(standing.remembered(about, known))
     return found
 
 
@@ -97,15 +108,24 @@ def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerS
     """Return an agent with what is free, as for a worker that is given tasks; strikes do not count."""
     mine = attempts.open_of(connection, row.id).values()
     held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
-    about = _about(row, here, held, frozenset(), controls.get(connection, row.id))
+    decided = controls.get(connection, row.id)
+    about = _about(row.id, row.status, row.session, row.capabilities, here, held, frozenset(), decided)
     return replace(standing.state(about, partial(needs, connection)), pulls=False)
 
 
-def _about(row: WorkerRow, here: Presences, held: str, cordoned: frozenset[str], decided: ControlRow | None) -> About:
-    id_ = row.id
+def _about(
+    id_: str,
+    status: str,
+    session: str,
+    text: str,
+    here: Presences,
+    held: str,
+    cordoned: frozenset[str],
+    decided: ControlRow | None,
+) -> About:
     return About(
-        id_, row.capabilities, row.status == "online", row.session == AGENT_SESSION, here.limits.get(id_), held,
-        cordoned, decided, here.loads.get(id_), here.warm.get(id_), here.kept.get(id_),
+        id_, text, status == "online", session == AGENT_SESSION, here.limits.get(id_), held, cordoned, decided,
+        here.loads.get(id_), here.warm.get(id_), here.kept.get(id_),
     )  # fmt: skip
 
 
@@ -131,7 +151,8 @@ def reasons(
         rows: The tasks.
         fleet: What `states` returned, if the caller has it.
     """
-    told = related.reasons(connection, rows) | {row.id: why for row in rows if (why := _ending(row)) is not None}
+    told = related.reasons(connection, rows, here.joins)
+    told |= {row.id: why for row in rows if (why := _ending(row, here)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
         return told
@@ -167,9 +188,11 @@ def _bound(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
     return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
 
 
-def _ending(row: TaskRow) -> str | None:
+def _ending(row: TaskRow, here: Presences) -> str | None:
     if row.status != "running":
         return None
+    if row.attempt_id in here.delivering:
+        return f"delivering: {here.delivering[row.attempt_id] or 'its job is over, and what it has left is brought.'}"
     if row.desired == "cancel":
         return "cancelling: it ends at the end of the running step."
     return "pausing: it saves at the end of the running step, and ends." if row.desired == "pause" else None

@@ -11,8 +11,11 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-MAX_TOPICS: Final = 4096
-"""How many topics have a version of their own. There is a topic for each task ever run: old ones are forgotten."""
+MAX_TOPICS: Final = 1 << 16
+"""How many topics have a version of their own. There is a topic for each task ever run: old ones are forgotten.
+
+Each time everybody looks in vain once, so that it must be many more than there are workers and tasks under way.
+"""
 
 
 class Signals:

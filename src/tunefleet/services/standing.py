@@ -101,29 +101,26 @@ def state(about: About, known: Needs) -> WorkerState:
     """
     plain, limits = _described(about.id, about.text), about.limits
     takes = plain.slots if limits is None else {n: min(slots, limits.get(n, 0)) for n, slots in plain.slots.items()}
-    found = replace(
+    held = attempts.held(about.held)
+    # One copy with all that differs: a pass makes a thousand of them.
+    return replace(
         plain,
         present=limits is not None and about.online,
-        free=takes,
         takes=takes,
         cordoned=about.cordoned,
         pulls=about.pulls,
         closed=closed(about.decided),
         kept_for=about.kept_for,
         cached=plain.cached | about.warm if about.warm else plain.cached,
+        **_loaded(plain, about.load),
+        **_taken(plain, takes, held, known({each.requirement_key for each in held}) if held else {}),
     )
-    if about.load is not None:
-        found = _with_load(found, about.load)
-    if not about.held:
-        return found
-    held = attempts.held(about.held)
-    return _less(found, held, known({each.requirement_key for each in held}))
 
 
 @lru_cache(maxsize=_MAX_KNOWN)
 def _described(worker_id: str, text: str) -> WorkerState:
     """Return a worker as it describes itself, with nothing of it in use."""
-    has = capabilities(text)
+    has = Capabilities.model_validate_json(text)  # not `capabilities`: nobody needs it again, and there are thousands
     slots = {str(name): slots for name, slots in has.slots.items()}
     plain = WorkerState(
         id=worker_id,
@@ -142,6 +139,7 @@ def _described(worker_id: str, text: str) -> WorkerState:
         ),
         tags=frozenset(has.tags),
         secrets=frozenset(has.secrets),
+        environments=None if has.environments is None else frozenset(has.environments),
         allow_code=has.allow_code,
         cached=frozenset((*has.cached_models, *has.cached_datasets)),
         cost_per_hour=has.cost_per_hour,
@@ -153,26 +151,32 @@ def _number(plain: WorkerState) -> int:
     """Return a number that workers share which lack and have the same for good."""
     lasting = (
         tuple(sorted(plain.executors.items())), tuple(sorted(plain.slots.items())), plain.cpu, plain.memory_bytes,
-        tuple((gpu.name, gpu.memory_bytes) for gpu in plain.gpus), plain.tags, plain.secrets, plain.allow_code,
+        tuple((gpu.name, gpu.memory_bytes) for gpu in plain.gpus), plain.tags, plain.secrets,
+        plain.environments, plain.allow_code,
     )  # fmt: skip
     if len(_alike) > _MAX_KNOWN:
         _alike.clear()
     return _alike.setdefault(lasting, next(_numbers))
 
 
-def _with_load(state: WorkerState, load: Load) -> WorkerState:
+def _loaded(plain: WorkerState, load: Load | None) -> dict[str, Any]:
+    """Return what of a worker differs by its load."""
+    if load is None:
+        return {}
     now = {gpu.uuid: gpu for gpu in load.gpus}
     gpus = tuple(
         replace(gpu, free_bytes=seen.memory_free_bytes, used_by=seen.in_use_by) if (seen := now.get(gpu.uuid)) else gpu
-        for gpu in state.gpus
+        for gpu in plain.gpus
     )
-    return replace(state, gpus=gpus, memory_free_bytes=load.memory_free_bytes, disk_free_bytes=load.disk_free_bytes)
+    return {"gpus": gpus, "memory_free_bytes": load.memory_free_bytes, "disk_free_bytes": load.disk_free_bytes}
 
 
-def _less(state: WorkerState, held: Sequence[Held], known: Mapping[str, Requirement]) -> WorkerState:
-    """Return a worker without what its open attempts use."""
-    free, cpu, memory = dict(state.free), 0, 0
-    places = {gpu.uuid: place for place, gpu in enumerate(state.gpus)}
+def _taken(
+    plain: WorkerState, takes: Mapping[str, int], held: Sequence[Held], known: Mapping[str, Requirement]
+) -> dict[str, Any]:
+    """Return what of a worker its open attempts use, and what they leave free."""
+    free, cpu, memory = dict(takes), 0, 0
+    places = {gpu.uuid: place for place, gpu in enumerate(plain.gpus)}
     taken: set[int] = set()
     for each in held:
         free[each.slot_class] = free.get(each.slot_class, 0) - 1
@@ -182,9 +186,9 @@ def _less(state: WorkerState, held: Sequence[Held], known: Mapping[str, Requirem
         if each.gpus:
             taken |= {places[uuid] for uuid in each.gpus.split(",") if uuid in places}
     for each in held:
-        if state.gpus and not each.gpus:
+        if plain.gpus and not each.gpus:
             need = known[each.requirement_key]
             # Whoever runs it has chosen by itself: it is taken to be the smallest that suit.
-            likely = smallest_first((place for place in suited(need, state) if place not in taken), state)
+            likely = smallest_first((place for place in suited(need, plain) if place not in taken), plain)
             taken |= set(likely[: need.gpu_count])
-    return replace(state, free=free, cpu_taken=cpu, memory_taken=memory, taken=frozenset(taken))
+    return {"free": free, "cpu_taken": cpu, "memory_taken": memory, "taken": frozenset(taken)}

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services import checkpoints, orders, resuming, roster, tasks, workflows
+from tunefleet.services import checkpoints, orders, resuming, roster, standing, tasks, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.ids import new_id
@@ -20,7 +20,7 @@ from tunefleet.services.resuming import FromStep
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.views import checkpoint_view, command_view
-from tunefleet.store import Connection, commands, events, wake
+from tunefleet.store import Connection, attempts, commands, events, wake, workers
 from tunefleet.store import tasks as task_rows
 from tunefleet.store.rows import CommandRow, TaskRow
 from tunefleet.wire.api import CheckpointView, CommandRequest, CommandView, TaskDetail
@@ -29,6 +29,13 @@ from tunefleet.wire.link import pause_id
 
 MAX_WAIT_S: Final = 30.0
 """How long a question for a command's outcome is held open at most."""
+_DONE: Final[Mapping[ControlCommand, str]] = {
+    ControlCommand.PAUSE: "paused",
+    ControlCommand.SAVE_CHECKPOINT: "saved",
+    ControlCommand.GRACEFUL_STOP: "stopped early",
+    ControlCommand.SAVE_AND_STOP: "stopped early",
+}
+"""What a task that refuses a command cannot be, in words."""
 
 
 async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
@@ -36,7 +43,7 @@ async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
 
     Raises:
         NotFoundError: If there is no such task.
-        ConflictError: If it does not run, or is being cancelled.
+        ConflictError: If it does not run, is being cancelled, or is of a kind that cannot be paused.
         ForbiddenError: If it belongs to somebody else.
     """
     now = core.clock.wall()
@@ -45,8 +52,8 @@ async def pause(core: Core, actor: Actor, task_id: str) -> TaskDetail:
         row = _mine(connection, actor, task_id)
         if row.status == TaskStatus.PAUSED:
             return row.id
-        _refuse_idle(row, "paused")
-        agents.refuse_deaf(connection, row)
+        _refuse_idle(row, _DONE[ControlCommand.PAUSE])
+        _refuse_unheard(connection, row, ControlCommand.PAUSE, _DONE[ControlCommand.PAUSE])
         if row.desired != "pause":
             task_rows.desire(connection, row.id, "pause")
             command_id = pause_id(row.id, row.attempts, row.generation + 1)
@@ -136,7 +143,7 @@ async def command(core: Core, actor: Actor, task_id: str, request: CommandReques
     Raises:
         NotFoundError: If there is no such task.
         InputError: If there is no such command, or its data is wrong.
-        ConflictError: If the task does not run, or the id belongs to another command.
+        ConflictError: If the task does not run, its kind does not take the command, or the id belongs to another one.
         ForbiddenError: If it belongs to somebody else.
     """
     name, data = _checked(request)
@@ -152,8 +159,9 @@ async def command(core: Core, actor: Actor, task_id: str, request: CommandReques
             if (known.task_id, known.command, orjson.loads(known.data)) != (row.id, name.value, data):
                 raise ConflictError(f"The command id {known.id} was used for something else.", hint="Use a new one.")
             return known
-        _refuse_idle(row, f"given the command {name.value}")
-        agents.refuse_deaf(connection, row)
+        what = _DONE.get(name, f"given the command {name.value}")
+        _refuse_idle(row, what)
+        _refuse_unheard(connection, row, name, what)
         made = _row(row, request.command_id or new_id("cmd"), name, data, actor, now)
         commands.insert_one(connection, made)
         told = {"command_id": made.id, "command": made.command}
@@ -239,6 +247,31 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
         )
     if row.desired == "cancel":
         raise ConflictError(f"The task {row.id} is being cancelled.")
+
+
+def _refuse_unheard(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
+    """Refuse to ask something of a job that would never do it: the wish would stand until its end."""
+    agents.refuse_deaf(connection, row)
+    whole = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
+    for task_id in whole.values():
+        raise ConflictError(
+            f"The task {row.id} is computed in the run of {task_id}; it cannot be {what} by itself.",
+            hint=f"Use `tunefleet cancel {row.id}`: the others go on.",
+        )
+    heeds = _heeds(connection, row)
+    if heeds is None or name in heeds:
+        return
+    takes = f"it takes {', '.join(sorted(heeds))} alone" if heeds else "it takes no commands"
+    raise ConflictError(
+        f"A task of kind {row.kind} cannot be {what}: {takes}.",
+        hint=f"`tunefleet cancel {row.id}` ends it, and `tunefleet retry {row.id}` begins it anew then.",
+    )
+
+
+def _heeds(connection: Connection, row: TaskRow) -> tuple[str, ...] | None:
+    worker = workers.get(connection, row.worker_id) if row.worker_id is not None else None
+    offers = () if worker is None else standing.capabilities(worker.capabilities).executors
+    return next((offer.heeds for offer in offers if offer.kind == row.kind), None)
 
 
 def _checked(request: CommandRequest) -> tuple[ControlCommand, dict[str, Any]]:

@@ -10,14 +10,16 @@ from typing import Any
 import orjson
 
 from tunefleet.errors import ConflictError, Fault, SpecError
-from tunefleet.lifecycle.task import FINAL, TaskStatus
+from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.placement import Requirement, WorkerState, explain
-from tunefleet.services import inputs, merging, moving, policies, requirements
+from tunefleet.services import inputs, merging, moving, policies, requirements, retried, upstreams
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
 from tunefleet.services.inputs import Input
 from tunefleet.services.notify import wishes
+from tunefleet.services.upstreams import Waiting
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
+from tunefleet.spec.paths import NamedTask, named_tasks
 from tunefleet.store import Connection, edges, events, tasks, workflows
 from tunefleet.store.edges import EdgeRow
 from tunefleet.store.events import Event
@@ -39,6 +41,8 @@ class Submission:
         parent_task_id: The task that this one repeats.
         done: Stage name → task of an earlier workflow that has completed it; it is not run again.
         repeats: Stage name → task of an earlier workflow that it repeats.
+        retry_of: The workflow that it is a retry of.
+        again: Whether that may have been retried well already.
         mails: Whether this server sends mail to whom a document names.
     """
 
@@ -51,6 +55,8 @@ class Submission:
     parent_task_id: str | None = None
     done: Mapping[str, TaskRow] = field(default_factory=dict)
     repeats: Mapping[str, str] = field(default_factory=dict)
+    retry_of: str | None = None
+    again: bool = False
     mails: bool = True
 
     @property
@@ -72,11 +78,12 @@ class _Planned:
     spec: BaseTaskSpec
     need: Requirement
     written: Mapping[str, Any]
+    named: Sequence[NamedTask]
 
     @property
     def waits(self) -> bool:
-        """Whether it is not ready as it is: it depends on others, or is to be spread over workers."""
-        return bool(self.node.depends_on or self.node.external or asked_shards(self.written) != 1)
+        """Whether it is not ready as it is: it depends on others, loads what they leave, or is to be spread."""
+        return bool(self.node.depends_on or self.node.external or self.named or asked_shards(self.written) != 1)
 
 
 def store(connection: Connection, submission: Submission, now: float, fleet: Sequence[WorkerState]) -> str:
@@ -89,20 +96,24 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
         fleet: All registered workers.
 
     Raises:
-        ConflictError: If the idempotency key was used for another document.
+        ConflictError: If the idempotency key was used for another document, or a retry of the same runs or went well.
         NotFoundError: If an input is not known to the server.
-        SpecError: If the submit is strict and a task could never run, or a task that one depends on is not there or
-            has ended otherwise than well.
+        SpecError: If the submit is strict and a task could never run, or a task that one depends on, or whose files
+            it loads, is not there or has ended otherwise than well.
     """
     first = _first_with_key(connection, submission)
     if first is not None:
         return first.id
+    if submission.retry_of is not None and not submission.again:
+        retried.refuse_second(connection, submission.retry_of)
     workflow_id = new_id("wf")
     planned = [_plan(node) for node in submission.nodes]
     _refuse_strangers(connection, submission, planned)
-    warnings = _warnings(submission, {each.node.name: each.need for each in planned}, fleet)
+    warnings = _warnings(submission, planned, fleet)
     row = _workflow_row(submission, workflow_id, now)
     seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
+    if submission.retry_of is not None:
+        workflows.set_retried(connection, submission.retry_of, workflow_id)
     told = Event("workflow.submitted", now, workflow_id=workflow_id, workflow_seq=seq, data={"name": row["name"]})
     events.append(connection, [told])
     _store_tasks(connection, submission, (workflow_id, seq), planned, now)
@@ -121,13 +132,17 @@ def _first_with_key(connection: Connection, submission: Submission) -> WorkflowR
     return first
 
 
-def _warnings(submission: Submission, needs: Mapping[str, Requirement], fleet: Sequence[WorkerState]) -> list[str]:
-    told = {name: explain(need, fleet) for name, need in needs.items()}
-    stuck = {name: why for name, why in told.items() if why is not None and why.startswith("unschedulable")}
+def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequence[WorkerState]) -> list[str]:
+    told = [(each.node, explain(each.need, fleet)) for each in planned]
+    stuck = [(node, why) for node, why in told if why is not None and why.startswith("unschedulable")]
     if stuck and submission.strict:
-        faults = [Fault("spec.resources", f"no worker could run the task {name}: {why}") for name, why in stuck.items()]
+        faults = [node.fault("resources", f"no worker could run the task {node.name}: {why}") for node, why in stuck]
         raise SpecError(faults, filename=submission.workflow.name)
-    return [f"The task {name} is {why}" for name, why in stuck.items()]
+    return [f"The task {node.name} is {why}" for node, why in stuck] + [
+        f"{name} is not run again: its result is on the server (`tunefleet artifacts deliver {row.id}` sends it)."
+        for name, row in submission.done.items()
+        if row.status != TaskStatus.COMPLETED
+    ]
 
 
 def _refuse_strangers(connection: Connection, submission: Submission, planned: Sequence[_Planned]) -> None:
@@ -136,7 +151,7 @@ def _refuse_strangers(connection: Connection, submission: Submission, planned: S
         return
     actor = submission.actor
     who = wishes.Who(actor.project, actor.owner, submission.mails)
-    faults = [fault for each in planned for fault in wishes.faults(connection, who, each.spec.notify)]
+    faults = wishes.faults(connection, who, ((each.node, each.spec.notify) for each in planned))
     if faults:
         raise SpecError(faults, filename=submission.workflow.name)
 
@@ -160,7 +175,7 @@ def _plan(node: TaskNode) -> _Planned:
         spec, need = policies.so_far(written)
     if node.condition is not None:
         written["condition"] = node.condition.model_dump(mode="json", by_alias=True)
-    return _Planned(node, spec, need, written)
+    return _Planned(node, spec, need, written, named_tasks(written))
 
 
 def _store_tasks(
@@ -174,7 +189,8 @@ def _store_tasks(
             refs = orjson.loads(inputs.dump(found))
             values["merge_key"] = merging.key_of(values["owner"], values["project"], each.written, refs)
         new.append(New(values, orjson.dumps(each.written).decode(), inputs.dump(found), each.waits))
-        used += [(values["id"], one.artifact_id) for one in found.values()]
+        left = inputs.left_by(connection, values["project"], each.named)
+        used += [(values["id"], artifact_id) for artifact_id in left | {one.artifact_id for one in found.values()}]
     for need in {each.need.key: each.need for each in planned}.values():
         policies.store(connection, need)
     rows = enter(connection, new, now)
@@ -189,7 +205,7 @@ def _store_tasks(
 def _inputs(connection: Connection, submission: Submission, each: _Planned) -> dict[str, Input]:
     project, name = submission.actor.project, each.node.name
     found = inputs.given(connection, project, name, submission.inputs.get(name, {}))
-    return found if inputs.NAMED_POINTER in found else found | inputs.named(connection, project, name, each.written)
+    return found | inputs.named(connection, project, name, each.written, but=found)
 
 
 def _task_values(submission: Submission, each: _Planned, workflow: tuple[str, int], now: float) -> dict[str, Any]:
@@ -206,28 +222,9 @@ def _task_values(submission: Submission, each: _Planned, workflow: tuple[str, in
 def _edges(
     connection: Connection, submission: Submission, planned: Sequence[_Planned], rows: Sequence[TaskRow]
 ) -> list[EdgeRow]:
-    here = {row.name: row for row in rows} | dict(submission.done)
-    wanted = sorted({id_ for each in planned for id_ in each.node.external} | {t.id for t in submission.done.values()})
-    # Locked: one that ends at this moment ends before this submit, or knows of it.
-    others = tasks.by_ids(connection, wanted, lock=True)
-    faults = [Fault("spec", f"{name} was removed") for name, row in submission.done.items() if row.id not in others]
-    found = []
-    for each, row in zip(planned, rows, strict=True):
-        found += [EdgeRow(row.seq, here[name].seq, here[name].id, name) for name in each.node.depends_on]
-        for id_ in dict.fromkeys(each.node.external):
-            wrong = _unusable(others.get(id_), submission.actor.project)
-            if wrong is None:
-                found.append(EdgeRow(row.seq, others[id_].seq, id_, id_))
-            else:
-                faults.append(Fault("spec.dependsOn", f"{each.node.name} depends on {id_}, {wrong}"))
+    faults: list[Fault] = []
+    waiting = [Waiting(row, each.node, each.named) for row, each in zip(rows, planned, strict=True)]
+    found = upstreams.edges_of(connection, submission.actor.project, waiting, submission.done, faults)
     if faults:
         raise SpecError(faults, filename=submission.workflow.name)
     return found
-
-
-def _unusable(row: TaskRow | None, project: str) -> str | None:
-    if row is None or row.project != project:
-        return "and there is no task with that id"
-    if TaskStatus(row.status) in FINAL and row.status != TaskStatus.COMPLETED:
-        return f"which is {row.status} already"
-    return None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+import orjson
+
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import cancelling, endings, orders
+from tunefleet.services import cancelling, endings, orders, roster
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.moving import Move, switch
+from tunefleet.services.roster import Presences
 from tunefleet.services.training import agents
 from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, attempts, events, keys, queue, tasks, workers
@@ -58,7 +60,8 @@ async def run_once(core: Core) -> int:
     look = await core.read(partial(_look, since=since, now=now))
     found = _judge(core, look, core.fleet.tick(core.clock.monotonic()), now)
     if found.count:
-        for worker_id in await core.write(partial(_apply, found=found, now=now, fleet=core.fleet)):
+        here = roster.presences(core)
+        for worker_id in await core.write(partial(_apply, found=found, here=here, fleet=core.fleet)):
             # There is none if the worker has not been heard of since the server started.
             presence = core.fleet.presences.get(worker_id)
             if presence is not None:
@@ -100,8 +103,9 @@ def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
     return found
 
 
-def _apply(connection: Connection, *, found: _Findings, now: float, fleet: Fleet) -> list[str]:
+def _apply(connection: Connection, *, found: _Findings, here: Presences, fleet: Fleet) -> list[str]:
     """Act on what was found, and return who is lost."""
+    now = here.now
     lost = [worker_id for worker_id in found.lost if _still_silent(connection, fleet, worker_id)]
     for worker_id in lost:
         _lose(connection, worker_id, now)
@@ -115,7 +119,7 @@ def _apply(connection: Connection, *, found: _Findings, now: float, fleet: Fleet
     pending = tasks.by_ids(connection, found.unreachable_cancels, lock=True).values()
     cancelling.end(connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now)
     if found.expired:
-        _expire(connection, now)
+        _expire(connection, here)
     return lost
 
 
@@ -142,12 +146,17 @@ def _lose(connection: Connection, worker_id: str, now: float) -> None:
     agents.give_up(connection, worker_id, now)
 
 
-def _expire(connection: Connection, now: float) -> None:
-    rows: Sequence[Move] = [
-        Move(row, TaskReason.TIMEOUT, changes={"error": "It waited longer than limits.max_queue_s."})
-        for row in queue.expired(connection, now)
-    ]
-    switch(connection, rows, now)
+def _expire(connection: Connection, here: Presences) -> None:
+    """End tasks that waited too long, with what they waited for in the end: nobody can ask for it afterwards."""
+    rows = queue.expired(connection, here.now)
+    why = roster.reasons(connection, here, rows)
+    specs = tasks.documents(connection, [row.seq for row in rows])
+    moves: list[Move] = []
+    for row in rows:
+        limit_s = (orjson.loads(specs[row.seq].as_run).get("limits") or {}).get("max_queue_s", 0.0)
+        error = f"It waited longer than limits.max_queue_s ({limit_s:g} s): {why.get(row.id, 'waiting.')}"
+        moves.append(Move(row, TaskReason.TIMEOUT, changes={"error": error}))
+    switch(connection, moves, here.now)
 
 
 async def _flush(core: Core) -> None:

@@ -11,7 +11,7 @@ import orjson
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import checkpoints, orders, registering, resuming
+from tunefleet.services import checkpoints, orders, registering, resuming, siblings
 from tunefleet.services.ids import attempt_of, attempt_token
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.scrub import scrub
@@ -64,6 +64,7 @@ class Said:
         discarded: Removed tasks whose folder it has deleted.
         outcomes: What became of commands.
         stalled: Attempt → for how many seconds its job has written nothing.
+        delivering: Attempt whose job is over → why its delivery is held up, scrubbed; empty if it is not.
         draining: Whether it was told to leave when it has finished, and knows.
         leaves: Whether it has, and ends.
     """
@@ -76,6 +77,7 @@ class Said:
     discarded: tuple[str, ...] = ()
     outcomes: tuple[CommandOutcome, ...] = ()
     stalled: Mapping[str, float] = field(default_factory=dict)
+    delivering: Mapping[str, str] = field(default_factory=dict)
     draining: bool = False
     leaves: bool = False
 
@@ -94,7 +96,7 @@ class Answer:
         reply: What the worker is told.
         keys: The parts of it that are repeated until the worker acts on them.
         urgent: Whether it acknowledges something: it is sent at once.
-        known: Slot class → how many attempts the worker knows that it has.
+        known: Slot class → how many attempts the worker knows that it has, those left out that only deliver.
     """
 
     reply: ExchangeReply
@@ -128,6 +130,11 @@ def read(secret: bytes, request: ExchangeRequest) -> Said:
         discarded=request.discarded,
         outcomes=request.outcomes,
         stalled={id_: s for token, s in request.stalled.items() if (id_ := attempt_of(secret, token)) is not None},
+        delivering={
+            id_: scrub(why)
+            for token, why in request.delivering.items()
+            if (id_ := attempt_of(secret, token)) is not None
+        },
         draining=request.draining,
         leaves=request.leaves,
     )
@@ -251,19 +258,21 @@ def finish(
         return
     ended, moves, outcomes = [], [], []
     brought = _brought(connection, finishes, mine)
+    stopped = siblings.of_asked(connection, [rows[mine[id_].task_id] for id_ in finishes])
     for id_, finish in finishes.items():
         attempt = mine.pop(id_)
         task = rows[attempt.task_id]
         error = None if finish.error is None else scrub(finish.error)
         reason = reason_of(finish.outcome, finish.reason)
-        move = settle(task, reason, now, error=error)
+        move = settle(task, reason, now, error=error, stopped=stopped.get(task.seq))
         told = str(move.data.get("after", move.reason.value))
         ended.append(attempt._replace(state="finished", reason=told, error=error, finished_at=now))
         move.data["attempt"] = attempt.number
         moves.append(move)
         detail = None if finish.detail is None else scrub(finish.detail)
-        delivered = finish.outcome == "completed" and move.reason is reason
-        result = brought.get(task.seq) or _envelope(task, attempt, finish, now) if delivered else None
+        computed = finish.outcome == "completed" or (reason is TaskReason.DELIVERY_FAILED and bool(finish.result))
+        whole = computed and move.reason is reason
+        result = brought.get(task.seq) or _envelope(task, attempt, finish, now) if whole else None
         outcomes.append((task.seq, result, detail))
     attempts.store(connection, ended)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
@@ -297,7 +306,19 @@ def _envelope(task: TaskRow, attempt: AttemptRow, finish: Finish, now: float) ->
         "received_at": moment(now).isoformat(),
         "result": finish.result,
     }
-    return orjson.dumps(envelope).decode()
+    try:
+        return orjson.dumps(envelope).decode()
+    except orjson.JSONEncodeError:
+        return orjson.dumps({**envelope, "result": _in_64_bits(finish.result)}).decode()
+
+
+def _in_64_bits(value: Any) -> Any:
+    """Return a result whose whole numbers of more than 64 bits are texts, which keep every digit."""
+    if isinstance(value, dict):
+        return {key: _in_64_bits(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_in_64_bits(each) for each in value]
+    return str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
 
 
 def answer(
@@ -346,8 +367,8 @@ def answer(
         *(f"discard:{task_id}" for task_id in reply.discard),
     }
     urgent = bool(acks.accepted or acks.finished or acks.behind)
-    mentioned = set(held.values())
-    known = Counter(row.slot_class for row in mine.values() if row.id in mentioned and row.merged_into is None)
+    busy = set(held.values()) - said.delivering.keys()
+    known = Counter(row.slot_class for row in mine.values() if row.id in busy and row.merged_into is None)
     return Answer(reply, keys, urgent, known)
 
 
@@ -366,36 +387,27 @@ def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> 
         if row.merged_into is not None:
             continue
         yield Offer.model_construct(
-            token=attempt_token(secret, row.attempt_id),
-            task_id=row.task_id,
-            workflow_id=row.workflow_id,
-            attempt=row.number,
+            **_told(row, secret),
             kind=row.kind,
-            name=row.name,
-            spec=orjson.loads(row.spec),
-            inputs=_inputs(row),
             slot_class="light" if row.slot_class == "light" else "job",
             resume=resumes.get(row.task_id),
             gpus=tuple(row.gpus.split(",")) if row.gpus else (),
-            merged=tuple(_merged(part, secret) for part in parts.get(row.attempt_id, ())),
+            merged=tuple(MergedTask.model_construct(**_told(part, secret)) for part in parts.get(row.attempt_id, ())),
         )
 
 
-def _merged(row: OfferRow, secret: bytes) -> MergedTask:
-    return MergedTask.model_construct(
-        token=attempt_token(secret, row.attempt_id),
-        task_id=row.task_id,
-        workflow_id=row.workflow_id,
-        attempt=row.number,
-        name=row.name,
-        spec=orjson.loads(row.spec),
-        inputs=_inputs(row),
-    )
-
-
-def _inputs(row: OfferRow) -> dict[str, InputRef]:
-    found: dict[str, dict[str, str]] = orjson.loads(row.inputs)
-    return {pointer: InputRef(**ref) for pointer, ref in found.items()}
+def _told(row: OfferRow, secret: bytes) -> dict[str, Any]:
+    """Return what a worker is told of every attempt, be it one of its own or one that goes along."""
+    inputs: dict[str, dict[str, str]] = orjson.loads(row.inputs)
+    return {
+        "token": attempt_token(secret, row.attempt_id),
+        "task_id": row.task_id,
+        "workflow_id": row.workflow_id,
+        "attempt": row.number,
+        "name": row.name,
+        "spec": orjson.loads(row.spec),
+        "inputs": {pointer: InputRef(**ref) for pointer, ref in inputs.items()},
+    }
 
 
 def _desired(rows: Iterable[tuple[str, str, int]], secret: bytes) -> Iterable[Desired]:

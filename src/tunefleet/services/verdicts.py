@@ -17,7 +17,14 @@ MAX_LOST: Final = 5
 MAX_BACKOFF_S: Final = 3600.0
 
 
-def settle(task: TaskRow, reason: TaskReason, now: float, *, error: str | None = None) -> Move:
+def settle(
+    task: TaskRow,
+    reason: TaskReason,
+    now: float,
+    *,
+    error: str | None = None,
+    stopped: tuple[TaskReason, str] | None = None,
+) -> Move:
     """Decide whether a task is tried again, and with which delay.
 
     A cancel that was stored before the end was reported wins, whatever the end was. Where a pause was asked for, a task
@@ -28,9 +35,10 @@ def settle(task: TaskRow, reason: TaskReason, now: float, *, error: str | None =
         reason: How its attempt ended.
         now: Unix time.
         error: One sentence for the user.
+        stopped: Reason and sentence of why it was asked to end, if not because a user has cancelled it.
     """
     if task.desired == "cancel":
-        reason, error = TaskReason.CANCELLED_BY_USER, None
+        reason, error = stopped or (TaskReason.CANCELLED_BY_USER, None)
     move = _settled(task, reason, now, error)
     if move.retry and task.desired == "pause":
         return replace(move, reason=TaskReason.PAUSED, retry=False, data={"after": reason.value})
@@ -80,5 +88,5 @@ def reason_of(outcome: str, reason: str) -> TaskReason:
 
 
 _NOT_TO_BE_CLAIMED: Final = frozenset(
-    {TaskReason.UPSTREAM_FAILED, TaskReason.UPSTREAM_CANCELLED, TaskReason.WORKER_LOST}
+    {TaskReason.UPSTREAM_FAILED, TaskReason.UPSTREAM_CANCELLED, TaskReason.SIBLING_FAILED, TaskReason.WORKER_LOST}
 )

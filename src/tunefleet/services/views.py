@@ -32,6 +32,7 @@ from tunefleet.wire.api import (
     FileEntry,
     KeyView,
     ProgressView,
+    RetriedView,
     TaskDetail,
     TaskView,
     WorkflowDetail,
@@ -188,7 +189,9 @@ def checkpoint_view(known: Known) -> CheckpointView:
     )
 
 
-def workflow_view(row: WorkflowRow, warnings: str, tasks: Sequence[TaskView]) -> WorkflowView:
+def workflow_view(
+    row: WorkflowRow, warnings: str, tasks: Sequence[TaskView], newer: WorkflowRow | None = None
+) -> WorkflowView:
     """Show a workflow in a list."""
     return WorkflowView(
         id=row.id,
@@ -198,6 +201,7 @@ def workflow_view(row: WorkflowRow, warnings: str, tasks: Sequence[TaskView]) ->
         created_at=moment(row.created_at),
         tasks=tuple(tasks),
         warnings=tuple(orjson.loads(warnings)),
+        retried_as=RetriedView(id=newer.id, status=newer.status) if newer is not None else None,
     )
 
 

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Final
 
-from tunefleet.errors import SpecError
-from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.placement import Board, Candidate, Fit, Policy, Ranking, Requirement, WorkerState, explain, verdict
-from tunefleet.services import placing, policies, related, requirements, roster, tasks
+from tunefleet.errors import Fault, SpecError
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.placement import (
+    Board,
+    Candidate,
+    Fit,
+    Policy,
+    Ranking,
+    Requirement,
+    WorkerState,
+    explain,
+    lacks,
+    verdict,
+)
+from tunefleet.services import placing, policies, related, requirements, roster, tasks, upstreams
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
-from tunefleet.services.workflows import validate
+from tunefleet.services.notify import wishes
+from tunefleet.services.views import moment
+from tunefleet.services.workflows import fault_views, validate
 from tunefleet.spec import TaskNode, Workflow, parse_workflow
 from tunefleet.store import Connection, attempts, queue
 from tunefleet.store.rows import AttemptRow, TaskRow
@@ -37,8 +51,8 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
         return WhyView(
             task_id=row.id,
             status=row.status,
-            why=roster.reasons(connection, here, [row], fleet).get(row.id),
-            ahead=queue.ahead(connection, row, here.now) if row.status == TaskStatus.QUEUED else 0,
+            why=roster.reasons(connection, here, [row], fleet).get(row.id) or _standing(row),
+            ahead=_ahead(connection, row, need, fleet, here.now) if need and row.status == TaskStatus.QUEUED else 0,
             waits_for=related.waits_for(connection, row),
             workers=() if need is None else _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id),
             attempts=tuple(_sentence(row, each) for each in attempts.of_task(connection, row)),
@@ -50,6 +64,8 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
 async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> ValidateReply:
     """Validate a document, and say where each of its tasks would go now if nothing else were waiting.
 
+    Tasks of earlier submits and channels that it names are looked up, as the submit does.
+
     Tasks that depend on others are looked at as if the fleet were then as it is now.
     """
     may_read(actor)
@@ -58,7 +74,17 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
     except SpecError:
         return await asyncio.to_thread(validate, request.document, request.filename)
     here, policy = roster.presences(core), placing.policy_of(core.settings)
-    fleet = await core.read(lambda connection: roster.states(connection, here))
+
+    who = wishes.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
+
+    def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
+        faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
+        told = ((node, (node.spec or policies.so_far(node.raw)[0]).notify) for node in workflow.tasks)
+        return faults + wishes.faults(connection, who, told), roster.states(connection, here)
+
+    faults, fleet = await core.read(operation)
+    if faults:
+        return ValidateReply(ok=False, faults=fault_views(faults))
     found = await asyncio.to_thread(_forecasts, workflow, fleet, policy)
     return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), forecasts=found)
 
@@ -119,6 +145,54 @@ def _verdicts(
     return tuple(views)
 
 
+def _ahead(connection: Connection, row: TaskRow, need: Requirement, fleet: Sequence[WorkerState], now: float) -> int:
+    """Return how many tasks go before one on the workers that could run it; without any, how many with its needs."""
+    able = [worker for worker in fleet if lacks(need, worker) is None]
+    others = roster.needs(connection, queue.groups(connection))
+    rivals = [
+        key
+        for key, other in others.items()
+        if key == row.requirement_key
+        or (other.slot_class == need.slot_class and any(lacks(other, worker) is None for worker in able))
+    ]
+    return queue.ahead(connection, row, rivals, now)
+
+
+def _standing(row: TaskRow) -> str | None:
+    """Say where a task stands that does not wait, in one sentence."""
+    where = f" on {row.worker_id}" if row.worker_id else ""
+    match row.status:
+        case TaskStatus.DISPATCHED:
+            return f"It is offered to {row.worker_id}, which has not answered yet."
+        case TaskStatus.RUNNING:
+            return f"It runs{where}{_since(row.started_at)}."
+        case TaskStatus.PAUSED:
+            return f"It is paused; `tunefleet resume {row.id}` goes on with it."
+        case TaskStatus.COMPLETED:
+            early = "was stopped early, and " if row.reason == TaskReason.STOPPED_EARLY else ""
+            return f"It {early}has completed{where}."
+        case TaskStatus.CANCELLED if row.reason == TaskReason.CANCELLED_BY_USER and not row.error:
+            return "It was cancelled on request."
+    ended = _ENDED.get(row.status)
+    why = f": {row.error}" if row.error else "."
+    return None if ended is None else f"It {ended} ({_word(row.reason)}){why}"
+
+
+_ENDED: Final[dict[str, str]] = {
+    TaskStatus.FAILED: "has failed",
+    TaskStatus.CANCELLED: "was cancelled",
+    TaskStatus.SKIPPED: "was skipped",
+}
+
+
+def _since(at: float | None) -> str:
+    return "" if at is None else f" since {moment(at):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _word(reason: str | None) -> str:
+    return (reason or "unknown").replace("_", " ")
+
+
 def _sentence(row: TaskRow, attempt: AttemptRow) -> str:
     what = f"Attempt {attempt.number} on {attempt.worker_id}"
     if attempt.state == "offered":
@@ -126,5 +200,4 @@ def _sentence(row: TaskRow, attempt: AttemptRow) -> str:
     if attempt.state == "accepted":
         wanted = {"pause": " and shall pause", "cancel": " and shall end"}.get(row.desired, "")
         return f"{what} runs{wanted}."
-    ended = (attempt.reason or attempt.state).replace("_", " ")
-    return f"{what} ended ({ended}){f': {attempt.error}' if attempt.error else '.'}"
+    return f"{what} ended ({_word(attempt.reason or attempt.state)}){f': {attempt.error}' if attempt.error else '.'}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from tunefleet.errors import ConflictError, NotFoundError, SpecError
+from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
-from tunefleet.services import cancelling, related, removal, repeating, roster, submission
+from tunefleet.services import cancelling, related, removal, repeating, retried, roster, submission
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.paging import before, bounded, split
@@ -20,6 +20,7 @@ from tunefleet.store.rows import TaskRow, WorkflowRow
 from tunefleet.wire.api import (
     FaultView,
     Page,
+    RetryRequest,
     SubmitRequest,
     ValidateReply,
     WorkflowDetail,
@@ -86,11 +87,13 @@ def validate(document: str, filename: str | None = None) -> ValidateReply:
     try:
         workflow = parse_workflow(document, filename=filename)
     except SpecError as error:
-        faults = (
-            FaultView(path=f.path, message=f.message, line=f.line, column=f.column, hint=f.hint) for f in error.faults
-        )
-        return ValidateReply(ok=False, faults=tuple(faults))
+        return ValidateReply(ok=False, faults=fault_views(error.faults))
     return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks))
+
+
+def fault_views(faults: Sequence[Fault]) -> tuple[FaultView, ...]:
+    """Return what is wrong with a document, for the API."""
+    return tuple(FaultView(path=f.path, message=f.message, line=f.line, column=f.column, hint=f.hint) for f in faults)
 
 
 async def get(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
@@ -152,21 +155,23 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
     return await core.write(operation)
 
 
-async def retry(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
+async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest | None = None) -> WorkflowDetail:
     """Run again the tasks of a final workflow that have not completed, as a new workflow.
 
-    What has completed is not run again: its results are used as they are.
+    What has completed, or failed only to be delivered, is not run again: its results are used as they are.
 
     Raises:
         NotFoundError: If there is no such workflow, or an input was removed.
-        ConflictError: If it has not ended, or all its tasks have completed.
+        SpecError: If the changed document is wrong.
+        ConflictError: If it has not ended, all its tasks have completed, a retry of it runs or has completed, or a
+            change is about what is not run again.
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
     row = await core.read(lambda connection: _find(connection, actor, workflow_id))
     if row.status == "running":
         raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
-    return await store(core, await repeating.workflow(core, actor, row))
+    return await store(core, await repeating.workflow(core, actor, row, wanted or RetryRequest()))
 
 
 async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
@@ -220,6 +225,7 @@ def _views(
     why = roster.reasons(connection, here, every, fleet)
     launches = journal.launches_of_all(connection, [task.id for task in every if task.status == "running"])
     about = related.of(connection, every)
+    newer = retried.newest(connection, rows)
     return [
         workflow_view(
             row,
@@ -228,6 +234,7 @@ def _views(
                 task_view(task, why=why.get(task.id), launches=launches.get(task.id, ()), related=about)
                 for task in found[row.seq]
             ],
+            newer.get(row.id),
         )
         for row in rows
     ]

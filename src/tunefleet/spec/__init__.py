@@ -9,33 +9,47 @@ from __future__ import annotations
 from tunefleet.spec.adapter import LoraSpec, QuantizationSpec
 from tunefleet.spec.base_task import Devices, SplittableTaskSpec, asked_shards
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec
-from tunefleet.spec.condition import ConditionSpec, judge
+from tunefleet.spec.condition import ConditionSpec, unmet
 from tunefleet.spec.data import JsonlSpec, TextShape, TrainingData
 from tunefleet.spec.devices import Parallelism
 from tunefleet.spec.edit import deep_set, override_document, parse_value
+from tunefleet.spec.generation import RewardModelSpec
 from tunefleet.spec.model import ModelSource, ModelSpec, TransformersSpec
 from tunefleet.spec.nodes import TaskNode
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.paths import BUILTIN_PREFIX, Fetch, LocalPath, fetches, local_paths
 from tunefleet.spec.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec
+from tunefleet.spec.preferred import AskedData, JudgedData, PairData
 from tunefleet.spec.prompts import EchoData
 from tunefleet.spec.references import fill_secrets, resolve, secrets_of
 from tunefleet.spec.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
-from tunefleet.spec.rows import DataSource, EvalSpec
+from tunefleet.spec.rows import DataSource, EvalSpec, RowsSpec
 from tunefleet.spec.schema import json_schema
 from tunefleet.spec.tasks import (
     TASK_KINDS,
+    AlignmentTaskSpec,
     ApiTaskSpec,
     BaseTaskSpec,
+    ChatTaskSpec,
+    CommandSpec,
+    DataTaskSpec,
     DpoSpec,
     EchoSpec,
     EmbeddingTaskSpec,
+    EvaluateTaskSpec,
+    GrpoSpec,
     InferenceTaskSpec,
+    KtoSpec,
     LoraSftSpec,
+    MergeTaskSpec,
     ModelTrainingSpec,
+    OrpoSpec,
     PpoSpec,
     PythonTaskSpec,
+    RagIndexTaskSpec,
     RagTaskSpec,
+    RewardSpec,
+    RlooSpec,
     SftSpec,
     TaskSpec,
     TrainingTaskSpec,
@@ -46,13 +60,18 @@ from tunefleet.spec.workflow import Workflow, dump_task_spec, load_task_spec, pa
 __all__ = [
     "BUILTIN_PREFIX",
     "TASK_KINDS",
+    "AlignmentTaskSpec",
     "ApiTaskSpec",
+    "AskedData",
     "BaseTaskSpec",
+    "ChatTaskSpec",
     "CheckpointLoadSpec",
     "CheckpointSpec",
+    "CommandSpec",
     "CommonTrainingSpec",
     "ConditionSpec",
     "DataSource",
+    "DataTaskSpec",
     "Devices",
     "DpoSpec",
     "EarlyStoppingSpec",
@@ -61,28 +80,40 @@ __all__ = [
     "EmbeddingTaskSpec",
     "EvalSpec",
     "EvaluateSpec",
+    "EvaluateTaskSpec",
     "Fetch",
     "GpuSpec",
+    "GrpoSpec",
     "HardwareSpec",
     "InferenceTaskSpec",
     "JsonlSpec",
+    "JudgedData",
+    "KtoSpec",
     "LimitsSpec",
     "LocalPath",
     "LoraSftSpec",
     "LoraSpec",
     "LoraTrainingSpec",
+    "MergeTaskSpec",
     "ModelSource",
     "ModelSpec",
     "ModelTrainingSpec",
+    "OrpoSpec",
     "OutputSpec",
+    "PairData",
     "Parallelism",
     "PpoSpec",
     "PredictionsSpec",
     "PythonTaskSpec",
     "QuantizationSpec",
+    "RagIndexTaskSpec",
     "RagTaskSpec",
     "ResourcesSpec",
     "RetrySpec",
+    "RewardModelSpec",
+    "RewardSpec",
+    "RlooSpec",
+    "RowsSpec",
     "SftSpec",
     "SplittableTaskSpec",
     "TaskNode",
@@ -100,7 +131,6 @@ __all__ = [
     "fill_secrets",
     "format_memory",
     "json_schema",
-    "judge",
     "load_task_spec",
     "local_paths",
     "override_document",
@@ -109,4 +139,5 @@ __all__ = [
     "parse_workflow",
     "resolve",
     "secrets_of",
+    "unmet",
 ]

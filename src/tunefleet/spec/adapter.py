@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, model_validator
 
 from tunefleet.spec.base import Block, PositiveFloat, PositiveInt, Share, Text, as_list, only, wrong
-from tunefleet.spec.model import Dtype
+from tunefleet.spec.model import Dtype, LoadingSpec
 
 
 def _targets(value: Any) -> Any:
@@ -69,3 +69,13 @@ class QuantizationSpec(Block):
         if self.load_in_4bit and self.load_in_8bit:
             raise wrong("cannot be set together with load_in_4bit", "leave one of them out", at="load_in_8bit")
         return self
+
+
+def quantized(loading: LoadingSpec, block: QuantizationSpec | None) -> QuantizationSpec | None:
+    """Return how a base model is quantised, wherever it was written; None if it is not."""
+    if block is not None and (block.load_in_4bit or block.load_in_8bit):
+        return block
+    if not (loading.load_in_4bit or loading.load_in_8bit):
+        return None
+    base = block or QuantizationSpec()
+    return base.model_copy(update={"load_in_4bit": loading.load_in_4bit, "load_in_8bit": loading.load_in_8bit})

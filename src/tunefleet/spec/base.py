@@ -20,8 +20,9 @@ from pydantic_core import PydanticCustomError
 
 _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
-_URL = re.compile(r"https?://[^\s/?#]+[^\s]*", re.IGNORECASE)
+_URL = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _MAX_HEADERS: Final = 50
+UNKNOWN_KEY: Final = "is not a known key"
 
 
 class Block(BaseModel):
@@ -110,9 +111,17 @@ def _plain(value: str) -> str:
     return value
 
 
+def _in_64_bits(value: int) -> int:
+    if not -(1 << 63) <= value < 1 << 63:
+        raise wrong("is too large", "whole numbers have 64 bits")
+    return value
+
+
 NotBool = BeforeValidator(_no_bool)
-PositiveInt = Annotated[int, Field(ge=1), NotBool]
-NaturalInt = Annotated[int, Field(ge=0), NotBool]
+In64Bits = AfterValidator(_in_64_bits)
+"""For whole numbers without a limit of their own: the database and JSON take no larger ones."""
+PositiveInt = Annotated[int, Field(ge=1), In64Bits, NotBool]
+NaturalInt = Annotated[int, Field(ge=0), In64Bits, NotBool]
 PositiveFloat = Annotated[float, Field(gt=0), NotBool]
 NaturalFloat = Annotated[float, Field(ge=0), NotBool]
 Share = Annotated[float, Field(ge=0, lt=1), NotBool]
@@ -206,7 +215,7 @@ def as_block(block: type[Block], value: Mapping[str, Any]) -> Block:
             known = f"known here: {', '.join(sorted(known_keys(block)))}"
             match detail["type"]:
                 case "extra_forbidden":
-                    faults.append((at, "is not a known key", known))
+                    faults.append((at, UNKNOWN_KEY, known))
                 case "missing":
                     faults.append((at, "is required", None))
                 case "tunefleet":

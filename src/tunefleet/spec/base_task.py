@@ -70,6 +70,11 @@ class BaseTaskSpec(Block):
         return False
 
     @property
+    def environments(self) -> tuple[str, ...]:
+        """The environments (`tunefleet env`) without which a worker cannot run it, beside that of its kind."""
+        return ()
+
+    @property
     def model_identifier(self) -> str | None:
         """The model that a worker is best to have already."""
         return None
@@ -79,11 +84,6 @@ class BaseTaskSpec(Block):
         """Which GPUs the task takes."""
         gpu = self.resources.hardware.gpu
         return Devices(count=1, optional=True) if gpu is None else Devices(gpu.count)
-
-    @property
-    def processes(self) -> int:
-        """How many processes the task's job has, if it gets the GPUs that it asks for."""
-        return self.processes_on(0 if self.devices.optional else self.devices.count)
 
     def processes_on(self, gpus: int) -> int:
         """Return how many processes the task's job has.

@@ -1,10 +1,11 @@
-"""Blocks of the tasks that call something: an address (`api`), a vector database (`rag`), Python code (`python`)."""
+"""Blocks of the tasks that call something: an address (`api`), Python code (`python`)."""
 
 from __future__ import annotations
 
 import ast
 import keyword
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -20,9 +21,10 @@ from tunefleet.spec.base import (
     only,
     wrong,
 )
-from tunefleet.spec.environment import Secret
 
 Faults = list[tuple[str, str, str | None]]
+PROMPT: Final = "{{prompt}}"
+"""Stands for each item in the texts of `api`."""
 MAX_CODE_BYTES: Final = 256 * 1024
 _MAX_PARAMETERS: Final = 200
 _REQUIREMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9,._ -]+\])?\s*([=<>!~;@ (].*)?")
@@ -44,7 +46,7 @@ class ApiResponseSpec(Block):
     max_body_bytes: Annotated[int, Field(ge=1, le=64 * 1024 * 1024), NotBool] = 200_000
     """Longer answers are cut."""
     raise_for_status: bool = True
-    """An answer of 400 or above fails the task."""
+    """An answer of 400 or above is an `error` of its item; without any item that has an answer the task fails."""
 
 
 class ApiSpec(Block):
@@ -85,32 +87,22 @@ class ApiSpec(Block):
             raise many_wrong([(key, f"cannot be given together with {given[0]}", None) for key in given[1:]])
         if given and self.method in {"GET", "HEAD"}:
             raise wrong(f"has no effect with method: {self.method}", "use params", at=given[0])
+        if isinstance(self.form, list | int | float | bool):
+            raise wrong("must be a mapping or a text", at="data")
         return self
 
-
-class QdrantSpec(Block):
-    """`spec.qdrant`: the vector database."""
-
-    url: Url
-    """Address of the server."""
-    api_key: Secret | None = None
-    """Its key, as `${secret:NAME}`."""
-    collection: Text
-    """The collection to search."""
+    @property
+    def has_prompt(self) -> bool:
+        """Whether an item stands somewhere in it."""
+        return _named_in((self.url, self.headers, self.params, self.json_body, self.body, self.form))
 
 
-class EmbeddingModelSpec(Block):
-    """`spec.embedding` of a `rag` task."""
-
-    model: Text = "sentence-transformers/all-MiniLM-L6-v2"
-    """Model that makes vectors of the queries; the one that the collection was made with."""
-
-
-class SearchSpec(Block):
-    """`spec.search`."""
-
-    top_k: Annotated[int, Field(ge=1, le=10_000), NotBool] = 5
-    """How many hits each query gets."""
+def _named_in(value: Any) -> bool:
+    if isinstance(value, str):
+        return PROMPT in value
+    if isinstance(value, Mapping):
+        return any(_named_in(each) for pair in value.items() for each in pair)
+    return isinstance(value, list | tuple) and any(_named_in(each) for each in value)
 
 
 def _code(value: str) -> str:

@@ -38,7 +38,8 @@ class CheckpointLoadSpec(Block):
     uri: Annotated[Text, AfterValidator(_file_uri)] | None = None
     """The same as `path`, also as `file:///…`."""
     task_id: Text | None = Field(default=None, alias="taskId")
-    """Id of the task that has made it: its model or adapter is taken."""
+    """Id of the task that makes it: its model or adapter is taken. It is waited for as one in `dependsOn`, and is not
+    removed before who loads it has ended."""
     task_id_too: Text | None = Field(default=None, alias="task_id")
     """The same as `taskId`."""
     url: Url | None = None
@@ -92,14 +93,14 @@ class CheckpointLoadSpec(Block):
         return self.uri.removeprefix("file://")
 
     @property
-    def place_key(self) -> str:
-        """The key that names it."""
-        return "path" if self.uri is None else "uri"
-
-    @property
     def task(self) -> str | None:
         """The task that has made it, wherever it was written."""
         return self.task_id or self.task_id_too
+
+
+def pointer_of(load: CheckpointLoadSpec | None) -> str:
+    """Return the dotted path below `spec` of the key that names the folder or archive to start from."""
+    return "checkpoint.load.path" if load is None or load.uri is None else "checkpoint.load.uri"
 
 
 class LoadedCheckpointSpec(Block):

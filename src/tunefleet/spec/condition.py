@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator
+import orjson
+from pydantic import AfterValidator, BeforeValidator
 
+from tunefleet.errors import ReferenceFault
 from tunefleet.spec.base import Block, Text, wrong
 from tunefleet.spec.lookup import look_up
-from tunefleet.spec.placeholders import Reference, reference
+from tunefleet.spec.placeholders import Reference, path_hint, reference
+from tunefleet.spec.shown import show
+
+_SHOWN_CHARACTERS: Final = 100
 
 
 def _path(value: str) -> str:
     if reference("node", value) is None:
-        raise wrong("is not a path", "write it like result.items[0].output; `result.` may be left out")
+        raise wrong("is not a path", path_hint(value))
+    return value
+
+
+def _single(value: Any) -> Any:
+    if not isinstance(value, str | int | float | bool):
+        raise wrong(
+            f"must be a text, a number, or true or false, not {show(value)}", "name a field that is one of them"
+        )
     return value
 
 
@@ -30,8 +43,9 @@ class ConditionSpec(Block):
     node: Text
     """Stage or node whose result decides; the task depends on it."""
     field: Annotated[Text, AfterValidator(_path)]
-    """Path in its result, such as `items.0.output` or `metrics["eval.loss"]`."""
-    equals: Annotated[str | int | float | bool, AfterValidator(_no_reference)]
+    """Path in its result, such as `items.0.output` or `metrics["eval.loss"]`. If the result has no such field, the task
+    fails: a misspelt path must not look like a condition that is not met. Null is a value, and never the wanted one."""
+    equals: Annotated[str | int | float | bool, BeforeValidator(_single), AfterValidator(_no_reference)]
     """The wanted value; a text is never equal to a number."""
 
     @property
@@ -42,21 +56,35 @@ class ConditionSpec(Block):
         return found
 
 
-def judge(condition: ConditionSpec, envelope: Mapping[str, Any]) -> bool:
-    """Say whether a task runs.
+def unmet(condition: ConditionSpec, envelope: Mapping[str, Any]) -> str | None:
+    """Say why a task does not run, in a sentence; None if it runs.
 
     Args:
         condition: Of the task.
         envelope: The stored result of the task that decides: `{task_id, worker_id, metadata, received_at, result}`.
 
     Raises:
-        ReferenceFault: If the result has no such value. A wrong path would otherwise look like a condition that is not
-            met.
+        ReferenceFault: If the result has no such field. A misspelt one would otherwise look like a condition that is
+            not met, and half a pipeline would quietly not run.
     """
-    value = look_up(condition.reference, {condition.node: envelope})
     wanted = condition.equals
+    try:
+        value = look_up(condition.reference, {condition.node: envelope}, null=True)
+    except ReferenceFault as fault:
+        raise ReferenceFault(f"Its condition cannot be judged: {fault.message}", hint=fault.hint) from None
+    if _equal(value, wanted):
+        return None
+    return f"Its condition is not met: {condition.node}.{condition.field} is {_shown(value)}, not {_shown(wanted)}."
+
+
+def _equal(value: Any, wanted: str | float | bool) -> bool:
     if isinstance(value, bool) or isinstance(wanted, bool):
         return value is wanted
     if isinstance(value, int | float) and isinstance(wanted, int | float):
         return value == wanted
     return isinstance(value, str) and value == wanted
+
+
+def _shown(value: Any) -> str:
+    text = orjson.dumps(value).decode()
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

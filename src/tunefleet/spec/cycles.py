@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 
-def cycles(waits: Mapping[str, Collection[str]]) -> list[list[str]]:
+def cycles(waits: Mapping[str, Collection[str]], most: int | None = None) -> list[list[str]]:
     """Find circles.
 
     Args:
         waits: Task → the tasks that it waits for. Names without an entry wait for nothing.
+        most: How many are enough; each is looked for in all that is left.
 
     Returns:
         Circles that share no task, each in the order of waiting: the first waits for the second, the last for the
@@ -17,7 +18,7 @@ def cycles(waits: Mapping[str, Collection[str]]) -> list[list[str]]:
     """
     left = {name: [each for each in found if each in waits] for name, found in waits.items()}
     found: list[list[str]] = []
-    while left := _without_ends(left):
+    while (most is None or len(found) < most) and (left := _without_ends(left)):
         found.append(_circle(left))
         left = {name: above for name, above in left.items() if name not in found[-1]}
     return found

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Final, Literal
 
+import orjson
 from pydantic import BeforeValidator, model_validator
 
 from tunefleet.spec.base import Block, FreeMapping, NaturalInt, NotBool, PositiveInt, Text, wrong
+from tunefleet.spec.shown import show
 
 Parallelism = Literal["ddp", "fsdp", "deepspeed", "device_map"]
 _STAGES: Final = (1, 3)
 _MAX_CONFIG: Final = 65_536
+_MAX_DIGITS: Final = 18
 
 
 def _device_list(value: Any) -> Any:
@@ -30,12 +32,14 @@ def _device_list(value: Any) -> Any:
 
 def _is_index(value: Any) -> bool:
     if isinstance(value, str):
-        return value.isascii() and value.isdecimal()
+        return value.isascii() and value.isdecimal() and len(value) <= _MAX_DIGITS
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _clamped(value: Any) -> Any:
     if isinstance(value, str) and value.strip().isdecimal():
+        if len(value) > _MAX_DIGITS:
+            raise wrong(f"{show(value)} is no ZeRO stage", "write 1, 2 or 3")
         value = int(value)
     return min(max(value, _STAGES[0]), _STAGES[1]) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -46,7 +50,7 @@ def _deepspeed(value: Any) -> Any:
         if len(value) > _MAX_CONFIG:
             raise wrong("is too long", "write it to a file and name the file")
         try:
-            return json.loads(value)
+            return orjson.loads(value)
         except ValueError as error:
             raise wrong(f"is not valid JSON: {error}", "write a mapping, or the path of a file") from None
     if isinstance(value, dict) and not value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Final, Literal
 
 from tunefleet.errors import Fault
@@ -14,12 +14,18 @@ from tunefleet.spec.explain import fault_at
 from tunefleet.spec.merge import SPEC
 from tunefleet.spec.pipeline import Draft
 from tunefleet.spec.placeholders import Reference
-from tunefleet.spec.references import find
+from tunefleet.spec.references import Found
+from tunefleet.spec.shown import MAX_FAULTS, cut, more, show
 from tunefleet.spec.text import Path, Source
 from tunefleet.spec.words import nearest
 
 TASK_ID_PREFIX: Final = "task-"
 _SHOWN: Final = 8
+_MAX_NAMES: Final = 200
+_MAX_GUESSES: Final = 20
+_MAX_CIRCLES: Final = 20
+"""Looking through more takes longer than it helps."""
+_ONLY: Final = "it is the only task"
 Why = Literal["dependsOn", "order", "condition", "reference"]
 
 
@@ -49,7 +55,11 @@ class Edge:
 
 
 def edges(
-    source: Source, drafts: Sequence[Draft], conditions: dict[str, ConditionSpec], faults: list[Fault]
+    source: Source,
+    drafts: Sequence[Draft],
+    conditions: Mapping[str, ConditionSpec],
+    placeholders: Mapping[str, Sequence[Found]],
+    faults: list[Fault],
 ) -> list[Edge]:
     """Return what the tasks wait for.
 
@@ -57,6 +67,7 @@ def edges(
         source: The document.
         drafts: Its tasks.
         conditions: Of those that have a good one.
+        placeholders: What stands in the spec of each.
         faults: Gets what names nothing, and what waits for itself.
 
     Returns:
@@ -64,14 +75,18 @@ def edges(
     """
     names = {draft.name: at for at, draft in enumerate(drafts)}
     found: list[Edge] = []
+    wrong: list[Fault] = []
     for draft in _first_of_each_name(drafts):
-        for edge in _of(draft, source, conditions.get(draft.name), names):
-            wrong = _wrong(edge, names)
-            if wrong is None:
+        for edge in _of(draft, source, conditions.get(draft.name), placeholders.get(draft.name, ())):
+            fault = _wrong(edge, names, guesses=len(wrong) < _MAX_GUESSES)
+            if fault is None:
                 found.append(edge)
             else:
-                faults.append(wrong)
-    faults.extend(_circles(found, names))
+                wrong.append(fault)
+        if len(wrong) > MAX_FAULTS:
+            wrong[MAX_FAULTS:] = [more(0, wrong[MAX_FAULTS])]
+            break
+    faults.extend([*wrong, *_circles(found, names)])
     return found
 
 
@@ -82,7 +97,7 @@ def _first_of_each_name(drafts: Sequence[Draft]) -> list[Draft]:
     return list(first.values())
 
 
-def _of(draft: Draft, source: Source, condition: ConditionSpec | None, names: Mapping[str, int]) -> Iterator[Edge]:
+def _of(draft: Draft, source: Source, condition: ConditionSpec | None, placeholders: Sequence[Found]) -> Iterator[Edge]:
     for name, where in draft.named:
         yield Edge(draft.name, name, "dependsOn", where, source, name)
     if draft.after is not None:
@@ -90,31 +105,43 @@ def _of(draft: Draft, source: Source, condition: ConditionSpec | None, names: Ma
     if condition is not None:
         where = (*SPEC, "condition", "node")
         yield Edge(draft.name, condition.node, "condition", where, draft.source, condition.node)
-    for each in find(draft.source.data["spec"], names):
+    yield from _inputs(draft)
+    for each in placeholders:
         if isinstance(each.piece, Reference):
             yield Edge(
                 draft.name, each.piece.node, "reference", (*SPEC, *each.where), draft.source, each.piece.text
             )  # fmt: skip
 
 
-def _wrong(edge: Edge, names: Mapping[str, int]) -> Fault | None:
+def _inputs(draft: Draft) -> Iterator[Edge]:
+    """Yield the stages whose results the code of a `python` task gets; what is no name is a fault of the spec."""
+    spec = draft.source.data[SPEC[0]] if isinstance(draft.source.data, Mapping) else None
+    if not isinstance(spec, Mapping) or spec.get("taskType") != "python" or not isinstance(spec.get("inputs"), list):
+        return
+    for index, each in enumerate(spec["inputs"]):
+        name = each.get("stage") if isinstance(each, Mapping) else each
+        if isinstance(name, str):
+            yield Edge(draft.name, name, "dependsOn", (*SPEC, "inputs", index), draft.source, name)
+
+
+def _wrong(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault | None:
     alone = len(names) == 1 and edge.where[:2] not in {(*SPEC, "stages"), (*SPEC, "graph")}
     if edge.upstream == edge.task:
         if edge.why == "dependsOn" and alone:
             return None  # an id that is also the name of the only task
-        return edge.fault(f"{edge.task} waits for itself", "name another task")
+        return edge.fault(f"{cut(edge.task)} waits for itself", "name another task")
     if edge.upstream in names or edge.upstream.startswith(TASK_ID_PREFIX):
         return None
     if edge.why == "dependsOn" and edge.where[:2] == (*SPEC, "dependsOn"):
         return None  # whether there is a task with that id is known to the server
-    return _dangling(edge, names)
+    return _dangling(edge, names, guesses=guesses)
 
 
-def _dangling(edge: Edge, names: Mapping[str, int]) -> Fault:
-    others = [name for name in names if name != edge.task]
-    guess = nearest(edge.upstream, others)
-    shown = ", ".join(others[:_SHOWN]) + (", …" if len(others) > _SHOWN else "")
-    known = f"there are {shown}" if others else "it is the only task"
+def _dangling(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault:
+    others = names.keys() - {edge.task} if guesses and len(names) <= _MAX_NAMES else ()
+    guess = nearest(edge.upstream, sorted(others, key=names.__getitem__)) if others else None
+    shown = [name for name in islice(names, _SHOWN + 1) if name != edge.task][:_SHOWN]
+    known = f"there are {', '.join(map(cut, shown))}{', …' if len(names) > len(shown) + 1 else ''}" if shown else _ONLY
     hint = (
         f"did you mean {guess}?"
         if guess
@@ -122,7 +149,7 @@ def _dangling(edge: Edge, names: Mapping[str, int]) -> Fault:
     )
     if "${" in edge.said and not guess:
         hint += "; write $${ for the characters themselves"
-    said = f"{edge.said} names" if edge.why == "reference" else f"{edge.said!r} is"
+    said = f"{cut(edge.said)} names" if edge.why == "reference" else f"{show(edge.said)} is"
     return edge.fault(f"{said} no task of this document", hint)
 
 
@@ -130,7 +157,7 @@ def _circles(found: Sequence[Edge], names: Mapping[str, int]) -> Iterator[Fault]
     waits: dict[str, list[str]] = {name: [] for name in names}
     for edge in found:
         waits[edge.task].append(edge.upstream)
-    for circle in cycles(waits):
+    for number, circle in enumerate(cycles(waits, _MAX_CIRCLES), 1):
         around = [*circle, circle[0]]
         steps = set(pairwise(around))
         inside = [edge for edge in found if (edge.task, edge.upstream) in steps]
@@ -140,6 +167,10 @@ def _circles(found: Sequence[Edge], names: Mapping[str, int]) -> Iterator[Fault]
         hint = (
             f"{order.task} stands behind {order.upstream}; give it `dependsOn: []` if that is not meant"
             if order
-            else None
+            else "take one of these dependencies out"
         )
-        yield blamed.fault(f"these tasks wait for each other: {' → '.join(around)}", hint)
+        shown = around if len(around) <= _SHOWN else [*around[: _SHOWN - 2], f"… ({len(circle):,} tasks)", around[-1]]
+        fault = blamed.fault(f"these tasks wait for each other: {' → '.join(map(cut, shown))}", hint)
+        yield fault
+        if number == _MAX_CIRCLES:
+            yield more(0, fault)

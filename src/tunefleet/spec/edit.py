@@ -11,6 +11,7 @@ import yaml
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec.text import read_text
 
+_INDEX_DIGITS: Final = 10
 _OUTER: Final = {"apiVersion", "kind", "metadata", "spec"}
 
 
@@ -49,7 +50,13 @@ def deep_set(document: dict[str, Any], path: str, value: Any) -> None:
 
 def _in_list(items: list[Any], part: str, where: str, value: Any, *, last: bool) -> Any:
     names = [_name_of(item) for item in items]
-    index = names.index(part) if part in names else int(part) if part.isdecimal() else len(items)
+    index = (
+        names.index(part)
+        if part in names
+        else int(part)
+        if part.isdecimal() and len(part) < _INDEX_DIGITS
+        else len(items)
+    )
     if index >= len(items):
         known = ", ".join(name for name in names if name) or str(len(items))
         raise SpecError([Fault(where, f"is not an entry of the list, which has {known}", hint="count from 0")])

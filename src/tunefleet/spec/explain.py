@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails, ValidationError
 
 from tunefleet.errors import Fault
-from tunefleet.spec.base import Block, known_keys
+from tunefleet.spec.base import UNKNOWN_KEY, Block, known_keys
 from tunefleet.spec.refused import INSTEAD, REFUSED, SYNONYMS, Refusal
+from tunefleet.spec.shown import MAX_FAULTS, more, show
 from tunefleet.spec.tasks import TASK_KINDS
 from tunefleet.spec.text import Path, Source, dotted
 from tunefleet.spec.words import nearest
 
-_MAX_FAULTS: Final = 200
-"""Nobody reads more, and looking for the nearest key takes time."""
 _SENTENCES: Final[dict[str, str]] = {
     "missing": "is required",
     "int_type": "must be a whole number, not {value}",
     "int_parsing": "must be a whole number, not {value}",
     "int_from_float": "must be a whole number, not {value}",
-    "int_parsing_size": "is too large",
+    "int_parsing_size": "is too large: whole numbers have 64 bits",
     "float_type": "must be a number, not {value}",
     "float_parsing": "must be a number, not {value}",
     "finite_number": "must be a finite number, not {value}",
@@ -47,6 +47,7 @@ _SENTENCES: Final[dict[str, str]] = {
 }
 
 
+_INDEX_DIGITS: Final = 10
 _NO_TEXT: Final = frozenset({"dict_type", "list_type", "model_attributes_type", "model_type", "tuple_type"})
 
 
@@ -94,13 +95,15 @@ def explain(
     guessed: set[Path] = set()
     missing: list[tuple[Path, Fault]] = []
     details = error.errors(include_url=False)
-    if len(details) > _MAX_FAULTS:
-        mark = source.mark(prefix)
-        faults.append(Fault(dotted(prefix), f"and {len(details) - _MAX_FAULTS:,} more faults", mark.line, mark.column))
+    if len(details) > MAX_FAULTS:
+        path = prefix + tuple(details[MAX_FAULTS]["loc"])
+        faults.append(more(len(details) - MAX_FAULTS, fault_at(path, "", source), path=dotted(prefix)))
     unknown = unknown or Unknown()
-    for detail in details[:_MAX_FAULTS]:
+    for detail in details[:MAX_FAULTS]:
         path = prefix + tuple(detail["loc"])
-        if unknown.covers(path, block=detail["type"] in _NO_TEXT) or _only_its_entries(detail):
+        # Whatever a reference stands for, the key that it stands under is written here.
+        about = path[:-1] if detail["type"] == "extra_forbidden" else path
+        if unknown.covers(about, block=detail["type"] in _NO_TEXT) or _only_its_entries(detail):
             continue
         if detail["type"] == "extra_forbidden":
             fault, guess = _unknown(path, root, source, prefix)
@@ -108,7 +111,9 @@ def explain(
             if guess:
                 guessed.add((*path[:-1], guess))
         elif detail["type"] == "missing":
-            missing.append((path, fault_at(path, "is required", source, hint=_about(root, path[len(prefix) :]))))
+            null = source.origin(path) in source.values
+            message = "is required, and null is no value" if null else "is required"
+            missing.append((path, fault_at(path, message, source, hint=_about(root, path[len(prefix) :]))))
         elif detail["type"] == "tunefleet":
             faults.extend(_own(detail, path, source, unknown))
         else:
@@ -130,13 +135,15 @@ def fault_at(path: Path, message: str, source: Source, *, hint: str | None = Non
 
 def below_path(path: Path, below: str) -> Path:
     """Return a path with the dotted path of a fault below it; indexes of lists are numbers again."""
-    return path + tuple(int(part) if part.isdecimal() else part for part in below.split(".") if below)
+    return path + tuple(
+        int(part) if part.isdecimal() and len(part) < _INDEX_DIGITS else part for part in below.split(".") if below
+    )
 
 
 def _own(detail: ErrorDetails, path: Path, source: Source, unknown: Unknown) -> Iterator[Fault]:
     for below, message, hint in detail.get("ctx", {})["faults"]:
         where = below_path(path, below)
-        if not unknown.covers(where):
+        if not unknown.covers(where[:-1] if message == UNKNOWN_KEY else where):
             yield fault_at(where, message, source, hint=hint)
 
 
@@ -147,13 +154,15 @@ def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
     if template is None:
         return detail["msg"][:1].lower() + detail["msg"][1:], None
     values = {name: int(limit) if _is_whole(limit) else limit for name, limit in ctx.items()}
-    values["value"] = _show(value)
+    values["value"] = show(value)
     hint = None
     if kind == "literal_error":
         words = [word.strip("'") for word in ctx["expected"].replace(" or ", ", ").split(", ")]
         values["expected"] = ", ".join(words)
         guess = nearest(value, words) if isinstance(value, str) else None
         hint = f"did you mean {guess}?" if guess else None
+    elif kind == "too_short":
+        hint = "add one, or leave the key out"
     elif kind == "string_type" and isinstance(value, int | float):
         hint = "write it in quotes"
     return template.format_map(values), hint
@@ -161,22 +170,6 @@ def _sentence(detail: ErrorDetails) -> tuple[str, str | None]:
 
 def _is_whole(value: Any) -> bool:
     return isinstance(value, float) and value.is_integer()
-
-
-def _show(value: Any) -> str:
-    match value:
-        case None:
-            return "nothing"
-        case bool():
-            return str(value).lower()
-        case str():
-            return repr(value if len(value) <= 60 else value[:57] + "…")
-        case Mapping():
-            return "a mapping"
-        case list() | tuple():
-            return "a list"
-        case _:
-            return str(value)
 
 
 def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) -> tuple[Fault, str | None]:
@@ -189,11 +182,17 @@ def _unknown(path: Path, root: type[BaseModel], source: Source, prefix: Path) ->
     refusal = refusal_of(below) if prefix == ("spec",) and synonym is None else None
     if refusal is not None:
         return fault_at(path, refusal.reason, source, hint=refusal.instead, key=True), None
-    guess = synonym or nearest(name, known)
+    guess = synonym or (_nearest_key(name, block) if block else None)
     hint = f"did you mean {guess}?" if guess else _elsewhere(name, root, prefix)
     if hint is None and known:
         hint = f"known here: {', '.join(sorted(known))}"
-    return fault_at(path, "is not a known key", source, hint=hint, key=True), guess
+    return fault_at(path, UNKNOWN_KEY, source, hint=hint, key=True), guess
+
+
+@lru_cache(maxsize=1024)
+def _nearest_key(name: str, block: type[BaseModel]) -> str | None:
+    # What all tasks of a document share is wrong in each of them.
+    return nearest(name, known_keys(block))
 
 
 def refusal_of(path: Path) -> Refusal | None:
@@ -214,6 +213,7 @@ def _takes(root: type[BaseModel], words: Sequence[str]) -> bool:
     return block is not None and words[-1] in known_keys(block)
 
 
+@lru_cache(maxsize=1024)
 def _elsewhere(name: str, root: type[BaseModel], prefix: Path) -> str | None:
     """Say where a key belongs that was written in the wrong block."""
     for path, block in walk_blocks(root):
@@ -239,25 +239,31 @@ def block_at(root: type[BaseModel], path: Sequence[str | int]) -> type[BaseModel
         if block is None:
             return None
         fields = {field.alias or name: field for name, field in block.model_fields.items()}
-        block = _block_in(fields[part].annotation) if part in fields else None
+        block = next(_blocks_in(fields[part].annotation), None) if part in fields else None
     return block
 
 
-def walk_blocks(root: type[BaseModel], path: Path = ()) -> Iterator[tuple[Path, type[BaseModel]]]:
-    """Yield every block below a block with its path, the outermost first."""
+def walk_blocks(
+    root: type[BaseModel], path: Path = (), within: tuple[type[BaseModel], ...] = ()
+) -> Iterator[tuple[Path, type[BaseModel]]]:
+    """Yield every block below a block with its path, the outermost first; one that has itself within, once.
+
+    Args:
+        root: The block.
+        path: Its path.
+        within: The blocks around it.
+    """
     yield path, root
     for name, field in root.model_fields.items():
-        block = _block_in(field.annotation)
-        if block is not None:
-            yield from walk_blocks(block, (*path, field.alias or name))
+        for block in _blocks_in(field.annotation):
+            if block is not root and block not in within:
+                yield from walk_blocks(block, (*path, field.alias or name), (*within, root))
 
 
-def _block_in(annotation: Any) -> type[BaseModel] | None:
+def _blocks_in(annotation: Any) -> Iterator[type[BaseModel]]:
     # `tuple[int, ...]` passes for a class, too.
     if inspect.isclass(annotation) and not get_args(annotation) and issubclass(annotation, Block):
-        return annotation
+        yield annotation
+        return
     for inner in get_args(annotation):
-        block = _block_in(inner)
-        if block is not None:
-            return block
-    return None
+        yield from _blocks_in(inner)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
 from tunefleet.spec.base import Block, RelativePath, Text, as_block, many_wrong, one_of_words, wrong
+from tunefleet.spec.shown import show
 
 ExportOrigin = Literal["literal", "prompt", "output", "metadata", "item"]
 
@@ -51,6 +52,23 @@ class ExportField(Block):
             raise many_wrong(faults)
         return self
 
+    @property
+    def kind(self) -> ExportOrigin | None:
+        """What it is, wherever it was written."""
+        return self.origin or self.source
+
+    @property
+    def text(self) -> str | int | float | bool | None:
+        """What a literal says, wherever it was written."""
+        return self.value if self.value is not None else self.literal
+
+    @property
+    def other(self) -> ExportField | None:
+        """The field that is taken where this one has no value."""
+        if self.fallback is None:
+            return None
+        return ExportField.model_validate(_export_field(self.fallback), by_alias=True, by_name=False)
+
 
 def _export_field(value: Any) -> Any:
     """Take `prompt`, `output`, `metadata.KEY` and `item.KEY` for the mapping; any other text is itself."""
@@ -81,7 +99,7 @@ class JsonlExportSpec(Block):
     @model_validator(mode="after")
     def _known(self) -> JsonlExportSpec:
         lost = [
-            (f"required_fields.{index}", f"{name!r} is not one of fields", "add it to fields")
+            (f"required_fields.{index}", f"{show(name)} is not one of fields", "add it to fields")
             for index, name in enumerate(self.required_fields)
             if name not in self.fields
         ]

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
-from pydantic_core import PydanticCustomError
 
+from tunefleet.spec.answer_schema import AnswerField, answer_templates, object_schema
 from tunefleet.spec.base import (
     Block,
     FreeMapping,
+    In64Bits,
     NaturalInt,
     NotBool,
     PositiveFloat,
     PositiveInt,
     Text,
-    as_block,
     as_list,
     camel_case,
     many_wrong,
@@ -31,46 +31,6 @@ _MAX_TOKENS: Final = 10_000_000
 TokenCount = Annotated[int, Field(ge=1, le=_MAX_TOKENS), NotBool]
 
 
-class AnswerField(Block):
-    """`inference.templates[]`: a field of an answer that is a JSON object."""
-
-    name: Text
-    """Its name."""
-    type: Literal["int", "integer", "float", "number", "bool", "boolean", "str", "string", "date", "datetime"] = "str"
-    """Its type."""
-    min: str | int | float | None = None
-    """The least value; of a text its least length."""
-    max: str | int | float | None = None
-    """The greatest value; of a text its greatest length."""
-    candidates: tuple[str | int | float | bool, ...] | None = None
-    """The only values."""
-
-
-def _templates(value: Any) -> Any:
-    if isinstance(value, dict):
-        if not {"type", "properties", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"} & set(value):
-            raise wrong("is not a JSON Schema", "write a list of fields, or a schema with type or properties")
-        return value
-    if not isinstance(value, list | tuple) or not value:
-        raise wrong("must be a list of fields, or a JSON Schema")
-    found: list[Any] = []
-    faults: Faults = []
-    for index, entry in enumerate(value):
-        if isinstance(entry, AnswerField):
-            found.append(entry)
-        elif not isinstance(entry, dict):
-            faults.append((str(index), "must be a mapping with name", None))
-        else:
-            try:
-                found.append(as_block(AnswerField, entry))
-            except PydanticCustomError as error:
-                inner: Faults = (error.context or {})["faults"]
-                faults += [(f"{index}.{at}" if at else str(index), message, hint) for at, message, hint in inner]
-    if faults:
-        raise many_wrong(faults)
-    return tuple(found)
-
-
 class InferenceSpec(Block):
     """`spec.inference`: how answers are drawn. Keys may be written in camel case, too (`systemPrompt`)."""
 
@@ -80,7 +40,7 @@ class InferenceSpec(Block):
     """How freely is drawn; 0 always takes the likeliest token."""
     top_p: TopP = 0.95
     """Draw among the likeliest tokens that together have this probability."""
-    top_k: Annotated[int, Field(ge=-1), NotBool] | None = None
+    top_k: Annotated[int, Field(ge=-1), In64Bits, NotBool] | None = None
     """Draw among so many tokens; -1 or 0 for all. By default all with vLLM, 50 with Transformers."""
     min_p: Annotated[float, Field(ge=0, le=1), NotBool] = 0.0
     """Leave out tokens that are less probable than this part of the likeliest one."""
@@ -112,12 +72,15 @@ class InferenceSpec(Block):
     """Leave special tokens out of the text."""
     logprobs: Annotated[int, Field(ge=0, le=100), NotBool] | None = None
     """Give the probabilities of so many tokens at each place."""
+    chat_template: bool | None = None
+    """Whether prompts are the user's turn in the model's chat template; by default if it has one. `false`: plain text,
+    as a training on columns of prompts and responses has it."""
     chat_template_kwargs: FreeMapping | None = None
     """Passed on to the model's chat template."""
     templates: (
         Annotated[
             tuple[AnswerField, ...] | FreeMapping,
-            BeforeValidator(_templates),
+            BeforeValidator(answer_templates),
             WithJsonSchema({"anyOf": [{"type": "array", "items": {"type": "object"}}, {"type": "object"}]}),
         ]
         | None
@@ -139,6 +102,8 @@ class InferenceSpec(Block):
             faults.append(("min_tokens", f"must be at most max_tokens, which is {self.longest}", None))
         if self.do_sample is True and self.temperature == 0:
             faults.append(("do_sample", "contradicts temperature: 0", leave))
+        if self.chat_template is False and self.chat_template_kwargs is not None:
+            faults.append(("chat_template_kwargs", "has no effect with chat_template: false", leave))
         if faults:
             raise many_wrong(faults)
         return self
@@ -147,6 +112,13 @@ class InferenceSpec(Block):
     def longest(self) -> int:
         """The longest answer, in tokens, wherever it was written."""
         return self.max_tokens or self.max_new_tokens or 512
+
+    @property
+    def json_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema that each answer obeys, wherever it was written."""
+        if self.templates is None or isinstance(self.templates, dict):
+            return self.templates
+        return object_schema(self.templates)
 
 
 class GenerationSpec(Block):
@@ -158,7 +130,7 @@ class GenerationSpec(Block):
     """How freely is drawn; by default `training.temperature`."""
     top_p: TopP | None = None
     """Draw among the likeliest tokens that together have this probability."""
-    top_k: Annotated[int, Field(ge=-1), NotBool] | None = None
+    top_k: Annotated[int, Field(ge=-1), In64Bits, NotBool] | None = None
     """Draw among so many tokens; -1 or 0 for all."""
     stop: Stops = ()
     """Texts that end an answer."""
@@ -172,10 +144,12 @@ class GenerationSpec(Block):
 
 
 class RewardModelSpec(Block):
-    """`spec.reward_model`: what judges the answers of a PPO training; a sequence classifier."""
+    """`spec.reward_model`: what judges the answers of a training; a sequence classifier."""
 
-    identifier: Text
+    identifier: Text | None = None
     """Hub id, local folder or archive (it travels with the submit)."""
+    task_id: Text | None = Field(default=None, alias="taskId")
+    """Instead: id of the `reward` task that trains it. It is waited for as one in `dependsOn`."""
     type: Literal["classification", "sentiment"] = "classification"
     """`classification`: its score is the reward; `sentiment`: positive minus negative is."""
     scale: Annotated[float, Field(ge=-1000, le=1000), NotBool] = 1.0
@@ -188,3 +162,14 @@ class RewardModelSpec(Block):
     """The label that is bad; by default found by its name."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> RewardModelSpec:
+        if (self.identifier is None) == (self.task_id is None):
+            raise wrong("needs exactly one of identifier and taskId")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+        return self.identifier or f"of task {self.task_id}"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, Text, as_list, many_wrong, only, wrong
+from tunefleet.spec.shown import show
 
 _BUILT_IN: Final = "two_column_briefing"
 _FORMAT: Final = "format"
@@ -128,7 +129,7 @@ class TemplateSpec(Block):
                 f"is not used by {self.name}",
                 "give it another name",
             ),
-            (self.text is None and not built_in, "name", f"{self.name!r} is not built in", "add template.text"),
+            (self.text is None and not built_in, "name", f"{show(self.name)} is not built in", "add template.text"),
             (
                 self.text is None and self.name == _BUILT_IN and len(self.columns) < 2,
                 "columns",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.spec.text import Path, Source
 
 SPEC: Path = ("spec",)
+_TYPED: Final = frozenset({(*SPEC, "data"), (*SPEC, "output", "destination"), (*SPEC, "checkpoint", "load")})
+"""Mappings whose `type` says which keys they take: one of another type takes nothing of the shared one."""
 
 
 def deep_merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,6 +40,8 @@ def _merge(
     """Merge, and say where each piece comes from: the outermost path of the result → its path in the document."""
     merged: dict[str, Any] = {}
     origins = {at: own_at}
+    if at in _TYPED and None not in (base.get("type"), own.get("type")) and base["type"] != own["type"]:
+        return dict(own), origins
     for key, value in base.items():
         mine = own.get(key)
         if isinstance(value, Mapping) and isinstance(mine, Mapping):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, model_validator
 
@@ -28,13 +28,11 @@ class ModelSource(Block):
     """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""
 
 
-class TransformersSpec(Block):
-    """`model.transformers`: how the model is loaded."""
+class LoadingSpec(Block):
+    """What `model.transformers` has in every task kind."""
 
-    device_map: Annotated[
-        Literal["auto"], only("auto", "the worker chooses the device of a training", "leave it out, or write auto")
-    ] = "auto"
-    """Always `auto`: the worker chooses the device."""
+    device_map: str = "auto"
+    """How the layers are laid on devices."""
     dtype: Dtype = "auto"
     """Type of the loaded weights; `auto` takes bf16 where the hardware has it, else float32."""
     trust_remote_code: bool = False
@@ -44,16 +42,16 @@ class TransformersSpec(Block):
     ] = True
     """Always true."""
     load_in_8bit: bool = False
-    """Load the base model in 8 bits (LoRA only)."""
+    """Load the base model in 8 bits; of a training only with LoRA."""
     load_in_4bit: bool = False
-    """Load the base model in 4 bits (LoRA only: QLoRA)."""
+    """Load the base model in 4 bits; of a training only with LoRA (QLoRA)."""
     use_flash_attention_2: bool = False
     """The same as `attn_implementation: flash_attention_2`."""
     attn_implementation: AttentionName | None = None
     """Attention kernel; by default the fastest that the machine has."""
 
     @model_validator(mode="after")
-    def _exclusive(self) -> TransformersSpec:
+    def _exclusive(self) -> Self:
         faults: list[tuple[str, str, str | None]] = []
         if self.load_in_4bit and self.load_in_8bit:
             faults.append(("load_in_8bit", "cannot be set together with load_in_4bit", "leave one of them out"))
@@ -62,6 +60,15 @@ class TransformersSpec(Block):
         if faults:
             raise many_wrong(faults)
         return self
+
+
+class TransformersSpec(LoadingSpec):
+    """`model.transformers`: how the model is loaded."""
+
+    device_map: Annotated[
+        Literal["auto"], only("auto", "the worker chooses the device of a training", "leave it out, or write auto")
+    ] = "auto"
+    """Always `auto`: the worker chooses the device."""
 
 
 class ConfigSpec(Block):

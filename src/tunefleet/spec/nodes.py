@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from tunefleet.errors import Fault
+from tunefleet.errors import Fault, ReferenceFault
+from tunefleet.spec.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, WAY_OUT
 from tunefleet.spec.condition import ConditionSpec
 from tunefleet.spec.edges import Edge, edges
-from tunefleet.spec.explain import Unknown, explain, fault_at
+from tunefleet.spec.explain import Unknown, below_path, explain, fault_at
 from tunefleet.spec.merge import SPEC
 from tunefleet.spec.pipeline import Draft, drafts
 from tunefleet.spec.placeholders import Reference, Stray
 from tunefleet.spec.references import Found, find, resolve
+from tunefleet.spec.room import Room
+from tunefleet.spec.shown import MAX_FAULTS, cut, more
 from tunefleet.spec.tasks import TaskSpec
 from tunefleet.spec.template_prompts import is_template
 from tunefleet.spec.text import Source
 from tunefleet.spec.typed import read_spec
 
 _SHOWN: Final = 8
+_MAX_LOOKED_AT: Final = 1_000
+"""Faults that are looked for; one in what all share is found again in each task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class TaskNode:
         depends_on: Names of the tasks in this document that must be completed before.
         external: Ids of tasks submitted before that must be completed before, as written.
         condition: Whether it runs at all, judged by the result of one of `depends_on` or `external`.
+        strangers: Where each of `external` is named first.
+        source: The mapping below `spec`, with the place of each value in the document.
     """
 
     name: str
@@ -44,11 +52,23 @@ class TaskNode:
     depends_on: tuple[str, ...] = ()
     external: tuple[str, ...] = ()
     condition: ConditionSpec | None = None
+    strangers: tuple[Edge, ...] = field(default=(), compare=False, repr=False)
+    source: Source = field(default_factory=Source, compare=False, repr=False)
 
     @property
     def kind(self) -> str:
         """The task kind."""
         return str(self.raw["taskType"])
+
+    def fault(self, pointer: str, message: str, hint: str | None = None) -> Fault:
+        """Make a fault that stands where a value of this task stands.
+
+        Args:
+            pointer: Dotted path below `spec`.
+            message: What is wrong.
+            hint: What to write instead.
+        """
+        return fault_at(below_path(SPEC, pointer), message, self.source, hint=hint)
 
 
 def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode, ...]:
@@ -57,37 +77,85 @@ def read_tasks(source: Source, name: str, faults: list[Fault]) -> tuple[TaskNode
     Args:
         source: The document.
         name: What the task is called if it is the only one.
-        faults: Gets everything that is wrong; then what is returned is of no use.
+        faults: Gets everything that is wrong; then nothing is returned.
     """
     found = drafts(source, name, faults)
     names = dict.fromkeys(draft.name for draft in found)
-    wrong: list[list[Fault]] = [[] for _ in found]
-    specs = [_spec(draft, names, mine) for draft, mine in zip(found, wrong, strict=True)]
-    conditions = {draft.name: _condition(draft, mine) for draft, mine in zip(found, wrong, strict=True)}
-    good = {task: condition for task, condition in conditions.items() if condition is not None}
+    looked = _look(found, names, source, faults)
     waits: dict[str, list[Edge]] = {}
-    for edge in edges(source, found, good, faults):
+    for edge in edges(source, found, looked.conditions, looked.placeholders, faults):
         waits.setdefault(edge.task, []).append(edge)
-    faults.extend(_told(found, wrong))
+    faults.extend(_told(found[: len(looked.wrong)], looked.wrong))
+    if faults:
+        return ()
     return tuple(
-        _node(draft, spec, conditions[draft.name], names, waits.get(draft.name, []))
-        for draft, spec in zip(found, specs, strict=True)
+        _node(draft, spec, looked.conditions.get(draft.name), names, waits.get(draft.name, []))
+        for draft, spec in zip(found, looked.specs, strict=True)
     )
 
 
-def _spec(draft: Draft, names: Collection[str], faults: list[Fault]) -> TaskSpec | None:
+@dataclass(slots=True)
+class _Looked:
+    """What there is in tasks, one after the other, and what is wrong in each."""
+
+    specs: list[TaskSpec | None] = field(default_factory=list)
+    wrong: list[list[Fault]] = field(default_factory=list)
+    conditions: dict[str, ConditionSpec] = field(default_factory=dict)
+    placeholders: dict[str, list[Found]] = field(default_factory=dict)
+
+
+def _look(found: Sequence[Draft], names: Collection[str], source: Source, faults: list[Fault]) -> _Looked:
+    """Look at each task by itself, until more is wrong than anybody reads."""
+    looked, left, count = _Looked(), MAX_PLACEHOLDERS, 0
+    room = Room(MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, "a document")
+    different: set[Fault] = set()
+    for draft in found:
+        mine: list[Fault] = []
+        standing = list(islice(find(draft.source.data["spec"], names), left + 1))
+        left -= len(standing)
+        if left < 0:
+            faults.append(_too_many(draft, standing[-1]))
+            break
+        looked.specs.append(_spec(draft, standing, mine, room))
+        condition = _condition(draft, mine)
+        if condition is not None:
+            looked.conditions[draft.name] = condition
+        looked.placeholders.setdefault(draft.name, standing)
+        looked.wrong.append(mine)
+        count += len(mine)
+        different.update(mine)
+        if draft is not found[-1] and (count >= _MAX_LOOKED_AT or len(different) >= MAX_FAULTS):
+            faults.append(more(0, fault_at(draft.at, "", source)))
+            break
+    return looked
+
+
+def _too_many(draft: Draft, last: Found) -> Fault:
+    message = f"the tasks have more than {MAX_PLACEHOLDERS:,} placeholders, each with what all share"
+    return fault_at((*SPEC, *last.where), message, draft.source, hint=WAY_OUT)
+
+
+def _spec(draft: Draft, placeholders: Sequence[Found], faults: list[Fault], room: Room) -> TaskSpec | None:
     data = draft.source.data["spec"]
-    placeholders = list(find(data, names))
-    for each in placeholders:
-        if isinstance(each.piece, Stray):
-            message = f"{each.piece.text} {each.piece.problem}"
-            faults.append(fault_at((*SPEC, *each.where), message, draft.source, hint=each.piece.hint))
+    strays = [each for each in placeholders if isinstance(each.piece, Stray)]
+    for each in strays[:MAX_FAULTS]:
+        assert isinstance(each.piece, Stray)
+        message = f"{cut(each.piece.text)} {each.piece.problem}"
+        faults.append(fault_at((*SPEC, *each.where), message, draft.source, hint=each.piece.hint))
+    if len(strays) > MAX_FAULTS:
+        place = fault_at((*SPEC, *strays[MAX_FAULTS].where), "", draft.source)
+        faults.append(more(len(strays) - MAX_FAULTS, place))
     spec = read_spec(draft.source, faults, _unknown(placeholders))
     if any(isinstance(each.piece, Reference) for each in placeholders):
         return None
     if is_template(data) and not faults:
         # It refers to nothing, so it is known now what it comes to.
-        data = draft.source.data["spec"] = resolve(data, {})
+        try:
+            data = draft.source.data["spec"] = resolve(data, {}, room)
+        except ReferenceFault as error:
+            where = (*SPEC, "data", "template")
+            faults.append(fault_at(where, error.message.partition(": ")[2], draft.source, hint=error.hint))
+            return None
         return read_spec(draft.source, faults)
     return spec
 
@@ -113,10 +181,14 @@ def _condition(draft: Draft, faults: list[Fault]) -> ConditionSpec | None:
 def _node(
     draft: Draft, spec: TaskSpec | None, condition: ConditionSpec | None, names: Collection[str], waits: Sequence[Edge]
 ) -> TaskNode:
-    upstreams = tuple(dict.fromkeys(edge.upstream for edge in waits))
-    here = tuple(name for name in upstreams if name in names and name != draft.name)
-    others = tuple(name for name in upstreams if name not in here)
-    return TaskNode(draft.name, spec, draft.source.data["spec"], here, others, condition)
+    first: dict[str, Edge] = {}
+    for edge in waits:
+        first.setdefault(edge.upstream, edge)
+    here = tuple(name for name in first if name in names and name != draft.name)
+    inside = set(here)
+    others = tuple(name for name in first if name not in inside)
+    strangers = tuple(first[name] for name in others)
+    return TaskNode(draft.name, spec, draft.source.data["spec"], here, others, condition, strangers, draft.source)
 
 
 def _told(found: Sequence[Draft], wrong: Sequence[Sequence[Fault]]) -> list[Fault]:
@@ -128,7 +200,7 @@ def _told(found: Sequence[Draft], wrong: Sequence[Sequence[Fault]]) -> list[Faul
     told = []
     for fault, names in tasks.items():
         own = fault.path.startswith(("spec.stages", "spec.graph")) or len(names) == len(found)
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        where = f"{', '.join(names[:_SHOWN])}{more}"
+        others = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        where = f"{', '.join(map(cut, names[:_SHOWN]))}{others}"
         told.append(fault if own else replace(fault, message=f"{fault.message} (in {where})"))
     return told

@@ -52,10 +52,11 @@ class DestinationSpec(Block):
     """With `http`: sent with each request."""
     timeout_s: Timeout = Field(default=30.0, alias="timeoutSec")
     """With `http`: seconds to wait for an answer."""
-    retries: Annotated[int, Field(ge=0, le=100), NotBool] = 2
-    """With `http`: further tries of a delivery that failed; the task itself is not run again."""
+    retries: Annotated[int, Field(ge=0, le=100), NotBool] | None = None
+    """With `http`: further tries of a delivery that failed; by default it is tried for as long as the worker's
+    `TUNEFLEET_DELIVERY_PATIENCE_S` says (a day). The task itself is not run again."""
     retry_backoff_s: Annotated[float, Field(ge=0, le=3600), NotBool] = Field(default=0.8, alias="retryBackoffSec")
-    """With `http`: seconds before the first of them; doubled for each further one."""
+    """With `http` and `retries`: seconds before the first of them; doubled for each further one."""
 
     @model_validator(mode="after")
     def _fitting(self) -> DestinationSpec:

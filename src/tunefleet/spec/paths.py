@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tunefleet.spec.base import is_url
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
-from tunefleet.spec.prompting import GeneratorTaskSpec
-from tunefleet.spec.rows import JsonlFile
+from tunefleet.spec.command import CommandSpec
+from tunefleet.spec.data_task import DataTaskSpec
+from tunefleet.spec.evaluating import EvaluateTaskSpec
+from tunefleet.spec.generation import RewardModelSpec
+from tunefleet.spec.merging import MergeTaskSpec
+from tunefleet.spec.prompting import AnsweringTaskSpec
+from tunefleet.spec.prompts import PromptData
+from tunefleet.spec.retrieval import INDEX, RagIndexTaskSpec, RagTaskSpec
+from tunefleet.spec.rows import DataSource, JsonlFile
 from tunefleet.spec.tasks import BaseTaskSpec
 from tunefleet.spec.trainings import ModelTrainingSpec
 
 BUILTIN_PREFIX: Final = "builtin:"
 """What ships with the package is named `builtin:NAME`, resolved on the worker, and never travels."""
+
+DATABASE: Final = "qdrant"
+"""Key of a job's inputs under which the database of an index task lies."""
 
 PathRole = Literal["dataset", "model", "file"]
 
@@ -68,10 +79,27 @@ class Fetch:
     timeout_s: float = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class NamedTask:
+    """A task whose model, adapter or file a spec names.
+
+    Args:
+        pointer: Dotted path below `spec` of the key that names it.
+        task_id: As written.
+        alone: Whether no other place is named beside it.
+    """
+
+    pointer: str
+    task_id: str
+    alone: bool
+
+
 _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("model.source.identifier", "model", False),
     ("model.adapters.*.path", "model", False),
     ("reward_model.identifier", "model", False),
+    ("embedding.model", "model", False),
+    ("qdrant.path", "dataset", True),
     ("data.dataset_name", "dataset", False),
     ("data.url", "dataset", False),
     ("data.path", "dataset", True),
@@ -82,14 +110,39 @@ _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("training.resume_from_path", "model", True),
     ("checkpoint.load.path", "model", True),
     ("checkpoint.load.uri", "model", True),
+    ("evaluations.*.data.dataset_name", "dataset", False),
+    ("evaluations.*.data.path", "dataset", True),
+    ("evaluations.*.data.jsonl_path", "dataset", True),
+    ("evaluations.*.data.jsonl.path", "dataset", True),
+    ("evaluations.*.include_path", "dataset", True),
+    ("sources.*.dataset_name", "dataset", False),
+    ("sources.*.path", "dataset", True),
+    ("sources.*.jsonl_path", "dataset", True),
+    ("sources.*.jsonl.path", "dataset", True),
+    ("steps.*.filter.tokenizer", "model", False),
+    ("steps.*.convert.tokenizer", "model", False),
+    ("workdir", "file", True),
+    ("files.*", "file", True),
 )
 """Pointer, role, whether it can only be a local path."""
 _BESIDE: Final[dict[str, tuple[str, ...]]] = {
     "data.jsonl.path": ("url", "download_url", "worker_path"),
+    "evaluations.*.data.jsonl.path": ("url", "download_url", "worker_path"),
+    "sources.*.jsonl.path": ("url", "download_url", "worker_path"),
     "checkpoint.load.path": ("taskId", "task_id", "url"),
     "checkpoint.load.uri": ("taskId", "task_id", "url"),
 }
 """Pointer → keys beside it that name another place."""
+_LINKS: Final = (
+    "data.path", "data.jsonl_path", "data.jsonl.path", "data.jsonl.url", "data.jsonl.download_url", "data.eval.path",
+    "data.url", "model.adapters.*.url", "checkpoint.load.path", "checkpoint.load.url",
+    "evaluations.*.data.path", "evaluations.*.data.jsonl_path", "evaluations.*.data.jsonl.path",
+    "evaluations.*.data.jsonl.url", "evaluations.*.data.jsonl.download_url",
+    "sources.*.path", "sources.*.jsonl_path", "sources.*.jsonl.path", "sources.*.jsonl.url",
+    "sources.*.jsonl.download_url", "files.*",
+)  # fmt: skip
+"""Where a link to a file of a task may stand."""
+_LINK: Final = re.compile(r"/api/v1/results/(?P<task>task-[^/?#]+)/files/")
 _ON_WORKER: Final = frozenset({"checkpoint.load.path", "checkpoint.load.uri", "training.resume_from_path"})
 """Where an absolute path may be one of a mount that only the workers have."""
 
@@ -104,12 +157,37 @@ def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:
     data = spec.model_dump(mode="json", by_alias=True, exclude_unset=True) if isinstance(spec, BaseTaskSpec) else spec
     found = []
     for places, role, required in _PLACES:
-        for pointer, value, around in _at(data, places):
+        for pointer, value, around in values_at(data, places):
             if not isinstance(value, str) or _travels_not(value):
                 continue
             elsewhere = places.startswith("model.adapters") or any(around.get(key) for key in _BESIDE.get(places, ()))
             elsewhere = elsewhere or (places in _ON_WORKER and value.startswith("/"))
             found.append(LocalPath(pointer, value, role, required and not elsewhere, elsewhere))
+    return found
+
+
+def named_tasks(spec: Mapping[str, Any]) -> list[NamedTask]:
+    """Return the tasks of the server that places a task whose files the task loads: by id, or by a link to a file.
+
+    Args:
+        spec: The mapping below `spec`. Left out are references, which are known once they are resolved, and tasks of
+            another server (`base_url`).
+    """
+    found = []
+    for places in ("model.adapters.*", "reward_model", "checkpoint.load", "qdrant"):
+        for pointer, value, _ in values_at(spec, places):
+            if not isinstance(value, Mapping) or value.get("base_url") is not None:
+                continue
+            key = "taskId" if value.get("taskId") is not None else "task_id"
+            named = value.get(key)
+            if isinstance(named, str) and "${" not in named:
+                alone = all(value.get(other) is None for other in ("path", "uri", "url"))
+                found.append(NamedTask(f"{pointer}.{key}", named, alone))
+    for places in _LINKS:
+        for pointer, value, _ in values_at(spec, places):
+            link = _LINK.search(value) if isinstance(value, str) and is_url(value) else None
+            if link is not None:
+                found.append(NamedTask(pointer, link["task"], alone=False))
     return found
 
 
@@ -119,31 +197,55 @@ def fetches(spec: BaseTaskSpec) -> list[Fetch]:
     Args:
         spec: A task without references.
     """
-    found: list[Fetch] = []
-    if isinstance(spec, ModelTrainingSpec):
-        found += _fetched_rows(spec)
-    if isinstance(spec, GeneratorTaskSpec):
+    found = _fetched_rows(spec)
+    if isinstance(spec, CommandSpec):
+        found += [Fetch(f"files.{index}", each) for index, each in enumerate(spec.files) if is_url(each)]
+    if isinstance(spec, AnsweringTaskSpec | MergeTaskSpec):
         for index, adapter in enumerate(spec.model.adapters):
             if adapter.task_id is not None or adapter.url is not None:
                 url = None if adapter.task_id is not None else adapter.url
                 headers = adapter.headers or {}
                 found.append(Fetch(f"model.adapters.{index}", url, adapter.task_id, headers=headers))
-    start = spec.start if isinstance(spec, ModelTrainingSpec | GeneratorTaskSpec) else None
+    judge = getattr(spec, "reward_model", None)
+    if isinstance(judge, RewardModelSpec) and judge.task_id is not None:
+        found.append(Fetch("reward_model.identifier", None, judge.task_id))
+    start = spec.start if isinstance(spec, ModelTrainingSpec | AnsweringTaskSpec | MergeTaskSpec) else None
     if start is not None:
         found += _fetched_weights(start)
+    if isinstance(spec, RagTaskSpec | RagIndexTaskSpec) and spec.qdrant.task_id is not None:
+        found.append(Fetch(DATABASE, None, spec.qdrant.task_id, INDEX))
     return found
 
 
-def _fetched_rows(spec: ModelTrainingSpec) -> list[Fetch]:
-    jsonl = spec.data.jsonl
-    ask: dict[str, Any] = {}
-    if isinstance(jsonl, JsonlFile):
-        ask = {"headers": jsonl.request_headers, "timeout_s": jsonl.timeout_s}
-    found = [Fetch(each.pointer, each.value, **ask) for each in spec.data.sources if each.kind == "url"]
+def _fetched_rows(spec: BaseTaskSpec) -> list[Fetch]:
+    if isinstance(spec, ModelTrainingSpec):
+        return _fetched_for_training(spec)
+    found: list[Fetch] = []
+    items = getattr(spec, "data", None)
+    if isinstance(items, PromptData) and items.url is not None and is_url(items.url):
+        found.append(Fetch("data.url", items.url))
+    if isinstance(spec, DataTaskSpec):
+        for index, source in enumerate(spec.sources):
+            found += _from_addresses(source.at(index), source.jsonl)
+    if isinstance(spec, EvaluateTaskSpec):
+        for index, each in enumerate(spec.evaluations):
+            found += [] if each.data is None else _from_addresses(each.data.at(index), each.data.jsonl)
+    return found
+
+
+def _fetched_for_training(spec: ModelTrainingSpec) -> list[Fetch]:
+    found = _from_addresses(spec.data.sources, spec.data.jsonl)
     held_out = spec.data.eval
     if held_out is not None and held_out.path is not None and is_url(held_out.path):
         found.append(Fetch("data.eval.path", held_out.path))
     return found
+
+
+def _from_addresses(places: Sequence[DataSource], jsonl: object) -> list[Fetch]:
+    ask: dict[str, Any] = {}
+    if isinstance(jsonl, JsonlFile):
+        ask = {"headers": jsonl.request_headers, "timeout_s": jsonl.timeout_s}
+    return [Fetch(each.pointer, each.value, **ask) for each in places if each.kind == "url"]
 
 
 def _fetched_weights(load: CheckpointLoadSpec) -> list[Fetch]:
@@ -155,8 +257,13 @@ def _fetched_weights(load: CheckpointLoadSpec) -> list[Fetch]:
     return [] if load.url is None else [Fetch("checkpoint.load", load.url, **ask)]
 
 
-def _at(data: Any, places: str) -> list[tuple[str, Any, Mapping[str, Any]]]:
-    """Return the values at a path whose `*` stands for each entry of a list, with the mappings around them."""
+def values_at(data: Any, places: str) -> list[tuple[str, Any, Mapping[str, Any]]]:
+    """Return the values at a path whose `*` stands for each entry of a list, with their paths and what is around them.
+
+    Args:
+        data: The mapping below `spec`.
+        places: The dotted path.
+    """
     found: list[tuple[tuple[str, ...], Any, Mapping[str, Any]]] = [((), data, {})]
     for key in places.split("."):
         deeper: list[tuple[tuple[str, ...], Any, Mapping[str, Any]]] = []

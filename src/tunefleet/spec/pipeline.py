@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
@@ -10,9 +10,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from tunefleet.errors import Fault
 from tunefleet.spec.base import Block, Text, as_list, known_keys, wrong
+from tunefleet.spec.budget import MAX_MERGED_VALUES, MAX_TASKS, WAY_OUT, Scale, Size
 from tunefleet.spec.explain import explain, fault_at
+from tunefleet.spec.kinds import task_kinds
 from tunefleet.spec.merge import SPEC, merged_source
-from tunefleet.spec.tasks import TASK_KINDS
+from tunefleet.spec.shown import show
 from tunefleet.spec.text import Path, Source
 
 _MAX_NAME: Final = 200
@@ -103,15 +105,53 @@ def drafts(source: Source, name: str, faults: list[Fault]) -> list[Draft]:
         return [_single(source, spec, name)]
     nodes, at, word = _listed(spec)
     base = _shared(spec)
-    found: list[Draft] = []
-    for index, node in enumerate(nodes if isinstance(nodes, list) else ()):
-        if isinstance(node, dict):
-            before = found[-1].name if found and word == "stage" else None
-            found.append(_node(source, base, node, (*at, index), f"{word}-{index + 1}", before))
+    if isinstance(nodes, list) and len(nodes) > MAX_TASKS:
+        message = f"has {len(nodes):,} entries; a document has at most {MAX_TASKS:,} tasks"
+        faults.append(fault_at(at, message, source, hint="submit them in several documents"))
+        return []
+    found = _nodes(source, base, nodes if isinstance(nodes, list) else (), at, word, faults)
+    if found is None:
+        return []
     if not found:  # wrong already; what stands beside it is looked at all the same
         return [_single(source, spec, name)]
     _check_names(source, found, faults)
     return _without_foreign_blocks(found, base)
+
+
+def _nodes(
+    source: Source, base: Mapping[str, Any], nodes: Sequence[Any], at: Path, word: str, faults: list[Fault]
+) -> list[Draft] | None:
+    """Merge each task with what all share; None if that comes to too much."""
+    found: list[Draft] = []
+    scale, size = Scale(base), Size()
+    for index, node in enumerate(nodes):
+        if not isinstance(node, dict):
+            continue
+        before = found[-1].name if found and word == "stage" else None
+        found.append(_node(source, base, node, (*at, index), f"{word}-{index + 1}", before))
+        size += scale.weigh(found[-1].source.data["spec"])
+        if size.too_much is not None:
+            faults.append(_too_much(source, base, scale, len(nodes), size))
+            return None
+    for each in found:
+        _check_nested(source, each.at, faults)
+    return found
+
+
+def _too_much(source: Source, base: Mapping[str, Any], scale: Scale, count: int, size: Size) -> Fault:
+    by_values = size.values > MAX_MERGED_VALUES
+    blamed = max(base, key=lambda key: scale.weigh(base[key])[0 if by_values else 1], default="")
+    shared = f"{scale.shared.values:,} shared values" if by_values else f"{scale.shared.characters:,} shared characters"
+    message = f"{count:,} tasks × {shared}, and what each adds, make {size.too_much}"
+    return fault_at((*SPEC, blamed) if blamed else SPEC, message, source, hint=WAY_OUT, key=True)
+
+
+def _check_nested(source: Source, at: Path, faults: list[Fault]) -> None:
+    own = source_value(source, at).get("spec")
+    for key in _NOT_SHARED if isinstance(own, dict) else ():
+        if key in own:
+            hint = f"list all tasks in the document's own {at[1]}; dependsOn says which come first"
+            faults.append(fault_at((*at, "spec", key), "cannot stand inside a task", source, hint=hint, key=True))
 
 
 def _shared(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,7 +187,7 @@ def _directed(fault: Fault) -> Fault:
 
 
 def _is_task_key(key: str) -> bool:
-    return key in TASK_LEVEL or any(key in known_keys(kind) for kind in TASK_KINDS.values())
+    return key in TASK_LEVEL or any(key in known_keys(kind) for kind in task_kinds().values())
 
 
 def _listed(spec: Mapping[str, Any]) -> tuple[Any, Path, str]:
@@ -163,7 +203,7 @@ def _node(
     given = node.get("name") or node.get("id")
     name = given.strip() if isinstance(given, str) and given.strip() else default
     own = node.get("spec")
-    own = own if isinstance(own, dict) else {}
+    own = _shared(own) if isinstance(own, dict) else {}
     merged = merged_source(source, base, own, (*at, "spec"))
     listed = node.get("dependsOn")
     made = _draft(name, merged, at, merged.data["spec"])
@@ -192,7 +232,7 @@ def _check_names(source: Source, found: Collection[Draft], faults: list[Fault]) 
         node = source_value(source, each.at)
         key = "name" if node.get("name") else "id"
         if one is not each:
-            message = f"{each.name!r} is the name of another task, in line {source.mark(one.at).line}"
+            message = f"{show(each.name)} is the name of another task, in line {source.mark(one.at).line}"
             faults.append(fault_at((*each.at, key), message, source, hint="names must differ"))
         if node.get("name") and node.get("id") and node["name"] != node["id"]:
             faults.append(fault_at((*each.at, "id"), "is not the same as name", source, hint="leave one of them out"))
@@ -223,4 +263,4 @@ def _without_foreign_blocks(found: list[Draft], base: Mapping[str, Any]) -> list
 
 def _keys_of(draft: Draft) -> set[str]:
     kind = draft.source.data["spec"].get("taskType")
-    return known_keys(TASK_KINDS[kind]) if isinstance(kind, str) and kind in TASK_KINDS else set()
+    return known_keys(task_kinds()[kind]) if isinstance(kind, str) and kind in task_kinds() else set()

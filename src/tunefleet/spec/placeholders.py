@@ -14,6 +14,9 @@ _MARKS = re.compile(r"(?P<escape>\$\$\{)|\$\{(?P<inside>[^{}\r\n]*)\}|(?P<open>\
 _STEP = re.compile(r"""\.(?P<key>[^.\[\]]+)|\[(?P<index>[0-9]+)\]|\[(?P<quote>["'])(?P<text>[^"'\]]+)(?P=quote)\]""")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_FROM_THE_END = re.compile(r"\[\s*-[0-9]+\s*\]")
+MAX_PLACEHOLDER: Final = 1_000
+"""Characters between the braces, and of a path anywhere else; names have 200 at most, and a path hardly more."""
 _SECRET_PREFIX: Final = "secret:"
 ENVELOPE_KEYS: Final = ("task_id", "worker_id", "metadata", "received_at", "result")
 """The keys of a stored result; a path that starts with another key starts below `result`."""
@@ -113,8 +116,10 @@ def reference(node: str, path: str, text: str | None = None) -> Reference | None
         text: For messages; by default both with a dot between.
 
     Returns:
-        The reference, or None if the path cannot be read.
+        The reference, or None if the path cannot be read, or is longer than any that means something.
     """
+    if len(path) > MAX_PLACEHOLDER:
+        return None
     steps = _steps(path if path.startswith("[") else f".{path}")
     if not steps:
         return None
@@ -130,14 +135,26 @@ def rooted(inside: str, names: Collection[str] = (), text: str | None = None) ->
         names: Names of stages that are known; the longest that fits is taken.
         text: For messages; by default `inside`.
     """
-    ends = [match.start() for match in re.finditer(r"[.\[]", inside)]
+    ends = [match.start() for match in re.finditer(r"[.\[]", inside[: MAX_PLACEHOLDER + 1])]
     node = next((inside[:end] for end in reversed(ends) if inside[:end] in names), inside[: min(ends, default=0)])
     if not node.strip():
         return None
     return reference(node.strip(), inside[len(node) :].removeprefix("."), text or inside)
 
 
+def path_hint(path: str) -> str:
+    """Return how a path that cannot be read is written."""
+    if len(path) > MAX_PLACEHOLDER:
+        return f"it has {len(path):,} characters; a path has at most {MAX_PLACEHOLDER:,}"
+    if _FROM_THE_END.search(path):
+        return "indexes count from 0: [0] is the first; there is none for the last"
+    return "write it like result.items[0].output; `result.` may be left out"
+
+
 def _meaning(inside: str, text: str, names: Collection[str]) -> Reference | Secret | Stray:
+    if len(inside) > MAX_PLACEHOLDER:
+        problem = f"has {len(inside):,} characters; a reference has at most {MAX_PLACEHOLDER:,}"
+        return Stray(text, problem, "write $${ for the characters themselves")
     if inside.startswith(_SECRET_PREFIX):
         name = inside.removeprefix(_SECRET_PREFIX).strip()
         if _SECRET.fullmatch(name):
@@ -153,6 +170,8 @@ def _stray(inside: str, text: str, names: Collection[str]) -> Stray:
     if _VARIABLE.fullmatch(inside):
         hint = f"write ${{secret:{inside}}} for a secret of the worker, {literal}"
         return Stray(text, "is not replaced: variables are not read", hint)
+    if _FROM_THE_END.search(inside):
+        return Stray(text, "has an index that counts from the end", path_hint(inside))
     hint = f"write ${{STAGE.result.KEY}}, ${{STAGE.task_id}} or ${{secret:NAME}}, {literal}"
     return Stray(text, "is neither a reference nor a secret", hint)
 

@@ -69,7 +69,7 @@ class ParallelSpec(Block):
     """`spec.parallel`: split the items into shards for several workers; results are put together in order."""
 
     enabled: bool = False
-    """Whether it is done."""
+    """Whether it is done. The files of `postprocess.jsonl_export` become one, too."""
     max_shards: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool] | None = None
     """Most shards; never more than there are items. By default as many as there are workers that can run the task, 8 at
     most."""

@@ -1,13 +1,12 @@
-"""`spec.data` and `spec.training` of the trainings on preferences (`dpo`) and on rewards (`ppo`)."""
+"""`spec.training` of the trainings on preferences, and of `ppo`."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import (
-    Block,
     NaturalFloat,
     NotBool,
     PositiveFloat,
@@ -16,86 +15,9 @@ from tunefleet.spec.base import (
     many_wrong,
     only,
 )
-from tunefleet.spec.rows import Faults, JsonlFile, RowsSpec
 from tunefleet.spec.training import Check, CommonTrainingSpec, Tracker
 
-Words = Annotated[str, Field(min_length=1)]
 _SAME = "leave one of them out"
-
-
-class Preference(Block):
-    """`data.preferences[]`: two answers to a prompt."""
-
-    prompt: Words
-    """The prompt."""
-    chosen: Words
-    """The better answer."""
-    rejected: Words
-    """The worse one."""
-
-
-class DpoJsonl(JsonlFile):
-    """`data.jsonl` of a `dpo` task: one JSON object a line, from the first of several places that is there."""
-
-    prompt_field: Text = "prompt"
-    """Field with the prompt."""
-    chosen_field: Text = "chosen"
-    """Field with the better answer."""
-    rejected_field: Text = "rejected"
-    """Field with the worse one."""
-
-
-class DpoData(RowsSpec):
-    """`spec.data` of a `dpo` task: exactly one source of pairs. There is no demo data."""
-
-    inline: ClassVar[str] = "preferences"
-
-    jsonl: DpoJsonl | None = None
-    """A JSONL file with its own field names."""
-    preferences: Annotated[tuple[Preference, ...], Field(min_length=1)] | None = None
-    """Pairs, written here."""
-    prompt_column: Text = "prompt"
-    """Column with the prompt."""
-    chosen_column: Text = "chosen"
-    """Column with the better answer."""
-    rejected_column: Text = "rejected"
-    """Column with the worse one."""
-
-    def _faults(self) -> Faults:
-        return [*super()._faults(), *_columns_beside(self, ("prompt_column", "chosen_column", "rejected_column"))]
-
-
-class PpoJsonl(JsonlFile):
-    """`data.jsonl` of a `ppo` task: one JSON object a line, from the first of several places that is there."""
-
-    query_field: Text = "query"
-    """Field with the prompt."""
-    response_field: Text | None = None
-    """Field with an answer that is already there; it stands behind the prompt."""
-
-
-class PpoData(RowsSpec):
-    """`spec.data` of a `ppo` task: exactly one source of prompts. There is no demo data."""
-
-    jsonl: PpoJsonl | None = None
-    """A JSONL file with its own field names."""
-    prompts: Annotated[tuple[Words, ...], Field(min_length=1)] | None = None
-    """Prompts, written here."""
-    prompt_column: Text = "prompt"
-    """Column with the prompt."""
-
-    def _faults(self) -> Faults:
-        return [*super()._faults(), *_columns_beside(self, ("prompt_column",))]
-
-
-def _columns_beside(data: RowsSpec, columns: tuple[str, ...]) -> Faults:
-    """Find names of columns that nothing is read by."""
-    if data.jsonl is None and getattr(data, data.inline) is None:
-        return []
-    instead = "name the fields in data.jsonl" if data.jsonl is not None else "leave it out"
-    return [
-        (name, "has no effect: the rows have no columns", instead) for name in columns if name in data.model_fields_set
-    ]
 
 
 class PairTrainingSpec(CommonTrainingSpec):
@@ -116,8 +38,8 @@ class PairTrainingSpec(CommonTrainingSpec):
         return self.save_freq or self.save_steps
 
 
-class DpoTrainingSpec(PairTrainingSpec):
-    """`spec.training` of a `dpo` task."""
+class PreferenceTrainingSpec(PairTrainingSpec):
+    """The keys of `spec.training` that all trainings on preferences and on rewards have."""
 
     batch_size: PositiveInt = 4
     """Rows a device and forward pass."""
@@ -125,10 +47,72 @@ class DpoTrainingSpec(PairTrainingSpec):
     """Highest learning rate."""
     save_steps: PositiveInt = 500
     """Steps between two checkpoints, with `save_strategy: steps`."""
-    beta: Annotated[float, Field(gt=0, le=100), NotBool] = 0.1
+
+
+Beta = Annotated[float, Field(gt=0, le=100), NotBool]
+
+
+class DpoTrainingSpec(PreferenceTrainingSpec):
+    """`spec.training` of a `dpo` task."""
+
+    beta: Beta = 0.1
     """How closely the model is held to the one that it started from."""
     loss_type: Literal["sigmoid", "hinge", "ipo", "robust"] = "sigmoid"
     """The loss."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=0.5), NotBool] = 0.0
+    """With `loss_type: robust`: the part of the pairs that is taken to be the wrong way round."""
+    max_prompt_length: PositiveInt | None = None
+    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
+    precompute_ref_log_probs: bool = False
+    """Let the reference judge all pairs before the training, which then needs no second model in memory."""
+
+    def _checks(self) -> tuple[Check, ...]:
+        smooth = self.loss_type != "robust" and self.label_smoothing > 0
+        return (
+            *super()._checks(),
+            (smooth, "label_smoothing", "has no effect without loss_type: robust", "leave it out"),
+        )
+
+
+class KtoTrainingSpec(PreferenceTrainingSpec):
+    """`spec.training` of a `kto` task."""
+
+    batch_size: Annotated[PositiveInt, Field(ge=2)] = 4
+    """Rows a device and forward pass; at least 2, of which the divergence is estimated."""
+    beta: Beta = 0.1
+    """How closely the model is held to the one that it started from."""
+    loss_type: Literal["kto", "apo_zero_unpaired"] = "kto"
+    """The loss."""
+    desirable_weight: PositiveFloat = 1.0
+    """Weight of good answers."""
+    undesirable_weight: PositiveFloat = 1.0
+    """Weight of bad answers."""
+    max_prompt_length: PositiveInt | None = None
+    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
+    precompute_ref_log_probs: bool = False
+    """Let the reference judge all rows before the training, which then needs no second model in memory."""
+
+
+class OrpoTrainingSpec(PreferenceTrainingSpec):
+    """`spec.training` of an `orpo` task."""
+
+    learning_rate: PositiveFloat = 8e-6
+    """Highest learning rate."""
+    beta: Beta = 0.1
+    """Weight of the odds ratio (λ of the paper) beside the loss on the better answer."""
+    max_prompt_length: PositiveInt | None = None
+    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
+
+
+class RewardTrainingSpec(PreferenceTrainingSpec):
+    """`spec.training` of a `reward` task."""
+
+    learning_rate: PositiveFloat = 1e-5
+    """Highest learning rate."""
+    center_rewards_coefficient: PositiveFloat | None = None
+    """Holds the rewards of a pair around zero; 0.01 is usual."""
+    max_prompt_length: PositiveInt | None = None
+    """Longer prompts lose their beginning; by default only `max_seq_length` cuts, at the end."""
 
 
 def _tracker(value: Any) -> Any:
@@ -145,15 +129,16 @@ class PpoTrainingSpec(PairTrainingSpec):
     learning_rate: PositiveFloat = 1.41e-5
     """Highest learning rate."""
     max_seq_length: PositiveInt = 512
-    """Longer prompts are cut to this many tokens."""
+    """Longest prompt, in tokens; longer ones lose their beginning."""
     save_steps: PositiveInt = 500
     """Steps between two checkpoints, with `save_strategy: steps`."""
     mini_batch_size: PositiveInt = 1
     """Rows of one optimizer step, out of a batch."""
     num_mini_batches: PositiveInt = 1
-    """Into how many parts a batch is divided."""
+    """Into how many parts a batch is divided; beside it a `mini_batch_size` of 1, the default, says nothing."""
     steps: PositiveInt | None = None
-    """Batches in all, of `batch_size` prompts on each device."""
+    """Batches in all, of `batch_size` prompts on each device; with `gradient_accumulation_steps` a step of the training
+    takes several of them."""
     ppo_epochs: PositiveInt = 4
     """How often each batch is trained on."""
     kl_coef: Annotated[float, Field(ge=0, le=100), NotBool] = 0.05
@@ -161,7 +146,7 @@ class PpoTrainingSpec(PairTrainingSpec):
     temperature: Annotated[float, Field(gt=0, le=100), NotBool] = 0.7
     """How freely answers are drawn; `generation.temperature` has precedence."""
     target_kl: Annotated[NaturalFloat, Field(gt=0)] | None = None
-    """With `early_stopping`: the greatest divergence."""
+    """With `early_stopping`: the greatest divergence from the model that it started from, in nats an answer."""
     early_stopping: bool = False
     """End the training when the divergence is above `target_kl` by half."""
     optimize_cuda_cache: bool = False
@@ -175,7 +160,7 @@ class PpoTrainingSpec(PairTrainingSpec):
     ] = True
     """Always true."""
     padding_side: Literal["left", "right"] = "left"
-    """Where short prompts are filled up."""
+    """Where short prompts are filled up; no answer depends on it."""
 
     @model_validator(mode="after")
     def _steps_and_stops(self) -> PpoTrainingSpec:
@@ -195,11 +180,42 @@ class PpoTrainingSpec(PairTrainingSpec):
                 "add target_kl",
             ),
             (self.log_with is not None and bool(self.report_to), "log_with", "means the same as report_to", _SAME),
+            *self._parts_checks(),
         )
         faults = [(at, message, hint) for failed, at, message, hint in checks if failed]
         if faults:
             raise many_wrong(faults)
         return self
+
+    def _parts_checks(self) -> tuple[Check, ...]:
+        given, rows = self.model_fields_set, self.rows
+        both = self._by_rows and "num_mini_batches" in given and self.num_mini_batches > 1
+        uneven = f"does not divide the {rows} prompts of a step on each device (batch_size × accumulation)"
+        return (
+            (
+                both and self.mini_batch_size * self.num_mini_batches != rows,
+                "num_mini_batches",
+                f"contradicts mini_batch_size: a step has {rows} prompts on each device",
+                _SAME,
+            ),
+            (self._by_rows and rows % self.mini_batch_size > 0, "mini_batch_size", uneven, None),
+            (not self._by_rows and rows % self.num_mini_batches > 0, "num_mini_batches", uneven, None),
+        )
+
+    @property
+    def rows(self) -> int:
+        """Prompts of a step on each device."""
+        return self.device_batch * self.gradient_accumulation_steps
+
+    @property
+    def parts(self) -> int:
+        """Optimizer steps of one pass over a batch."""
+        return self.rows // self.mini_batch_size if self._by_rows else self.num_mini_batches
+
+    @property
+    def _by_rows(self) -> bool:
+        given = self.model_fields_set
+        return "mini_batch_size" in given and (self.mini_batch_size > 1 or "num_mini_batches" not in given)
 
     @property
     def device_batch(self) -> int:

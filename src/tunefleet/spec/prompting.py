@@ -1,15 +1,15 @@
-"""The kinds that go through items one by one: `inference`, `embedding`, `rag`, `echo`, `api`."""
+"""The kinds that go through items one by one: `inference`, `echo`, `api`; those with vectors are in `retrieval`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices, SplittableTaskSpec
-from tunefleet.spec.calling import ApiSpec, EmbeddingModelSpec, QdrantSpec, SearchSpec
-from tunefleet.spec.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec
+from tunefleet.spec.calling import PROMPT, ApiSpec
+from tunefleet.spec.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
 from tunefleet.spec.export import PostprocessSpec
 from tunefleet.spec.generation import InferenceSpec
 from tunefleet.spec.prompts import EchoData, PromptData
@@ -20,13 +20,11 @@ from tunefleet.spec.together import Faults
 _LEAVE = "leave one of them out"
 
 
-class GeneratorTaskSpec(SplittableTaskSpec):
-    """What the kinds have that put items through a model."""
+class AnsweringTaskSpec(BaseTaskSpec):
+    """What the kinds have that load a model to ask it."""
 
     model: GeneratorModelSpec
     """The model."""
-    data: PromptData
-    """The items."""
     enforce_cpu: bool = False
     """Run on the CPU, with Transformers."""
     checkpoint: LoadedCheckpointSpec = LoadedCheckpointSpec()
@@ -43,6 +41,15 @@ class GeneratorTaskSpec(SplittableTaskSpec):
         return self.model.source.identifier
 
     @property
+    def environments(self) -> tuple[str, ...]:
+        """That of vLLM where it is asked for."""
+        return ("vllm",) if self.model.vllm is not None and not self.enforce_cpu else ()
+
+    def tensor_parallel_size(self, gpus: int) -> int:
+        """Return over how many GPUs vLLM shares each layer; see `serving.tensor_parallel_size`."""
+        return tensor_parallel_size(self.model.vllm.tensor_parallel_size if self.model.vllm else None, gpus)
+
+    @property
     def start(self) -> CheckpointLoadSpec | None:
         """The weights that are loaded instead of the model's."""
         return self.checkpoint.load
@@ -50,7 +57,7 @@ class GeneratorTaskSpec(SplittableTaskSpec):
     @property
     def start_pointer(self) -> str:
         """The key that names them."""
-        return f"checkpoint.load.{self.checkpoint.load.place_key if self.checkpoint.load is not None else 'path'}"
+        return pointer_of(self.checkpoint.load)
 
     @property
     def devices(self) -> Devices:
@@ -77,6 +84,13 @@ class GeneratorTaskSpec(SplittableTaskSpec):
         return found
 
 
+class GeneratorTaskSpec(AnsweringTaskSpec, SplittableTaskSpec):
+    """What the kinds have that put items through a model."""
+
+    data: PromptData
+    """The items."""
+
+
 class InferenceTaskSpec(GeneratorTaskSpec):
     """`taskType: inference`: answers prompts."""
 
@@ -87,61 +101,12 @@ class InferenceTaskSpec(GeneratorTaskSpec):
     postprocess: PostprocessSpec = PostprocessSpec()
     """What is made of the answers."""
 
-    def tensor_parallel_size(self, gpus: int) -> int:
-        """Return over how many GPUs vLLM shares each layer; see `serving.tensor_parallel_size`."""
-        return tensor_parallel_size(self.model.vllm.tensor_parallel_size if self.model.vllm else None, gpus)
-
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
         """Return what the task leaves."""
         postprocess: PostprocessSpec | None = blocks.get("postprocess")
         export = postprocess.jsonl_export if postprocess is not None else None
         return (*ALWAYS_LEFT, *((export.path,) if export is not None else ()))
-
-
-class EmbeddingTaskSpec(GeneratorTaskSpec):
-    """`taskType: embedding`: makes a vector of each text."""
-
-    task_type: Literal["embedding"] = Field(default="embedding", alias="taskType")
-    """`embedding`"""
-
-
-class RagTaskSpec(BaseTaskSpec):
-    """`taskType: rag`: searches a vector database."""
-
-    task_type: Literal["rag"] = Field(default="rag", alias="taskType")
-    """`rag`"""
-    qdrant: QdrantSpec
-    """The vector database."""
-    embedding: EmbeddingModelSpec = EmbeddingModelSpec()
-    """What makes vectors of the queries."""
-    search: SearchSpec = SearchSpec()
-    """How is searched."""
-    data: PromptData | None = None
-    """The queries; or `query`."""
-    query: Annotated[str, Field(min_length=1)] | None = None
-    """A single query; or `data`."""
-
-    @property
-    def model_identifier(self) -> str | None:
-        """The model that makes vectors."""
-        return self.embedding.model
-
-    @classmethod
-    def faults(cls, blocks: dict[str, Any]) -> Faults:
-        """Find faults between blocks; see `BaseTaskSpec.faults`."""
-        return [*super().faults(blocks), *_one_of_data_and_query(blocks)]
-
-
-def _one_of_data_and_query(blocks: Mapping[str, Any]) -> Faults:
-    # A block that is wrong in itself is not among them; then nothing can be said.
-    if "data" not in blocks or "query" not in blocks:
-        return []
-    if blocks["data"] is None and blocks["query"] is None:
-        return [("data", "is required", "the queries; or write a single one as query")]
-    if blocks["data"] is not None and blocks["query"] is not None:
-        return [("query", "cannot be given together with data", _LEAVE)]
-    return []
 
 
 class EchoSpec(SplittableTaskSpec):
@@ -162,3 +127,20 @@ class ApiTaskSpec(BaseTaskSpec):
     """The request."""
     data: PromptData | None = None
     """The items; without them there is one request."""
+
+    @classmethod
+    def faults(cls, blocks: dict[str, Any]) -> Faults:
+        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        found = super().faults(blocks)
+        api: ApiSpec | None = blocks.get("api")
+        if api is None or "data" not in blocks:
+            return found
+        data: PromptData | None = blocks["data"]
+        if data is None and api.has_prompt:
+            found.append(("data", f"is required: {PROMPT} in api stands for its items", "or write the text itself"))
+        if data is not None and not api.has_prompt:
+            found.append(("data", f"has no effect: {PROMPT} stands nowhere in api", "write it where an item belongs"))
+        if data is not None and data.type == "dataset":
+            hint = "let a task before it, such as `data`, give the items, and name them as ${TASK.result…}"
+            found.append(("data.type", "must be list or graph_template: a request is sent by the worker itself", hint))
+        return found

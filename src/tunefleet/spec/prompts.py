@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -11,6 +13,7 @@ from tunefleet.spec.base import (
     NotBool,
     PositiveInt,
     Text,
+    as_block,
     many_wrong,
     one_of,
     only,
@@ -38,6 +41,32 @@ class ItemOfNode(Block):
 
 
 Item = Annotated[str | ItemOfNode, one_of(ItemOfNode, str)]
+
+
+def _given_back(value: Any) -> Any:
+    """Check what an echo gives back: anything; a mapping with `node` names a value of another task's result."""
+    if isinstance(value, Mapping) and "node" in value:
+        return as_block(ItemOfNode, value)
+    if not _finite(value):
+        raise wrong("has a number that is not finite", "results are JSON, which knows none")
+    return value
+
+
+def _leave(key: str) -> str:
+    return f"leave one of them out; `{key}: null` in a stage or node drops what all share"
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_finite(each) for each in value.values())
+    if isinstance(value, list | tuple):
+        return all(_finite(each) for each in value)
+    return not isinstance(value, float) or math.isfinite(value)
+
+
+Given = Annotated[
+    str | int | float | bool | list[Any] | dict[str, Any] | ItemOfNode | None, BeforeValidator(_given_back)
+]
 
 
 def _columns(value: Any) -> Any:
@@ -79,7 +108,7 @@ class PromptData(ListSpec):
     type: Literal["dataset", "list", "graph_template"]
     """Where the items come from."""
     url: Text | None = None
-    """With `dataset`: hub id, or a local folder."""
+    """With `dataset`: hub id, a local file or folder, which travels with the submit, or the address of a file."""
     name: Text | None = None
     """With `dataset`: configuration of a hub dataset."""
     split: Text = "train"
@@ -121,7 +150,7 @@ class PromptData(ListSpec):
         for kind, keys in _KEYS.items():
             if kind != self.type:
                 faults += [
-                    (key, f"belongs to type: {kind}", "leave one of them out")
+                    (key, f"belongs to type: {kind}", _leave(key))
                     for key in keys
                     if key in self.model_fields_set and getattr(self, key) is not None
                 ]
@@ -139,17 +168,17 @@ class EchoData(ListSpec):
 
     type: Literal["list", "graph_template"] = "list"
     """Where the items come from."""
-    items: tuple[Item, ...] | None = None
-    """With `list`: texts, or `{node, path}` for a value of another task's result."""
+    items: tuple[Given, ...] | None = None  # type: ignore[assignment]  # an echo takes more than texts
+    """With `list`: texts, numbers, mappings, anything; or `{node, path}` for a value of another task's result."""
     template: TemplateSpec | None = None
     """With `graph_template`: how the text is made."""
 
     @model_validator(mode="after")
     def _fitting(self) -> EchoData:
         if self.type == "list" and self.template is not None:
-            raise wrong("belongs to type: graph_template", "leave one of them out", at="template")
+            raise wrong("belongs to type: graph_template", _leave("template"), at="template")
         if self.type == "graph_template" and self.template is None:
             raise wrong("is required with type: graph_template", at="template")
         if self.type == "graph_template" and self.items is not None:
-            raise wrong("belongs to type: list", "leave one of them out", at="items")
+            raise wrong("belongs to type: list", _leave("items"), at="items")
         return self

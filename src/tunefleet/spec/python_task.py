@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from tunefleet.errors import InputError
+from tunefleet.spec.base import Text
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec
 from tunefleet.spec.calling import Code, Emits, FunctionName, Inputs, PythonOutputSpec, Requirements, Runtime
 from tunefleet.spec.environment import Variables
+from tunefleet.spec.lookup import Envelopes
+from tunefleet.spec.shown import show
 from tunefleet.spec.together import Faults
 
 
@@ -37,6 +41,8 @@ class PythonTaskSpec(BaseTaskSpec):
     """Numbers that the function must give as `metrics` of its result."""
     output_limits: PythonOutputSpec = Field(default=PythonOutputSpec(), alias="pythonOutput")
     """How much it may leave."""
+    upstream: Annotated[dict[Text, Text], Field(max_length=200)] = Field(default_factory=dict)
+    """Stage → id of its task; the server writes it when the stages are done."""
 
     @property
     def requires_code(self) -> bool:
@@ -57,7 +63,7 @@ class PythonTaskSpec(BaseTaskSpec):
             found.append(("requirements", "cannot be installed without network", "add network: bridge"))
         code, name = blocks.get("code"), blocks.get("entrypoint")
         if isinstance(code, str) and isinstance(name, str) and name not in _functions(code):
-            found.append(("entrypoint", f"{name!r} is not a function of the code", "name one that it defines"))
+            found.append(("entrypoint", f"{show(name)} is not a function of the code", "name one that it defines"))
         return found
 
 
@@ -73,3 +79,23 @@ def _functions(code: str) -> set[str]:
             case ast.Import(names=names) | ast.ImportFrom(names=names):
                 found |= {each.asname or each.name for each in names}
     return found
+
+
+def with_upstream(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
+    """Return the spec of a task that is ready, with whose results its code gets; other kinds stay as they are.
+
+    Args:
+        spec: The mapping below `spec`, without references.
+        envelopes: Task → its result, with its id; of all that the task depends on.
+
+    Raises:
+        InputError: If the code is to get what the task does not depend on.
+    """
+    if spec.get("taskType") != "python":
+        return dict(spec)
+    wanted = [each if isinstance(each, str) else each.get("stage") for each in spec.get("inputs") or envelopes]
+    lacking = next((name for name in wanted if name not in envelopes), None)
+    if lacking is not None:
+        said = f"spec.inputs names {lacking!r}, which the task does not depend on."
+        raise InputError(said, hint="Add it to dependsOn.")
+    return {**spec, "upstream": {name: envelopes[name]["task_id"] for name in wanted if "task_id" in envelopes[name]}}

@@ -12,11 +12,24 @@ from typing import Any, Final
 
 from tunefleet.errors import InputError, ReferenceFault
 from tunefleet.spec import template_prompts
-from tunefleet.spec.lookup import Envelopes, as_text, look_up
-from tunefleet.spec.placeholders import Escape, Piece, Reference, Secret, Stray, escape, pieces, reference, whole
+from tunefleet.spec.lookup import Envelopes, look_up, text_within
+from tunefleet.spec.placeholders import (
+    Escape,
+    Piece,
+    Reference,
+    Secret,
+    Stray,
+    escape,
+    path_hint,
+    pieces,
+    reference,
+    whole,
+)
+from tunefleet.spec.room import Room
+from tunefleet.spec.shown import show
 from tunefleet.spec.text import Path, dotted
 
-_VERBATIM: Final = frozenset({("code",)})
+_VERBATIM: Final[frozenset[Path]] = frozenset({("code",)})
 """Texts of a spec in which nothing is replaced: `${` is a word of their own language."""
 
 
@@ -75,12 +88,13 @@ def secrets_of(spec: Any) -> tuple[str, ...]:
     return tuple(sorted({each.piece.name for each in find(spec) if isinstance(each.piece, Secret)}))
 
 
-def resolve(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
+def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: Room | None = None) -> dict[str, Any]:
     """Replace the references of a spec by the values that they name.
 
     Args:
         spec: The mapping below `spec`, as written.
         envelopes: Name of each task before → its stored result.
+        made: Counts the prompts of a template; by default there is as much room as for one task.
 
     Returns:
         A new mapping for `load_task_spec`. A value that is one reference gets the type of what it names; inside a text
@@ -89,29 +103,35 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
         `${` that comes out of a result is escaped: a result can name no secret.
 
     Raises:
-        ReferenceFault: If a reference has no value; names the field, the reference and what is there instead.
+        ReferenceFault: If a reference has no value; names the field, the reference and what is there instead. If
+            results would bring more than there is room for in one task; nothing of that is built then.
     """
-    names = tuple(envelopes)
+    names = envelopes.keys()
+    room = Room()
 
     def replace(text: str) -> Any:
         found = whole(text, names)
         if isinstance(found, Reference):
-            return _escaped(look_up(found, envelopes))
-        return "".join(_embedded(piece, envelopes) for piece in pieces(text, names))
+            value = look_up(found, envelopes, room)
+            room.take_value(found.text, value)
+            return _escaped(value)
+        return "".join(_embedded(piece, envelopes, room) for piece in pieces(text, names))
 
-    resolved: dict[str, Any] = _map_texts(spec, replace, ())
     named = dict(_entries(spec, names))
+    resolved: dict[str, Any] = _map_texts(spec, replace, (), _VERBATIM | {("data", "items", at) for at in named})
     if named:
-        resolved["data"]["items"] = _items(resolved["data"]["items"], named, envelopes)
+        resolved["data"]["items"] = _items(resolved["data"]["items"], named, envelopes, room)
     if template_prompts.is_template(spec):
         template_prompts.settle_system_prompt(resolved)
-        resolved["data"] = _at(("data", "template"), lambda: template_prompts.to_list(resolved["data"], envelopes))
+        resolved["data"] = _at(
+            ("data", "template"), lambda: template_prompts.to_list(resolved["data"], envelopes, room, made)
+        )
     elif template_prompts.is_template(resolved):
         raise ReferenceFault("spec.data: a result cannot bring a graph_template.", hint="Write it in the document.")
     return resolved
 
 
-def _items(items: list[Any], named: Mapping[int, Reference | Stray], envelopes: Envelopes) -> list[Any]:
+def _items(items: list[Any], named: Mapping[int, Reference | Stray], envelopes: Envelopes, room: Room) -> list[Any]:
     """Return items with those put in that come out of results: texts; a list is as many items as it has entries."""
     made: list[Any] = []
     for index, item in enumerate(items):
@@ -119,8 +139,7 @@ def _items(items: list[Any], named: Mapping[int, Reference | Stray], envelopes: 
         if found is None:
             made.append(item)
             continue
-        value = _at(("data", "items", index), partial(_named, found, envelopes))
-        made += [escape(as_text(each)) for each in (value if isinstance(value, list) else [value])]
+        made += _at(("data", "items", index), partial(_named, found, envelopes, room))
     return made
 
 
@@ -158,9 +177,9 @@ def _revealed(piece: Piece, secrets: Callable[[str], str | None]) -> str:
             return "${" if isinstance(piece, Escape) else _as_written(piece)
 
 
-def _embedded(piece: Piece, envelopes: Envelopes) -> str:
+def _embedded(piece: Piece, envelopes: Envelopes, room: Room) -> str:
     if isinstance(piece, Reference):
-        return escape(as_text(look_up(piece, envelopes)))
+        return escape(text_within(room, piece.text, look_up(piece, envelopes, room)))
     return "$${" if isinstance(piece, Escape) else _as_written(piece)
 
 
@@ -177,13 +196,15 @@ def _as_written(piece: Piece) -> str:
 
 
 def _escaped(value: Any) -> Any:
-    return _map_texts(value, escape, ())
+    # Every text of it: a key of a result may have the name of a field in which a spec's texts are left alone.
+    return _map_texts(value, escape, (), frozenset())
 
 
-def _named(found: Reference | Stray, envelopes: Envelopes) -> Any:
+def _named(found: Reference | Stray, envelopes: Envelopes, room: Room) -> list[str]:
     if isinstance(found, Stray):
-        raise ReferenceFault(f"{found.text!r} {found.problem}.", hint=found.hint)
-    return look_up(found, envelopes)
+        raise ReferenceFault(f"{show(found.text)} {found.problem}.", hint=found.hint)
+    value = look_up(found, envelopes, room)
+    return [escape(text_within(room, found.text, each)) for each in (value if isinstance(value, list) else [value])]
 
 
 def _entries(spec: Any, names: Collection[str] = ()) -> Iterator[tuple[int, Reference | Stray]]:
@@ -191,11 +212,12 @@ def _entries(spec: Any, names: Collection[str] = ()) -> Iterator[tuple[int, Refe
     data = spec.get("data") if isinstance(spec, Mapping) else None
     items = data.get("items") if isinstance(data, Mapping) else None
     for index, item in enumerate(items if isinstance(items, list) else ()):
-        if isinstance(item, Mapping) and set(item) == {"node", "path"}:
+        if isinstance(item, str):
+            if "${" in item and isinstance(alone := whole(item, names), Reference):
+                yield index, alone
+        elif isinstance(item, Mapping) and set(item) == {"node", "path"}:
             found = reference(str(item["node"]), str(item["path"]))
-            yield index, found or Stray(str(item["path"]), "is not a path", "write it like result.items[0].output")
-        elif isinstance(item, str) and isinstance(alone := whole(item, names), Reference):
-            yield index, alone
+            yield index, found or Stray(str(item["path"]), "is not a path", path_hint(str(item["path"])))
 
 
 def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
@@ -212,15 +234,15 @@ def _texts(value: Any, where: Path) -> Iterator[tuple[Path, str]]:
             yield from _texts(inner, (*where, index))
 
 
-def _map_texts(value: Any, change: Callable[[str], Any], where: Path) -> Any:
-    if where in _VERBATIM:
+def _map_texts(value: Any, change: Callable[[str], Any], where: Path, verbatim: frozenset[Path] = _VERBATIM) -> Any:
+    if where in verbatim:
         return value
     if isinstance(value, str):
         return _at(where, lambda: change(value)) if "${" in value else value
     if isinstance(value, Mapping):
-        return {key: _map_texts(inner, change, (*where, key)) for key, inner in value.items()}
+        return {key: _map_texts(inner, change, (*where, key), verbatim) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_map_texts(inner, change, (*where, index)) for index, inner in enumerate(value)]
+        return [_map_texts(inner, change, (*where, index), verbatim) for index, inner in enumerate(value)]
     return value
 
 

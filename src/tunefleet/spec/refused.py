@@ -69,7 +69,6 @@ REFUSED: Final[dict[str, Refusal]] = {
     "interactive": _SSH,
     "user": _SSH,
     "authorizedKeys": _SSH,
-    "command": _SSH,
     "idleTimeoutSeconds": _SSH,
     "sshOutput": _SSH,
     "image": Refusal("has no effect: there are no containers", "name packages as requirements"),
@@ -80,7 +79,6 @@ REFUSED: Final[dict[str, Refusal]] = {
     "model_binding": Refusal("belongs to a format that is not read", "write model"),
     # ours, of later versions
     "federation": _LATER,
-    "trainer": _LATER,
     "engine": _LATER,
     "resources.nodes": _LATER,
     # model

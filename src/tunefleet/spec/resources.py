@@ -9,9 +9,12 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from tunefleet.spec.base import Block, NaturalInt, NotBool, PositiveInt, Text, as_list, wrong
+from tunefleet.spec.shown import show
 
 _UNITS: Final = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _MEMORY = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)i?b?\s*", re.IGNORECASE | re.ASCII)
+_MAX_TEXT: Final = 40
+"""Characters; reading a number takes time by the square of its digits."""
 _MAX_MEMORY_BYTES: Final = 1 << 60
 MAX_SHARDS: Final = 1024
 """More shards than this cost more than they gain."""
@@ -34,12 +37,12 @@ def parse_memory(value: Any) -> int:
     text = value if isinstance(value, str) else ""
     if isinstance(value, int | float) and not isinstance(value, bool):
         text = format(Decimal(str(value)), "f")
-    match = _MEMORY.fullmatch(text)
+    match = _MEMORY.fullmatch(text) if len(text) <= _MAX_TEXT else None
     if match is None:
-        raise ValueError(f"{value!r} is not an amount of memory")
+        raise ValueError(f"{show(value)} is not an amount of memory")
     size = int((Decimal(match[1]) * 1024 ** _UNITS[match[2].lower()]).to_integral_value())
     if not 1 <= size <= _MAX_MEMORY_BYTES:
-        raise ValueError(f"{value!r} is out of range: memory is between 1 byte and 1Ei")
+        raise ValueError(f"{show(value)} is out of range: memory is between 1 byte and 1Ei")
     return size
 
 
@@ -69,8 +72,9 @@ Memory = Annotated[
 
 
 def _cores(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip().isdecimal():
-        raise wrong(f"{value!r} is not a number of cores", "write a whole number of logical cores, such as 8")
+    whole = value.strip().isdecimal() if isinstance(value, str) else not isinstance(value, float) or value.is_integer()
+    if not whole:
+        raise wrong(f"{show(value)} is not a number of cores", "write a whole number of logical cores, such as 8")
     return value
 
 

@@ -18,11 +18,11 @@ from tunefleet.spec.base import (
     Text,
     Url,
     many_wrong,
-    only,
 )
 from tunefleet.spec.checkpoint import ArchiveFormat
 from tunefleet.spec.environment import Secret, Variables
-from tunefleet.spec.model import AttentionName, Dtype, ModelSource
+from tunefleet.spec.model import Dtype, LoadingSpec, ModelSource
+from tunefleet.spec.shown import show
 
 Faults = list[tuple[str, str, str | None]]
 
@@ -76,38 +76,11 @@ class VllmSpec(Block):
     """Variables of the engine's process."""
 
 
-class GeneratorTransformersSpec(Block):
+class GeneratorTransformersSpec(LoadingSpec):
     """`model.transformers`: how the model is loaded where vLLM does not run."""
 
     device_map: Literal["auto", "cpu", "cuda", "balanced", "balanced_low_0", "sequential"] = "auto"
     """How the layers are laid on devices."""
-    dtype: Dtype = "auto"
-    """Type of the weights."""
-    trust_remote_code: bool = False
-    """The same as `model.source.trust_remote_code`."""
-    low_cpu_mem_usage: Annotated[
-        bool, only(True, "models are always loaded with low memory usage", "leave it out, or write true")
-    ] = True
-    """Always true."""
-    load_in_8bit: bool = False
-    """Load the model in 8 bits."""
-    load_in_4bit: bool = False
-    """Load the model in 4 bits."""
-    use_flash_attention_2: bool = False
-    """The same as `attn_implementation: flash_attention_2`."""
-    attn_implementation: AttentionName | None = None
-    """Attention kernel; by default the fastest that the machine has."""
-
-    @model_validator(mode="after")
-    def _exclusive(self) -> GeneratorTransformersSpec:
-        faults: Faults = []
-        if self.load_in_4bit and self.load_in_8bit:
-            faults.append(("load_in_8bit", "cannot be set together with load_in_4bit", "leave one of them out"))
-        if self.use_flash_attention_2 and self.attn_implementation not in {None, "flash_attention_2"}:
-            faults.append(("attn_implementation", "contradicts use_flash_attention_2", "leave one of them out"))
-        if faults:
-            raise many_wrong(faults)
-        return self
 
 
 class AdapterSpec(Block):
@@ -120,7 +93,7 @@ class AdapterSpec(Block):
     path: Text | None = None
     """Folder or archive on the machine that submits, which travels with the submit, or on the worker."""
     task_id: Text | None = Field(default=None, alias="taskId")
-    """Id of the task that has trained it."""
+    """Id of the task that trains it; it is waited for and kept as one in `checkpoint.load`."""
     url: Url | None = None
     """Address of an archive."""
     id: Text | None = None
@@ -168,7 +141,7 @@ class GeneratorModelSpec(Block):
         names = [adapter.name or f"lora_{index}" for index, adapter in enumerate(self.adapters)]
         for index, name in enumerate(names):
             if name in names[:index]:
-                faults.append((f"adapters.{index}.name", f"{name!r} is given twice", "name each adapter otherwise"))
+                faults.append((f"adapters.{index}.name", f"{show(name)} is given twice", "name each adapter otherwise"))
         revision = self.vllm.revision if self.vllm is not None else None
         if revision is not None and self.source.revision not in {None, revision}:
             faults.append(("vllm.revision", "contradicts model.source.revision", "leave one of them out"))

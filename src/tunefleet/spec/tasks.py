@@ -4,25 +4,44 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tunefleet.spec.alignments import AlignmentTaskSpec, DpoSpec, GrpoSpec, KtoSpec, OrpoSpec, RewardSpec, RlooSpec
 from tunefleet.spec.base_task import BaseTaskSpec
-from tunefleet.spec.prompting import ApiTaskSpec, EchoSpec, EmbeddingTaskSpec, InferenceTaskSpec, RagTaskSpec
+from tunefleet.spec.chat import ChatTaskSpec
+from tunefleet.spec.command import CommandSpec
+from tunefleet.spec.data_task import DataTaskSpec
+from tunefleet.spec.evaluating import EvaluateTaskSpec
+from tunefleet.spec.merging import MergeTaskSpec
+from tunefleet.spec.prompting import ApiTaskSpec, EchoSpec, InferenceTaskSpec
 from tunefleet.spec.python_task import PythonTaskSpec
+from tunefleet.spec.retrieval import EmbeddingTaskSpec, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.together import Faults
-from tunefleet.spec.trainings import DpoSpec, LoraSftSpec, ModelTrainingSpec, PpoSpec, SftSpec, TrainingTaskSpec
+from tunefleet.spec.trainings import LoraSftSpec, ModelTrainingSpec, PpoSpec, SftSpec, TrainingTaskSpec
 
 __all__ = [
     "TASK_KINDS",
+    "AlignmentTaskSpec",
     "ApiTaskSpec",
     "BaseTaskSpec",
+    "ChatTaskSpec",
+    "CommandSpec",
+    "DataTaskSpec",
     "DpoSpec",
     "EchoSpec",
     "EmbeddingTaskSpec",
+    "EvaluateTaskSpec",
+    "GrpoSpec",
     "InferenceTaskSpec",
+    "KtoSpec",
     "LoraSftSpec",
+    "MergeTaskSpec",
     "ModelTrainingSpec",
+    "OrpoSpec",
     "PpoSpec",
     "PythonTaskSpec",
+    "RagIndexTaskSpec",
     "RagTaskSpec",
+    "RewardSpec",
+    "RlooSpec",
     "SftSpec",
     "TaskSpec",
     "TrainingTaskSpec",
@@ -33,12 +52,23 @@ TaskSpec = (
     SftSpec
     | LoraSftSpec
     | DpoSpec
+    | KtoSpec
+    | OrpoSpec
+    | RewardSpec
+    | GrpoSpec
+    | RlooSpec
     | PpoSpec
     | InferenceTaskSpec
+    | ChatTaskSpec
     | EmbeddingTaskSpec
     | RagTaskSpec
+    | RagIndexTaskSpec
+    | MergeTaskSpec
+    | EvaluateTaskSpec
     | ApiTaskSpec
+    | DataTaskSpec
     | PythonTaskSpec
+    | CommandSpec
     | EchoSpec
 )
 
@@ -46,12 +76,23 @@ TASK_KINDS: Final[dict[str, type[TaskSpec]]] = {
     "sft": SftSpec,
     "lora_sft": LoraSftSpec,
     "dpo": DpoSpec,
+    "kto": KtoSpec,
+    "orpo": OrpoSpec,
+    "reward": RewardSpec,
+    "grpo": GrpoSpec,
+    "rloo": RlooSpec,
     "ppo": PpoSpec,
     "inference": InferenceTaskSpec,
+    "chat": ChatTaskSpec,
     "embedding": EmbeddingTaskSpec,
     "rag": RagTaskSpec,
+    "rag_index": RagIndexTaskSpec,
+    "merge": MergeTaskSpec,
+    "evaluate": EvaluateTaskSpec,
     "api": ApiTaskSpec,
+    "data": DataTaskSpec,
     "python": PythonTaskSpec,
+    "command": CommandSpec,
     "echo": EchoSpec,
 }
 

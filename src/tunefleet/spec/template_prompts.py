@@ -9,11 +9,13 @@ from typing import Any, Final
 from tunefleet.errors import ReferenceFault
 from tunefleet.spec.graph_template import ColumnSpec, FormatSpec, GraphTemplateData, TemplateOptions, TemplateSpec
 from tunefleet.spec.lookup import Envelopes, as_text, look_up
-from tunefleet.spec.placeholders import Reference, Stray, escape, reference, rooted
+from tunefleet.spec.placeholders import MAX_PLACEHOLDER, Reference, Stray, escape, path_hint, reference, rooted
+from tunefleet.spec.room import Room
+from tunefleet.spec.shown import show
 from tunefleet.spec.text import Path
 
-_PATH_HINT: Final = "write it like result.items[0].output; `result.` may be left out"
 _SYSTEM_PROMPTS: Final = ("system_prompt", "systemPrompt")
+_PROMPTS: Final = "What the template makes of its columns"
 _SLOT = re.compile(r"\{([^{}\r\n]+)\}")
 
 
@@ -36,9 +38,10 @@ def named_by(column: Mapping[str, Any], names: Collection[str] = ()) -> Referenc
     """Return what a column refers to; None if it refers to nothing, or is faulty in itself."""
     node, path, expr = column.get("node"), column.get("path"), column.get("expr")
     if isinstance(expr, str) and "${" not in expr:
-        return rooted(expr, names) or Stray(expr, "is not a node with a path", "write it like branch-a.result.text")
+        hint = path_hint(expr) if len(expr) > MAX_PLACEHOLDER else "write it like branch-a.result.text"
+        return rooted(expr, names) or Stray(expr, "is not a node with a path", hint)
     if isinstance(node, str) and isinstance(path, str) and "${" not in path:
-        return reference(node, path) or Stray(path, "is not a path", _PATH_HINT)
+        return reference(node, path) or Stray(path, "is not a path", path_hint(path))
     return None
 
 
@@ -49,35 +52,39 @@ def settle_system_prompt(spec: dict[str, Any]) -> None:
         spec["inference"] = {key: value for key, value in inference.items() if key not in _SYSTEM_PROMPTS}
 
 
-def to_list(data: Mapping[str, Any], envelopes: Envelopes) -> dict[str, Any]:
+def to_list(data: Mapping[str, Any], envelopes: Envelopes, room: Room, made: Room | None = None) -> dict[str, Any]:
     """Make `list` data out of `graph_template` data.
 
     Args:
         data: The block; its texts are resolved already.
         envelopes: The results of the tasks before.
+        room: Counts what the columns take.
+        made: Counts the prompts; by default there is as much room as for one task.
 
     Raises:
-        ReferenceFault: If a column has no value and no default; names the column.
+        ReferenceFault: If a column has no value and no default; names the column. If there is no room.
     """
     template = GraphTemplateData.model_validate(data, by_alias=True, by_name=False).template
     values = [
-        (column.label or f"Column {at}", _value(column, envelopes)) for at, column in enumerate(template.columns, 1)
+        (column.label or f"Column {at}", _value(column, envelopes, room))
+        for at, column in enumerate(template.columns, 1)
     ]
-    return {"type": "list", "items": prompts(template, values)}
+    return {"type": "list", "items": prompts(template, values, made or Room())}
 
 
-def prompts(template: TemplateSpec, values: Sequence[tuple[str, Any]]) -> list[str]:
+def prompts(template: TemplateSpec, values: Sequence[tuple[str, Any]], room: Room) -> list[str]:
     """Return the prompts of a template: one, but for `format` with lists.
 
     Args:
         template: The template.
         values: Label and value of each column.
+        room: Counts each prompt, and what it is made of, before it is made.
 
     Raises:
-        ReferenceFault: If lists of different lengths would have to be one.
+        ReferenceFault: If lists of different lengths would have to be one, or there is no room.
     """
     if template.options.format is not None:
-        return _formatted(template.options.format, dict(values))
+        return _formatted(template.options.format, dict(values), room)
     options = template.options
     texts = [(label, as_text(value)) for label, value in values]
     if template.text is None:
@@ -85,7 +92,7 @@ def prompts(template: TemplateSpec, values: Sequence[tuple[str, Any]]) -> list[s
     slots = {f"col{at}_label": label for at, (label, _) in enumerate(texts)}
     slots |= {f"col{at}_value": value for at, (_, value) in enumerate(texts)}
     slots |= {"role": options.role, "intro": "\n".join(options.intro), "closing": "\n".join(options.closing)}
-    return [_filled(template.text, slots)]
+    return [_filled(template.text, slots, room)]
 
 
 def _opening(options: TemplateOptions) -> Sequence[str]:
@@ -103,18 +110,25 @@ def _column_line(label: str, value: str) -> str:
     return f"- {label}: " + "\n  ".join(lines)
 
 
-def _value(column: ColumnSpec, envelopes: Envelopes) -> Any:
+def _value(column: ColumnSpec, envelopes: Envelopes, room: Room) -> Any:
     if column.data is not None:
         return list(column.data.items)
-    named = named_by(column.model_dump(include={"node", "path", "expr"}), tuple(envelopes))
+    named = named_by(column.model_dump(include={"node", "path", "expr"}), envelopes.keys())
+    optional = "default" in column.model_fields_set
     try:
         if not isinstance(named, Reference):
-            raise ReferenceFault(f"{column.expr or column.path!r} is not a path.", hint=f"W{_PATH_HINT[1:]}.")
-        return _escaped(look_up(named, envelopes))
+            path = column.expr or column.path or ""
+            hint = path_hint(path)
+            raise ReferenceFault(f"{show(path)} is not a path.", hint=f"{hint[:1].upper()}{hint[1:]}.")
+        value = look_up(named, envelopes, room, hints=not optional)
+        room.take_value(named.text, value)
+        return _escaped(value)
     except ReferenceFault as fault:
-        if "default" in column.model_fields_set:
+        if room.is_spent:
+            raise
+        if optional:
             return column.default
-        label = f"The column {column.label!r} has no value and no default: " if column.label else ""
+        label = f"The column {show(column.label)} has no value and no default: " if column.label else ""
         raise ReferenceFault(f"{label}{fault.message}", hint=fault.hint) from None
 
 
@@ -122,28 +136,42 @@ def _escaped(value: Any) -> Any:
     return [_escaped(each) for each in value] if isinstance(value, list) else escape(as_text(value))
 
 
-def _formatted(wanted: FormatSpec, values: dict[str, Any]) -> list[str]:
+def _formatted(wanted: FormatSpec, values: dict[str, Any], room: Room) -> list[str]:
     rows = max((len(value) for value in values.values() if isinstance(value, list)), default=1)
-    table = {label: _spread(label, value, rows) for label, value in values.items()}
+    table = {label: _spread(label, value, rows, room) for label, value in values.items()}
     for step in wanted.steps:
         names = {each.label: each.value for each in step.arguments}
-        table[step.label] = _per_row(step.template, rows, table, names)
-    parts = [table.get(each.content) or _per_row(each.content, rows, table, {}) for each in wanted.messages]
-    return ["\n\n".join(part[row] for part in parts) for row in range(rows)]
+        table[step.label] = _per_row(step.template, rows, table, names, room)
+    parts = [table.get(each.content) or _per_row(each.content, rows, table, {}, room) for each in wanted.messages]
+    return ["\n\n".join(_counted([part[row] for part in parts], room)) for row in range(rows)]
 
 
-def _spread(label: str, value: Any, rows: int) -> list[str]:
+def _spread(label: str, value: Any, rows: int, room: Room) -> list[str]:
     entries = [as_text(each) for each in value] if isinstance(value, list) else [as_text(value)]
     if len(entries) not in {1, rows}:
-        raise ReferenceFault(f"The column {label!r} has {len(entries)} entries, and another one has {rows}.")
+        raise ReferenceFault(f"The column {show(label)} has {len(entries)} entries, and another one has {rows}.")
+    room.take(_PROMPTS, values=rows)
     return entries if len(entries) == rows else entries * rows
 
 
-def _per_row(text: str, rows: int, table: Mapping[str, list[str]], names: Mapping[str, str]) -> list[str]:
+def _per_row(text: str, rows: int, table: Mapping[str, list[str]], names: Mapping[str, str], room: Room) -> list[str]:
     slots = {slot: table[names.get(slot, slot)] for slot in _SLOT.findall(text) if names.get(slot, slot) in table}
-    return [_filled(text, {slot: found[row] for slot, found in slots.items()}) for row in range(rows)]
+    return [_filled(text, {slot: found[row] for slot, found in slots.items()}, room) for row in range(rows)]
 
 
-def _filled(text: str, slots: Mapping[str, str]) -> str:
+def _filled(text: str, slots: Mapping[str, str], room: Room) -> str:
     """Replace `{slot}`; what a value brings is not looked at again, and unknown braces stay."""
-    return _SLOT.sub(lambda match: slots.get(match[1], match[0]), text)
+    return "".join(_counted(_pieces(text, slots), room))
+
+
+def _pieces(text: str, slots: Mapping[str, str]) -> list[str]:
+    made, end = [], 0
+    for match in _SLOT.finditer(text):
+        made += [text[end : match.start()], slots.get(match[1], match[0])]
+        end = match.end()
+    return [*made, text[end:]]
+
+
+def _counted(texts: list[str], room: Room) -> list[str]:
+    room.take(_PROMPTS, characters=sum(map(len, texts)), values=1)
+    return texts

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from tunefleet.errors import Fault, SpecError
+from tunefleet.spec.shown import MAX_FAULTS, cut, more
+from tunefleet.spec.syntax import syntax_fault
 
 try:
     from yaml import CSafeLoader as _BaseLoader
@@ -23,14 +25,17 @@ except ImportError:  # PyYAML without libyaml: slower, otherwise the same
 Path = tuple[str | int, ...]
 
 _MAX_DEPTH: Final = 48
-_MAX_VALUES: Final = 500_000
+MAX_VALUES: Final = 100_000
+"""Of a document; data of more belong into a file."""
+_MAX_INTEGER_BITS: Final = 64
 _NULL = re.compile(r"~|null|Null|NULL|")
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(
     r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
-_BREAKS = re.compile("\r\n|[\r\n\x85\u2028\u2029]")
+_DEPTH_HINT: Final = f"at most {_MAX_DEPTH} levels can be read; does an alias lead back to itself?"
+_VALUES_HINT: Final = f"at most {MAX_VALUES:,} are read; put data into a file, or submit several documents"
 _TAG: Final = "tag:yaml.org,2002:"
 
 
@@ -54,8 +59,7 @@ def _words() -> None:
 _words()
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A place in the text, from 1."""
 
     line: int
@@ -120,10 +124,8 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
         _guard(text)
         node = yaml.compose(text, Loader=_Loader)
         reader.source.data = reader.read(node, ()) if node is not None else None
-    except yaml.YAMLError as error:
-        reader.faults.append(_syntax_fault(error, text))
-    except UnicodeEncodeError:
-        reader.faults.append(Fault("", "the text is not valid Unicode"))
+    except (yaml.YAMLError, UnicodeEncodeError) as error:
+        reader.faults.append(syntax_fault(error, text))
     except SpecError as error:
         reader.faults.extend(error.faults)
     if reader.faults:
@@ -132,38 +134,26 @@ def read_text(text: str, *, filename: str | None = None) -> Source:
 
 
 def _guard(text: str) -> None:
-    """Refuse deep nesting before anything recursive sees it (libyaml's composer would overflow the C stack)."""
-    depth = 0
+    """Refuse deep nesting before anything recursive sees it (libyaml's composer would overflow the C stack).
+
+    Refuses, too, what would be refused for its number of values when it was composed; each may have a key.
+    """
+    depth = nodes = 0
     for event in yaml.parse(text, Loader=_Loader):
+        nodes += isinstance(event, yaml.NodeEvent)
+        if nodes > 2 * MAX_VALUES:
+            raise SpecError([Fault("", "the document has too many values", *_start(event), hint=_VALUES_HINT)])
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:
-                mark = event.start_mark
-                place = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-                raise SpecError([Fault("", "the document is nested too deeply", *place)])
+                raise SpecError([Fault("", "the document is nested too deeply", *_start(event), hint=_DEPTH_HINT)])
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
 
-def _syntax_fault(error: yaml.YAMLError, text: str) -> Fault:
-    if isinstance(error, yaml.reader.ReaderError):
-        return Fault("", f"the text has a character that YAML does not allow ({error.reason})")
-    mark = getattr(error, "problem_mark", None)
-    problem = str(getattr(error, "problem", None) or error)
-    hint = None
-    if "but found another document" in problem:
-        problem, hint = "there is a second document", "submit one document at a time, without `---` between"
-    elif "mapping values are not allowed" in problem:
-        hint = "is the line above indented wrongly, or does a value with `: ` lack quotes?"
-    elif "cannot start any token" in problem and mark and _at(text, mark.line, mark.column) == "\t":
-        hint = "indent with spaces, not tabs"
-    return Fault("", problem, mark.line + 1 if mark else 0, mark.column + 1 if mark else 0, hint)
-
-
-def _at(text: str, line: int, column: int) -> str:
-    """Return the character at a place, from 0; empty if there is none."""
-    lines = _BREAKS.split(text)
-    return lines[line][column : column + 1] if line < len(lines) else ""
+def _start(event: yaml.Event) -> Mark:
+    mark = event.start_mark
+    return Mark(mark.line + 1, mark.column + 1) if mark else Mark(1, 1)
 
 
 class _Reader:
@@ -172,7 +162,7 @@ class _Reader:
     def __init__(self) -> None:
         self.source = Source()
         self.faults: list[Fault] = []
-        self._left = _MAX_VALUES
+        self._left = MAX_VALUES
 
     def read(self, node: Node, path: Path) -> Any:
         self._count(node, path)
@@ -181,20 +171,27 @@ class _Reader:
             return self._mapping(node, path)
         if isinstance(node, SequenceNode):
             if node.tag != _TAG + "seq":
-                self.faults.append(self._fault(node, path, _tagged(node)))
+                self._tell(node, path, _tagged(node))
             return [self.read(item, (*path, index)) for index, item in enumerate(node.value)]
         return self._scalar(node, path)
 
-    def _count(self, node: Node, path: Path) -> None:
+    def _count(self, node: Node, path: Path, values: int = 1, merges: int = 0) -> None:
         # Aliases and merges can make a short text endless.
-        self._left -= 1
-        if self._left < 0 or len(path) > _MAX_DEPTH:
-            problem = "has too many values" if self._left < 0 else "is nested too deeply"
-            raise SpecError([self._fault(node, path[:4], problem)])
+        self._left -= values
+        if self._left < 0:
+            raise SpecError([self._fault(node, path[:4], "has too many values", _VALUES_HINT)])
+        if len(path) + merges > _MAX_DEPTH:
+            mark = self.source.values[path] if merges else _mark(node)
+            raise SpecError([Fault(dotted(path[:4]), "is nested too deeply", *mark, hint=_DEPTH_HINT)])
+
+    def _tell(self, node: Node, path: Path, message: str, hint: str | None = None) -> None:
+        self.faults.append(self._fault(node, path, message, hint))
+        if len(self.faults) >= MAX_FAULTS:
+            raise SpecError([more(0, self.faults[-1])])
 
     def _mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         if node.tag != _TAG + "map":
-            self.faults.append(self._fault(node, path, _tagged(node)))
+            self._tell(node, path, _tagged(node))
         found: dict[str, Any] = {}
         merges: list[Node] = []
         for key_node, value_node in node.value:
@@ -210,26 +207,28 @@ class _Reader:
     def _good_key(self, node: Node, path: Path, found: dict[str, Any]) -> bool:
         if not isinstance(node, ScalarNode) or node.tag != _TAG + "str":
             hint = "write it in quotes" if isinstance(node, ScalarNode) else None
-            self.faults.append(self._fault(node, path, "has a key that is not a text", hint))
+            self._tell(node, path, "has a key that is not a text", hint)
             return False
         if node.value in found:
             first = self.source.keys[(*path, node.value)]
             problem = f"is given twice; the first stands in line {first.line}"
-            self.faults.append(self._fault(node, (*path, node.value), problem, "leave one of them out"))
+            self._tell(node, (*path, node.value), problem, "leave one of them out")
             return False
         return True
 
-    def _merge(self, node: Node, path: Path, into: dict[str, Any]) -> None:
+    def _merge(self, node: Node, path: Path, into: dict[str, Any], depth: int = 1) -> None:
         """Add what `<<` refers to; keys that stand in the mapping itself, or in an earlier one, win."""
         for part in node.value if isinstance(node, SequenceNode) else [node]:
             if not isinstance(part, MappingNode):
-                self.faults.append(self._fault(part, path, "`<<` takes a mapping"))
+                self._tell(part, path, "`<<` takes a mapping", "name one that has an anchor: `<<: *name`")
                 continue
+            self._count(part, path, 1 + len(part.value), depth)
             for key_node, value_node in part.value:
                 if key_node.tag == _TAG + "merge":
-                    self._count(part, path)
-                    self._merge(value_node, path, into)
-                elif key_node.value not in into and self._good_key(key_node, path, into):
+                    self._merge(value_node, path, into, depth + 1)
+                elif _is_in(key_node, into) or not self._good_key(key_node, path, into):
+                    continue
+                else:
                     self.source.keys[(*path, key_node.value)] = _mark(key_node)
                     into[key_node.value] = self.read(value_node, (*path, key_node.value))
 
@@ -247,15 +246,16 @@ class _Reader:
             case "float":
                 return float(re.sub(r"\.(?=[inIN])", "", text))
             case _:
-                self.faults.append(self._fault(node, path, _tagged(node)))
+                self._tell(node, path, _tagged(node))
                 return text
 
     def _integer(self, node: Node, path: Path, text: str) -> int:
-        try:
-            return int(text, 0) if text[:2] in {"0x", "0o"} else int(text)
-        except ValueError:
-            self.faults.append(self._fault(node, path, "is not a number that can be read"))
-            return 0
+        # No number of so many digits is of 64 bits, and Python refuses to read them all.
+        value = int(text, 0 if text[:2] in {"0x", "0o"} else 10) if len(text) <= 2 * _MAX_INTEGER_BITS else None
+        if value is not None and -(1 << (_MAX_INTEGER_BITS - 1)) <= value < 1 << (_MAX_INTEGER_BITS - 1):
+            return value
+        self._tell(node, path, f"is too large: whole numbers have {_MAX_INTEGER_BITS} bits", "a text stands in quotes")
+        return 0
 
     @staticmethod
     def _fault(node: Node, path: Path, message: str, hint: str | None = None) -> Fault:
@@ -263,8 +263,12 @@ class _Reader:
         return Fault(dotted(path), message, mark.line, mark.column, hint)
 
 
+def _is_in(key: Node, found: dict[str, Any]) -> bool:
+    return isinstance(key, ScalarNode) and key.value in found
+
+
 def _tagged(node: Node) -> str:
-    return f"has the tag {node.tag.removeprefix(_TAG)}, which is not understood"
+    return f"has the tag {cut(node.tag.removeprefix(_TAG))}, which is not understood"
 
 
 def _mark(node: Node) -> Mark:

@@ -10,6 +10,7 @@ from tunefleet.spec.data import TrainingData
 from tunefleet.spec.model import ModelSpec
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec
+from tunefleet.spec.shown import show
 from tunefleet.spec.training import CommonTrainingSpec, TrainingSpec
 from tunefleet.spec.zero import deepspeed_faults
 
@@ -50,11 +51,11 @@ def output_faults(left: tuple[str, ...], blocks: dict[str, Any]) -> Faults:
     for index, name in enumerate(output.artifacts if output is not None else ()):
         where = f"output.artifacts.{index}"
         if name not in left:
-            faults.append((where, f"{name!r} is not left by this task kind", f"it leaves {', '.join(left)}"))
+            faults.append((where, f"{show(name)} is not left by this task kind", f"it leaves {', '.join(left)}"))
         elif name.startswith("final_") and not saves:
-            faults.append((where, f"{name!r} is not left with training.save_model: false", "leave one of them out"))
+            faults.append((where, f"{show(name)} is not left with training.save_model: false", "leave one of them out"))
         elif name.endswith("checkpoints") and not uploads:
-            faults.append((where, f"{name!r} is not left with checkpoint.upload: false", "leave one of them out"))
+            faults.append((where, f"{show(name)} is not left with checkpoint.upload: false", "leave one of them out"))
     return faults
 
 
@@ -135,7 +136,7 @@ def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
         if not getattr(loading, name):
             continue
         if whole:
-            hint = "use `taskType: lora_sft`, which trains an adapter on the quantised model"
+            hint = "train an adapter on the quantised model: `taskType: lora_sft`, or a `lora` block in other trainings"
             faults.append((f"model.transformers.{name}", "quantised weights cannot be trained whole", hint))
         elif quantization is not None and _other_width(quantization, name):
             faults.append((f"model.transformers.{name}", "contradicts quantization", "leave one of them out"))

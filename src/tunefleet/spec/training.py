@@ -150,7 +150,12 @@ class CommonTrainingSpec(DevicesSpec):
     def _saves_where_it_evaluates(self) -> bool:
         if self.save_strategy != self.eval_strategy:
             return False
-        return self.save_strategy == "epoch" or self.save_steps % self.evaluation_steps == 0
+        return self.save_strategy == "epoch" or self.saving_steps % self.evaluation_steps == 0
+
+    @property
+    def saving_steps(self) -> int:
+        """Steps between two checkpoints, wherever it was written."""
+        return self.save_steps
 
     @property
     def evaluation_steps(self) -> int:

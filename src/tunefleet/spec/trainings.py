@@ -1,4 +1,4 @@
-"""The kinds that train a model: `sft`, `lora_sft`, `dpo`, `ppo`."""
+"""What the kinds that train a model have in common, and of them `sft`, `lora_sft` and `ppo`."""
 
 from __future__ import annotations
 
@@ -7,26 +7,31 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from tunefleet.spec.adapter import LoraSpec, QuantizationSpec
+from tunefleet.spec.adapter import LoraSpec, QuantizationSpec, quantized
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
-from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec
+from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec, pointer_of
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.generation import GenerationSpec, RewardModelSpec
 from tunefleet.spec.model import AttentionName, ModelSpec
 from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec
-from tunefleet.spec.preference import DpoData, DpoTrainingSpec, PpoData, PpoTrainingSpec
+from tunefleet.spec.preference import PpoTrainingSpec
+from tunefleet.spec.preferred import PpoData
 from tunefleet.spec.processes import devices_of, process_count, process_faults
 from tunefleet.spec.rows import RowsSpec
 from tunefleet.spec.together import Faults, model_faults, training_faults
+from tunefleet.spec.trainer import NAMES, OURS, TrainerName, is_function, trainer_faults
 from tunefleet.spec.training import CommonTrainingSpec, LoraTrainingSpec, TrainingSpec
 
 
 class ModelTrainingSpec(BaseTaskSpec):
     """What every kind has that trains a model."""
 
-    product: ClassVar[str] = "final_model"
-    """The folder that it leaves; as `.tar.gz`, too, where that is asked for."""
+    smallest_batch: ClassVar[int] = 1
+    """Rows that a forward pass needs."""
 
+    trainer: TrainerName = OURS
+    """Whose code trains: `trl`, `unsloth`, `axolotl`, `llamafactory`, the name of an installed plugin, or a function as
+    `module:function` (needs a worker that was started with `--allow-code`)."""
     model: ModelSpec
     """Which model is trained."""
     data: RowsSpec
@@ -47,8 +52,13 @@ class ModelTrainingSpec(BaseTaskSpec):
 
     @property
     def requires_code(self) -> bool:
-        """Whether the model's own code is run."""
-        return self.model.trust_remote_code
+        """Whether the model's own code, or a trainer that the document chooses, is run."""
+        return self.model.trust_remote_code or is_function(self.trainer)
+
+    @property
+    def environments(self) -> tuple[str, ...]:
+        """That of the trainer, where it is one of those that have an environment of their own."""
+        return (self.trainer,) if self.trainer in NAMES and self.trainer != OURS else ()
 
     @property
     def model_identifier(self) -> str | None:
@@ -92,8 +102,7 @@ class ModelTrainingSpec(BaseTaskSpec):
         """The key that names them."""
         if self.training.resume_from_path is not None:
             return "training.resume_from_path"
-        load = self.checkpoint.load
-        return f"checkpoint.load.{load.place_key if load is not None else 'path'}"
+        return pointer_of(self.checkpoint.load)
 
     @property
     def attention(self) -> AttentionName | None:
@@ -103,20 +112,42 @@ class ModelTrainingSpec(BaseTaskSpec):
         return "flash_attention_2" if loading.use_flash_attention_2 else asked
 
     @property
+    def adapter(self) -> LoraSpec | None:
+        """The adapter that is trained; None if all weights are."""
+        return None
+
+    @property
+    def product(self) -> str:
+        """The folder that the training leaves; as `.tar.gz`, too, where that is asked for."""
+        return _product(adapter=self.adapter is not None)
+
+    @property
     def quantized(self) -> QuantizationSpec | None:
         """How the base model is quantised, wherever it was written; None if it is not."""
         return None
 
     @classmethod
+    def trains_adapter(cls, blocks: Mapping[str, Any]) -> bool:
+        """Tell whether an adapter is trained, from blocks as `faults` takes them."""
+        del blocks
+        return False
+
+    @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
         """Return what the training leaves."""
-        del blocks
-        return (*ALWAYS_LEFT, cls.product, f"{cls.product}.tar.gz", "checkpoints", "artifacts/checkpoints")
+        product = _product(adapter=cls.trains_adapter(blocks))
+        return (*ALWAYS_LEFT, product, f"{product}.tar.gz", "checkpoints", "artifacts/checkpoints")
 
     @classmethod
     def faults(cls, blocks: dict[str, Any]) -> Faults:
         """Find faults between blocks; see `BaseTaskSpec.faults`."""
-        return [*super().faults(blocks), *model_faults(blocks, whole=cls is not LoraSftSpec), *process_faults(blocks)]
+        whole = not cls.trains_adapter(blocks)
+        trainer = trainer_faults(cls.model_fields, blocks)
+        return [*super().faults(blocks), *model_faults(blocks, whole=whole), *process_faults(blocks), *trainer]
+
+
+def _product(*, adapter: bool) -> str:
+    return "final_lora" if adapter else "final_model"
 
 
 class TrainingTaskSpec(ModelTrainingSpec):
@@ -147,8 +178,6 @@ class SftSpec(TrainingTaskSpec):
 class LoraSftSpec(TrainingTaskSpec):
     """`taskType: lora_sft`: trains a LoRA adapter on a frozen model."""
 
-    product: ClassVar[str] = "final_lora"
-
     task_type: Literal["lora_sft"] = Field(default="lora_sft", alias="taskType")
     """`lora_sft`"""
     training: LoraTrainingSpec = LoraTrainingSpec()
@@ -159,29 +188,56 @@ class LoraSftSpec(TrainingTaskSpec):
     """The frozen model in fewer bits."""
 
     @property
+    def adapter(self) -> LoraSpec:
+        """The adapter that is trained."""
+        return self.lora
+
+    @property
     def quantized(self) -> QuantizationSpec | None:
         """How the base model is quantised, wherever it was written; None if it is not."""
-        loading, block = self.model.transformers, self.quantization
-        if block is not None and (block.load_in_4bit or block.load_in_8bit):
-            return block
-        if not (loading.load_in_4bit or loading.load_in_8bit):
-            return None
-        base = block or QuantizationSpec()
-        return base.model_copy(update={"load_in_4bit": loading.load_in_4bit, "load_in_8bit": loading.load_in_8bit})
+        return quantized(self.model.transformers, self.quantization)
+
+    @classmethod
+    def trains_adapter(cls, blocks: Mapping[str, Any]) -> bool:
+        """Tell whether an adapter is trained: always."""
+        del blocks
+        return True
 
 
-class DpoSpec(ModelTrainingSpec):
-    """`taskType: dpo`: trains a model to prefer the better of two answers."""
+class AdaptableTaskSpec(ModelTrainingSpec):
+    """What the kinds have that train an adapter if there is a block for it, else all weights."""
 
-    task_type: Literal["dpo"] = Field(default="dpo", alias="taskType")
-    """`dpo`"""
-    data: DpoData
-    """What it is trained on."""
-    training: DpoTrainingSpec = DpoTrainingSpec()
-    """How it is trained."""
+    lora: LoraSpec | None = None
+    """The adapter; without it all weights are trained."""
+    quantization: QuantizationSpec | None = None
+    """With `lora`: the frozen model in fewer bits."""
+
+    @property
+    def adapter(self) -> LoraSpec | None:
+        """The adapter that is trained; None if all weights are."""
+        return self.lora
+
+    @property
+    def quantized(self) -> QuantizationSpec | None:
+        """How the base model is quantised, wherever it was written; None if it is not."""
+        return quantized(self.model.transformers, self.quantization)
+
+    @classmethod
+    def trains_adapter(cls, blocks: Mapping[str, Any]) -> bool:
+        """Tell whether an adapter is trained, from blocks as `faults` takes them."""
+        return blocks.get("lora") is not None
+
+    @classmethod
+    def faults(cls, blocks: dict[str, Any]) -> Faults:
+        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        found = super().faults(blocks)
+        bits: QuantizationSpec | None = blocks.get("quantization")
+        if bits is not None and blocks.get("lora") is None and (bits.load_in_4bit or bits.load_in_8bit):
+            found.append(("quantization", "quantised weights cannot be trained whole", "add a lora block"))
+        return found
 
 
-class PpoSpec(ModelTrainingSpec):
+class PpoSpec(AdaptableTaskSpec):
     """`taskType: ppo`: trains a model by a reward for its answers."""
 
     task_type: Literal["ppo"] = Field(default="ppo", alias="taskType")
@@ -206,6 +262,9 @@ class PpoSpec(ModelTrainingSpec):
         training: PpoTrainingSpec | None = blocks.get("training")
         generation: GenerationSpec | None = blocks.get("generation")
         found = super().faults(blocks)
+        data: PpoData | None = blocks.get("data")
+        if data is not None and data.eval is None and training is not None and training.eval_strategy != "no":
+            found.append(("training.eval_strategy", "needs held-out prompts", "add data.eval"))
         if training is None or generation is None or generation.temperature in {None, training.temperature}:
             return found
         if "temperature" in training.model_fields_set:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
 from tunefleet.errors import Fault
-from tunefleet.spec.base import Block
-from tunefleet.spec.explain import Unknown, below_path, explain, fault_at
-from tunefleet.spec.refused import REFUSED_KINDS
-from tunefleet.spec.tasks import TASK_KINDS, BaseTaskSpec, TaskSpec, across
+from tunefleet.spec.base import UNKNOWN_KEY, Block
+from tunefleet.spec.explain import Unknown, below_path, explain, fault_at, refusal_of
+from tunefleet.spec.kinds import task_kinds
+from tunefleet.spec.refused import REFUSED, REFUSED_KINDS
+from tunefleet.spec.shown import show
+from tunefleet.spec.tasks import BaseTaskSpec, TaskSpec, across
 from tunefleet.spec.text import Path, Source
 from tunefleet.spec.words import nearest
 
 SPEC: Final[Path] = ("spec",)
+_MAX_KEYS: Final = 100
+"""Among which a misspelt `taskType` is looked for."""
 
 
 def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = None) -> TaskSpec | None:
@@ -38,6 +43,10 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
     try:
         return kind.model_validate(data, by_alias=True, by_name=False)
     except ValidationError as error:
+        absent = _absent(error)
+        if absent:
+            source.data["spec"] = _without(data, absent)
+            return read_spec(source, faults, unknown)
         found = explain(error, kind, source, SPEC, unknown)
     for below, message, hint in across(kind, _good_blocks(kind, data)):
         where = below_path(SPEC, below)
@@ -47,24 +56,44 @@ def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = Non
     return None
 
 
+def _absent(error: ValidationError) -> set[Path]:
+    """Return the paths below `spec` of keys of other task kinds that are null: so a stage leaves out what all share."""
+    found = [each for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
+    paths = {tuple(each["loc"]) for each in found if each["input"] is None and int not in map(type, each["loc"])}
+    return {path for path in paths if ".".join(map(str, path)) not in REFUSED and refusal_of(path) is not None}
+
+
+def _without(data: dict[str, Any], absent: set[Path]) -> dict[str, Any]:
+    """Return a mapping without the keys at some paths; what other tasks share of it is not changed."""
+    here = {path[0] for path in absent if len(path) == 1}
+    below = {path[0] for path in absent} - here
+    return {
+        key: _without(value, {path[1:] for path in absent if path[0] == key}) if key in below else value
+        for key, value in data.items()
+        if key not in here
+    }
+
+
 def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[TaskSpec] | None:
-    name = data.get("taskType")
-    if isinstance(name, str) and name in TASK_KINDS:
-        return TASK_KINDS[name]
-    known = ", ".join(TASK_KINDS)
+    name, kinds = data.get("taskType"), task_kinds()
+    if isinstance(name, str) and name in kinds:
+        return cast(type[TaskSpec], kinds[name])
+    known = ", ".join(kinds)
     path = (*SPEC, "taskType")
     if name is None:
-        guess = next((key for key in data if key != "taskType" and nearest(key, ["taskType"])), None)
-        hint = f"instead of {guess}; one of {known}" if guess else f"one of {known}"
-        faults.append(fault_at(path, "is required", source, hint=hint))
+        guess = next((key for key in islice(data, _MAX_KEYS) if key != "taskType" and nearest(key, ["taskType"])), None)
+        if guess is None:
+            faults.append(fault_at(path, "is required", source, hint=f"one of {known}"))
+        else:
+            faults.append(fault_at((*SPEC, guess), UNKNOWN_KEY, source, hint="did you mean taskType?", key=True))
     elif isinstance(name, str) and name in REFUSED_KINDS:
         refusal = REFUSED_KINDS[name]
-        message = f"{name!r} tasks are not available: {refusal.reason}"
+        message = f"{show(name)} tasks are not available: {refusal.reason}"
         faults.append(fault_at(path, message, source, hint=refusal.instead))
     else:
-        guess = nearest(name, [*TASK_KINDS, *REFUSED_KINDS]) if isinstance(name, str) else None
-        hint = f"did you mean {guess}?" if guess in TASK_KINDS else f"use {known}"
-        faults.append(fault_at(path, f"{name!r} is not a known task kind", source, hint=hint))
+        guess = nearest(name, [*kinds, *REFUSED_KINDS]) if isinstance(name, str) else None
+        hint = f"did you mean {guess}?" if guess in kinds else f"use {known}"
+        faults.append(fault_at(path, f"{show(name)} is not a known task kind", source, hint=hint))
     return None
 
 

@@ -12,6 +12,7 @@ from tunefleet.errors import Fault, InputError, SpecError
 from tunefleet.spec.base import Block, Text, wrong
 from tunefleet.spec.explain import explain
 from tunefleet.spec.nodes import TaskNode, read_tasks
+from tunefleet.spec.shown import first_faults, show
 from tunefleet.spec.tasks import BaseTaskSpec, TaskSpec
 from tunefleet.spec.text import Source, read_text
 from tunefleet.spec.typed import read_spec
@@ -89,7 +90,7 @@ class Workflow:
         for task in self.tasks:
             if task.name == name:
                 return task
-        raise InputError(f"{self.name} has no task {name!r}.", hint=f"It has {names}.")
+        raise InputError(f"{self.name} has no task {show(name)}.", hint=f"It has {names}.")
 
 
 def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
@@ -107,7 +108,7 @@ def parse_workflow(text: str, *, filename: str | None = None) -> Workflow:
     document = _read_document(source, faults)
     tasks = read_tasks(source, document.metadata.name if document is not None else "task", faults)
     if document is None or faults:
-        raise SpecError(sorted(faults, key=lambda fault: (fault.line, fault.column)), filename=filename)
+        raise SpecError(first_faults(faults), filename=filename)
     meta = document.metadata
     description = meta.annotations.get("description")
     return Workflow(

@@ -11,6 +11,6 @@ from sqlalchemy import Connection
 from tunefleet.store import tables_fleet  # noqa: F401 - its tables belong to the schema
 from tunefleet.store.database import Database
 from tunefleet.store.tables import DEFAULT_PROJECT
-from tunefleet.store.writer import after_commit, wake
+from tunefleet.store.writer import after_commit, undone_if_failed, wake
 
-__all__ = ["DEFAULT_PROJECT", "Connection", "Database", "after_commit", "wake"]
+__all__ = ["DEFAULT_PROJECT", "Connection", "Database", "after_commit", "undone_if_failed", "wake"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -186,9 +186,15 @@ def tasks_of(connection: Connection, worker_id: str) -> dict[str, TaskRow]:
     return {row.id: row for row in rows}
 
 
-def taken(connection: Connection) -> dict[str, str]:
-    """Return what workers have open, by worker, as a text for `held`; without what another attempt's run computes."""
-    return {worker_id: text for worker_id, text in connection.execute(_TAKEN)}
+def taken(connection: Connection, but: Collection[str] = ()) -> dict[str, str]:
+    """Return what workers have open, by worker, as a text for `held`; without what another attempt's run computes.
+
+    Args:
+        connection: To read with.
+        but: Attempts that take no room.
+    """
+    query = _TAKEN.where(attempts.c.id.not_in(list(but))) if but else _TAKEN
+    return {worker_id: text for worker_id, text in connection.execute(query).all()}
 
 
 def desired(connection: Connection, worker_id: str) -> list[tuple[str, str, int]]:

@@ -65,7 +65,7 @@ class Database:
         Raises:
             StoreError: If the file is damaged, of another program or of a newer version, or the URL is not SQLite's.
         """
-        path = _sqlite_path(target)
+        path = sqlite_path(target)
         _refuse_foreign(path)
         engines = _engine(path, synchronous, writing=True), _engine(path, synchronous, writing=False)
         try:
@@ -106,7 +106,12 @@ class Database:
             raise translate(error) from error
 
 
-def _sqlite_path(target: Path | str) -> Path:
+def sqlite_path(target: Path | str) -> Path:
+    """Return the file that a path or an `sqlite:///` URL names.
+
+    Raises:
+        StoreError: If the URL is another database's.
+    """
     if isinstance(target, Path):
         return target
     if target.startswith(_PREFIX):

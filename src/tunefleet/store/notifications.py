@@ -16,40 +16,15 @@ from tunefleet.store.tables_fleet import notifications
 
 WAITING: Final = "waiting"
 _at = notifications.c
-_NEW: Final = [column.name for column in _at if column.name not in {"seq", "error", "sent_at"}]
-_INSERT = Bulk(insert(notifications), _NEW)
 _lane: ColumnElement[str] = func.coalesce(_at.channel_id, _at.target)
 _HEADS = (
     select(_lane.label("lane"), func.min(_at.seq).label("seq")).where(_at.state == WAITING).group_by(_lane).subquery()
 )
 _DUE = select(_HEADS.c.lane, _at.next_at).join(notifications, _at.seq == _HEADS.c.seq)
-_FIRST = select(notifications).where(_at.state == WAITING, _lane == bindparam("lane")).order_by(_at.seq).limit(1)
 
 
 class NoticeRow(NamedTuple):
-    """A notification; `body` is JSON, `state` is `waiting`, `sent` or `failed`."""
-
-    seq: int
-    id: str
-    project: str
-    owner: str
-    channel_id: str | None
-    format: str
-    target: str
-    event: str
-    event_id: int
-    task_id: str | None
-    body: str
-    state: str
-    tries: int
-    next_at: float
-    error: str | None
-    created_at: float
-    sent_at: float | None
-
-
-class NewNotice(NamedTuple):
-    """A notification that is to be stored, in the order of its columns."""
+    """A notification; `body` is JSON, `state` is `waiting`, `sent` or `failed`. It has a `seq` once it is stored."""
 
     id: str
     project: str
@@ -65,11 +40,20 @@ class NewNotice(NamedTuple):
     tries: int
     next_at: float
     created_at: float
+    seq: int = 0
+    error: str | None = None
+    sent_at: float | None = None
 
 
-def insert_all(connection: Connection, rows: Sequence[NewNotice]) -> None:
+_ROWS = select(*(_at[name] for name in NoticeRow._fields))
+_FIRST = _ROWS.where(_at.state == WAITING, _lane == bindparam("lane")).order_by(_at.seq).limit(1)
+_NEW: Final = NoticeRow._fields[: NoticeRow._fields.index("seq")]
+_INSERT = Bulk(insert(notifications), _NEW)
+
+
+def insert_all(connection: Connection, rows: Sequence[NoticeRow]) -> None:
     """Store notifications that wait to be delivered."""
-    _INSERT.run(connection, rows)
+    _INSERT.run(connection, [row[: len(_NEW)] for row in rows])
 
 
 def last_event_ids(connection: Connection, count: int) -> list[int]:
@@ -129,7 +113,7 @@ def page(
         before: Only those with a smaller `seq`.
         filters: Column → the values that it may have; null for any.
     """
-    query = select(notifications).where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
+    query = _ROWS.where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
     if before is not None:
         query = query.where(_at.seq < before)
     for name, values in filters.items():

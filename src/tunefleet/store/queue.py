@@ -35,11 +35,10 @@ _GROUPS = text(
 _FIRST = (
     select(tasks)
     .where(_QUEUED, tasks.c.requirement_key == bindparam("key"), tasks.c.ready_at <= bindparam("now"))
-    .order_by(tasks.c.rank)
+    .order_by(tasks.c.rank, tasks.c.seq)
     .limit(bindparam("count"))
+    .offset(bindparam("skip"))
 )
-
-
 _READY = select(tasks.c.seq).where(
     _QUEUED, tasks.c.requirement_key == bindparam("key"), tasks.c.ready_at <= bindparam("now")
 )
@@ -78,18 +77,33 @@ def groups(connection: Connection) -> list[str]:
     return list(connection.execute(_GROUPS).scalars())
 
 
-def first(connection: Connection, requirement_key: str, *, now: float, count: int) -> list[TaskRow]:
-    """Return the tasks with one need whose turn it is, in the order of the queue."""
-    return [
-        TaskRow(*row) for row in connection.execute(_FIRST, {"key": requirement_key, "now": now, "count": count}).all()
-    ]
+def first(connection: Connection, requirement_key: str, *, now: float, count: int, skip: int = 0) -> list[TaskRow]:
+    """Return the tasks with one need whose turn it is, in the order of the queue.
+
+    Args:
+        connection: Of the caller's transaction.
+        requirement_key: The need.
+        now: Unix time.
+        count: How many at most.
+        skip: How many at the front are left out: the caller has them.
+    """
+    which = {"key": requirement_key, "now": now, "count": count, "skip": skip}
+    return [TaskRow._make(row) for row in connection.execute(_FIRST, which).all()]
 
 
-def ahead(connection: Connection, row: TaskRow, now: float) -> int:
-    """Return how many waiting tasks with the same needs go before a task."""
-    same = tasks.c.requirement_key == row.requirement_key
-    earlier = (tasks.c.rank < row.rank) & (tasks.c.ready_at <= now)
-    query = select(func.count()).select_from(tasks).where(_QUEUED, same, earlier)
+def ahead(connection: Connection, row: TaskRow, keys: Sequence[str], now: float) -> int:
+    """Return how many tasks go before a waiting one.
+
+    Args:
+        connection: To read with.
+        row: The task.
+        keys: The needs of the tasks that are counted.
+        now: Unix time; whose backoff has not ended by then is passed by.
+    """
+    at = tasks.c
+    # The first condition is what the index answers; tasks of one submit may have the same rank.
+    earlier = (at.rank <= row.rank) & ((at.rank < row.rank) | (at.seq < row.seq)) & (at.ready_at <= now)
+    query = select(func.count()).select_from(tasks).where(_QUEUED, at.requirement_key.in_(keys), earlier)
     return int(connection.execute(query).scalar_one())
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from tunefleet.store.rows import ResumeRow
 from tunefleet.store.tables import attempts, resumes, tasks
 from tunefleet.store.tables_fleet import task_edges
+
+_OF_TASKS = select(resumes).where(resumes.c.task_id.in_(bindparam("ids", expanding=True)))
 
 
 def put(connection: Connection, row: ResumeRow) -> None:
@@ -21,7 +23,7 @@ def of_tasks(connection: Connection, task_ids: Sequence[str]) -> dict[str, Resum
     """Return where the next attempts of tasks begin, by task id; most begin nowhere special."""
     if not task_ids:
         return {}
-    rows = (ResumeRow(*row) for row in connection.execute(select(resumes).where(resumes.c.task_id.in_(list(task_ids)))))
+    rows = (ResumeRow(*row) for row in connection.execute(_OF_TASKS, {"ids": list(task_ids)}))
     return {row.task_id: row for row in rows}
 
 

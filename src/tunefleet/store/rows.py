@@ -39,6 +39,7 @@ class WorkflowRow(NamedTuple):
     finished_at: float | None
     idempotency_key: str | None
     request_hash: str | None
+    retried_as: str | None
 
 
 class TaskRow(NamedTuple):

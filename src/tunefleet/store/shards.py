@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, select
 
+from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import tasks
 from tunefleet.store.tables_fleet import shards
@@ -17,6 +18,16 @@ _OF_PARENTS = (
     .join(tasks, tasks.c.seq == shards.c.task_seq)
     .where(shards.c.parent_seq.in_(bindparam("seqs", expanding=True)))
     .order_by(shards.c.parent_seq, shards.c.number)
+)
+
+_whole = tasks.alias()
+_DONE = (
+    select(shards.c.parent_seq)
+    .join(_whole, _whole.c.seq == shards.c.parent_seq)
+    .join(tasks, tasks.c.seq == shards.c.task_seq)
+    .where(_whole.c.status == TaskStatus.RUNNING.value)
+    .group_by(shards.c.parent_seq)
+    .having(func.min(case((tasks.c.status == TaskStatus.COMPLETED.value, 1), else_=0)) == 1)
 )
 
 
@@ -50,6 +61,11 @@ def of_parents(connection: Connection, seqs: Sequence[int]) -> dict[int, list[Ta
         for parent_seq, *row in connection.execute(_OF_PARENTS, {"seqs": list(seqs)}):
             found.setdefault(parent_seq, []).append(TaskRow(*row))
     return found
+
+
+def done(connection: Connection) -> list[int]:
+    """Return the `seq` of the running tasks whose parts are all completed."""
+    return list(connection.execute(_DONE).scalars())
 
 
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:

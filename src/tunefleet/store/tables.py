@@ -89,6 +89,7 @@ workflows = Table(
     Column("finished_at", Double),
     Column("idempotency_key", String),
     Column("request_hash", String),
+    Column("retried_as", String),
     UniqueConstraint("project", "owner", "idempotency_key"),
     sqlite_autoincrement=True,
 )
@@ -431,7 +432,6 @@ training_jobs = Table(
     "training_jobs",
     metadata,
     Column("task_id", String, primary_key=True),
-    Column("registered", Integer, nullable=False),
     Column("body", Text, nullable=False),
     Column("resumed_from", String),
     Column("checkpoint", String),

@@ -43,8 +43,13 @@ _STALLED = update(tasks).where(tasks.c.id == bindparam("b_id")).values(stalled_s
 
 
 def use_artifacts(connection: Connection, pairs: Iterable[tuple[str, str]]) -> None:
-    """Record which task reads which artifact."""
-    rows = [{"task_id": task_id, "artifact_id": artifact_id} for task_id, artifact_id in set(pairs)]
+    """Record which task reads which artifact; what is recorded stays."""
+    wanted = set(pairs)
+    if not wanted:
+        return
+    mine = task_inputs.c.task_id.in_({task_id for task_id, _ in wanted})
+    known = {(row.task_id, row.artifact_id) for row in connection.execute(select(task_inputs).where(mine))}
+    rows = [{"task_id": task_id, "artifact_id": artifact_id} for task_id, artifact_id in sorted(wanted - known)]
     if rows:
         connection.execute(insert(task_inputs), rows)
 

@@ -29,7 +29,6 @@ class JobRow(NamedTuple):
     """How a task was registered; `body` and `updates` are JSON."""
 
     task_id: str
-    registered: int
     body: str
     resumed_from: str | None
     checkpoint: str | None

@@ -102,6 +102,11 @@ def add_open(connection: Connection, workflow_id: str, count: int) -> None:
     connection.execute(update(workflows).where(here).values(open_tasks=workflows.c.open_tasks + count))
 
 
+def set_retried(connection: Connection, workflow_id: str, newer_id: str) -> None:
+    """Remember which workflow runs again what one has left."""
+    connection.execute(update(workflows).where(workflows.c.id == workflow_id).values(retried_as=newer_id))
+
+
 def delete_rows(connection: Connection, seqs: Sequence[int]) -> None:
     """Forget workflows and their documents."""
     connection.execute(delete(workflows).where(workflows.c.seq.in_(list(seqs))))

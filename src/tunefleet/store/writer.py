@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
@@ -46,6 +47,25 @@ def after_commit(connection: Connection, action: Callable[[], object]) -> None:
 def note(connection: Connection, things: Iterable[object]) -> None:
     """Show things to whoever looks at the current transaction before it is committed."""
     connection.info.setdefault(_NOTED, []).extend(things)
+
+
+@contextmanager
+def undone_if_failed(connection: Connection) -> Iterator[None]:
+    """Undo a part of an operation that raises: what it wrote, noted and wanted to follow; the rest goes on.
+
+    Raises:
+        StoreError: If the database failed, which is not that part's own fault. Any other error is raised as it is.
+    """
+    info = connection.info
+    woken, after, noted = set(info.get(_TOPICS, ())), list(info.get(_AFTER, ())), list(info.get(_NOTED, ()))
+    try:
+        with connection.begin_nested():
+            yield
+    except BaseException as error:
+        info[_TOPICS], info[_AFTER], info[_NOTED] = woken, after, noted
+        if isinstance(error, DBAPIError):
+            raise translate(error) from error
+        raise
 
 
 @dataclass(slots=True)

@@ -160,6 +160,13 @@ class TaskDetail(TaskView):
     attempt_list: tuple[AttemptView, ...] = ()
 
 
+class RetriedView(Message):
+    """The newest workflow that runs again what an earlier one has left."""
+
+    id: str
+    status: str
+
+
 class WorkflowView(Message):
     """A submitted workflow with its tasks."""
 
@@ -171,6 +178,7 @@ class WorkflowView(Message):
     created_at: datetime
     tasks: tuple[TaskView, ...]
     warnings: tuple[str, ...] = ()
+    retried_as: RetriedView | None = None
 
 
 class WorkflowDetail(WorkflowView):
@@ -342,6 +350,18 @@ class CloneRequest(Body):
     """
 
     overrides: dict[str, Any] = Field(default_factory=dict)
+
+
+class RetryRequest(Body):
+    """Run again what a workflow has left, with some fields changed.
+
+    Args:
+        overrides: Dotted path below `spec` (such as `stages.train.spec.training.learning_rate`) → value.
+        again: Also if an earlier retry runs or has completed.
+    """
+
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    again: bool = False
 
 
 class LoginCode(Message):

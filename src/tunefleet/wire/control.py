@@ -18,7 +18,7 @@ folder where there is one, hold the last status and every outcome.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
@@ -35,6 +35,12 @@ class ControlCommand(StrEnum):
     PAUSE = "pause"
     EVALUATE = "evaluate"
     SET = "set"
+
+
+TRAINING_COMMANDS: Final = frozenset(ControlCommand)
+"""What a training takes."""
+BETWEEN_ITEMS: Final = frozenset({ControlCommand.PAUSE, ControlCommand.ABORT, ControlCommand.SAVE_CHECKPOINT})
+"""What a program takes that has no training and goes through items."""
 
 
 class SetData(Message):

@@ -82,8 +82,8 @@ class WhyView(Message):
     """Why a task stands where it stands.
 
     Args:
-        why: One sentence; null where there is nothing to say, as of a task that runs.
-        ahead: How many waiting tasks with the same needs go before it.
+        why: One sentence; of a task that does not wait, where it runs or how it ended.
+        ahead: How many waiting tasks go before it that a worker of those that could run it could run too.
         waits_for: Upstream tasks that have not ended: id and name.
         workers: What each registered worker makes of it.
         attempts: What became of its earlier tries, oldest first, a sentence each.

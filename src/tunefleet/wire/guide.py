@@ -72,7 +72,8 @@ class Snapshot(Message):
         counters: `tasks_submitted`, `tasks_succeeded`, `tasks_failed`, `tasks_requeued`, `workers_registered`,
             `workers_unregistered`, and `worker_heartbeats` since the server's start.
         task_timings: `overall`, `inference`, `training` and `other`.
-        workers: `totals` over all that answer, and each of them under `workers`. What they use of energy is not known.
+        workers: `totals` over all that answer, and each of them under `workers`. Energy is
+            what GPUs have used since the worker's process began; null where none tells its power.
         active_workers_count: Those that answer and do not rest.
         elastic_disabled_workers: Those that rest.
         completed_tasks: The newest ones.

@@ -118,8 +118,8 @@ class JobFolder:
 class MergeChild(Message):
     """A task that a run computes beside its own: `merge_children` of its job.
 
-    The program says what it has for it under `children` of its result, by task id (`{"items": […], "usage": {…}}`), and
-    leaves its files in `children/<task id>/`.
+    The program says what it has for it under `children` of its result, by task id (`{"items": […], "usage": {…}}`, or
+    `{"ok": false, "error": "…"}` if it fails by itself), and leaves its files in `children/<task id>/`.
     """
 
     task_id: str
@@ -139,6 +139,8 @@ class Job(Message):
         env: Variables that the process gets on top of the scrubbed environment.
         gpus: UUIDs of the GPUs that the process may see.
         processes: Ranks; more than one are started by torchrun.
+        engine: It asks the warm engine of its GPUs, which is left to it.
+        python: The interpreter of the environment that the kind needs; `None` for the one that Tunefleet runs in.
         from_step: Resume from the checkpoint of this step, not from the newest; what lies beyond is superseded.
         log_base: Where the attempt's log begins in `train.log`; filled in at the launch.
         merge_children: Tasks that the program computes in the same run.
@@ -157,6 +159,8 @@ class Job(Message):
     env: dict[str, str] = Field(default_factory=dict)
     gpus: tuple[str, ...] = ()
     processes: int = 1
+    engine: bool = False
+    python: str | None = None
     from_step: int | None = None
     log_base: int = 0
     merge_children: tuple[MergeChild, ...] = ()

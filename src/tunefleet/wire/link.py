@@ -47,6 +47,9 @@ class ExecutorOffer(Message):
     reason: str | None = None
     merges: bool = False
     """Whether it takes several equal tasks as one offer (`Offer.merged`)."""
+    heeds: tuple[str, ...] | None = None
+    """Commands (`wire.control.ControlCommand`) that its jobs take; None if the worker does not say, so that any may be
+    asked for."""
 
 
 class Capabilities(Message):
@@ -64,10 +67,14 @@ class Capabilities(Message):
     tags: tuple[str, ...] = ()
     cached_models: tuple[str, ...] = ()
     cached_datasets: tuple[str, ...] = ()
+    cache_read_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
+    """Unix time at which it has looked what is cached."""
     allow_code: bool = False
     platform: str = ""
     secrets: tuple[str, ...] = ()
     """Names, never values, of the secrets that it has."""
+    environments: tuple[str, ...] | None = None
+    """Those of `tunefleet env` that are ready there; None if the worker does not say, as older ones."""
     bandwidth_bytes_per_s: float | None = None
     """What its traffic of results is held to; None if it is not."""
     cost_per_hour: float = 1.0
@@ -123,7 +130,7 @@ class Finish(Message):
         reason: A `lifecycle.task.TaskReason` value.
         error: One sentence for the user, if it failed.
         detail: The last traceback, if there is one.
-        result: The executor's result (`responses.json`); empty unless completed.
+        result: The executor's result (`responses.json`); empty unless completed, or computed and not delivered.
         cursors: For each launch, the journal sequence number after its last record. The server takes the finish only
             when it has all of them, else answers `behind`.
     """
@@ -176,6 +183,8 @@ class Load(Message):
     load_15m: float | None = None
     uptime_s: float | None = None
     gpus: tuple[GpuLoad, ...] = ()
+    gpu_energy_j: float | None = None
+    """What its GPUs have used since its process began, as far as they tell; None if none tells its power."""
 
 
 class ExchangeRequest(Message):
@@ -184,7 +193,9 @@ class ExchangeRequest(Message):
     A newer exchange of the same session makes the server answer the older one at once, empty.
 
     `discarded` names removed tasks whose job folder the worker has deleted. `stalled` names, by token, the jobs that
-    live and write nothing, and for how many seconds; a job that is not named there is not stalled.
+    live and write nothing, and for how many seconds; a job that is not named there is not stalled. `delivering` names
+    those whose job is over, so that they take no slot and no device: why they are held up, a sentence; empty if they
+    are not. A job that is not named there may still need the machine.
     """
 
     worker_id: str
@@ -197,6 +208,7 @@ class ExchangeRequest(Message):
     reached: tuple[Reached, ...] = ()
     discarded: tuple[str, ...] = ()
     stalled: dict[str, float] = Field(default_factory=dict)
+    delivering: dict[str, str] = Field(default_factory=dict)
     want: dict[SlotClass, int] = Field(default_factory=dict)
     draining: bool = False
     """Whether it finishes what it has and then leaves, because the server said so."""

@@ -82,6 +82,8 @@ class NotificationView(Message):
     Args:
         id: The same at each try: who gets it twice knows it by that.
         event_id: The event that it tells of.
+        channel_id: The channel that it goes to; null if the document of its task names the address.
+        channel: That channel's name; null if there is none, or it was removed.
         error: Why the last try failed.
         next_try_at: When it is tried again, while it waits.
     """
@@ -93,6 +95,7 @@ class NotificationView(Message):
     task_id: str | None
     title: str
     channel_id: str | None
+    channel: str | None
     to: str
     format: Format
     state: NoticeState

@@ -19,6 +19,8 @@ RESULT_NAMES: Final = ("responses.json", "results.json")
 """Files of a task that hold its result envelope."""
 ENVELOPE_NAME: Final = "results.json"
 MANIFEST_NAME: Final = "manifest.json"
+OWN_NAMES: Final = frozenset({*RESULT_NAMES, MANIFEST_NAME})
+"""Files of a task that the server makes; who gives a task files may not take these names."""
 ALWAYS_REQUIRED: Final = ("responses.json", "logs", "artifacts")
 """Entries that every manifest has."""
 

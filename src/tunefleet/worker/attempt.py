@@ -20,6 +20,7 @@ from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.link import Desired, Finish, Reached
+from tunefleet.worker.chatting import Relay
 from tunefleet.worker.deliver import Deliverer, reason_of
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
@@ -78,6 +79,7 @@ class JobAttempt:
             unwanted=self._cancelled,
         )  # fmt: skip
         self._uploads = CheckpointUploads(record.offer, self._folder, site.delivery, self.mailbox)
+        self._relay = Relay(self.task_id, self._folder.root, lambda: site.delivery(self.token), talks=executor.talks)
         self._job_over = False
         self._noting = threading.Lock()
         self._forgotten = False
@@ -87,6 +89,11 @@ class JobAttempt:
     def occupies_slot(self) -> bool:
         """Whether the job may still need the machine; delivering does not."""
         return not self._job_over
+
+    @property
+    def delivering(self) -> tuple[str, ...]:
+        """The tokens of those whose job is over, and whose end the server does not know."""
+        return self.tokens if self._job_over else ()
 
     @property
     def alive(self) -> bool:
@@ -186,7 +193,7 @@ class JobAttempt:
         except Cancelled:
             self._over()
             return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
-        with self._deliverer.shipping(), self._uploads.under_way():
+        with self._deliverer.shipping(), self._uploads.under_way(), self._relay.under_way():
             end = self._run.watch(handle)
             self._over()
             if end.outcome == "paused":
@@ -198,13 +205,14 @@ class JobAttempt:
             self.parts.deliver(self._folder)
         else:
             finish = self._shared(finish)
+        logger.info("Task %s ended: %s%s", self.task_id, finish.outcome, f": {finish.error}" if finish.error else "")
         self._spool(finish)
         self.parts.say_ends()
         return finish
 
     def _bring_newest(self) -> None:
         try:
-            self._uploads.bring_newest(self._cancelled)
+            self._uploads.bring_newest(self._cancelled, self._deliverer.held_up)
         except Cancelled:
             logger.info("Task %s is cancelled before its newest checkpoint was brought.", self.task_id)
 

@@ -4,6 +4,7 @@
 <job folder>/imported_checkpoint/extracted/  the same, unpacked, if it is an archive
 <job folder>/imported_checkpoint/<pointer>/  the same for each adapter, by its place in the spec
 <job folder>/inputs/<pointer>/               rows that were fetched
+<job folder>/inputs/upstream/                results of stages, see `stages`
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tunefleet.wire.results import ResultFile
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
 from tunefleet.worker.site import Site
+from tunefleet.worker.stages import Stages
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ _OURS: Final = re.compile(r"/api/v1/results/(?P<task>[^/]+)/files/(?P<name>.+)$"
 _PATIENCE_S: Final = 300.0
 """How long an address of somebody else is tried again; then the attempt ends, and its retries are the task's."""
 _EXTRACTED: Final = "extracted"
+_ROWS: Final = ("data.", "evaluations.", "files.", "sources.")
+"""Where the pointers of rows and files begin; the others are of weights."""
 _FORBIDDEN: Final = (NotFoundError, ForbiddenError)
 
 
@@ -85,7 +89,8 @@ class Bringer:
         spec = load_task_spec(self._offer.spec)
         start: CheckpointLoadSpec | None = getattr(spec, "start", None)
         here = self._weights_here(spec, start, given)
-        found = dict(here)
+        stages = Stages(self._folder.root / "inputs" / "upstream", self._other, self._mailbox, self._delivery)
+        found = here | self._adapters_here(spec, given) | stages.bring(getattr(spec, "upstream", None) or {})
         for wanted in fetches(spec):
             if wanted.pointer == WEIGHTS and here:
                 continue
@@ -107,6 +112,19 @@ class Bringer:
             raise InputError(f"spec.{pointer}: there is no {start.place} on this worker.")
         return {}
 
+    def _adapters_here(self, spec: BaseTaskSpec, given: Mapping[str, str]) -> dict[str, str]:
+        """Return the adapters that lie in a folder that a document may name, and nowhere else."""
+        found = {}
+        for index, adapter in enumerate(getattr(getattr(spec, "model", None), "adapters", ())):
+            pointer = f"model.adapters.{index}.path"
+            if adapter.path is None or pointer in given or adapter.task_id is not None or adapter.url is not None:
+                continue
+            path = self._transfers.existing(adapter.path, f"spec.{pointer}")
+            if path is None:
+                raise InputError(f"spec.{pointer}: there is no {adapter.path} on this worker.")
+            found[pointer] = str(path)
+        return found
+
     def _fetched(
         self,
         wanted: Fetch,
@@ -114,17 +132,18 @@ class Bringer:
         given: Mapping[str, str],
         found: Mapping[str, str],
     ) -> dict[str, str]:
-        rows, begins = wanted.pointer.startswith("data."), wanted.pointer == WEIGHTS
+        rows, begins = wanted.pointer.startswith(_ROWS), wanted.pointer == WEIGHTS
         folder = self._folder.root / "inputs" if rows else self._imported
         dest = folder if begins else folder / wanted.pointer  # two tasks may have left files of one name
         archive_format = start.archive_format if begins and start is not None else "auto"
-        siblings = {name for name in (*given, *found) if name.startswith("data.jsonl.")}
+        block = wanted.pointer.rpartition(".")[0]
+        siblings = {name for name in (*given, *found) if block.endswith(".jsonl") and name.startswith(f"{block}.")}
         if rows and any(name in found for name in siblings):
             return {}
         try:
             path = self._fetch(wanted, dest)
         except TunefleetError as error:
-            if rows and (siblings or (self._offer.spec["data"].get("jsonl") or {}).get("worker_path")):
+            if rows and (siblings or _lies_here_too(self._offer.spec)):
                 logger.warning("spec.%s is left out, another place is named beside it: %s", wanted.pointer, error)
                 return {}
             raise _as_input(error, wanted.pointer) from error
@@ -184,7 +203,7 @@ class Bringer:
         files = self._mailbox.patiently(lambda: self._delivery.result_files(task_id), but=_FORBIDDEN)
         names = (filename,) if filename is not None else self._probes
         for name in names:
-            if filename is None and not name.endswith((".bin", ".safetensors", ".pt")):
+            if not name.endswith((".bin", ".safetensors", ".pt")):
                 folder = [file for file in files if file.name.startswith(f"{name}/")]
                 if folder:
                     return self._folder_of(task_id, name, folder, dest)
@@ -218,13 +237,26 @@ def _names_places(spec: Mapping[str, Any]) -> bool:
     """Whether a spec may name something that is neither uploaded nor on a hub; most name nothing of the kind."""
     data, training = spec.get("data"), spec.get("training")
     start = (spec.get("checkpoint") or {}).get("load") or (training or {}).get("resume_from_path")
-    rows = isinstance(data, Mapping) and any("://" in text for text in _texts(data))
+    blocks = [data, *_blocks(spec.get("sources")), *(each.get("data") for each in _blocks(spec.get("evaluations")))]
+    rows = any("://" in text for block in blocks if isinstance(block, Mapping) for text in _texts(block))
     adapters = (spec.get("model") or {}).get("adapters")
-    return bool(start or rows or adapters)
+    database = (spec.get("qdrant") or {}).get("taskId")
+    judge = (spec.get("reward_model") or {}).get("taskId")
+    return bool(start or rows or adapters or database or judge or spec.get("files") or spec.get("upstream"))
+
+
+def _blocks(value: Any) -> list[Mapping[str, Any]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def _lies_here_too(spec: Mapping[str, Any]) -> bool:
+    data = spec.get("data")
+    jsonl = data.get("jsonl") if isinstance(data, Mapping) else None
+    return isinstance(jsonl, Mapping) and bool(jsonl.get("worker_path"))
 
 
 def _texts(data: Mapping[str, Any]) -> list[str]:
-    values = [data.get("path"), data.get("jsonl_path"), (data.get("eval") or {}).get("path")]
+    values = [data.get("path"), data.get("url"), data.get("jsonl_path"), (data.get("eval") or {}).get("path")]
     jsonl = data.get("jsonl") or {}
     values += [jsonl.get(name) for name in ("url", "download_url", "path")]
     return [value for value in values if isinstance(value, str)]

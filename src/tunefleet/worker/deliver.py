@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
-from tenacity import Retrying, before_sleep_log, retry_if_exception_type, stop_after_delay, wait_fixed
+from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from tunefleet.errors import (
     ArtifactError,
@@ -31,7 +31,6 @@ from tunefleet.jobs.secrets import Redaction
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
 from tunefleet.wire.link import Finish, JournalBatch, Offer
-from tunefleet.wire.results import ENVELOPE_NAME, FILE_KIND
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Cancelled, Mailbox
@@ -82,7 +81,7 @@ class Deliverer:
         self._folder = site.folder(offer.task_id)
         self._outputs = Outputs(offer, self._folder, site.transfers.packing)
         self._destination = Destination(
-            offer.task_id, offer.spec.get("output") or {}, site.transfers, site.secrets, self._pause
+            offer.task_id, offer.spec.get("output") or {}, site.transfers, site.secrets, self._pause, self.held_up
         )
         self._shipper: Shipper | None = None
 
@@ -118,6 +117,11 @@ class Deliverer:
         finish = self._with_outputs(Finish(token=self._offer.token, outcome="completed", reason=TaskReason.FINISHED))
         hidden = self._site.secrets.redaction(self._offer.spec)
         return finish.model_copy(update={"error": hidden.value(finish.error)}) if hidden else finish
+
+    def held_up(self, why: str | None) -> None:
+        """Tell the server why the delivery takes its time; null when it goes on."""
+        said = why and self._site.secrets.redaction(self._offer.spec).text(why)
+        self._site.outbox.held_up(self._offer.token, said)
 
     def ship_anew(self, finish: Finish) -> Finish:
         """Deliver the journal from its start: the server lacks records, and drops those that it has."""
@@ -156,9 +160,12 @@ class Deliverer:
                 "Task %s is cancelled while it waits to deliver; the server keeps what it has.", self._offer.task_id
             )
             return Finish(token=finish.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+        finally:
+            self.held_up(None)
 
     def _delivered(self, finish: Finish) -> Finish:
         outputs = self._executor.outputs(self._folder)
+        result: dict[str, Any] = {}
         try:
             result = self._packed_and_brought(outputs)
             result = self._site.secrets.redaction(self._offer.spec).value(result)
@@ -169,11 +176,8 @@ class Deliverer:
             return Finish(token=finish.token, outcome="failed", reason=reason_of(error), error=str(error))
         except (DeliveryError, MachineError) as error:
             logger.warning("The outputs of task %s cannot be delivered: %s", self._offer.task_id, error)
-            written = self._folder.root / ENVELOPE_NAME
-            if written.is_file():
-                self._bring(written.name, FILE_KIND, written)
             reason = TaskReason.DELIVERY_FAILED
-            return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error))
+            return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error), result=result)
         return finish.model_copy(update={"result": result})
 
     def _packed_and_brought(self, outputs: Sequence[Output]) -> dict[str, Any]:
@@ -185,9 +189,15 @@ class Deliverer:
             wait=wait_fixed(_ROOM_PAUSE_S),
             stop=stop_after_delay(patience_s),
             sleep=self._pause,
-            before_sleep=before_sleep_log(logger, logging.WARNING),
+            before_sleep=self._say_no_room,
             reraise=True,
         )(self._outputs.deliver, outputs, result, self._bring, self._links)
+
+    def _say_no_room(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome is not None else None
+        if isinstance(error, MachineError):
+            logger.warning("The outputs of task %s are packed later: %s", self._offer.task_id, error)
+            self.held_up(f"{error.message} Its outputs are packed later.")
 
     def _beside(self, outputs: Sequence[Output], result: Mapping[str, Any]) -> None:
         """Bring the result to where the document wants it beside the server, and write it down here."""
@@ -205,6 +215,7 @@ class Deliverer:
 
     def _bring(self, name: str, kind: str, path: Path) -> None:
         self._mailbox.patiently(lambda: self._push(name, kind, path), unwanted=self._unwanted)
+        self.held_up(None)
 
     def _links(self) -> dict[str, str]:
         files = self._mailbox.patiently(
@@ -223,13 +234,16 @@ class Deliverer:
         except TunefleetError as error:
             # A full disk of the server, a fault of it: a training that is done must not fail for that.
             logger.warning("%s of task %s is delivered later: %s", name, self._offer.task_id, error)
+            self.held_up(f"{error.message} {name} is delivered later.")
             raise UnreachableError(f"The server does not take {name} now: {error}") from error
 
     def _flush(self) -> dict[str, int]:
         shipper = self._shipper
         assert shipper is not None, "shipping() is open"
         while not shipper.flush(_FLUSH_S):
+            self.held_up("the server does not have the end of its journal and log yet.")
             self._mailbox.pause_whole(0.2)
+        self.held_up(None)
         return dict(shipper.cursors)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from tenacity.wait import wait_exponential
 
 from tunefleet.client.outward import Outward, Receiver
-from tunefleet.client.reach import same_server, shown
+from tunefleet.client.reach import Reach, origin_of, same_server, shown
 from tunefleet.errors import ForbiddenError, InputError, TooLargeError, TunefleetError, UnreachableError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.spec.output import DestinationSpec
@@ -29,11 +30,16 @@ logger = logging.getLogger(__name__)
 _KEY: Final = "spec.output.destination"
 _LONGEST_PAUSE_S: Final = 300.0
 _PATIENT_PAUSE_S: Final = 2.0
+_PLACEHOLDER: Final = "${secret:"
 _DRAFT: Final = ".delivering-"
 _NOT_COPIED: Final = frozenset(
     {"job.json", "lock", "process.json", "finish.json", "shipped.json", "imported_checkpoint"}
 )
 """What is the worker's own affair."""
+
+
+def silent(_: str | None) -> None:
+    """Tell nobody."""
 
 
 class DeliveryError(TunefleetError):
@@ -51,6 +57,7 @@ class Destination:
         transfers: Which addresses and folders may be named.
         secrets: The values that it may name.
         sleep: Waits between two tries; may raise to give them up.
+        held_up: Told why something has to be tried again, without secrets, and null when it has gone well.
     """
 
     def __init__(
@@ -60,14 +67,16 @@ class Destination:
         transfers: Transfers,
         secrets: Secrets,
         sleep: Callable[[float], None],
+        held_up: Callable[[str | None], None] = silent,
     ) -> None:
         raw: dict[str, Any] = dict(output.get("destination") or {})
         self._task_id = task_id
-        self._patient = "retries" not in raw
         self._spec = DestinationSpec.model_validate(raw)
         self._transfers = transfers
         self._secrets = secrets
+        self._hidden = secrets.redaction(raw)
         self._sleep = sleep
+        self._held_up = held_up
 
     def check(self, root: Path | None = None) -> None:
         """Refuse, before anything is computed, a folder or an address that is not allowed.
@@ -78,6 +87,20 @@ class Destination:
         Raises:
             InputError: If it is not.
         """
+        url = self.foreign
+        if url is not None:
+            try:
+                Reach(self._transfers.url_allow).check_url(url)
+            except ForbiddenError as error:
+                # Not chained: what a traceback quotes has the host as it was looked up.
+                raise InputError(f"{_KEY}.url: {self._quiet(error, url)}", hint=error.hint) from None
+            except UnreachableError as error:
+                # It may be known by the time there is something to deliver.
+                logger.info("The results of %s cannot be delivered now: %s", self._task_id, self._quiet(error, url))
+        self.check_folder(root)
+
+    def check_folder(self, root: Path | None = None) -> None:
+        """Refuse a folder, as `check` does; the address is not looked up."""
         folder = self.folder
         if folder is None:
             return
@@ -125,18 +148,38 @@ class Destination:
         receiver = Receiver(url, self._spec.method, headers, self._spec.timeout_s)
         outward = Outward(receiver, allowed=self._transfers.url_allow, throttle=self._transfers.throttle)
         for path in files:
-            self._tried(lambda path=path: outward.file(self._task_id, path), f"{path.name} of {self._task_id}")  # type: ignore[misc]
-        self._tried(lambda: outward.result(envelope), f"The result of {self._task_id}")
-        logger.info("Delivered the result of task %s to %s.", self._task_id, shown(url))
+            self._tried(lambda path=path: outward.file(self._task_id, path), path.name, url)  # type: ignore[misc]
+        self._tried(lambda: outward.result(envelope), "The result", url)
+        logger.info("Delivered the result of task %s to %s.", self._task_id, self._written)
 
-    def _tried(self, act: Callable[[], None], what: str) -> None:
-        spec = self._spec
-        pause_s = _PATIENT_PAUSE_S if self._patient else spec.retry_backoff_s
-        stop = stop_after_delay(self._transfers.patience_s) if self._patient else stop_after_attempt(1 + spec.retries)
+    @property
+    def _written(self) -> str:
+        """The address as the document has it, with the names of secrets in it."""
+        return shown(self._spec.url or "")
+
+    def _quiet(self, error: BaseException, url: str) -> str:
+        """Return what went wrong, with the address as it is written: of what was looked up no secret is read."""
+        pieces = _message(error).split(shown(url))
+        written = self._written.partition("://")[2].partition("/")[0]
+        host = origin_of(url)[1]
+        if host and _PLACEHOLDER in written:
+            # Hosts are looked up in small letters, and one may be only the beginning of a secret.
+            looked_up = re.compile(rf"(?<![\w.-]){re.escape(host)}(?![\w-])", re.IGNORECASE)
+            pieces = [looked_up.sub(lambda _: written, piece) for piece in pieces]
+        return self._hidden.text(self._written.join(pieces))
+
+    def _tried(self, act: Callable[[], None], what: str, url: str) -> None:
+        patience = stop_after_delay(self._transfers.patience_s), _PATIENT_PAUSE_S
+        tries = self._spec.retries
+        stop, pause_s = patience if tries is None else (stop_after_attempt(1 + tries), self._spec.retry_backoff_s)
 
         def say(state: RetryCallState) -> None:
-            if state.outcome is not None:
-                logger.warning("%s is delivered later: %s", what, state.outcome.exception())
+            error = state.outcome.exception() if state.outcome is not None else None
+            if error is not None:
+                # The cause first: notes are cut.
+                said = f"{self._quiet(error, url)} {what} is delivered later."
+                logger.warning("Task %s: %s", self._task_id, said)
+                self._held_up(said)
 
         try:
             Retrying(
@@ -148,11 +191,11 @@ class Destination:
                 reraise=True,
             )(act)
         except (UnreachableError, InputError, ForbiddenError, TooLargeError, OSError) as error:
-            said = error.message if isinstance(error, TunefleetError) else str(error)
             raise DeliveryError(
-                f"{what} could not be delivered: {said}",
+                f"{what} of {self._task_id} could not be delivered: {self._quiet(error, url)}",
                 hint=f"The server has everything; `tunefleet artifacts deliver {self._task_id}` sends it again.",
-            ) from error
+            ) from None
+        self._held_up(None)
 
     def copy(self, root: Path) -> None:
         """Put a job folder's results into the folder that the document names, if it names one; links where it can.
@@ -163,7 +206,7 @@ class Destination:
         target = self.folder
         if target is None or target.resolve() == root.resolve():
             return
-        self.check(root)
+        self.check_folder(root)
         draft = target.with_name(f"{_DRAFT}{target.name}")
         try:
             shutil.rmtree(draft, ignore_errors=True)
@@ -177,6 +220,10 @@ class Destination:
                 f"The results cannot be put into {target}: {error.strerror or error}.",
                 hint="Mend the folder's permissions or free space; the server has everything.",
             ) from error
+
+
+def _message(error: BaseException) -> str:
+    return error.message if isinstance(error, TunefleetError) else str(error)
 
 
 def _private(_: str, names: list[str]) -> set[str]:

@@ -1,16 +1,19 @@
-"""Light tasks: they run in the worker, leave nothing on disk, and their finish implies their accept."""
+"""Light tasks: they run in the worker, leave lines in its log and no folder, and their finish implies their accept."""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
-from tunefleet.errors import InputError, TunefleetError
+from tunefleet.client.stopping import Stop, Stopped
+from tunefleet.errors import InputError, TunefleetError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.jobs.secrets import Redaction, Secrets
 from tunefleet.lifecycle.task import TaskReason
@@ -63,12 +66,21 @@ class LightTasks:
         self._delivering: set[str] = set()
         self._parts: set[str] = set()
         self._accepted: set[str] = set()
+        self._computing: list[_Computing] = []
         self._pool = ThreadPoolExecutor(max_workers=max(1, slots) + _DELIVERIES, thread_name_prefix="light")
 
     @property
     def free_slots(self) -> int:
-        """How many more tasks may be offered."""
-        return self._slots - len(self._running) - max(0, len(self._delivering) - _DELIVERIES)
+        """How many more tasks may be offered; code that has not heard of its cancel yet takes a slot as before."""
+        with self._lock:
+            taken = self._running | {each.tokens[0] for each in self._computing}
+            return self._slots - len(taken) - max(0, len(self._delivering) - _DELIVERIES)
+
+    @property
+    def delivering(self) -> tuple[str, ...]:
+        """Tokens of tasks that are computed, and whose results are on their way."""
+        with self._lock:
+            return tuple(self._delivering)
 
     @property
     def busy(self) -> bool:
@@ -93,11 +105,13 @@ class LightTasks:
         }
         _, slow = wait(futures, timeout=_LINGER_S)
         for future in slow:
-            for token in _tokens(futures[future]):
+            offer = futures[future]
+            logger.info("Took task %s (%s), attempt %d.", offer.task_id, offer.kind, offer.attempt)
+            for token in _tokens(offer):
                 self._accept(token)
 
     def drop(self, token: str) -> None:
-        """Deliver nothing for a token; the code of a light task cannot be interrupted."""
+        """Deliver nothing for a token, and tell its code to stop."""
         with self._news:
             self._let_go(token)
             self._accepted.discard(token)
@@ -121,6 +135,8 @@ class LightTasks:
         with self._news:
             self._over = True
             self._news.notify_all()
+            for each in self._computing:
+                each.stop.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _accept(self, token: str) -> None:
@@ -131,25 +147,49 @@ class LightTasks:
         self._outbox.accept(token)
 
     def _run_one(self, executor: LightExecutor, offer: Offer) -> None:
+        began = time.monotonic()
         try:
-            with self._room:
-                if self._over:
-                    raise _GivenUp
-                finish = self._delivery(offer).refusal(offer) or run_light(executor, offer, self._secrets)
+            with self._room, self._stoppable(offer) as stop:
+                finish = self._delivery(offer).refusal(offer) or run_light(executor, offer, self._secrets, stop)
+            if self._over and finish.outcome == "cancelled":
+                raise _GivenUp
             ends = self._delivered(offer, finish)
         except _GivenUp:
             return  # the next worker on the folder does not hold it, so that it is placed anew
+        except _Unwanted:
+            logger.info("Task %s was cancelled or taken away before it began.", offer.task_id)
+            return
         tokens = set(_tokens(offer))
         with self._lock:
             wanted = {token for token in tokens if self._wanted(token)}
             for token in tokens:
                 self._let_go(token)
+        took_s = time.monotonic() - began
         for end in ends:
             if end.token in wanted:
                 self._outbox.finish(end)
+            _note(offer, end, took_s, said=end.token in wanted)
         # Held until its end is in the outbox: a registration in between must not give it up.
         with self._lock:
             self._accepted -= tokens
+
+    @contextmanager
+    def _stoppable(self, offer: Offer) -> Iterator[Stop]:
+        """Hold a slot while code runs, and hear when nobody wants what it does."""
+        with self._lock:
+            if self._over:
+                raise _GivenUp
+            if not any(map(self._wanted, _tokens(offer))):
+                raise _Unwanted
+            mine = _Computing(_tokens(offer), Stop())
+            self._computing.append(mine)
+        try:
+            yield mine.stop
+        finally:
+            with self._lock:
+                self._computing.remove(mine)
+            if mine.stop.is_set():
+                self._outbox.poke()  # there is room again
 
     def _delivered(self, offer: Offer, finish: Finish) -> list[Finish]:
         ends = each_end(offer, finish)
@@ -170,9 +210,12 @@ class LightTasks:
         except _Unwanted:
             logger.info("Task %s is not wanted any more; its result is not delivered.", own.task_id)
             return end
+        finally:
+            self._outbox.held_up(own.token, None)
 
     def _delivery(self, offer: Offer) -> LightDelivery:
-        return LightDelivery(self._transfers, self._secrets, self._worker_id, partial(self._pause, offer.token))
+        pause, held_up = partial(self._pause, offer.token), partial(self._outbox.held_up, offer.token)
+        return LightDelivery(self._transfers, self._secrets, self._worker_id, pause, held_up)
 
     def _pause(self, token: str, seconds: float) -> None:
         with self._news:
@@ -190,7 +233,17 @@ class LightTasks:
         """Say no end of its own for a task; called under the lock."""
         for held in (self._running, self._delivering, self._parts):
             held.discard(token)
+        for each in self._computing:
+            if not any(map(self._wanted, each.tokens)):
+                each.stop.set()
         self._news.notify_all()
+
+
+class _Computing(NamedTuple):
+    """Code that runs, also if nobody wants its result any more: for which tokens, and what tells it to stop."""
+
+    tokens: tuple[str, ...]
+    stop: Stop
 
 
 class _GivenUp(Exception):
@@ -198,26 +251,43 @@ class _GivenUp(Exception):
 
 
 class _Unwanted(Exception):
-    """A task was cancelled or taken away while its delivery waits for another try."""
+    """A task was cancelled or taken away while it waits for room, or its delivery for another try."""
+
+
+def _note(offer: Offer, end: Finish, took_s: float, *, said: bool) -> None:
+    """Log how a task ended; one line, as a light task leaves no folder to look into."""
+    ids = {offer.token: offer.task_id, **{part.token: part.task_id for part in offer.merged}}
+    words = end.outcome if said else "it was cancelled or taken away meanwhile"
+    why = f": {end.error}" if said and end.error else ""
+    logger.info("Task %s (%s) ended after %.3f s: %s%s", ids[end.token], offer.kind, took_s, words, why)
 
 
 def _tokens(offer: Offer) -> tuple[str, ...]:
     return (offer.token, *(part.token for part in offer.merged))
 
 
-def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets) -> Finish:
-    """Run a light task and put its end into words, without the values of secrets; raises nothing."""
+def run_light(executor: LightExecutor, offer: Offer, secrets: Secrets, stop: Stop | None = None) -> Finish:
+    """Run a light task and put its end into words, without the values of secrets; raises nothing.
+
+    Args:
+        executor: Of its kind.
+        offer: The attempt.
+        secrets: The values that its spec may name.
+        stop: Ends it early, if the executor can be.
+    """
     hidden = secrets.redaction([offer.spec, *(each.spec for each in offer.merged)])
-    finish = _run(executor, offer, secrets, hidden)
+    finish = _run(executor, offer, secrets, hidden, stop or Stop())
     if not hidden:
         return finish
     changes = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")}
     return finish.model_copy(update=changes)
 
 
-def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redaction) -> Finish:
+def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redaction, stop: Stop) -> Finish:
     try:
-        result = executor.run(_filled(offer, secrets))
+        result = executor.run_until(_filled(offer, secrets), stop)
+    except Stopped:
+        return Finish(token=offer.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
     except InputError as error:
         return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))
     except Exception as error:  # noqa: BLE001 -- whatever it is, it is logged and told
@@ -227,7 +297,7 @@ def _run(executor: LightExecutor, offer: Offer, secrets: Secrets, hidden: Redact
         return Finish(
             token=offer.token,
             outcome="failed",
-            reason=TaskReason.BUG,
+            reason=TaskReason.NETWORK if isinstance(error, UnreachableError) else TaskReason.BUG,
             error=text,
             detail=trace,
         )

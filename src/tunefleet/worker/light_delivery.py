@@ -14,7 +14,7 @@ from tunefleet.jobs.secrets import Secrets
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.link import Finish, Offer
 from tunefleet.wire.results import MANIFEST_NAME, ResultEnvelope
-from tunefleet.worker.destinations import DeliveryError, Destination
+from tunefleet.worker.destinations import DeliveryError, Destination, silent
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.folder_manifest import describe
 from tunefleet.worker.transfers import Transfers
@@ -31,12 +31,14 @@ class LightDelivery:
         secrets: The values that they may name.
         worker_id: Who computed.
         sleep: Waits between two tries; may raise to give them up.
+        held_up: Told why a delivery has to be tried again.
     """
 
     transfers: Transfers
     secrets: Secrets
     worker_id: str
     sleep: Callable[[float], None]
+    held_up: Callable[[str | None], None] = silent
 
     def refusal(self, offer: Offer) -> Finish | None:
         """Return the end of a task whose destination is not allowed; nothing is computed for it."""
@@ -67,13 +69,14 @@ class LightDelivery:
             received_at=datetime.now(UTC),
         )
         try:
-            destination.check()
+            destination.check_folder()
             destination.deliver(envelope, ())
             if destination.folder is not None:
                 _write(destination.folder, envelope)
         except (DeliveryError, InputError, OSError) as error:
             reason = TaskReason.BAD_INPUT if isinstance(error, InputError) else TaskReason.DELIVERY_FAILED
-            return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error))
+            kept = finish.result if reason is TaskReason.DELIVERY_FAILED else {}
+            return Finish(token=finish.token, outcome="failed", reason=reason, error=str(error), result=kept)
         return finish
 
     def _destination(self, task_id: str, spec: Mapping[str, Any]) -> Destination | None:
@@ -81,7 +84,7 @@ class LightDelivery:
         wanted = output.get("destination") or {}
         if not (wanted.get("url") or wanted.get("path")):
             return None
-        return Destination(task_id, output, self.transfers, self.secrets, self.sleep)
+        return Destination(task_id, output, self.transfers, self.secrets, self.sleep, self.held_up)
 
 
 def _write(folder: Path, envelope: ResultEnvelope) -> None:

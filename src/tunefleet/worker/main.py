@@ -19,7 +19,7 @@ from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, MachineError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
-from tunefleet.jobs import JournalShipper, Supervisor, devices
+from tunefleet.jobs import JournalShipper, Supervisor, devices, envs
 from tunefleet.jobs import gpus as ledger
 from tunefleet.jobs.environment import core_count
 from tunefleet.jobs.gpuinfo import GpuFigures, read_gpus, visible
@@ -30,9 +30,11 @@ from tunefleet.links.http import HttpLink
 from tunefleet.links.redis_keys import Keys
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
 from tunefleet.wire.link import Capabilities, Load, Offer
-from tunefleet.worker import changes, logfile, probe, transfers
+from tunefleet.worker import changes, hub, logfile, probe, transfers
+from tunefleet.worker.energy import EnergyMeter
 from tunefleet.worker.heartbeat import Heartbeat
 from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.noticing import Noticed
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import StateFolder
@@ -108,7 +110,7 @@ def _build(
         endpoints_dir=settings.endpoints_dir,
         warm=settings.warm_start,
         warm_idle_s=settings.warm_idle_s,
-        base_env={**_JOB_DEFAULTS, **inherited_environment(), **secrets.environment},
+        base_env={**_JOB_DEFAULTS, **inherited_environment(), **settings.handed_on, **secrets.environment},
     )
     site = Site(
         results_dir=results_dir,
@@ -131,7 +133,7 @@ def _build(
     logging.getLogger().addHandler(recent)
 
     def describe() -> Capabilities:
-        offers, names = executors.offers(), secrets.names()
+        offers, names = executors.offers(allow_code=settings.allow_code), secrets.names()
         return probe.capabilities(settings, offers, results_dir=results_dir, in_use=_in_use(sentry), secrets=names)
 
     # The worker is not there yet, and verbs come from it: `stop` finds it when it is wanted.
@@ -147,8 +149,12 @@ def _build(
         on_verb=verbs.take,
     )
 
+    ground, meter = Noticed(lambda: (hub.cached(settings.hub_dir), envs.ready())), EnergyMeter()
+
     def load() -> Load:
-        return probe.load(settings, results_dir=results_dir, in_use=_in_use(sentry))
+        if ground.changed():
+            worker.register_anew()
+        return probe.load(settings, results_dir=results_dir, in_use=_in_use(sentry), meter=meter)
 
     return worker, verbs, Heartbeat(site.outbox, load, settings.heartbeat_interval_s)
 

@@ -16,6 +16,8 @@ logger = logging.getLogger(__name__)
 MAX_SAID_BYTES: Final = 4 << 20
 """How much the finishes of one exchange may be: half of what a server takes in one body unless it is told otherwise."""
 _MAX_WORDS: Final = 64 << 10
+_MAX_NOTE: Final = 1000
+"""Characters of what is said of a delivery."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,7 @@ class Outbox:
         self._reached: dict[str, Reached] = {}
         self._discarded: set[str] = set()
         self._silent_from: dict[str, float] = {}
+        self._held_up: dict[str, str] = {}
         self._load: Load | None = None
         self._version = 0
 
@@ -124,6 +127,15 @@ class Outbox:
                 return
             self._touch()
 
+    def held_up(self, token: str, why: str | None) -> None:
+        """Say in a sentence, without secrets, why a delivery takes its time, or that nothing holds it up any more."""
+        with self._changed:
+            before = self._held_up.pop(token, None)
+            if why:
+                self._held_up[token] = why[:_MAX_NOTE]
+            if self._held_up.get(token) != before:
+                self._touch()
+
     def load(self, load: Load) -> None:
         """Say how busy the worker is; newer figures take the place of those that were not said yet."""
         with self._changed:
@@ -142,9 +154,16 @@ class Outbox:
             self._finishes.pop(token, None)
             self._reached.pop(token, None)
             self._silent_from.pop(token, None)
+            self._held_up.pop(token, None)
 
     def draft(
-        self, *, holding: tuple[str, ...], want: dict[SlotClass, int], wait_s: float, draining: bool = False
+        self,
+        *,
+        holding: tuple[str, ...],
+        want: dict[SlotClass, int],
+        wait_s: float,
+        delivering: tuple[str, ...] = (),
+        draining: bool = False,
     ) -> Draft:
         """Write down what there is to say, as much as one exchange carries. Call it under the lock of `changed`."""
         finishes = self._first_finishes()
@@ -165,6 +184,7 @@ class Outbox:
             reached=said.reached,
             discarded=said.discarded,
             stalled={token: time.monotonic() - since for token, since in self._silent_from.items()},
+            delivering=dict.fromkeys(delivering, "") | self._held_up,
             want=want,
             draining=draining,
             load=self._load,

@@ -75,7 +75,10 @@ class Outputs:
                 archives[output.name] = self._archive(output.path)
                 push(archives[output.name].name, ARCHIVE_KIND, archives[output.name])
         exported = self._export(made, push)
-        found = links() if archives or exported is not None else {}
+        listed = _listed(made, outputs)
+        found = links() if archives or exported is not None or listed else {}
+        for about, name in listed:
+            about["url"] = found.get(name)
         for output in outputs:
             if output.kind in _TRAINED:
                 made |= _archive_keys(output, archives.get(output.name), found)
@@ -119,7 +122,8 @@ class Outputs:
     def clean_up(self, outputs: Iterable[Output]) -> None:
         """Delete what the server has: trained folders, archives, checkpoints."""
         gone = [output.path for output in outputs if output.kind in _TRAINED]
-        for path in [*gone, self._folder.checkpoints_dir]:
+        # That of a command is a link to where it saves.
+        for path in [*gone, self._folder.checkpoints_dir.resolve()]:
             shutil.rmtree(path, ignore_errors=True)
         for path in gone:
             archive_of(path).unlink(missing_ok=True)
@@ -159,6 +163,27 @@ class Outputs:
             "url": link,
             "download_url": link,
         }
+
+
+def _listed(result: dict[str, Any], outputs: Sequence[Output]) -> list[tuple[dict[str, Any], str]]:
+    """Return what a result says of single files under `files` or `outputs`, with their names; the result's own copies.
+
+    Args:
+        result: What the job says of itself; changed so that its entries can be.
+        outputs: What was delivered.
+    """
+    single = {output.name for output in outputs if output.path.is_file()}
+    found: list[tuple[dict[str, Any], str]] = []
+    files, named = result.get("files"), result.get("outputs")
+    if isinstance(files, list):
+        result["files"] = files = [dict(each) if isinstance(each, Mapping) else each for each in files]
+        found += [(each, each["name"]) for each in files if isinstance(each, dict) and each.get("name") in single]
+    if isinstance(named, Mapping):
+        result["outputs"] = own = {
+            name: dict(each) if isinstance(each, Mapping) else each for name, each in named.items()
+        }
+        found += [(each, name) for name, each in own.items() if isinstance(each, dict) and name in single]
+    return found
 
 
 def archive_of(folder: Path) -> Path:

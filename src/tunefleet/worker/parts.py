@@ -2,7 +2,7 @@
 
 The run goes on for as long as somebody wants it. Its program finds them as `merge_children` of its job, writes what it
 has for each under `children` of its result, and files for one into `children/<task id>/` of the job folder. Nobody is
-given another's result: who is missing there fails by name.
+given another's result: who is missing there fails by name, and who has `{"ok": false, "error": "…"}` for what it says.
 """
 
 from __future__ import annotations
@@ -55,6 +55,14 @@ def missing(offer: Offer, part: MergedTask) -> Finish:
     return Finish(token=part.token, outcome="failed", reason=TaskReason.BUG, error=error)
 
 
+def failed(token: str, result: Mapping[str, Any]) -> Finish | None:
+    """Return the end of a task that the run could not compute, though it could others; None if it has a result."""
+    error = result.get("error") if result.get("ok") is False else None
+    if not isinstance(error, str):
+        return None
+    return Finish(token=token, outcome="failed", reason=TaskReason.BAD_INPUT, error=error)
+
+
 def release(token: str, offer: Offer, error: str | None) -> Finish:
     """Return the end of a task whose shared run has ended otherwise than well: it is tried again by itself."""
     told = f"The run of {offer.task_id} ({offer.name}), which computed it too, did not end well: {error or 'it ended.'}"
@@ -82,7 +90,7 @@ def each_end(offer: Offer, finish: Finish) -> list[tuple[Offer, Finish]]:
         mine = found.get(part.task_id)
         if isinstance(mine, dict):
             good = Finish(token=own.token, outcome="completed", reason=TaskReason.FINISHED, result=mine)
-            ends.append((own, good))
+            ends.append((own, failed(own.token, mine) or good))
         else:
             ends.append((own, missing(offer, part)))
     return ends
@@ -204,7 +212,10 @@ class Parts:
         results = kept.get(CHILDREN)
         for part in self._wanted():
             result = results.get(part.task_id) if isinstance(results, Mapping) else None
-            finish = missing(self._offer, part) if not isinstance(result, dict) else self._delivered(part, result)
+            if isinstance(result, dict):
+                finish = failed(part.token, result) or self._delivered(part, result)
+            else:
+                finish = missing(self._offer, part)
             self._ends[part.token] = finish
             self._spool(part, finish)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tunefleet.jobs.guard import End
+from tunefleet.wire.chat import ChatPiece, ChatPoll, ChatTurns
 from tunefleet.wire.control import CommandState, ControlReply
 from tunefleet.wire.jobfolder import Job, JobFolder, JobStatus
 from tunefleet.wire.link import JournalBatch
@@ -117,6 +118,12 @@ class Delivery(Protocol):
 
     def fetch_result_file(self, task_id: str, file: ResultFile, dest: Path) -> None:
         """Download one of them."""
+
+    def chat_turns(self, task_id: str, poll: ChatPoll) -> ChatTurns:
+        """Ask for the turns of a chat."""
+
+    def chat_piece(self, task_id: str, turn_id: str, piece: ChatPiece) -> bool:
+        """Tell a piece of an answer; returns whether anybody still listens."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from tunefleet.errors import InputError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import new_launch_id
-from tunefleet.spec import TASK_KINDS, load_task_spec
+from tunefleet.spec import load_task_spec
+from tunefleet.spec.kinds import task_kinds
 from tunefleet.wire.jobfolder import Job
 from tunefleet.wire.link import InputRef, Offer
 from tunefleet.worker.bringing import Bringer
@@ -50,11 +51,8 @@ class Preparation:
         inputs = self.inputs(offer)
         pause()
         from_step = self._restore(offer, again=again)
-        job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs)
-        gpus = self._site.gpus(offer)
-        processes = self._executor.processes(offer.spec, len(gpus))
-        here = {"env": self._site.env | job.env, "gpus": gpus, "processes": processes, "from_step": from_step}
-        return job.model_copy(update=here)
+        job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._site.gpus(offer))
+        return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step})
 
     def inputs(self, offer: Offer) -> dict[str, str]:
         """Bring the inputs of an offer, and return pointer → local path.
@@ -94,7 +92,7 @@ class Preparation:
 
 
 def _brings_code(offer: Offer) -> bool:
-    if offer.kind in TASK_KINDS:
+    if offer.kind in task_kinds():
         return load_task_spec(offer.spec).requires_code
     # A kind of another package; what a model is called is the same everywhere.
     source = (offer.spec.get("model") or {}).get("source") or {}

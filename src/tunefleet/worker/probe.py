@@ -14,12 +14,15 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from tunefleet.jobs import envs
 from tunefleet.jobs.devices import described
+from tunefleet.jobs.environment import core_count
 from tunefleet.jobs.gpudriver import read_driver
 from tunefleet.jobs.gpuinfo import read_gpus, visible
 from tunefleet.settings import WorkerSettings
 from tunefleet.wire.link import Capabilities, ExecutorOffer, GpuLoad, Load
 from tunefleet.worker import hub
+from tunefleet.worker.energy import EnergyMeter
 
 
 def capabilities(
@@ -46,7 +49,7 @@ def capabilities(
         hostname=socket.gethostname(),
         executors=executors,
         slots={"job": settings.job_slots, "light": settings.light_slots},
-        cpu_count=usable_cpus(),
+        cpu_count=core_count(),
         memory_total_bytes=memory.total,
         memory_free_bytes=memory.available,
         disk_free_bytes=shutil.disk_usage(results_dir).free,
@@ -54,7 +57,9 @@ def capabilities(
         tags=settings.tags,
         cached_models=models,
         cached_datasets=datasets,
+        cache_read_at=time.time(),
         secrets=secrets,
+        environments=envs.ready(),
         allow_code=settings.allow_code,
         platform=f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         bandwidth_bytes_per_s=settings.bandwidth_bytes_per_s,
@@ -69,15 +74,32 @@ def capabilities(
     )
 
 
-def load(settings: WorkerSettings, *, results_dir: Path, in_use: Mapping[str, str] | None = None) -> Load:
+def load(
+    settings: WorkerSettings,
+    *,
+    results_dir: Path,
+    in_use: Mapping[str, str] | None = None,
+    meter: EnergyMeter | None = None,
+) -> Load:
     """Say how busy this machine is.
 
     Args:
         settings: Which GPUs count.
         results_dir: Whose disk counts.
         in_use: UUID → who else uses a GPU.
+        meter: Adds up what the GPUs use.
     """
     one, five, fifteen = psutil.getloadavg()
+    gpus = tuple(
+        GpuLoad(
+            uuid=gpu.uuid,
+            memory_free_bytes=gpu.memory_free_bytes,
+            in_use_by=(in_use or {}).get(gpu.uuid),
+            utilisation_percent=gpu.utilisation_percent,
+            power_w=gpu.power_w,
+        )
+        for gpu in visible(read_gpus(), settings.visible_gpus)
+    )
     return Load(
         memory_free_bytes=psutil.virtual_memory().available,
         disk_free_bytes=shutil.disk_usage(results_dir).free,
@@ -85,16 +107,8 @@ def load(settings: WorkerSettings, *, results_dir: Path, in_use: Mapping[str, st
         load_5m=five,
         load_15m=fifteen,
         uptime_s=max(0.0, time.time() - psutil.Process().create_time()),
-        gpus=tuple(
-            GpuLoad(
-                uuid=gpu.uuid,
-                memory_free_bytes=gpu.memory_free_bytes,
-                in_use_by=(in_use or {}).get(gpu.uuid),
-                utilisation_percent=gpu.utilisation_percent,
-                power_w=gpu.power_w,
-            )
-            for gpu in visible(read_gpus(), settings.visible_gpus)
-        ),
+        gpus=gpus,
+        gpu_energy_j=meter.read(gpus, now=time.monotonic()) if meter is not None else None,
     )
 
 
@@ -117,9 +131,3 @@ def address_towards(url: str) -> str | None:
             return str(probe.getsockname()[0])
     except OSError:
         return None
-
-
-def usable_cpus() -> int:
-    """Return how many processors this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

@@ -21,7 +21,9 @@ logger = logging.getLogger(__name__)
 _ASK_S: Final = 0.2
 """Pause between two looks at what became of commands."""
 _DEAF_S: Final = 120.0
-"""How long a job that trains may take no command before it counts as one that cannot be steered."""
+"""How long a job that is at work may take no command before it counts as one that cannot be steered."""
+_AT_WORK: Final = frozenset({"training", "running"})
+"""Phases in which a job that listens takes commands; `running` is a command of which nobody knows whether it trains."""
 
 
 class Steering:
@@ -101,7 +103,8 @@ class Steering:
         except (ConflictError, UnreachableError) as error:
             # It loads, or is busy: it is asked again until it takes the command, or ends.
             if self._is_deaf(handle):
-                self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=str(error)))
+                why = f"{error} It was asked for {_DEAF_S:g} seconds: nothing in it trains yet, or it does not listen."
+                self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=why))
             return
         except (InputError, NotFoundError) as error:
             self._settle(command, CommandOutcome(command_id=command.command_id, state="failed", message=str(error)))
@@ -119,7 +122,7 @@ class Steering:
 
     def _is_deaf(self, handle: Handle) -> bool:
         status = handle.status()
-        if status is None or status.state != "running" or status.phase != "training":
+        if status is None or status.state != "running" or status.phase not in _AT_WORK:
             self._deaf_since = None
             return False
         now = time.monotonic()

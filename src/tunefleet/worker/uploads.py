@@ -88,11 +88,14 @@ class CheckpointUploads:
             self._thread.join()
         self._protect(())
 
-    def bring_newest(self, unwanted: Callable[[], bool] = lambda: False) -> None:
+    def bring_newest(
+        self, unwanted: Callable[[], bool] = lambda: False, held_up: Callable[[str | None], None] = lambda _: None
+    ) -> None:
         """Wait until the newest whole checkpoint is on the server: its job has paused, and may go on elsewhere.
 
         Args:
             unwanted: Whether nobody is to go on by now.
+            held_up: Told why it has to wait for another try, and null when it does not wait any more.
 
         Raises:
             Dropped: If the attempt is void.
@@ -104,10 +107,19 @@ class CheckpointUploads:
         self.stop()
         self._over.clear()
         delivery = self._connect(self._offer.token)
+
+        def push(checkpoint: Checkpoint, about: dict[str, Any]) -> None:
+            try:
+                self._push(delivery, checkpoint, about)
+            except UnreachableError as error:
+                held_up(f"{error.message} {checkpoint.path.name} is sent later.")
+                raise
+
         try:
             while todo := self._next():
-                self._mailbox.patiently(lambda item=todo[0]: self._push(delivery, *item), unwanted=unwanted)  # type: ignore[misc]
+                self._mailbox.patiently(lambda item=todo[0]: push(*item), unwanted=unwanted)  # type: ignore[misc]
         finally:
+            held_up(None)
             delivery.close()
 
     def _run(self) -> None:

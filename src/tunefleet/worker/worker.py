@@ -38,6 +38,8 @@ from tunefleet.worker.state import AttemptRecord
 logger = logging.getLogger(__name__)
 
 _JOIN_S: Final = 60.0
+_DELIVERIES: Final = 64
+"""Deliveries at a time that take no slot; each has threads that wait, and its folder on this disk."""
 _LEAVE_TRIES: Final = 5
 _LEAVE_S: Final = 3.0
 """How long a worker that is stopped while it has nothing to do takes to say so."""
@@ -125,6 +127,10 @@ class Worker:
         for attempt in self._held():
             attempt.mailbox.tell_stop(suspend=suspend)
 
+    def register_anew(self) -> None:
+        """Say again what this machine is and has: something of it has changed."""
+        self._exchanger.register_anew()
+
     def close(self) -> None:
         """Let everything go, after `run`; jobs that were not suspended live on."""
         self._exchanger.stop()
@@ -142,9 +148,15 @@ class Worker:
 
     def draft(self, wait_s: float) -> Draft:
         """Write the next request; called under the outbox's lock."""
-        tokens = tuple(token for attempt in self._held() for token in attempt.tokens)
+        held = self._held()
+        # What delivers is read before what is free: a job that ends in between counts as running for this once.
+        delivering = tuple(token for attempt in held for token in attempt.delivering) + self._light.delivering
         return self._site.outbox.draft(
-            holding=tokens + self._light.holding, want=self._want(), wait_s=wait_s, draining=self._told_to_leave
+            holding=tuple(token for attempt in held for token in attempt.tokens) + self._light.holding,
+            want=self._want(),
+            wait_s=wait_s,
+            delivering=delivering,
+            draining=self._told_to_leave,
         )
 
     def register(self) -> RegisterReply:
@@ -259,7 +271,9 @@ class Worker:
         return {"job": 0, "light": 0} if self._drain or self._told_to_leave else self._free()
 
     def _free(self) -> dict[SlotClass, int]:
-        busy = sum(attempt.occupies_slot for attempt in self._held())
+        held = self._held()
+        busy = sum(attempt.occupies_slot for attempt in held)
+        busy += max(0, len(held) - busy - _DELIVERIES)
         sentry = self._site.sentry
         slots = 0 if sentry is not None and sentry.crowded() else self._slots.get("job", 0)
         return {"job": max(0, slots - busy), "light": max(0, self._light.free_slots)}

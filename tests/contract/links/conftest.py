@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.contract.links.workers import Workers
 from tests.integration.redis.process import RedisProcess
 from tunefleet.client import Client
 from tunefleet.links.base import WorkerLink
@@ -94,3 +95,12 @@ def registration(worker_id: str, **more: object) -> RegisterRequest:
     )
     plain = {"worker_id": worker_id, "session": "s1", "state_id": f"state-{worker_id}", "capabilities": described}
     return RegisterRequest.model_validate(plain | more)
+
+
+@pytest.fixture
+def workers(site: Site, tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(site, tmp_path)
+    yield made
+    made.close()
+    for worker in site.client.workers.list().items:
+        site.client.workers.cordon(worker.id)  # it is gone, and must not be offered what the next test submits

@@ -145,7 +145,7 @@ def test_a_wrong_request_names_its_fields(bare: AgentProcess) -> None:
     answer = bare.post("/api/training/execute", body)
     assert answer.status_code == 422
     assert answer.json()["detail"][0]["loc"] == ["body", "job_token"]
-    answer = bare.post("/api/training/execute", request("x", method="dpo", batch_size=0))
+    answer = bare.post("/api/training/execute", request("x", method="rlhf", batch_size=0))
     assert answer.status_code == 422
     assert {tuple(fault["loc"]) for fault in answer.json()["detail"]} == {
         ("body", "config", "training", "method"),

@@ -31,14 +31,14 @@ def stub() -> Iterator[StubBackend]:
 class Written:
     """A job folder that a test writes as a trainer would."""
 
-    def __init__(self, folder: Path, backend: StubBackend) -> None:
+    def __init__(self, folder: Path, backend: StubBackend, kind: str = "sft") -> None:
         self.folder = JobFolder(folder / "job-1")
         self.folder.journal_dir.mkdir(parents=True)
         self.folder.job_json.write_text(json.dumps({"attempt": 1, "log_base": 0}))
         self.backend = backend
         self.seq = 0
         record = AgentRecord(
-            job_id="job-1", name="n", kind="sft", spec={}, order=time.time(), state=JobState.RUNNING, launch="l1",
+            job_id="job-1", name="n", kind=kind, spec={}, order=time.time(), state=JobState.RUNNING, launch="l1",
             backend=backend.url, token="secret",
         )  # fmt: skip
         self.job = AgentJob(self.folder, record, lambda _: None)
@@ -72,8 +72,8 @@ class Written:
 
 
 @pytest.fixture
-def written(tmp_path: Path, stub: StubBackend) -> Iterator[Written]:
-    found = Written(tmp_path, stub)
+def written(tmp_path: Path, stub: StubBackend, request: pytest.FixtureRequest) -> Iterator[Written]:
+    found = Written(tmp_path, stub, getattr(request, "param", "sft"))
     yield found
     for reporter in found.reporters:
         reporter.stop()
@@ -110,6 +110,25 @@ def test_nothing_is_lost_or_doubled_while_the_backend_is_away_and_the_agent_is_r
     assert [body["offset"] for body in logs] == [sum(len(b["logs"]) for b in logs[:n]) for n in range(len(logs))]
     last = [call.path.rpartition("/")[2] for call in stub.calls if call.status == 200][-1]
     assert last == "status", "the end is told when all else is there"
+
+
+@pytest.mark.parametrize("before", [None, {"attempt": 3, "log_base": 0}], ids=["nothing", "another attempt"])
+def test_what_is_written_before_the_launch_is_told_once(
+    written: Written, stub: StubBackend, before: dict[str, int] | None
+) -> None:
+    """While the inputs are fetched the folder is nobody's yet, or it is the attempt's before."""
+    written.folder.job_json.unlink()
+    if before is not None:
+        written.folder.job_json.write_text(json.dumps(before))
+    written.report()
+    until(lambda: stub.statuses("job-1") == ["running"], "the start is told")
+    time.sleep(0.5)
+    written.folder.job_json.write_text(json.dumps({"attempt": 1, "log_base": 0}))
+    written.say("one\ntwo\n")
+    until(lambda: len(stub.log("job-1")) == 2, "the log is told")
+    written.end(JobState.PAUSED)
+    until(lambda: stub.statuses("job-1")[-1:] == ["paused"], "the pause is told")
+    assert [line[22:] for line in stub.log("job-1")] == ["one", "two"]
 
 
 def test_what_the_backend_will_never_take_is_skipped_and_said(written: Written, stub: StubBackend) -> None:
@@ -180,3 +199,18 @@ def test_a_point_has_the_names_that_readers_of_either_kind_know(written: Written
     (prediction,) = [call.body for call in stub.calls if call.path == "/api/training/local/predictions"]
     known = {"step": 5, "sample_index": 0, "prompt": "p", "prediction": "o", "ground_truth": "r"}
     assert prediction["predictions"][0].items() >= known.items()
+
+
+@pytest.mark.parametrize("written", ["dpo"], indirect=True)
+def test_a_point_of_pairs_has_its_rewards_as_numbers_and_no_perplexity(written: Written, stub: StubBackend) -> None:
+    """The exponential of a loss of preferences means nothing."""
+    rewards = {"rewards/accuracies": 0.5, "rewards/margins": "NaN", "logps/chosen": -3.0}
+    written.write("metric", series="train", step=5, epoch=0.5, values={"loss": 0.7, **rewards})
+    written.write("metric", series="train", step=5, epoch=0.5, values={"eval_loss": 0.6, "eval_rewards/margins": 0.1})
+    written.report()
+    written.end()
+    until(lambda: stub.statuses("job-1")[-1:] == ["completed"], "the end is told")
+    train, held_out = stub.taken("job-1", "metrics")
+    assert train.pop("timestamp") < held_out.pop("timestamp")
+    assert train == {"step": 5, "epoch": 0.5, "train_loss": 0.7, "rewards/accuracies": 0.5}
+    assert held_out == {"step": 5, "epoch": 0.5, "eval_loss": 0.6, "eval_rewards/margins": 0.1}

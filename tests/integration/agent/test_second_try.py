@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.agent.conftest import AgentProcess, request, write_rows
 
-pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 
 SHORT_OF_MEMORY = '''
 import importlib.util, sys
@@ -61,7 +61,7 @@ def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path, free_port: Callable
     try:
         wanted = request("large", batch_size=2, max_steps=4, save_steps=1)
         assert agent.post("/api/training/execute", wanted).status_code == 200
-        done = agent.until_status("large", "completed", timeout_s=90)
+        done = agent.until_status("large", "completed", timeout_s=240)
         assert done["current_step"] == 4
         assert any("batches of 2: going on with 1, 2 a step" in warning for warning in done["warnings"]), done
         launches = list((agent.job_folder("large") / "journal").glob("*.jsonl"))

@@ -106,6 +106,34 @@ def test_what_is_read_of_a_job(agent: AgentProcess, backend: StubBackend) -> Non
     assert agent.post("/api/training/cancel/nobody").status_code == 400
 
 
+def test_a_training_on_pairs_runs_and_its_rewards_are_told(agent: AgentProcess, backend: StubBackend) -> None:
+    rows = [{"prompt": f"{n} + {n}?", "chosen": f"It is {2 * n}.", "rejected": "Who knows?"} for n in range(12)]
+    (agent.folder / "datasets" / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    of_pairs = {"method": "dpo", "beta": 0.2, "max_prompt_length": 32, "max_steps": 4, "eval_steps": 2, "packing": True}
+    body = request("pairs", "pairs.jsonl", **of_pairs)
+    body["config"]["data"] = {"dataset_format": "preference", "eval_split": 0.25}
+    assert agent.post("/api/training/execute", body).status_code == 200
+    done = agent.until_status("pairs", "completed")
+    assert (done["current_step"], done["progress"]) == (4, 100.0)
+    assert done["warnings"] == ["config.training.packing has no effect with the method dpo."]
+    assert (agent.job_folder("pairs") / "final" / "adapter_model.safetensors").is_file()
+
+    until(lambda: backend.statuses("pairs") == ["running", "completed"], "all is told")
+    points = backend.taken("pairs", "metrics")
+    train = [point for point in points if "train_loss" in point]
+    assert [point["step"] for point in train] == [1, 2, 3, 4]
+    assert all(0 <= point["rewards/accuracies"] <= 1 and "rewards/margins" in point for point in train)
+    held_out = [point for point in points if "eval_loss" in point]
+    assert {point["step"] for point in held_out} >= {2, 4}
+    assert all(0 <= point["eval_rewards/accuracies"] <= 1 for point in held_out)
+    assert train[-1]["rewards/margins"] != 0, "it has learnt something"
+    numbers = [value for point in points for name, value in point.items() if name != "timestamp"]
+    assert all(isinstance(value, int | float) for value in numbers)
+    assert not any("perplexity" in name for point in points for name in point), "no exponential of such a loss"
+    shown = [point for point in agent.get("/api/training/metrics/pairs").json()["metrics"] if "train_loss" in point]
+    assert [point["rewards/margins"] for point in shown] == [point["rewards/margins"] for point in train]
+
+
 def test_a_failed_job_says_what_was_wrong(agent: AgentProcess, backend: StubBackend) -> None:
     (agent.folder / "datasets" / "odd.jsonl").write_text('{"question": "?"}\n' * 10)
     agent.post("/api/training/execute", request("odd", "odd.jsonl"))
@@ -147,6 +175,7 @@ def test_a_killed_agent_loses_no_job_and_no_place_in_the_queue(agent: AgentProce
     until(lambda: "completed" in backend.statuses("second"), "the end is told")
     assert backend.statuses("first") == ["running", "cancelled"]
     steps = [point["step"] for point in backend.taken("first", "metrics") if "train_loss" in point]
-    assert steps == list(range(1, len(steps) + 1)), "no gap and nothing twice over the restart"
+    told_once = list(dict.fromkeys(steps))
+    assert told_once == list(range(1, len(told_once) + 1)), "no gap; what was on its way at the kill is told again"
     assert not (agent.job_folder("third") / "job.json").exists(), "it was never started"
     assert any("first" in line and "step" in line for line in agent.out().splitlines()), "a progress line"

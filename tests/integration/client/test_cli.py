@@ -259,6 +259,8 @@ def test_completion_offers_what_is_there(
 ) -> None:
     task = client.submit(ECHO).task
     assert (task.id, "hello") in [(word, about.split(",")[0]) for word, about in options.complete_task("task-")]
+    assert (task.workflow_id, "hello, running") in options.complete_task_or_workflow("wf-")
+    assert task.id in [word for word, _ in options.complete_task_or_workflow("task-")]
     assert options.complete_worker("by") == [("by-hand", "online")]
     assert options.complete_artifact("zzz") == []
     monkeypatch.setenv("TUNEFLEET_URL", "http://127.0.0.1:9")

@@ -15,7 +15,6 @@ from tests.integration.client.conftest import Cli
 from tests.integration.server.support import HandWorker, Running, submit
 from tests.unit.worker.receiver import Receiver, receiving
 from tunefleet.client.attempt import AttemptClient
-from tunefleet.wire.results import ResultEnvelope
 
 DOCUMENT = """apiVersion: tunefleet/v1
 metadata: {{name: hello}}
@@ -43,28 +42,35 @@ def test_fault_18_what_could_not_be_delivered_is_kept_and_sent_by_hand(
     with running.client(running.admin_key) as http:
         task_id = submit(http, DOCUMENT.format(url=receiver.url))
     token = hand.take(task_id)
-    archive, result = tmp_path / "final_lora.tar.gz", tmp_path / "results.json"
+    archive, report, trained = (tmp_path / name for name in ("final_lora.tar.gz", "out1.bin", "final_lora"))
     archive.write_bytes(os.urandom(100_000))
-    result.write_text(ResultEnvelope(task_id=task_id, result={"loss": 1.5}).model_dump_json())
+    report.write_bytes(b"a report")
+    trained.mkdir()
+    (trained / "adapter.bin").write_bytes(b"weights")
     with AttemptClient(running.url, token) as attempt:
         attempt.push_artifact(task_id, archive.name, "archive", archive)
-        attempt.push_artifact(task_id, result.name, "file", result)
+        attempt.push_artifact(task_id, report.name, "report", report)
+        attempt.push_artifact(task_id, trained.name, "adapter", trained)
     error = "The result could not be delivered: it answers 503."
     finish = {"token": token, "outcome": "failed", "reason": "delivery_failed", "error": error}
+    finish["result"] = {"loss": 1.5}
     assert token in hand.exchange(finishes=[finish])["finished"]
     hand.holding.remove(token)
     with running.client(running.admin_key) as http:
         task = http.get(f"/tasks/{task_id}").json()
         link = http.get(f"/results/{task_id}/files").json()["files"]
+        assert http.get(f"/results/{task_id}").json()["result"] == {"loss": 1.5}, "the server has everything"
     assert (task["status"], task["reason"], task["attempts"]) == ("failed", "delivery_failed", 1), "it is not run again"
     urls = {file["name"]: file["url"] for file in link}
     assert httpx.get(urls["final_lora.tar.gz"]).content == archive.read_bytes()
 
     sent = cli("artifacts", "deliver", task_id, "--json")
     assert sent.code == 0, sent.err
-    assert sent.json == {"task_id": task_id, "url": f"{receiver.url}/hook", "files": ["final_lora.tar.gz"]}
-    upload, post = receiver.seen
-    assert upload.path == f"/hook/{task_id}/files"
+    assert sent.json == {"task_id": task_id, "url": f"{receiver.url}/hook", "files": ["final_lora.tar.gz", "out1.bin"]}
+    upload, second, post = receiver.seen
+    assert {upload.path, second.path} == {f"/hook/{task_id}/files"}
+    assert b'filename="out1.bin"' in second.body
+    assert b"a report" in second.body
     assert hashlib.sha256(archive.read_bytes()).digest() in {
         hashlib.sha256(upload.body[start : start + 100_000]).digest() for start in (upload.body.find(b"\r\n\r\n") + 4,)
     }

@@ -35,16 +35,19 @@ def test_the_command_line_makes_tests_and_removes_a_channel(
     assert (channel.name, channel.on, channel.signed) == ("ci", ("done", "failed"), True)
     assert [word for word, _ in options.complete_channel("c")] == ["ci"]
 
+    assert cli("notify", "log").out == "Nobody has been told anything yet; tests are not listed.\n"
+    assert cli("notify", "log", "--state", "failed").out == "Nothing matches.\n"
     assert cli("notify", "test", "ci").out == "ci took it.\n"
     task_id = client.submit(ECHO).task_id
     hand.finish(hand.take(task_id))
     until(lambda: len(receiver.taken) == 2)
     assert receiver.taken[0].json["title"] == "This is a test"
+    assert "notify log" not in str(receiver.taken[0].json), "it is in no log"
     assert receiver.taken[1].json["task"]["id"] == task_id
     until(lambda: client.notifications.list(task_id=task_id, state="sent").items)
     assert "hello is done" in cli("notify", "log", "--task", task_id[:12]).out
     (told,) = [NotificationView.model_validate(each) for each in cli("notify", "log", "--json").json]
-    assert (told.state, told.tries, told.channel_id) == ("sent", 1, channel.id)
+    assert (told.state, told.tries, told.channel_id, told.channel) == ("sent", 1, channel.id, "ci")
 
     receiver.status = 500
     failed = cli("notify", "test", "ci")
@@ -53,6 +56,21 @@ def test_the_command_line_makes_tests_and_removes_a_channel(
     assert cli("notify", "rm", "ci", "--yes").code == 4
     assert cli("notify", "add", "x", "https://example.org", "--on", "donne").code != 0
     assert "There are: done" in cli("notify", "add", "x", "https://example.org", "--on", "donne").err
+
+
+def test_the_log_says_which_channel_it_was(cli: Cli, client: Client, hand: HandWorker, receiver: Receiver) -> None:
+    """All of them may lead to one host, and of an address no more is shown."""
+    for name in ("day", "night", "gone"):
+        client.notifications.create_channel(name, f"{receiver.url}/{name}", on=["done"])
+    task_id = client.submit(f"{ECHO}  notify: [{{to: '{receiver.url}/own', on: [done]}}]\n").task_id
+    hand.finish(hand.take(task_id))
+    until(lambda: len(client.notifications.list(task_id=task_id, state="sent").items) == 4)
+    client.notifications.remove_channel("gone")
+    shown = [line.split() for line in cli("notify", "log", "--task", task_id).out.splitlines()]
+    column = {"day", "night", "(removed)", "document"}
+    assert sorted(word for line in shown for word in line if word in column) == sorted(column)
+    for name in ("day", "night"):
+        client.notifications.remove_channel(name)
 
 
 def test_what_the_api_refuses(running: Running, client: Client) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
-from tests.integration.client.conftest import Cli
-from tests.integration.server.support import ECHO, HandWorker
+from tests.integration.client.conftest import Cli, Played, finish
+from tests.integration.server.support import ECHO, HandWorker, Running
 from tunefleet.client import Client
 from tunefleet.wire.api import ValidateReply
 from tunefleet.wire.fleet import WhyView
@@ -16,6 +18,19 @@ spec:
   taskType: lora_sft
   model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
   data: {prompts: [one, two]}
+"""
+
+
+SKIPPED = """apiVersion: tunefleet/v1
+metadata: {name: two}
+spec:
+  taskType: echo
+  graph:
+    nodes:
+      - {name: first, spec: {data: {type: list, items: [a]}}}
+      - name: second
+        dependsOn: [first]
+        spec: {data: {type: list, items: [b]}, condition: {node: first, field: ok, equals: false}}
 """
 
 
@@ -38,9 +53,35 @@ def test_why_of_a_task_that_has_its_turn_shows_the_score(cli: Cli, client: Clien
     task_id = client.submit(ECHO).task_id
     assert "by-hand is busy" in cli("why", task_id).out
     token = hand.take(task_id)
-    assert "Attempt 1 on by-hand runs." in cli("why", task_id).out
+    said = cli("why", task_id).out
+    assert "Attempt 1 on by-hand runs." in said
+    assert re.search(r"^It runs on by-hand since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.$", said, re.MULTILINE)
     hand.finish(token)
-    assert "ended (finished)" in cli("why", task_id).out
+    said = cli("why", task_id).out
+    assert "It has completed on by-hand." in said
+    assert "ended (finished)" in said
+
+
+def test_why_of_a_task_that_has_ended_says_how(
+    cli: Cli, client: Client, running: Running, hand: HandWorker, take: Callable[..., Played]
+) -> None:
+    hand.exchange(want={"light": 4})
+    failed, stopped, skipped = take(), take(), client.submit(SKIPPED)
+    first, second = (task.id for task in skipped.workflow.tasks)
+    with running.client(running.worker_key) as http:
+        finish(http, hand, failed, outcome="failed", reason="bad_input", error="There is no such file.")
+        finish(http, hand, stopped, outcome="cancelled", reason="cancelled_by_user", error="")
+    hand.finish(hand.take(first))
+    for task_id, said in (
+        (failed.task_id, "It has failed (bad input): There is no such file."),
+        (stopped.task_id, "It was cancelled on request."),
+        (second, "It was skipped (condition unmet): "),
+    ):
+        shown = " ".join(cli("why", task_id).out.split())
+        assert said in shown
+        assert "Nothing stands" not in shown
+        view = WhyView.model_validate(cli("why", task_id, "--json").json)
+        assert (view.why or "").startswith(said)
 
 
 def test_a_dry_run_says_where_tasks_would_go_and_submits_nothing(

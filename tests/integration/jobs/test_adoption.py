@@ -150,6 +150,8 @@ def test_two_jobs_do_not_share_a_gpu(launch: Launch, supervisor: Supervisor) -> 
     handle.cancel(5)
     handle.wait(10)
     until(lambda: gpus.holder(ledger, "GPU-a") is None)
+    # A process that was just being started may have inherited the lock of the launch that was refused.
+    until(lambda: not locks.is_held(supervisor.folder("task-2").lock))
     assert launch("finish", gpus=("GPU-a",), job_id="task-2").wait(20) is not None
 
 

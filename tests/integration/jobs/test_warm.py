@@ -119,6 +119,18 @@ def test_a_forked_job_is_like_a_fresh_one(warm: Supervisor) -> None:
     assert "INFO fake: told" in log  # the program's own format, not the server's
 
 
+def test_fault_29_forked_jobs_leave_each_other_nothing_of_their_devices(warm: Supervisor) -> None:
+    base = warm._base_env.get("CUDA_VISIBLE_DEVICES")
+    for number, (given, expected) in enumerate(
+        [(("GPU-b",), "GPU-b"), (("GPU-a", "GPU-b"), "GPU-a,GPU-b"), ((), base)]
+    ):
+        handle = warm.launch(make_job("pin", job_id=f"task-{number}", gpus=given, devices="7"))
+        assert (end := handle.wait(20)) is not None
+        assert end.outcome == "completed"
+        assert process_of(handle).warm, "all of them come from one fork server"
+        assert json.loads((handle.folder.root / "given.json").read_text()) == expected
+
+
 def test_the_server_itself_holds_no_key_and_one_thread(warm: Supervisor) -> None:
     environ = Path(f"/proc/{server_pid(warm)}/environ").read_bytes().split(b"\0")
     names = {entry.partition(b"=")[0].decode() for entry in environ}

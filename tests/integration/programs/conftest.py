@@ -17,9 +17,10 @@ pytest.importorskip("torch")
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.integration.ended import EndedJob
 from tunefleet.attach import session
 from tunefleet.programs import assets, base_model, run
-from tunefleet.wire.jobfolder import JobFolder, JobStatus
+from tunefleet.wire.jobfolder import JobFolder
 
 LORA: dict[str, Any] = {
     "taskType": "lora_sft",
@@ -45,26 +46,8 @@ LORA: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(EndedJob):
     """A training that has come to an end."""
-
-    code: int
-    folder: JobFolder
-    launch: str
-
-    @property
-    def status(self) -> JobStatus:
-        return JobStatus.model_validate_json(self.folder.status_json.read_bytes())
-
-    @property
-    def result(self) -> dict[str, Any]:
-        assert self.code == 0, self.status.traceback
-        result: dict[str, Any] = json.loads(self.folder.responses_json.read_bytes())
-        return result
-
-    def records(self, kind: str) -> list[dict[str, Any]]:
-        lines = (self.folder.journal_dir / f"{self.launch}.jsonl").read_text().splitlines()
-        return [record for record in map(json.loads, lines) if record["type"] == kind]
 
     def series(self, name: str) -> list[float]:
         return [r["values"][name] for r in self.records("metric") if name in r["values"]]

@@ -176,18 +176,14 @@ def test_a_quantised_base_is_trained_through(bits: int, train: Any, trainers: li
 
 
 def test_liger_is_asked_of_the_trainer_where_it_is_there(train: Any) -> None:
-    from tunefleet.programs.train.arguments import training_arguments
+    from tunefleet.programs.train.arguments import Setting
     from tunefleet.programs.train.hardware import Hardware, Kernels
+    from tunefleet.programs.train.supervised import supervised_arguments
     from tunefleet.spec import load_task_spec
 
     spec = load_task_spec({**train.spec, "training": {"batch_size": 4}})
-    args = training_arguments(
-        spec,  # type: ignore[arg-type]
-        Hardware("cuda"),
-        Kernels("float32", "flash_attention_2", liger=True, varlen=True),
-        Path("unused"),
-        "name",
-    )
+    kernels = Kernels("float32", "flash_attention_2", liger=True, varlen=True)
+    args = supervised_arguments(spec, Setting(Hardware("cuda"), kernels, Path("unused"), "name"))  # type: ignore[arg-type]
     assert (args.use_liger_kernel, args.padding_free, args.dataloader_pin_memory) == (True, True, True)
 
 

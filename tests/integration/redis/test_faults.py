@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.links.conftest import registration
+from tests.contract.links.conftest import ECHO, registration
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Hand, Site, until
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
@@ -129,25 +129,44 @@ def test_fault_03_a_restarted_server_loses_no_task_and_leaves_redis_alone(site: 
 
 
 def test_fault_04_a_worker_hears_its_first_task(site: Start, redis_server: Redises) -> None:
-    here = site(redis_server())
+    redis = redis_server()
+    here = site(redis, accept_within_s=60)
     task_id = here.submit()
-    here.worker("late")
-    until(lambda: here.completed(task_id), "the task's end")
+    said: list[str] = []
+    with redis.client as client, redis.client as watching, watching.monitor() as monitor:
+        watcher = threading.Thread(target=_listen, args=(monitor, said))
+        watcher.start()
+        here.worker("late")
+        until(lambda: here.completed(task_id), "the task's end")
+        client.echo("the end")
+        watcher.join(60)
+    # A dispatch that is not heard is made again, with the same attempt.
+    sent = [line for line in said if line.startswith("XADD tasks:late ") and f" type TASK task_id {task_id} " in line]
+    assert len(sent) == 1
     assert [attempt.state for attempt in here.client.tasks.get(task_id).attempt_list] == ["finished"]
+
+
+def _listen(monitor: Any, said: list[str]) -> None:
+    for told in monitor.listen():
+        said.append(told["command"])
+        if told["command"].endswith("the end"):
+            return
 
 
 def test_fault_05_no_attempt_is_spent_while_redis_is_away(site: Start, redis_server: Redises) -> None:
     redis = redis_server()
-    here = site(redis)
+    here = site(redis, accept_within_s=60)
     here.worker("patient")
     until(lambda: here.online("patient"), "the registration")
     redis.kill()
-    ids = [here.submit() for _ in range(3)]
+    once = ECHO.replace("taskType: echo", "taskType: echo, retry: {max_attempts: 1}")
+    ids = [here.submit(once) for _ in range(3)]
     log = here.folder / "results-patient" / "worker.log"
     until(lambda: "does not answer" in log.read_text(), "the worker's notice")
     redis.start()
-    until(lambda: all(here.completed(task_id) for task_id in ids), "the tasks' end")
+    until(lambda: all(here.client.tasks.get(task_id).finished_at for task_id in ids), "the tasks' end")
     tasks = [here.client.tasks.get(task_id) for task_id in ids]
+    assert [(task.status, task.attempts) for task in tasks] == [("completed", 1)] * 3
     assert all(sum(attempt.state == "finished" for attempt in task.attempt_list) == 1 for task in tasks)
 
 

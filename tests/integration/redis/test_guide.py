@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.redis.process import RedisProcess
 from tests.integration.redis.site import Site, until
+from tests.unit.links.test_redis_diary import METRICS, SUMMARY
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,8 @@ def test_three_variables_and_no_key_start_a_worker_that_redis_cli_shows(
         until(lambda: _kinds(_events(client, "workers.events", "guide-1")).count("HEARTBEAT") >= 2, "two heartbeats")
         beats = [e for e in _events(client, "workers.events", "guide-1") if e["type"] == "HEARTBEAT"]
         metrics = json.loads(beats[-1]["metrics"])
-        assert {"uptime_sec", "accrued_cost_usd", "loadavg", "power", "power_summary"} <= metrics.keys()
+        assert metrics.keys() == METRICS
+        assert metrics["power_summary"].keys() == SUMMARY
         assert metrics["loadavg"].keys() == {"1m", "5m", "15m"}
         worker.send_signal(signal.SIGTERM)
         _, said = worker.communicate(timeout=60)
@@ -77,6 +79,7 @@ def test_three_variables_and_no_key_start_a_worker_that_redis_cli_shows(
         assert len(held) <= 2
     log = (here.folder / "results-guide-1" / "worker.log").read_text()
     assert "Registered as guide-1." in log
+    assert f"Task {task_id} (echo) ended after" in log
     assert "Registered as guide-1." in said, "the log is on standard error too"
 
 

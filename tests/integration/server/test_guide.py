@@ -71,6 +71,22 @@ def test_metrics_are_a_json_snapshot(root: httpx.Client, admin: httpx.Client, ha
     assert (refused.status_code, "application/json" in refused.text) == (406, True)
 
 
+def test_energy_is_what_the_workers_gpus_have_used_and_null_if_none_tells(root: httpx.Client, hand: HandWorker) -> None:
+    names = ("estimated_energy_kwh", "gpu_energy_kwh", "cpu_energy_kwh")
+
+    def told() -> tuple[list[Any], list[Any], int]:
+        found = root.get("/metrics").json()["workers"]
+        own = found["workers"]["by-hand"]
+        totals = found["totals"]
+        return [own[name] for name in names], [totals[name] for name in names], totals["workers_with_energy"]
+
+    load = {"memory_free_bytes": 1, "disk_free_bytes": 1, "gpus": [{"uuid": "GPU-0"}]}
+    hand.exchange(load=load)
+    assert told() == ([None] * 3, [None] * 3, 0)
+    hand.exchange(load=load | {"gpu_energy_j": 1.8e6})
+    assert told() == ([0.5, 0.5, None], [0.5, 0.5, None], 1)
+
+
 def test_cordon_drain_and_uncordon_are_routes(admin: httpx.Client, hand: HandWorker) -> None:
     for verb, expected in (("cordon", (True, False)), ("drain", (True, True)), ("uncordon", (False, False))):
         shown = admin.post(f"/workers/by-hand/{verb}").json()

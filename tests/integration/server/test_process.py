@@ -17,6 +17,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.fakes.receiver import receiving
 from tunefleet.server.__main__ import main
 from tunefleet.services.core import open_core
 from tunefleet.settings import ServerSettings, load
@@ -82,6 +83,28 @@ def test_start_serve_stop(tmp_path: Path, free_port: Callable[[], int]) -> None:
     assert key not in log
 
 
+def test_the_log_has_no_address_of_a_channel(
+    tmp_path: Path, free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A webhook's path is a secret; the client library tells every request that it makes."""
+    monkeypatch.setenv("TUNEFLEET_URL_ALLOW", "127.0.0.1")
+    monkeypatch.setenv("LOG_LEVEL", "DEBUG")
+    port = free_port()
+    with receiving() as receiver, server(tmp_path / "data", port) as process:
+        key = (tmp_path / "data/keys/admin.key").read_text().strip()
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", headers={"X-API-Key": key}, timeout=60) as client:
+            channel = {"name": "team", "to": f"{receiver.url}/services/T0/hush"}
+            assert client.post("/notifications/channels", json=channel).status_code == 201
+            assert client.post("/notifications/channels/team/test").json()["sent"] is True
+            receiver.status = 500
+            assert client.post("/notifications/channels/team/test").json()["sent"] is False
+        assert [seen.path for seen in receiver.seen] == ["/services/T0/hush"] * 2
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=60)
+    assert f"http://127.0.0.1:{port}" in log
+    assert "hush" not in log
+
+
 def test_killed_server_starts_again_on_its_data(tmp_path: Path, free_port: Callable[[], int]) -> None:
     port = free_port()
     with server(tmp_path / "data", port):
@@ -110,6 +133,28 @@ def test_second_server_on_one_data_folder_names_the_first(
         assert str(first.pid) in message
         assert str(tmp_path / "data") in message
         assert answers(port)
+
+
+def test_a_second_server_on_a_database_is_refused(
+    tmp_path: Path, free_port: Callable[[], int], refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, one, link = free_port(), tmp_path / "one.db", tmp_path / "link.db"
+    monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{one}")
+    with server(tmp_path / "a", port) as first:
+        link.symlink_to(one)
+        for name in (one, link):
+            monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{name}")
+            message = refused(tmp_path / "b", free_port())
+            for words in (str(one), f"process {first.pid}", str(tmp_path / "a"), "TUNEFLEET_DATABASE_URL"):
+                assert words in message
+        assert answers(port)
+        # The database in another server's folder is no other.
+        monkeypatch.delenv("TUNEFLEET_DATABASE_URL")
+        with server(tmp_path / "c", free_port()) as third:
+            monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{tmp_path / 'c' / 'tunefleet.db'}")
+            assert f"process {third.pid}" in refused(tmp_path / "b", free_port())
+    monkeypatch.setenv("TUNEFLEET_DATABASE_URL", f"sqlite:///{one}")
+    open_core(load(ServerSettings, data=tmp_path / "b")).close()
 
 
 def test_corrupt_database_is_said_and_left_alone(tmp_path: Path, refused: Callable[..., str]) -> None:

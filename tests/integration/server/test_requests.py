@@ -12,6 +12,7 @@ import pytest
 
 from tests.integration.server.support import ECHO, HandWorker, Running, is_problem, submit, until
 from tunefleet import errors
+from tunefleet.artifacts import manifest_digest
 from tunefleet.server import problems
 
 
@@ -42,6 +43,15 @@ def test_bad_document_lists_every_fault_with_its_line(admin: httpx.Client) -> No
 def test_bad_body_is_a_problem_that_names_the_field(admin: httpx.Client, body: bytes) -> None:
     reply = admin.post("/workflows", content=body, headers={"Content-Type": "application/json"})
     assert is_problem(reply, 422, "request_invalid")["faults"]
+
+
+def test_a_number_that_does_not_fit_the_store_is_the_senders_fault(admin: httpx.Client) -> None:
+    digest = manifest_digest([])
+    body = {"name": "empty", "files": [], "digest": digest, "metadata": {"seed": 10**30}}
+    said = is_problem(admin.post("/artifacts", json=body), 422, "request_invalid")
+    assert "64" in said["detail"]
+    assert "as a text" in said["hint"]
+    assert admin.post("/artifacts", json={**body, "metadata": {"seed": str(10**30)}}).status_code == 201
 
 
 def test_bad_query_unknown_path_and_method_are_problems(admin: httpx.Client) -> None:

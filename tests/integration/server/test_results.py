@@ -161,6 +161,70 @@ def test_a_name_that_is_no_plain_name_is_400(admin: httpx.Client, task: tuple[st
     is_problem(reply, 400, "request_invalid")
 
 
+@pytest.mark.parametrize("name", ["responses.json", "results.json", "manifest.json"])
+def test_a_name_of_the_servers_own_is_400_and_what_it_stands_for_stays(
+    running: Running, admin: httpx.Client, hand: HandWorker, task: tuple[str, str], name: str
+) -> None:
+    """Taken, it would hide the manifest, or be hidden by the result for ever."""
+    task_id, token = task
+    for ended in (False, True):
+        refused = is_problem(send(admin, task_id, name, b"mine"), 400, "request_invalid")
+        assert name in refused["detail"]
+        assert "another name" in refused["detail"]
+        if not ended:
+            hand.finish(token)
+    found = admin.get(f"/results/{task_id}/files/{name}").json()
+    assert found["task_id"] == task_id
+    assert not list(running.core.blobs.uploads.glob("intake-*"))
+
+
+def test_head_says_what_get_would_send(running: Running, admin: httpx.Client, task: tuple[str, str]) -> None:
+    task_id, _ = task
+    data = os.urandom(5000)
+    url = send(admin, task_id, "model.bin", data).json()["url"]
+    artifact = admin.get(f"/tasks/{task_id}/artifacts").json()["items"][0]["id"]
+    for head, get in (
+        (httpx.head(url), httpx.get(url)),
+        *(
+            (admin.head(where), admin.get(where))
+            for where in (
+                f"/results/{task_id}/files/model.bin",
+                f"/results/{task_id}/files/manifest.json",
+                f"/artifacts/{artifact}/files/model.bin",
+            )
+        ),
+    ):
+        assert (head.status_code, head.content) == (200, b"")
+        for name in ("content-length", "content-type", "etag", "accept-ranges"):
+            assert head.headers[name] == get.headers[name]
+    assert httpx.head(url.split("?")[0]).status_code == 401
+    assert admin.head(f"/results/{task_id}/files/other").status_code == 404
+
+
+def test_what_the_server_makes_is_sent_in_ranges_too(admin: httpx.Client, task: tuple[str, str]) -> None:
+    task_id, _ = task
+    admin.post("/results", json={"task_id": task_id, "result": {"text": "x" * 500}})
+    where = f"/results/{task_id}/files/responses.json"
+    whole = admin.get(where)
+    size, etag = len(whole.content), whole.headers["etag"]
+    for asked, start, end in (
+        ("bytes=5-9", 5, 10),
+        ("bytes=100-", 100, size),
+        ("bytes=-7", size - 7, size),
+        (f"bytes=0-{size + 99}", 0, size),
+    ):
+        part = admin.get(where, headers={"Range": asked, "If-Range": etag})
+        assert (part.status_code, part.content) == (206, whole.content[start:end])
+        assert part.headers["content-range"] == f"bytes {start}-{end - 1}/{size}"
+        assert part.headers["etag"] == etag
+    for headers in ({"Range": "bytes=5-9", "If-Range": '"older"'}, {"Range": "lines=1-2"}, {"Range": "bytes=-"}):
+        assert admin.get(where, headers=headers).content == whole.content
+    beyond = admin.get(where, headers={"Range": f"bytes={size}-"})
+    is_problem(beyond, 416, "range_invalid")
+    assert beyond.headers["content-range"] == f"bytes */{size}"
+    assert admin.get(where, headers={"If-None-Match": etag}).status_code == 304
+
+
 def test_what_cannot_be_read_is_400_and_leaves_nothing(
     running: Running, admin: httpx.Client, task: tuple[str, str]
 ) -> None:

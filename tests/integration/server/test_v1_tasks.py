@@ -68,10 +68,17 @@ def test_a_document_is_submitted_as_v1_does(admin: httpx.Client, body: bytes, he
         (TWO.replace("name: first,", "name: first, dependsOn: [second],").encode(), "text/plain", "second"),
         (ECHO.replace("taskType: echo", "taskType: ecco").encode(), "text/plain", "did you mean echo"),
         (ECHO.replace("  data:", "  dependsOn: [task-0a0b]\n  data:").encode(), "text/plain", "task-0a0b"),
+        (b"a: &a {<<: *a, b: 1}", "text/plain", "nested too deeply"),
+        (ECHO.encode() + b"  priority: 0x" + b"f" * 6_000, "text/plain", "too large"),
+        (ECHO.encode() + b"  resources: {estimatedLoad: '99999999999999999999999'}", "text/plain", "too large"),
+        (ECHO.encode() + b"  resources: {hardware: {cpu: 99999999999999999999999}}", "text/plain", "too large"),
+        (ECHO.encode() + b"  resources: {hardware: {gpu: {count: '99999999999999999999'}}}", "text/plain", "too large"),
+        (ECHO.replace("data: {", "data: {metadata: [{n: 99999999999999999999999}], ").encode(), "text/plain", "large"),
     ],
     ids=[
         "nothing", "blanks", "no-utf8", "no-json", "no-yaml-key", "json-list", "empty-string", "no-yaml", "list",
         "two-documents", "stages-no-list", "dangling-reference", "circle", "unknown-kind", "unknown-dependency",
+        "merges-itself", "hexadecimal", "load", "cores", "gpus", "metadata-of-an-item",
     ],
 )  # fmt: skip
 def test_fault_38_a_bad_document_is_the_senders_fault(admin: httpx.Client, body: bytes, kind: str, says: str) -> None:
@@ -81,6 +88,18 @@ def test_fault_38_a_bad_document_is_the_senders_fault(admin: httpx.Client, body:
     problem = reply.json()
     assert problem["status"] == 400
     assert says in json.dumps(problem)
+
+
+def test_fault_38_a_large_number_in_a_result_is_kept_as_a_text(admin: httpx.Client, hand: HandWorker) -> None:
+    made = admin.post("/tasks", content=TWO, headers=YAML).json()["tasks"]
+    token = hand.take(made[0]["task_id"])
+    result = {"items": [10**30], "small": {"n": 2**64 - 1}}
+    finish = {"token": token, "outcome": "completed", "reason": "finished", "result": result}
+    assert token in hand.exchange(finishes=[finish])["finished"]
+    hand.holding.remove(token)
+    kept = admin.get(f"/results/{made[0]['task_id']}").json()["result"]
+    assert kept == {"items": [str(10**30)], "small": {"n": 2**64 - 1}}
+    hand.finish(hand.take(made[1]["task_id"]))
 
 
 def test_the_bare_list_has_v1s_records(admin: httpx.Client, hand: HandWorker) -> None:

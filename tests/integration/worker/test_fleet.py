@@ -19,6 +19,8 @@ import pytest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.errors import MachineError
+from tunefleet.jobs.environment import core_count
+from tunefleet.worker.state import StateFolder
 
 QUIET = {"TUNEFLEET_WARM_START": "false"}
 ECHO = """apiVersion: tunefleet/v1
@@ -115,6 +117,34 @@ def test_up_greets_serves_refuses_a_second_and_stops_cleanly(
     assert _gone(children)
 
 
+def test_up_starts_workers_that_are_not_in_each_others_way(
+    tmp_path: Path, up: Callable[..., Up], free_port: Callable[[], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is one worker's own in the environment must not become the name, the folder or the log of both.
+    monkeypatch.setenv("WORKER_ID", "desk")
+    monkeypatch.setenv("RESULTS_DIR", str(tmp_path / "results"))
+    monkeypatch.setenv("TUNEFLEET_JOB_SLOTS", "2")
+    data = tmp_path / "data"
+    fleet = up(data, free_port(), "--workers", "2")
+    assert "2 workers" in fleet.until("Ctrl-C")
+    pids = _children(data)
+    assert len(pids) == 3
+    saved = json.loads((fleet.home / "client.json").read_text())
+    with Client(saved["url"], saved["key"]) as client:
+        deadline = time.monotonic() + 60
+        while len(there := client.workers.list().items) < 2:
+            assert time.monotonic() < deadline, [path.read_text() for path in (data / "logs").iterdir()]
+            time.sleep(0.05)
+        assert {worker.id: worker.capabilities.pid for worker in there} == {"desk": pids[1], "desk-2": pids[2]}
+        assert client.submit(ECHO).wait(timeout_s=60).status == "completed"
+    folders = [data / name for name in ("results", "results-2")]
+    assert [StateFolder(folder).owner_pid for folder in folders] == pids[1:]
+    threads = {int(psutil.Process(pid).environ()["TUNEFLEET_TORCH_THREADS"]) for pid in pids[1:]}
+    assert threads == {max(1, core_count() // 4)}, "two workers with two slots each share the cores"
+    assert fleet.end() == 0
+    assert _gone(pids)
+
+
 def test_a_killed_up_takes_its_children_along_and_the_next_one_takes_over(
     tmp_path: Path, up: Callable[..., Up], free_port: Callable[[], int]
 ) -> None:
@@ -189,9 +219,31 @@ def test_the_addresses_of_database_and_mail_are_the_servers_alone(
     assert (tmp_path / "elsewhere.db").exists()
 
 
-def test_killed_children_are_started_again_and_work_goes_on(tmp_path: Path, free_port: Callable[[], int]) -> None:
+def test_a_model_that_is_fetched_later_is_seen_with_the_next_heartbeat(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    environment = {**QUIET, "HF_HUB_CACHE": str(tmp_path / "hub"), "HEARTBEAT_INTERVAL_SEC": "0.2"}
+    fleet = LocalFleet(tmp_path / "data", port=free_port(), environment=environment, save_client=False)
+    with fleet, Client(fleet.url, fleet.key) as client:
+        assert client.submit(ECHO).wait(timeout_s=60).status == "completed"
+        (before,) = client.workers.list().items
+        assert before.capabilities.cached_models == ()
+        (tmp_path / "hub" / "models--org--new" / "snapshots" / "abc").mkdir(parents=True)
+        deadline = time.monotonic() + 60
+        while (after := client.workers.get(before.id)).capabilities.cached_models != ("org/new",):
+            assert time.monotonic() < deadline, after
+            time.sleep(0.05)
+        assert (after.status, after.registered_at) == ("online", before.registered_at)
+        assert (after.capabilities.cache_read_at or 0) > (before.capabilities.cache_read_at or 0)
+        assert client.submit(ECHO).wait(timeout_s=60).status == "completed"
+
+
+def test_killed_children_are_started_again_and_work_goes_on(
+    tmp_path: Path, free_port: Callable[[], int], caplog: pytest.LogCaptureFixture
+) -> None:
     fleet = LocalFleet(tmp_path / "data", port=free_port(), environment=QUIET, save_client=False)
     with fleet, Client(fleet.url, fleet.key, patience_s=20) as client:
+        (worker_id,) = fleet.await_workers(60)
         assert client.submit(ECHO).wait(timeout_s=20).status == "completed"
         for name in ("server", "worker"):
             before = fleet.pid(name)
@@ -202,6 +254,25 @@ def test_killed_children_are_started_again_and_work_goes_on(tmp_path: Path, free
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
             assert client.submit(ECHO).wait(timeout_s=20).status == "completed"
+    told = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
+    assert told == [
+        "The server was killed (signal 9); it is started again.",
+        f"Worker {worker_id} was killed (signal 9); it is started again.",
+    ]
+
+
+def test_up_says_that_it_is_up_when_its_workers_are_there(
+    tmp_path: Path, home: Path, free_port: Callable[[], int]
+) -> None:
+    port = free_port()
+    up = Up(tmp_path / "data", port, home, "--workers", "2")
+    up.until("Ctrl-C stops it.")
+    key = (tmp_path / "data" / "keys" / "admin.key").read_text().strip()
+    with Client(f"http://127.0.0.1:{port}", key) as client:
+        online = [worker for worker in client.workers.list().items if worker.status == "online"]
+    assert "with 2 workers" in up.said or "registered after 30 s" in up.said  # a machine may be that slow
+    assert len(online) == 2 or "with 2 workers" not in up.said
+    assert up.end() == 0
 
 
 def test_a_worker_without_a_good_key_says_so_and_ends(tmp_path: Path, free_port: Callable[[], int]) -> None:

@@ -194,7 +194,8 @@ def test_the_command_line_shows_stages_in_their_order(fleet: LocalFleet, tmp_pat
     assert "waiting for left" in said
     assert said.index("top: completed") < said.index("join: completed")
     id_ = said.partition(" as ")[2].split()[0]
-    shown = [row.split()[0] for row in run("show", id_).splitlines() if "completed" in row]
-    assert shown[1] == "top", "behind the head line"
-    assert shown[-1] == "join"
+    head, summary, _, titles, *rows = run("show", id_).splitlines()
+    assert (head.split()[0], summary.partition(";")[0]) == ("diamond", "4 completed")
+    assert "WORKER" in titles
+    assert [row.split()[0] for row in rows[:4:3]] == ["top", "join"]
     assert "Stages" in run("show", json.loads(run("show", id_, "--json"))["tasks"][0]["id"])

@@ -93,6 +93,13 @@ def test_a_job_that_could_never_fit_is_refused_with_the_setting_that_says_so(tmp
     admission.admit({**full, "taskType": "lora_sft", "quantization": {"load_in_4bit": True}}, 1 * GIB, 0.9)
     admission.admit(full, None, 0.9)
     admission.admit(SPEC, 1, 0.9)
+    pairs = {**full, "taskType": "dpo"}
+    assert admission.needed_bytes(pairs) == 1000 * (1 << 20) * 18, "with the untrained copy that it compares with"
+    early = {**pairs, "training": {"precompute_ref_log_probs": True}}
+    assert (
+        admission.needed_bytes(early) == admission.needed_bytes({**pairs, "taskType": "orpo"}) == 1000 * (1 << 20) * 16
+    )
+    assert admission.needed_bytes({**pairs, "lora": {}}) == 1000 * (1 << 20) * 2
 
 
 def test_the_file_rotates_and_what_is_old_goes(tmp_path: Path) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tunefleet.agent.translate import Defaults, translate
 from tunefleet.errors import SpecError
-from tunefleet.spec import load_task_spec
+from tunefleet.spec import TASK_KINDS, load_task_spec
 
 SOURCE = {"path": "rows.jsonl"}
 GPU = Defaults(gpu=True, bf16=True)
@@ -156,9 +159,128 @@ def test_quantization_in_each_of_its_forms(where: str, value: Any, bits: int) ->
     refused(given, where, "quantised weights cannot be trained whole", "use_lora")
 
 
-@pytest.mark.parametrize("method", ["dpo", "rlhf", "orpo"])
-def test_other_methods_are_refused_by_name(method: str) -> None:
-    refused(config(training={"method": method}), "config.training.method", method, "not available in this version")
+def paired(method: str, data: dict[str, Any] | None = None, **training: Any) -> dict[str, Any]:
+    return config(training={"method": method, **training}, data=data or {})
+
+
+@pytest.mark.parametrize(
+    ("method", "kinds"),
+    [("rlhf", "ppo or grpo"), ("ppo", "ppo"), ("grpo", "grpo"), ("rloo", "rloo"), ("kto", "kto"), ("reward", "reward")],
+)
+def test_methods_that_a_config_cannot_say_are_refused_with_the_kind_that_does_it(method: str, kinds: str) -> None:
+    text = refused(paired(method), "config.training.method", repr(method), f"a task of kind {kinds} to a server")
+    (page,) = re.findall(r"docs/\S+\.md", text)
+    shown = (Path(__file__).parents[3] / page).read_text()
+    assert all(f"`{kind}`" in shown for kind in kinds.split(" or "))
+    assert set(kinds.split(" or ")) <= set(TASK_KINDS), "the sentence names kinds that there are"
+    refused(paired("dreaming"), "'dreaming' is not known", "sft, cpt, dpo or orpo")
+
+
+@pytest.mark.parametrize(("method", "rate"), [("dpo", 5e-7), ("orpo", 8e-6)])
+def test_pairs_are_of_the_methods_own_kind_with_and_without_an_adapter(method: str, rate: float) -> None:
+    found = translate(paired(method), SOURCE, GPU)
+    assert (found.kind, found.warnings) == (method, ())
+    spec = load_task_spec(found.spec)
+    assert (spec.task_type, spec.adapter, spec.data.columns) == (method, None, ("prompt", "chosen", "rejected"))
+    assert (spec.training.beta, spec.training.max_prompt_length, spec.training.learning_rate) == (0.1, None, rate)
+    assert spec.data.eval.fraction == 0.2
+
+    adapted = translate(paired(method, use_lora=True), SOURCE, GPU)
+    assert adapted.kind == method
+    assert load_task_spec(adapted.spec).adapter.r == load_task_spec({**adapted.spec, "lora": {}}).adapter.r
+    turned_off = translate(paired(method, use_lora=False, lora_config={"r": 4}), SOURCE, GPU)
+    assert load_task_spec(turned_off.spec).adapter is None
+    assert "use_lora is false" in turned_off.warnings[0]
+
+
+PAIRS = PLATFORM | {
+    "training": {
+        **PLATFORM["training"], "packing": False, "learning_rate": 5e-6, "beta": 0.3, "max_prompt_length": 256,
+    },
+    "data": {"dataset_format": "dpo", "prompt_column": "question", "chosen_column": "good", "rejected_field": "bad",
+             "separator": "\n", "max_samples": 500, "train_split": 0.9},
+    "predictions": {"enabled": False},
+    "evaluation": {"metrics": ["loss", "accuracy"], "eval_steps": 25},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["dpo", "orpo"])
+def test_a_config_of_pairs_is_honoured_key_by_key(method: str) -> None:
+    given = PAIRS | {"training": {**PAIRS["training"], "method": method}}
+    found = translate(given, SOURCE, GPU)
+    spec = load_task_spec(found.spec)
+    assert found.kind == method
+    training = spec.training
+    assert (training.beta, training.max_prompt_length, training.max_seq_length) == (0.3, 256, 1024)
+    assert (training.learning_rate, training.batch_size, training.gradient_accumulation_steps) == (5e-6, 2, 8)
+    assert (training.eval_strategy, training.eval_steps, training.saving_steps) == ("steps", 25, 50)
+    assert (spec.adapter.r, spec.adapter.alpha) == (8, 32)
+    assert (spec.quantized.load_in_4bit, spec.quantized.quant_type) == (True, "fp4")
+    assert (spec.data.columns, spec.data.separator) == (("question", "good", "bad"), "\n")
+    assert (spec.data.max_samples, spec.data.eval.fraction) == (500, 0.1)
+    said = "\n".join(found.warnings)
+    for key in ("group_by_length", "log_dir", "padding_side", "trust_remote_code"):
+        assert key in said
+    assert len(found.warnings) == 4, said
+
+
+@pytest.mark.parametrize("method", ["dpo", "orpo"])
+@pytest.mark.parametrize(
+    ("block", "key", "value", "harmless"),
+    [
+        ("training", "packing", True, False),
+        ("training", "neftune_noise_alpha", 5, 0),
+        ("training", "use_liger_kernel", True, False),
+        ("training", "completion_only_loss", False, True),
+        ("training", "early_stopping_patience", 3, 0),
+        ("training", "ppo_epochs", 4, None),
+        ("data", "text_field", "text", None),
+        ("data", "response_column", "response", None),
+        ("data", "messages_field", "messages", None),
+        ("data", "dataset_format", "alpaca", "preference"),
+        ("evaluation", "metrics", ["perplexity"], ["eval_loss"]),
+        ("predictions", "enabled", True, False),
+    ],
+)
+def test_what_only_a_supervised_training_has_is_said_of_pairs(
+    method: str, block: str, key: str, value: Any, harmless: Any
+) -> None:
+    for wish, count in ((value, 1), (harmless, 0)):
+        given = paired(method)
+        given[block] = {**given.get(block, {}), key: wish}
+        found = translate(given, SOURCE, GPU)
+        assert [f"config.{block}" in sentence for sentence in found.warnings] == [True] * count, found.warnings
+        assert load_task_spec(found.spec).task_type == method
+
+
+def test_what_belongs_to_another_method_is_said() -> None:
+    of_dpo = {"loss_type": "robust", "label_smoothing": 0.1, "precompute_ref_log_probs": True}
+    training = load_task_spec(translate(paired("dpo", **of_dpo), SOURCE, GPU).spec).training
+    assert {name: getattr(training, name) for name in of_dpo} == of_dpo
+    for method, training_keys, data_keys in (
+        ("orpo", of_dpo, {}),
+        ("sft", {**of_dpo, "beta": 0.1, "max_prompt_length": 9}, {"chosen_column": "a", "rejected_column": "b"}),
+    ):
+        said = translate(paired(method, data_keys, **training_keys), SOURCE, GPU).warnings
+        names = [f"training.{name}" for name in training_keys] + [f"data.{name}" for name in data_keys]
+        wanted = [f"config.{name} belongs to another training method and has no effect." for name in names]
+        assert sorted(said) == sorted(wanted)
+    (sentence,) = translate(paired("sft", {"dataset_format": "dpo"}), SOURCE, GPU).warnings
+    assert "belongs to dpo and orpo" in sentence
+
+
+def test_faults_of_pairs_name_the_key_that_was_written() -> None:
+    text = refused(
+        paired("dpo", {"chosen_field": ""}, beta=0, max_prompt_length="long", load_in_4bit=True),
+        "config.training.beta",
+        "config.training.max_prompt_length",
+        "config.data.chosen_field",
+        "config.training.load_in_4bit: quantised weights cannot be trained whole",
+    )
+    assert "spec." not in text
+    both = {"chosen_field": "a", "chosen_column": "b"}
+    refused(paired("orpo", both), "config.data.chosen_field", "contradicts data.chosen_column")
+    refused(paired("dpo", {"eval_split": 0}, eval_steps=5), "config.data.eval_split")
 
 
 def test_plain_text_is_learnt_as_a_whole() -> None:
@@ -193,13 +315,24 @@ WRONG: list[Any] = [True, -1, 10**400, "x", "", [], [{}], {}, {"name": []}]
 def test_a_value_of_the_wrong_kind_is_refused_or_said_and_never_a_crash(wrong: Any) -> None:
     keys = {
         "model": ["name", "revision", "quantization"],
-        "training": ["method", "optim", "quantization", "lora_config", "distributed", "eval_steps", "warmup_ratio"],
-        "data": ["eval_split", "train_split", "dataset_format", "max_samples", "text_field"],
+        "training": [
+            "method",
+            "optim",
+            "quantization",
+            "lora_config",
+            "distributed",
+            "eval_steps",
+            "warmup_ratio",
+            "beta",
+        ],
+        "data": ["eval_split", "train_split", "dataset_format", "max_samples", "text_field", "chosen_column"],
         "predictions": ["enabled", "sample_count"],
     }
     for block, names in keys.items():
-        for name in names:
-            given = config(**{block: {**({"name": "org/model"} if block == "model" else {}), name: wrong}})
+        for name, method in itertools.product(names, ("sft", "dpo")):
+            blocks = {"model": {"name": "org/model"}, "training": {"method": method}}
+            blocks[block] = {**blocks.get(block, {}), name: wrong}
+            given = config(**blocks)
             with contextlib.suppress(SpecError):
                 translate(given, SOURCE, GPU)
     for part in (1.5e300, "2e400"):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.artifacts import BlobStore, files
+from tunefleet.artifacts import FolderStore, files
 from tunefleet.errors import (
     ArtifactError,
     ConflictError,
@@ -25,11 +25,11 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> BlobStore:
-    return BlobStore(tmp_path / "store")
+def store(tmp_path: Path) -> FolderStore:
+    return FolderStore(tmp_path / "store")
 
 
-def test_an_upload_in_one_piece(store: BlobStore) -> None:
+def test_an_upload_in_one_piece(store: FolderStore) -> None:
     with store.append(DIGEST, 0, len(DATA)) as upload:
         assert not upload.finish()
         upload.write(DATA)
@@ -38,17 +38,18 @@ def test_an_upload_in_one_piece(store: BlobStore) -> None:
     assert store.has(DIGEST)
     assert store.path(DIGEST).read_bytes() == DATA
     assert store.size(DIGEST) == len(DATA)
-    assert list(store.digests()) == [DIGEST]
+    assert store.kept_before(float("inf")) == {DIGEST: len(DATA)}
+    assert store.kept_before(0.0) == {}
     assert store.partial_size(DIGEST) == 0
     assert list((store.root / "uploads").iterdir()) == []
 
 
-def test_an_upload_that_breaks_goes_on_where_it_stood(store: BlobStore) -> None:
+def test_an_upload_that_breaks_goes_on_where_it_stood(store: FolderStore) -> None:
     with contextlib.suppress(ConnectionError), store.append(DIGEST, 0, len(DATA)) as upload:
         upload.write(DATA[:3000])
         raise ConnectionError
     assert not store.has(DIGEST)
-    assert BlobStore(store.root).partial_size(DIGEST) == 3000
+    assert FolderStore(store.root).partial_size(DIGEST) == 3000
     with pytest.raises(OffsetConflict) as caught:
         store.append(DIGEST, 0, len(DATA))
     assert caught.value.cursor == 3000
@@ -58,7 +59,7 @@ def test_an_upload_that_breaks_goes_on_where_it_stood(store: BlobStore) -> None:
     assert store.path(DIGEST).read_bytes() == DATA
 
 
-def test_wrong_content_is_thrown_away(store: BlobStore) -> None:
+def test_wrong_content_is_thrown_away(store: FolderStore) -> None:
     with store.append(DIGEST, 0, len(DATA)) as upload:
         upload.write(b"x" * len(DATA))
         with pytest.raises(ArtifactError, match="does not have the digest"):
@@ -67,7 +68,7 @@ def test_wrong_content_is_thrown_away(store: BlobStore) -> None:
     assert store.partial_size(DIGEST) == 0
 
 
-def test_more_than_announced_is_refused_and_nothing_of_it_kept(store: BlobStore) -> None:
+def test_more_than_announced_is_refused_and_nothing_of_it_kept(store: FolderStore) -> None:
     with store.append(DIGEST, 0, len(DATA)) as upload:
         upload.write(DATA[:100])
         with pytest.raises(TooLargeError, match="announced"):
@@ -75,7 +76,7 @@ def test_more_than_announced_is_refused_and_nothing_of_it_kept(store: BlobStore)
     assert store.partial_size(DIGEST) == 100
 
 
-def test_a_part_longer_than_the_file_starts_anew(store: BlobStore) -> None:
+def test_a_part_longer_than_the_file_starts_anew(store: FolderStore) -> None:
     with store.append(DIGEST, 0, 2 * len(DATA)) as upload:
         upload.write(DATA + b"x")
     with store.append(DIGEST, 0, len(DATA)) as upload:
@@ -83,14 +84,14 @@ def test_a_part_longer_than_the_file_starts_anew(store: BlobStore) -> None:
         assert upload.finish()
 
 
-def test_an_empty_file(store: BlobStore) -> None:
+def test_an_empty_file(store: FolderStore) -> None:
     digest = hashlib.sha256(b"").hexdigest()
     with store.append(digest, 0, 0) as upload:
         assert upload.finish()
     assert store.size(digest) == 0
 
 
-def test_two_cannot_write_one_file(store: BlobStore) -> None:
+def test_two_cannot_write_one_file(store: FolderStore) -> None:
     caught: list[Exception] = []
 
     def second() -> None:
@@ -111,34 +112,34 @@ def test_two_cannot_write_one_file(store: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "abc", "../" + "a" * 61, DIGEST.upper(), "/etc/passwd"])
-def test_a_name_that_is_no_digest_reaches_no_path(store: BlobStore, name: str) -> None:
+def test_a_name_that_is_no_digest_reaches_no_path(store: FolderStore, name: str) -> None:
     for act in (store.has, store.path, store.size, store.partial_size, store.delete):
         with pytest.raises(ArtifactError, match="not a sha256"):
             act(name)
 
 
 @pytest.mark.parametrize(("offset", "total"), [(-1, 5), (6, 5)])
-def test_impossible_offsets(store: BlobStore, offset: int, total: int) -> None:
+def test_impossible_offsets(store: FolderStore, offset: int, total: int) -> None:
     with pytest.raises(ArtifactError, match="cannot start"):
         store.append(DIGEST, offset, total)
 
 
-def test_what_is_not_here(store: BlobStore) -> None:
+def test_what_is_not_here(store: FolderStore) -> None:
     assert not store.has(DIGEST)
-    assert not store.delete(DIGEST)
+    store.delete(DIGEST)
     with pytest.raises(NotFoundError, match=DIGEST):
         store.path(DIGEST)
 
 
-def test_delete(store: BlobStore) -> None:
+def test_delete(store: FolderStore) -> None:
     with store.append(DIGEST, 0, len(DATA)) as upload:
         upload.write(DATA)
         assert upload.finish()
-    assert store.delete(DIGEST)
+    store.delete(DIGEST)
     assert not store.has(DIGEST)
 
 
-def test_old_partial_uploads_are_swept(store: BlobStore) -> None:
+def test_old_partial_uploads_are_swept(store: FolderStore) -> None:
     with store.append(DIGEST, 0, len(DATA)) as upload:
         upload.write(DATA[:10])
     assert store.sweep_partials(3600) == 0
@@ -149,13 +150,13 @@ def test_old_partial_uploads_are_swept(store: BlobStore) -> None:
     assert list((store.root / "uploads").iterdir()) == []
 
 
-def test_a_file_that_cannot_fit_is_refused_before_it_is_sent(store: BlobStore) -> None:
+def test_a_file_that_cannot_fit_is_refused_before_it_is_sent(store: FolderStore) -> None:
     with pytest.raises(MachineError, match="bytes free"):
         store.append(DIGEST, 0, 1 << 60)
     assert list((store.root / "uploads").iterdir()) == []
 
 
-def test_a_full_disk_keeps_what_fitted(store: BlobStore) -> None:
+def test_a_full_disk_keeps_what_fitted(store: FolderStore) -> None:
     with store.append(DIGEST, 0, len(DATA)) as upload:
         upload.write(DATA[:10])
         full = open("/dev/full", "wb", buffering=0)  # noqa: SIM115, PTH123 the upload closes it
@@ -179,7 +180,7 @@ def test_replace_file(tmp_path: Path) -> None:
     assert not old.exists()
 
 
-def test_several_uploaders_never_mix_their_bytes(store: BlobStore) -> None:
+def test_several_uploaders_never_mix_their_bytes(store: FolderStore) -> None:
     broken: list[Exception] = []
 
     def upload() -> None:

@@ -94,3 +94,26 @@ def reached(rows: Sequence[Row], start: str) -> set[str]:
         todo += [(at, x + 1, "r")] if "r" in sides and heading != "l" else []
         todo += [(at, x - 1, "l")] if "l" in sides and heading != "r" else []
     return found
+
+
+class Name(str):
+    """A name that counts with how many others it is compared."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_a_chain_of_twice_as_many_tasks_is_twice_the_work() -> None:
+    counts = []
+    for length in (100, 200):
+        names = [Name(f"t{at}") for at in range(length)]
+        Name.compared = 0
+        rows = draw({name: names[at - 1 : at] for at, name in enumerate(names)})
+        assert sum(row.name is not None for row in rows) == length
+        counts.append(Name.compared)
+    assert counts[1] <= 2.2 * counts[0]

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import io
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tunefleet.cli import show
 from tunefleet.cli.console import _THEME
-from tunefleet.wire.api import EventView, TaskDetail
+from tunefleet.wire.api import EventView, TaskDetail, TaskView
 
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 TRACEBACK = "Traceback (most recent call last):\n  File deep.py\nValueError: rows"
 
 
@@ -45,6 +47,52 @@ def test_what_a_user_can_mend_is_told_without_a_traceback(reason: str) -> None:
     assert "deep.py" not in shown
 
 
+def test_what_comes_next_is_only_what_can_work() -> None:
+    failed = {"status": "failed", "reason": "crashed", "error": "It broke.", "started_at": AT, "attempts": 1}
+    assert ended(**failed).rstrip().endswith("Again: tunefleet retry task-ask"), "no log, no checkpoint"
+    text = ended(left=show.Left(log=True, checkpoint=True), kind="lora_sft", **failed)
+    assert "Log: tunefleet logs task-ask   Again: tunefleet retry task-ask   Go on from its last checkpoint:" in text
+    for waits in (
+        {"status": "queued", "why": "waiting: box-1 is busy."},
+        {"status": "running", "started_at": AT, "why": "delivering: http://x answers 503.", "kind": "lora_sft"},
+    ):
+        text = ended(**waits)
+        assert "Why it waits: tunefleet why task-ask" in text
+        assert "Plot" not in text
+    running = {"status": "running", "started_at": AT}
+    assert "Plot: tunefleet metrics" in ended(kind="lora_sft", **running)
+    assert "Follow: tunefleet follow task-ask" in ended(**running)
+
+
+def test_one_sentence_stands_once() -> None:
+    told = "The model 'nowhere' cannot be fetched: the hub does not know it."
+    tries = [{"number": at, "worker_id": "w", "state": "finished", "error": told, "offered_at": AT} for at in (1, 2, 3)]
+    other = TaskView(
+        id="task-b", name="b", workflow_id="wf-1", kind="echo", status="completed", owner="admin", created_at=AT
+    )
+    text = ended(
+        siblings=(other,), status="failed", reason="bad_input", error=told, attempts=3, attempt_list=tries,
+        started_at=AT, finished_at=AT,
+    )  # fmt: skip
+    assert text.count(told) == 1
+    assert text.count("the same") == 3
+    assert "see above" in text
+    assert "0:00, the last of 3 attempts" in text
+
+
+def test_what_one_copies_stands_whole_on_a_line_of_its_own() -> None:
+    url = (
+        "http://127.0.0.1:8000/api/v1/results/task-0123456789ab/files/final_lora.tar.gz?expires=1&signature="
+        + "ab" * 32
+    )
+    text = ended(result={"result": {"archive_url": url, "steps": 4, "saved": True}})
+    lines = [line.rstrip() for line in text.splitlines()]
+    assert url in lines, "no blanks before it, and not broken"
+    assert lines[lines.index(url) - 1] == "archive_url"
+    assert "saved        yes" in lines
+    assert "steps        4" in lines
+
+
 def test_the_newest_estimate_of_the_memory_is_shown() -> None:
     def event(number: int, name: str, **data: object) -> EventView:
         told = {"name": name, "message": "…", "level": "info", "data": data}
@@ -58,3 +106,66 @@ def test_the_newest_estimate_of_the_memory_is_shown() -> None:
     ]
     assert show.memory_estimate(events) == "about 2.0 GiB of 8.0 GiB free on the cuda (weights 1.0 GiB)"
     assert show.memory_estimate(events[2:]) is None
+
+
+def ended(name: str = "ask", siblings: tuple[TaskView, ...] = (), left: show.Left | None = None, **more: Any) -> str:
+    plain = {"workflow_id": "wf-1", "kind": "echo", "owner": "admin", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    task = TaskDetail.model_validate(
+        {"id": f"task-{name}", "name": name, "spec": {}, "status": "completed"} | plain | more
+    )
+    console = Console(file=io.StringIO(), width=100, theme=_THEME, force_terminal=False)
+    console.print(show.screen(task, siblings=(*siblings, task), left=left or show.Left()), crop=False)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_an_echo_shows_what_it_answered_and_not_its_spec_once_more() -> None:
+    items = [{"index": at, "output": f"answer {at}\nin two lines"} for at in range(11)]
+    inner = {"ok": True, "echo": {"taskType": "echo", "data": {"items": ["a"]}}, "items": items, "count": 11}
+    text = ended(result={"result": inner})
+    answers = text[text.index("Result") :].splitlines()
+    assert answers[1].split() == ["items", *["answer", "0", "in", "two", "lines"]]
+    assert answers[9].strip() == "… and 3 more"
+    assert "echo." not in text
+    assert "entries" not in text
+
+
+def test_of_a_training_lists_are_counted_and_few_plain_values_are_shown() -> None:
+    inner = {
+        "task_id": "task-ask",
+        "losses": {"train_first": 5.5},
+        "tags": ["a", "b"],
+        "rows": [{"x": [1]}, {"x": [2]}],
+    }
+    text = ended(kind="lora_sft", result={"result": inner})
+    rows = [line.split(maxsplit=1) for line in text[text.index("Result") :].splitlines()[1:4]]
+    assert [(name, value.strip()) for name, value in rows] == [
+        ("losses.train_first", "5.5000"), ("tags", "a, b"), ("rows", "2 entries"),
+    ]  # fmt: skip
+
+
+def test_steps_and_metrics_are_read_at_a_glance() -> None:
+    metric = {"value": 0.25, "low": 0.2, "high": 0.31, "n": 1200, "unit": "share", "confidence": 0.95}
+    unsure = {"value": 3.5, "low": None, "high": None, "n": 1}
+    steps = [{"step": "filter", "rows_in": 200, "rows_out": 150, "by": {}}, {"step": "dedupe", "exact": True}]
+    text = ended(result={"result": {"metrics": {"accuracy": metric, "loss": unsure}, "steps": steps}}, kind="evaluate")
+    lines = [line.split(maxsplit=1) for line in text[text.index("Result") :].splitlines()[1:4]]
+    assert [(name, value.strip()) for name, value in lines] == [
+        ("metrics.accuracy", "0.25  (0.2 – 0.31)  n 1,200"),
+        ("metrics.loss", "3.5000  n 1"),
+        ("steps", "filter · rows_in 200 · rows_out 150"),
+    ]
+    assert "\n" + " " * 18 + "dedupe · exact yes" in text
+    many = ended(result={"result": {f"key-{number}": number for number in range(30)}})
+    assert "and 6 more (--json has all)" in many
+
+
+def test_a_task_that_never_ran_leads_to_the_one_that_is_to_blame() -> None:
+    plain = {"workflow_id": "wf-1", "kind": "echo", "owner": "admin", "created_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    failed = TaskView.model_validate(plain | {"id": "task-root", "name": "root", "status": "failed", "reason": "bug"})
+    text = ended(
+        siblings=(failed,), status="failed", reason="upstream_failed", error="root failed.", depends_on=("task-root",)
+    )
+    assert "See: tunefleet show task-root   Run what is left: tunefleet retry wf-1" in text
+    skipped = failed.model_copy(update={"status": "skipped", "reason": "condition_unmet"})
+    text = ended(siblings=(skipped,), status="skipped", reason="upstream_skipped", depends_on=("task-root",))
+    assert text.rstrip().endswith("See: tunefleet show task-root"), "nothing is left to run"

@@ -78,14 +78,28 @@ def test_only_http_is_spoken(url: str) -> None:
 @pytest.mark.parametrize(
     "address",
     [
-        *("64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::808:808", "2002:7f00:1::", "2002:a00:1::1", "fec0::1"),
-        *("::127.0.0.1", "::10.0.0.1", "::1", "::", "::ffff:10.0.0.1", "fd00::1", "168.63.129.16", "ff02::1"),
+        *("64:ff9b::7f00:1", "64:ff9b:1::808:808", "2002:7f00:1::", "2002:a00:1::1", "fec0::1", "::127.0.0.1"),
+        *("::10.0.0.1", "::1", "::", "::ffff:10.0.0.1", "fd00::1", "ff02::1", "169.254.1.1"),
     ],
     ids=str,
 )
 def test_no_way_of_writing_an_inner_address_makes_it_public(address: str) -> None:
-    with pytest.raises(ForbiddenError, match="not a public address"):
+    with pytest.raises(ForbiddenError, match="not a public address") as refused:
         Reach().check(address, 80)
+    assert "TUNEFLEET_URL_ALLOW" in (refused.value.hint or "")
+    assert str(refused.value).count(address) == 1
+
+
+def test_a_refusal_says_what_a_name_stands_for_and_whose_setting_it_is() -> None:
+    for who in ("worker", "server"):
+        with pytest.raises(ForbiddenError) as refused:
+            Reach(who=who).check("localhost", 80)
+        assert refused.value.message in {
+            f"localhost is {address}, which is not a public address." for address in ("127.0.0.1", "::1")
+        }
+        assert refused.value.hint == (
+            f"If it is meant, add it to TUNEFLEET_URL_ALLOW of the {who}, which reads it when it starts."
+        )
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808", "2002:808:808::1"], ids=str)
@@ -95,12 +109,15 @@ def test_what_leads_to_a_public_address_may_be_reached(address: str) -> None:
 
 def test_what_is_allowed_may_be_reached_however_it_is_written_but_metadata_never() -> None:
     everything = Reach(("0.0.0.0/0", "::/0"))
+    metadata = ("168.63.129.16", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::", "fd00:ec2::254")
     for address in ("10.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::a00:1", "fec0::1", "::1"):
         assert str(everything.check(address, 80)) == address
     assert str(Reach(("10.0.0.0/8",)).check("64:ff9b::a00:1", 80)) == "64:ff9b::a00:1"
-    for address in ("168.63.129.16", "64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::", "fd00:ec2::254"):
-        with pytest.raises(ForbiddenError):
-            everything.check(address, 80)
+    for reach in (everything, Reach((*metadata, "169.254.169.254")), Reach()):
+        for address in (*metadata, "169.254.169.254"):
+            with pytest.raises(ForbiddenError, match="it is never reached") as refused:
+                reach.check(address, 80)
+            assert refused.value.hint is None, "no setting helps"
 
 
 def test_a_host_that_is_not_there_is_unreachable() -> None:

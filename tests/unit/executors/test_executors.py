@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.executors import sft
+from tunefleet.executors import needs, sft
 from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
 from tunefleet.wire.jobfolder import JobFolder
@@ -30,8 +30,17 @@ def folder(tmp_path: Path) -> JobFolder:
 
 
 def test_the_installed_kinds_are_found_with_their_class() -> None:
-    offers = {offer.kind: offer.slot_class for offer in installed().offers()}
-    assert offers == {"echo": "light", "sft": "job", "lora_sft": "job"}
+    offers = {offer.kind: offer.slot_class for offer in installed().offers() if offer.available}
+    assert offers.items() >= {"echo": "light", "sft": "job", "lora_sft": "job", "dpo": "job"}.items()
+
+
+def test_kinds_that_bring_code_are_offered_where_it_may_run() -> None:
+    def kinds(allow_code: bool) -> set[str]:
+        return {offer.kind for offer in installed().offers(allow_code=allow_code) if offer.available}
+
+    assert kinds(True) - kinds(False) == {"command", "python"}
+    (reason,) = {offer.reason for offer in installed().offers(allow_code=False) if offer.kind in {"command", "python"}}
+    assert "TUNEFLEET_ALLOW_CODE=true" in (reason or "")
 
 
 def test_an_executor_that_cannot_be_loaded_is_named_and_the_others_work(caplog: pytest.LogCaptureFixture) -> None:
@@ -47,12 +56,37 @@ def test_an_executor_that_cannot_be_loaded_is_named_and_the_others_work(caplog: 
     assert registry.find("echo") is not None
 
 
+def test_an_executor_of_another_package_takes_the_place_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Own(LightExecutor):
+        kind = "echo"
+
+        def run(self, offer: Offer) -> dict[str, Any]:
+            return {"own": True}
+
+    monkeypatch.setattr(sys.modules[__name__], "Own", Own, raising=False)
+    theirs = EntryPoint("echo", f"{__name__}:Own", GROUP)
+    ours = EntryPoint("echo", "tunefleet.executors.echo:EchoExecutor", GROUP)
+    for points in ([theirs, ours], [ours, theirs]):
+        assert isinstance(installed(points).find("echo"), Own)
+    lost = EntryPoint("echo", "nowhere.to.be_found:Executor", GROUP)
+    monkeypatch.setattr(sys.modules[__name__], "Other", type("Other", (Own,), {}), raising=False)
+    other = EntryPoint("echo", f"{__name__}:Other", GROUP)
+    for points, why in (([ours, theirs, other], f"{__name__}:Other and {__name__}:Own"), ([lost, ours], "nowhere")):
+        registry = installed(points)
+        (offer,) = registry.offers()
+        assert registry.find("echo") is None, "which of them was meant is not guessed"
+        assert why in (offer.reason or "")
+
+
 def test_echo_gives_back_its_spec_and_counts_its_items() -> None:
     echo = installed().find("echo")
     assert isinstance(echo, LightExecutor)
     spec = {"taskType": "echo", "data": {"type": "list", "items": ["a", "b"]}}
     items = [{"index": 0, "output": "a"}, {"index": 1, "output": "b"}]
     assert echo.run(_offer("echo", spec)) == {"ok": True, "echo": spec, "items": items, "count": 2}
+    given = [1, 2.5, True, None, {"a": [1]}]
+    found = echo.run(_offer("echo", {"taskType": "echo", "data": {"items": given}}))["items"]
+    assert [(each["output"], type(each["output"])) for each in found] == [(each, type(each)) for each in given]
     assert echo.run(_offer("echo", {"taskType": "echo"})) == {"ok": True, "echo": {"taskType": "echo"}}
 
 
@@ -70,7 +104,8 @@ def test_a_training_runs_the_program_and_leaves_one_output(
         "data": {"path": "rows.jsonl"},
         "resources": {"hardware": {"gpu": {"count": 2}}},
     }
-    job = executor.job(_offer(kind, spec), launch="launch-1", inputs={"data.path": "/in/rows.jsonl"})
+    inputs, gpus = {"data.path": "/in/rows.jsonl"}, ("GPU-0", "GPU-1")
+    job = executor.job(_offer(kind, spec), launch="launch-1", inputs=inputs, gpus=gpus)
     assert (job.job_id, job.attempt, job.kind, job.launch) == ("task-1", 2, kind, "launch-1")
     assert job.processes == 2
     assert job.inputs == {"data.path": "/in/rows.jsonl"}
@@ -81,7 +116,7 @@ def test_a_training_runs_the_program_and_leaves_one_output(
 
 
 def test_missing_training_libraries_are_a_reason_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sft, "find_spec", lambda name: None if name == "trl" else object())
+    monkeypatch.setattr(needs, "find_spec", lambda name: None if name == "trl" else object())
     reason = sft.SftExecutor().unavailable_reason()
     assert reason is not None
     assert "trl" in reason

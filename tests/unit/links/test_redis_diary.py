@@ -65,18 +65,55 @@ def test_a_merged_task_is_told_of_by_itself() -> None:
     assert [entry["task_id"] for entry in told if entry["type"] == "TASK_SUCCEEDED"] == ["parent", "child"]
 
 
+METRICS = {
+    "uptime_sec", "accrued_cost_usd", "loadavg", "power", "power_summary", "estimated_energy_kwh",
+}  # fmt: skip
+SUMMARY = {
+    "avg_cpu_watts", "avg_gpu_watts", "per_gpu_avg_watts", "estimated_energy_kwh", "estimated_energy_breakdown",
+    "samples",
+}  # fmt: skip
+
+
 def test_a_heartbeat_tells_load_cost_and_the_energy_of_the_gpus() -> None:
     diary = Diary()
     diary.registers("w", HAS.model_copy(update={"cost_per_hour": 2.0}))
-    load = Load(memory_free_bytes=1, disk_free_bytes=1, load_1m=0.5, gpus=(GpuLoad(uuid="GPU-0", power_w=100.0),))
-    page = diary.exchanges(_said(load=load))
+    load = Load(memory_free_bytes=1, disk_free_bytes=1, load_1m=0.5)
+    for left, right, joules in ((100.0, 40.0, 0.0), (300.0, 60.0, 7.2e6)):
+        gpus = (GpuLoad(uuid="GPU-0", power_w=left), GpuLoad(uuid="GPU-1", power_w=right), GpuLoad(uuid="GPU-2"))
+        page = diary.exchanges(_said(load=load.model_copy(update={"gpus": gpus, "gpu_energy_j": joules})))
     assert page.beats
     beat = next(entry for entry in page.workers if entry["type"] == "HEARTBEAT")
     metrics = json.loads(beat["metrics"])
-    assert metrics["loadavg"]["1m"] == 0.5
-    assert metrics["power"]["gpu_watts"] == {"total": 100.0, "per_gpu": {"GPU-0": 100.0}}
-    assert metrics["power_summary"]["samples"] == 1
+    assert metrics.keys() == METRICS
+    assert metrics["loadavg"] == {"1m": 0.5, "5m": None, "15m": None}
+    assert metrics["power"].keys() == {"timestamp", "cpu_watts", "gpu_watts"}
+    assert metrics["power"]["gpu_watts"] == {"total": 360.0, "per_gpu": {"GPU-0": 300.0, "GPU-1": 60.0}}
+    assert metrics["estimated_energy_kwh"] == 2.0
+    summary = metrics["power_summary"]
+    assert summary == {
+        "avg_cpu_watts": None,
+        "avg_gpu_watts": 250.0,
+        "per_gpu_avg_watts": {"GPU-0": 200.0, "GPU-1": 50.0},
+        "estimated_energy_kwh": 2.0,
+        "estimated_energy_breakdown": {"cpu_kwh": None, "gpu_kwh": 2.0},
+        "samples": 2,
+    }
     assert not diary.exchanges(_said()).beats
+    left_with = json.loads(diary.leaves("w")["payload"])
+    assert left_with.keys() == {"cost_per_hour", "uptime_sec", "accrued_cost_usd", "power_summary"}
+    assert left_with["power_summary"] == summary
+
+
+def test_energy_that_nobody_tells_is_not_nought() -> None:
+    diary = Diary()
+    diary.registers("w", HAS)
+    page = diary.exchanges(_said(load=Load(memory_free_bytes=1, disk_free_bytes=1, gpus=(GpuLoad(uuid="GPU-0"),))))
+    metrics = json.loads(next(entry for entry in page.workers if entry["type"] == "HEARTBEAT")["metrics"])
+    assert metrics["power"]["gpu_watts"] == {"total": None, "per_gpu": {}}
+    summary = metrics["power_summary"]
+    assert summary.keys() == SUMMARY
+    assert (metrics["estimated_energy_kwh"], summary["avg_gpu_watts"], summary["per_gpu_avg_watts"]) == (None, None, {})
+    assert summary["estimated_energy_breakdown"] == {"cpu_kwh": None, "gpu_kwh": None}
 
 
 def test_hardware_has_the_guides_names() -> None:

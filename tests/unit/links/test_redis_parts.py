@@ -82,10 +82,31 @@ def test_what_a_failed_command_means(error: Exception, first: bool, kind: type[E
 def test_a_url_is_shown_without_its_password_and_checked() -> None:
     assert shown(URL) == "redis://redis.lab:6380/2"
     assert shown("unix:///run/redis.sock?db=1") == "unix:///run/redis.sock"
-    check_url(URL)
+    for right in (URL, "redis://host", "redis://host/", "rediss://host/3", "unix:///run/redis.sock?db=1"):
+        check_url(right)
     for wrong in ("localhost:6379", "http://host", ""):
         with pytest.raises(MachineError, match="REDIS_URL"):
             check_url(wrong)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://127.0.0.1:99999/0", "its port"),
+        ("redis://127.0.0.1:0/0", "its port"),
+        ("redis://[::1/0", "its port"),
+        ("redis://:se/cret@host/0", "its port"),
+        ("redis://host:6379/abc", "its database"),
+        ("redis://host:6379/0/secret", "its database"),
+        ("redis://host:6379/?db=abc", "its database"),
+        ("unix:///run/redis.sock?db=abc", "its database"),
+    ],
+)
+def test_a_port_or_a_database_that_is_none_is_named_and_nothing_of_a_password(url: str, words: str) -> None:
+    with pytest.raises(MachineError) as caught:
+        check_url(url)
+    assert words in str(caught.value)
+    assert "cret" not in str(caught.value)
 
 
 def test_keys_are_the_guides_behind_the_prefix() -> None:

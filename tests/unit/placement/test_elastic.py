@@ -13,6 +13,7 @@ from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
 RULES = Rules(idle_s=60.0, enable_queue=0, disable_queue=0, cooldown_s=60.0)
 CPU = Requirement(kind="echo", slot_class="light")
 GPU = Requirement(kind="sft", slot_class="job", gpu_count=1)
+BORED = "it has had nothing to do for 100 s, and the queue is 0 long"
 NOWHERE = Requirement(kind="rag", slot_class="job")
 
 
@@ -83,36 +84,40 @@ def test_fault_30_whoever_waits_never_waits_for_a_worker_that_rests(
 def test_a_lone_gpu_task_calls_the_gpu_worker_back_however_high_the_threshold_and_fresh_its_rest() -> None:
     fleet = [member("cpu"), member("gpu", gpus=1, rests=True, unchanged_s=0.0)]
     rules = replace(RULES, enable_queue=5)
-    assert decide(rules, fleet, [Waiting(GPU, 1)], may_rest=False) == Changes(wake=("gpu",))
+    assert decide(rules, fleet, [Waiting(GPU, 1)], may_rest=False) == Changes(
+        wake={"gpu": "nobody who was awake can run what waits"}
+    )
     assert decide(rules, fleet, [Waiting(CPU, 1)]) == Changes()
 
 
 def test_an_idle_fleet_rests_but_for_the_largest() -> None:
     fleet = [member("a"), member("b", gpus=2), member("c", gpus=1)]
-    assert decide(RULES, fleet, []) == Changes(rest=("a", "c"))
+    assert decide(RULES, fleet, []) == Changes(rest=dict.fromkeys(("a", "c"), BORED))
 
 
 def test_one_that_has_worked_lately_or_was_called_back_lately_does_not_rest() -> None:
     fleet = [member("a", idle_s=59.0), member("b", unchanged_s=59.0), member("c", gpus=1)]
-    assert decide(RULES, fleet, []) == Changes(rest=("c",))
+    assert list(decide(RULES, fleet, []).rest) == ["c"]
 
 
 def test_a_growing_queue_calls_back_as_many_as_it_needs() -> None:
     fleet = [member("a"), *(member(f"r{number}", rests=True, slots=2) for number in range(4))]
     need = replace(GPU, gpu_count=0)
-    assert decide(RULES, fleet, [Waiting(need, 3)]).wake == ("r0", "r1")
-    assert decide(replace(RULES, enable_many=False), fleet, [Waiting(need, 3)]).wake == ("r0",)
-    assert decide(replace(RULES, enable_queue=4), fleet, [Waiting(need, 3)]).wake == ()
+    assert decide(RULES, fleet, [Waiting(need, 3)]).wake == dict.fromkeys(("r0", "r1"), "the queue is 3 long")
+    assert decide(replace(RULES, enable_many=False), fleet, [Waiting(need, 3)]).wake.keys() == {"r0"}
+    assert decide(replace(RULES, enable_queue=4), fleet, [Waiting(need, 3)]).wake == {}
 
 
 def test_a_worker_that_was_sent_to_rest_a_moment_ago_comes_back_for_a_task_that_waits() -> None:
     fleet = [member("a"), member("r", rests=True, unchanged_s=0.0)]
-    assert decide(RULES, fleet, [Waiting(CPU, 1)]).wake == ("r",)
+    assert decide(RULES, fleet, [Waiting(CPU, 1)]).wake.keys() == {"r"}
 
 
 def test_a_task_that_nobody_here_can_run_keeps_nobody_awake() -> None:
-    assert decide(RULES, [member("a"), member("b", gpus=1)], [Waiting(NOWHERE, 50)]) == Changes(rest=("a",))
+    assert decide(RULES, [member("a"), member("b", gpus=1)], [Waiting(NOWHERE, 50)]) == Changes(rest={"a": BORED})
 
 
 def test_when_the_last_active_one_is_lost_another_is_called_back() -> None:
-    assert decide(RULES, [member("a", rests=True, unchanged_s=0.0)], []) == Changes(wake=("a",))
+    assert decide(RULES, [member("a", rests=True, unchanged_s=0.0)], []) == Changes(
+        wake={"a": "fewer than 1 were awake"}
+    )

@@ -23,6 +23,7 @@ from tunefleet.placement import (
     match,
     plan,
 )
+from tunefleet.placement.match import fits, lacks, may_get, missing
 from tunefleet.placement.policy import Selection
 
 A100 = Device("NVIDIA A100-SXM4-80GB", 80 << 30)
@@ -58,11 +59,12 @@ def need(**changes: Any) -> Requirement:
         (need(cpu=16), worker(), "has 8 cores, 16 are needed"),
         (need(memory_bytes=64 << 30), worker(), "has 32 GiB memory, 64 GiB are needed"),
         (need(tags=("fast",)), worker(tags=frozenset({"slow"})), "lacks the tag fast"),
-        (need(code=True), worker(), "--allow-code"),
+        (need(code=True), worker(), "--allow-code, TUNEFLEET_ALLOW_CODE=true"),
         (need(gpu_count=1), worker(), "has 0 GPUs"),
         (need(gpu_count=1, gpu_type="h100"), worker(gpus=(A100,)), "h100"),
         (need(gpu_count=1, gpu_memory_bytes=40 << 30), worker(gpus=(RTX,)), "with 40 GiB"),
         (need(secrets=("HF_TOKEN",)), worker(secrets=frozenset({"OTHER"})), "lacks the secret HF_TOKEN"),
+        (need(environments=("vllm",)), worker(environments=frozenset({"ppo"})), "lacks the environment vllm"),
         (need(gpu_count=1, gpu_optional=True, gpu_type="h100"), worker(gpus=(RTX,)), "h100"),
     ],
 )
@@ -217,6 +219,59 @@ def test_each_decision_is_the_best_at_its_turn(
                 taken=chosen.taken | frozenset(devices.choose(wish, chosen) if wish.gpu_count else ()),
             )
     assert [(a.task_id, a.worker_id) for a in plan(candidates, workers, policy).assignments] == expected
+
+
+DEVICES = st.builds(
+    replace,
+    st.sampled_from([A100, RTX]),
+    free_bytes=st.sampled_from([None, 8 << 30, 24 << 30, 80 << 30]),
+    used_by=st.sampled_from([None, None, "a game"]),
+)
+WORKERS = st.builds(
+    worker,
+    gpus=st.lists(DEVICES, max_size=4).map(tuple),
+    taken=st.frozensets(st.integers(0, 3), max_size=3),
+    free=st.fixed_dictionaries({"job": st.integers(0, 2), "light": st.just(8)}),
+    slots=st.just({"job": 2, "light": 8}),
+    cpu_taken=st.integers(0, 8),
+    memory_taken=st.sampled_from([0, 8 << 30, 32 << 30]),
+    memory_free_bytes=st.sampled_from([None, 4 << 30, 30 << 30]),
+    disk_free_bytes=st.sampled_from([None, 1 << 30]),
+    present=st.sampled_from([True, True, True, False]),
+    pulls=st.sampled_from([False, False, False, True]),
+    closed=st.sampled_from([None, None, None, "rests"]),
+    cordoned=st.sampled_from([frozenset[str](), frozenset({"lora_sft"})]),
+)
+NEEDS = st.builds(
+    need,
+    cpu=st.sampled_from([0, 4]),
+    memory_bytes=st.sampled_from([0, 16 << 30]),
+    disk_bytes=st.sampled_from([0, 2 << 30]),
+    gpu_count=st.integers(0, 2),
+    gpu_optional=st.booleans(),
+    gpu_all=st.booleans(),
+    gpu_first=st.sampled_from([None, None, 1]),
+    gpu_memory_bytes=st.sampled_from([0, 20 << 30]),
+)
+
+
+@given(wanted=NEEDS, has=WORKERS)
+def test_the_quick_looks_at_a_worker_agree_with_the_one_that_finds_words(wanted: Requirement, has: WorkerState) -> None:
+    if lacks(wanted, has) is not None:
+        return
+    fitting = isinstance(match(wanted, has), Fit)
+    assert fits(wanted, has) == fitting
+    assert fitting <= may_get(has)
+    gap = missing(wanted, has)
+    if fitting:
+        assert gap == (0, 0, 0)
+    if gap is not None:
+        # What is missing is what our own tasks there have: without them it fits, but for what others use.
+        freed = replace(
+            has, free=has.slots, taken=frozenset(), cpu_taken=0, memory_taken=0, memory_free_bytes=None,
+            gpus=tuple(replace(gpu, free_bytes=None) for gpu in has.gpus),
+        )  # fmt: skip
+        assert wanted.gpu_first is not None or fits(wanted, freed)
 
 
 def test_a_task_goes_back_to_the_worker_with_its_folder_if_it_can_and_only_there_if_it_must() -> None:

@@ -43,6 +43,18 @@ def test_a_full_training_takes_sixteen_bytes_a_parameter_and_an_adapter_hardly_m
     assert small.optimizer_bytes < 0.4 * GIB
 
 
+def test_the_value_model_of_ppo_is_whole_also_beside_a_quantised_policy() -> None:
+    block = {"reward_model": {"identifier": "judge"}, "lora": {"r": 8}, "quantization": {"load_in_4bit": True}}
+    small = replace(EIGHT, trained=42_000_000)
+    wanted, load = spec("ppo", **block), memory.Load(sequences=2, value_model=True)
+    made, alone = estimate(small, wanted, BF16, 64, load=load), estimate(small, wanted, BF16, 64)
+    assert alone.value_model_bytes == 0
+    assert made.value_model_bytes == 2 * EIGHT.weights + 16 * small.trained
+    whole = estimate(EIGHT, spec("ppo", reward_model={"identifier": "judge"}), BF16, 64, load=load)
+    assert whole.value_model_bytes == 16 * EIGHT.weights
+    assert whole.raw_bytes - replace(whole, value_model_bytes=0).raw_bytes == whole.value_model_bytes
+
+
 def test_batch_length_and_checkpointing_move_what_the_way_back_keeps() -> None:
     plain = estimate(EIGHT, spec(training={"gradient_checkpointing": False, "batch_size": 2}), BF16, 1024)
     twice = estimate(EIGHT, spec(training={"gradient_checkpointing": False, "batch_size": 4}), BF16, 1024)

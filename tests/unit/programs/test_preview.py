@@ -66,7 +66,10 @@ def test_the_example_is_shown(show: Show) -> None:
         (document("{path: ./absent.jsonl}"), "absent.jsonl does not exist"),
         (document("{path: 'builtin:gsm8k', text_field: body}"), "no column 'body'"),
         (document("{path: 'builtin:gsm8k', text_field: answer}", model="./absent"), "absent"),
-        ("apiVersion: tunefleet/v1\nkind: T\nmetadata: {name: t}\nspec: {taskType: echo}\n", "trains nothing"),
+        (
+            "apiVersion: tunefleet/v1\nkind: T\nmetadata: {name: t}\nspec: {taskType: echo}\n",
+            "shows supervised trainings",
+        ),
     ],
 )
 def test_what_cannot_be_used_is_one_sentence(show: Show, text: str, message: str) -> None:

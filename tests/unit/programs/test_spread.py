@@ -15,7 +15,8 @@ from torch.distributed.run import parse_args
 
 from tunefleet.errors import InputError, MachineError
 from tunefleet.programs import base_model, torchrun
-from tunefleet.programs.train import arguments, deepspeed, model
+from tunefleet.programs.train import deepspeed, model, supervised
+from tunefleet.programs.train.arguments import Setting
 from tunefleet.programs.train.hardware import Hardware, Kernels
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
 
@@ -41,8 +42,9 @@ def training(**block: Any) -> TrainingTaskSpec:
 def told(monkeypatch: pytest.MonkeyPatch, spec: TrainingTaskSpec, **options: Any) -> dict[str, Any]:
     """Return what Transformers is given; it would look for the packages and devices that are not here."""
     given: dict[str, Any] = {}
-    monkeypatch.setattr(arguments, "SFTConfig", lambda **words: given.update(words))
-    arguments.training_arguments(spec, Hardware("cuda"), KERNELS, Path("out"), "name", **options)
+    monkeypatch.setattr(supervised, "SFTConfig", lambda **words: given.update(words))
+    setting = Setting(Hardware("cuda"), KERNELS, Path("out"), "name", **options)
+    supervised.supervised_arguments(spec, setting)
     return given
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -52,7 +53,10 @@ async def with_settings(lab: Lab, **changes: Any) -> AsyncIterator[None]:
         lab.core.close()
 
 
-async def test_fault_30_a_lone_gpu_task_does_not_wait_for_the_worker_that_rests(lab: Lab) -> None:
+async def test_fault_30_a_lone_gpu_task_does_not_wait_for_the_worker_that_rests(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tunefleet.services.elastic")
     cpu, gpu = await lab.online("cpu"), await gpu_worker(lab, "gpu")
     await elastic.run_once(lab.core)
     await elastic.set_enabled(lab.core, lab.admin, "gpu", enabled=False)
@@ -62,11 +66,18 @@ async def test_fault_30_a_lone_gpu_task_does_not_wait_for_the_worker_that_rests(
     # At the next look, though nothing is due, and it has only just been sent to rest.
     assert await elastic.run_once(lab.core) == 1
     assert await resting(lab) == set()
+    assert caplog.messages == [
+        "The worker gpu rests: admin asked for it.",
+        "The worker gpu is called back: nobody who was awake can run what waits.",
+    ]
     assert [offer.task_id for offer in await gpu.offers()] == [task_id]
     assert (await cpu.exchange()).offers == ()
 
 
-async def test_an_idle_worker_rests_and_comes_back_when_the_queue_grows(lab: Lab) -> None:
+async def test_an_idle_worker_rests_and_comes_back_when_the_queue_grows(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "tunefleet.services.elastic")
     one, two = await lab.online("w1"), await lab.online("w2")
     await idle(lab, 50, one, two)
     assert await resting(lab) == set()
@@ -77,6 +88,9 @@ async def test_an_idle_worker_rests_and_comes_back_when_the_queue_grows(lab: Lab
         await lab.submit(TRAIN)
     await idle(lab, 70, one, two)
     assert await resting(lab) == set()
+    rests, comes = caplog.messages
+    assert re.fullmatch(r"The worker w1 rests: it has had nothing to do for \d+ s, and the queue is 0 long\.", rests)
+    assert comes == "The worker w1 is called back: the queue is 2 long."
 
 
 async def test_a_worker_that_works_or_is_cordoned_is_left_alone(lab: Lab) -> None:

@@ -96,6 +96,45 @@ async def test_a_part_that_fails_is_tried_again_and_then_fails_the_whole(pipe: P
     assert (wish.token, wish.action) == (third.token, "cancel")
     await pipe.worker.finish(third.token, "cancelled", "aborted")
     assert (await pipe.see(flow)).status == "failed"
+    part = await pipe.task(flow, "all#2")
+    error = f"Its sibling all#1 ({second.task_id}) failed: all#1 broke."
+    assert (part.status, part.reason, part.error) == ("cancelled", "sibling_failed", error)
+    assert [attempt.reason for attempt in part.attempt_list] == ["sibling_failed"]
+
+
+@pytest.mark.parametrize("end", ["its worker is lost", "it has completed meanwhile", "nobody had begun it"])
+async def test_a_part_that_another_one_stops_says_so_however_it_ends(pipe: Pipelines, end: str) -> None:
+    flow = await pipe.submit(stage("all", spec=spread(2)))
+    pipe.worker.want = {"light": 1}
+    (first,) = await pipe.take()
+    begun = end != "nobody had begun it"
+    if begun:
+        other = await pipe.lab.online("w2")
+        second = await other.start()
+    await pipe.end(first, "bad_input")
+    if end == "its worker is lost":
+        await pipe.lab.sweep(pipe.lab.core.settings.lost_after_s + 2, alive=(pipe.worker,))
+    elif begun:
+        await other.finish(second.token, result={"ok": True})
+    part = await pipe.task(flow, "all#1")
+    error = f"Its sibling all#0 ({first.task_id}) failed: all#0 broke."
+    assert (part.status, part.reason, part.error) == ("cancelled", "sibling_failed", error)
+
+
+async def test_a_part_that_goes_with_a_cancelled_one_is_told_which(pipe: Pipelines) -> None:
+    core, admin = pipe.lab.core, pipe.lab.admin
+    flow = await pipe.submit(stage("all", spec=spread(3)))
+    one = await pipe.task(flow, "all#1")
+    await tasks.cancel(core, admin, one.id)
+    assert (await pipe.task(flow, "all#1")).reason == "cancelled_by_user"
+    for name in ("all#0", "all#2"):
+        part = await pipe.task(flow, name)
+        assert (part.reason, part.error) == ("upstream_cancelled", f"Its sibling all#1 ({one.id}) was cancelled.")
+    flow = await pipe.submit(stage("all", spec=spread(2)))
+    await tasks.cancel(core, admin, flow.tasks[0].id)
+    part = await pipe.task(flow, "all#0")
+    assert part.reason == "cancelled_by_user"
+    assert part.error == f"all ({flow.tasks[0].id}), whose part it is, was cancelled."
 
 
 async def test_cancelling_the_whole_cancels_its_parts_and_a_cancelled_part_the_whole(pipe: Pipelines) -> None:

@@ -8,7 +8,8 @@ import orjson
 import pytest
 
 from tests.unit.services.lab import FakeWorker, Lab
-from tunefleet.services import merging, placing, tasks, workflows
+from tunefleet.errors import ConflictError
+from tunefleet.services import merging, placing, steering, tasks, workflows
 from tunefleet.services.identity import Actor
 from tunefleet.wire.api import SubmitRequest
 from tunefleet.wire.link import ExecutorOffer, Finish, Offer
@@ -29,7 +30,7 @@ async def submit(lab: Lab, *items: str, actor: Actor | None = None, **spec: Any)
 
 async def online(lab: Lab, id_: str = "w1", executors: tuple[ExecutorOffer, ...] = ABLE) -> FakeWorker:
     worker = lab.worker(id_, want={"job": 1})
-    await worker.register(executors=executors, slots={"job": 1, "light": 0})
+    await worker.register(executors=executors, slots={"job": 1, "light": 0}, environments=("vllm",))
     await worker.exchange()
     return worker
 
@@ -120,6 +121,34 @@ def test_only_data_and_system_prompt_may_differ(change: dict[str, Any]) -> None:
     assert merging.key_of("ann", "default", {**spec, "taskType": "sft"}, {}) is None
 
 
+ADAPTER = {"type": "lora", "url": "https://example.org/adapter.tar.gz"}
+MODELS: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "another": {"model": {"source": {"identifier": "another"}}},
+    "another revision": {"model": {"source": {"identifier": "tiny", "revision": "v2"}}},
+    "an adapter": {"model": {"source": {"identifier": "tiny"}, "adapters": [ADAPTER]}},
+    "another name": {"model": {"source": {"identifier": "tiny"}, "adapters": [{**ADAPTER, "name": "mine"}]}},
+    "an engine": {"model": {"source": {"identifier": "tiny"}, "vllm": {"dtype": "float16"}}},
+    "weights of a task": {"checkpoint": {"load": {"type": "http", "url": "https://example.org/model.tar.gz"}}},
+}
+
+
+async def test_fault_34_a_question_to_one_model_is_never_computed_with_one_to_another(lab: Lab) -> None:
+    worker = await online(lab)
+    asked = {name: [await submit(lab, f"{name} {n}", **spec) for n in range(2)] for name, spec in MODELS.items()}
+    runs = []
+    for _ in MODELS:
+        offer = await started(worker)
+        runs.append([offer.task_id, *(each.task_id for each in offer.merged)])
+        models = {
+            orjson.dumps([s["model"], s.get("checkpoint")]) for s in (offer.spec, *(m.spec for m in offer.merged))
+        }
+        assert len(models) == 1
+        for token in (offer.token, *(each.token for each in offer.merged)):
+            await worker.finish(token, result={"items": []})
+    assert sorted(runs) == sorted(asked.values()), "each with its like, and with nobody else"
+
+
 def test_a_file_other_than_the_data_must_be_the_same_one() -> None:
     spec = {"taskType": "inference", "checkpoint": {"load": {"path": "./adapter"}}}
     keys = {
@@ -182,3 +211,15 @@ async def test_what_went_along_with_an_offer_that_is_cancelled_is_placed_anew(la
     await tasks.cancel(lab.core, lab.admin, ids[0])
     assert await statuses(lab, *ids) == ["cancelled", "queued"]
     assert (await started(worker)).task_id == ids[1]
+
+
+async def test_one_that_goes_along_is_not_paused_by_itself(lab: Lab) -> None:
+    worker = await online(lab)
+    head, child = [await submit(lab, text) for text in ("a", "b")]
+    offer = await started(worker)
+    assert offer.task_id == head
+    with pytest.raises(ConflictError, match=f"in the run of {head}") as caught:
+        await steering.pause(lab.core, lab.admin, child)
+    assert f"tunefleet cancel {child}" in (caught.value.hint or "")
+    assert (await lab.task(child)).desired == "run"
+    assert (await steering.pause(lab.core, lab.admin, head)).desired == "pause"

@@ -8,10 +8,11 @@ from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tests.unit.services.test_checkpoints import launched, saved, upload
 from tunefleet.errors import ConflictError, SpecError
-from tunefleet.services import events, prune, steering, tasks, workflows
+from tunefleet.services import artifacts, events, prune, steering, tasks, workflows
 from tunefleet.services import why as why_service
 from tunefleet.services.training.offers import polled
 from tunefleet.store import tasks as task_rows
+from tunefleet.wire.api import SubmitRequest
 from tunefleet.wire.link import Finish
 
 TRAIN = {
@@ -142,10 +143,25 @@ async def test_a_condition_decides_whether_a_task_runs(pipe: Pipelines, found: s
     assert await pipe.states(flow) == {"ask": "completed", "maybe": state, "after": state, "always": "completed"}
     assert (await pipe.see(flow)).status == "completed"
     if state == "skipped":
-        assert (await pipe.task(flow, "maybe")).reason == "condition_unmet"
-        assert (await pipe.task(flow, "after")).reason == "upstream_skipped"
-        told = await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=(await pipe.task(flow, "maybe")).id)
-        assert told[-1].data["message"] == "Skipped: ask.items.0.output is not 'run-me'."
+        maybe, after = await pipe.task(flow, "maybe"), await pipe.task(flow, "after")
+        assert (maybe.reason, after.reason) == ("condition_unmet", "upstream_skipped")
+        why = 'Its condition is not met: ask.items.0.output is "leave-me", not "run-me".'
+        assert (maybe.error, after.error) == (why, f"maybe ({maybe.id}) was skipped: {why}")
+        told = await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=maybe.id)
+        assert told[-1].data["message"] == why
+
+
+async def test_a_condition_on_a_field_that_is_not_there_fails_its_task_and_names_the_field(pipe: Pipelines) -> None:
+    when = {"node": "ask", "field": "items.0.ouput", "equals": "run-me"}
+    flow = await pipe.submit(stage("ask"), stage("maybe", "ask", when=when), stage("after", "maybe"))
+    await pipe.run({"ask": {"items": [{"output": "run-me"}]}})
+    assert await pipe.states(flow) == {"ask": "completed", "maybe": "failed", "after": "failed"}
+    maybe = await pipe.task(flow, "maybe")
+    assert maybe.reason == "bad_input"
+    assert maybe.error == (
+        "Its condition cannot be judged: ask.items.0.ouput has no value: result.items.0 of ask has no 'ouput'. "
+        "Did you mean output?"
+    )
 
 
 async def test_cancelling_a_task_cancels_what_waits_for_it(pipe: Pipelines) -> None:
@@ -192,6 +208,50 @@ async def test_fault_11_a_dependency_that_cannot_be_met_is_refused_at_the_submit
     with pytest.raises(SpecError, match="which is failed already"):
         await pipe.submit(stage("later", external=[bad.tasks[0].id]))
     assert len((await workflows.list_(pipe.lab.core, pipe.lab.admin)).items) == 1
+
+
+STRANGERS = """apiVersion: tunefleet/v1
+metadata: {name: strange}
+spec:
+  taskType: echo
+  stages:
+    - name: first
+      dependsOn: [task-000000000000]
+    - name: second
+      spec: {data: {type: list, items: [a, "see ${task-ffffffffffff.result.x}"]}}
+    - name: third
+      spec:
+        condition: {node: task-eeeeeeeeeeee, field: result.x, equals: 1}
+    - name: fourth
+      spec:
+        taskType: lora_sft
+        model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+        data: {prompts: [a]}
+        checkpoint: {load: {taskId: task-dddddddddddd}}
+"""
+
+
+async def test_fault_11_tasks_that_are_not_there_are_named_where_they_stand_at_a_submit_and_a_dry_run(
+    pipe: Pipelines,
+) -> None:
+    core, admin, request = pipe.lab.core, pipe.lab.admin, SubmitRequest(document=STRANGERS)
+    with pytest.raises(SpecError) as refused:
+        await workflows.submit(core, admin, request)
+    told = refused.value.faults
+    assert [(fault.line, fault.column, fault.path.removeprefix("spec.stages.")) for fault in told] == [
+        (7, 19, "0.dependsOn.0"),
+        (9, 44, "1.spec.data.items.1"),
+        (12, 27, "2.spec.condition.node"),
+        (18, 37, "3.spec.checkpoint.load.taskId"),
+    ]
+    assert "${task-ffffffffffff.result.x} of second needs task-ffffffffffff, and there is no" in told[1].message
+    assert "the condition of third asks for task-eeeeeeeeeeee, and" in told[2].message
+    assert all("tunefleet ls" in (fault.hint or "") for fault in told)
+    dry = await why_service.of_document(core, admin, request)
+    assert not dry.ok
+    assert [(each.line, each.column, each.message, each.hint) for each in dry.faults] == [
+        (each.line, each.column, each.message, each.hint) for each in told
+    ]
 
 
 async def test_of_tasks_that_become_ready_together_the_heavier_goes_first(pipe: Pipelines) -> None:
@@ -355,3 +415,18 @@ async def test_what_waits_for_a_paused_stage_waits_on_and_runs_after_an_early_st
     await pipe.worker.finish(offer.token, "completed", "stopped_early", result={"ok": True})
     await pipe.run()
     assert await pipe.states(flow) == {"first": "completed", "train": "completed", "after": "completed"}
+
+
+async def test_a_stage_that_waits_may_name_pushed_data(pipe: Pipelines) -> None:
+    lab = pipe.lab
+    rows = await lab.publish(lab.admin, "rows", b'{"text": "a"}\n')
+    train = {"taskType": "lora_sft", "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}}}
+    flow = await pipe.submit(stage("first"), stage("train", "first", spec={**train, "data": {"artifact": "rows"}}))
+    (first,) = await pipe.take()
+    with pytest.raises(ConflictError, match="is read by task-"):
+        await artifacts.remove(lab.core, lab.admin, rows.id)
+    await pipe.end(first, {"ok": True})
+    (offer,) = await pipe.take()
+    assert offer.inputs["data.artifact"].digest == rows.digest
+    await pipe.end(offer, {"ok": True})
+    assert await pipe.states(flow) == {"first": "completed", "train": "completed"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
-from tunefleet.services import placing, ranking, roster, tasks, why, workers, workflows
+from tunefleet.services import placing, ranking, roster, tasks, waiting, why, workers, workflows
 from tunefleet.store import queue
 from tunefleet.wire.api import SubmitRequest
 from tunefleet.wire.link import ExecutorOffer, Gpu, GpuLoad, Load
@@ -201,6 +201,19 @@ async def test_secrets_go_where_they_are_known(lab: Lab) -> None:
     assert await without.offers() == ()
 
 
+async def test_a_task_goes_where_its_environment_is_ready(lab: Lab) -> None:
+    without = lab.worker("without")
+    await without.register(environments=())
+    await without.exchange()
+    task_id = await lab.submit(TRAIN.replace("spec:\n", "spec:\n  trainer: llamafactory\n"))
+    assert (await lab.task(task_id)).why == (
+        "unschedulable: without lacks the environment llamafactory (`tunefleet env create` there makes it)."
+    )
+    await without.register(environments=("llamafactory",))
+    await without.exchange()
+    assert [offer.task_id for offer in await without.offers()] == [task_id]
+
+
 async def test_a_wide_task_is_gathered_for_and_says_so(lab: Lab) -> None:
     worker = await with_gpus(lab, gpu(0), gpu(1))
     await lab.submit(asking("{gpu: {count: 1}}"))
@@ -259,7 +272,7 @@ async def test_fault_10_a_stage_waits_for_the_worker_with_the_files_a_while_and_
     await other.finish(busy.token, result={})
     assert await offered(lab, other, holder) == ([] if sticky else [made[1]])
     if sticky:
-        lab.clock.advance(placing.STICKY_WAIT_S + 1.0)
+        lab.clock.advance(waiting.STICKY_WAIT_S + 1.0)
         assert await offered(lab, other, holder) == [made[1]]
     assert (await lab.task(made[1])).attempts == 1
 
@@ -292,6 +305,31 @@ async def test_why_lists_workers_in_the_order_in_which_they_would_be_taken(lab: 
     assert (view.workers[0].score or 0) > (view.workers[1].score or 0)
     assert view.workers[2].reason == "has 0 GPUs, 1 are needed"
     assert (await why.of_task(lab.core, lab.admin, first)).ahead == 0
+
+
+async def test_why_counts_all_that_go_before_whatever_they_need_but_not_who_goes_elsewhere(lab: Lab) -> None:
+    await lab.online("bare")
+    for document in (
+        TRAIN,  # each of these could go to the worker of the last one, and comes before it
+        TRAIN + "  resources: {hardware: {cpu: 2}}\n",
+        TRAIN + "  resources: {hardware: {memory: 9999GiB}}\n",  # goes nowhere, so it is in nobody's way
+        ECHO,  # takes no slot of that kind
+        TRAIN + "  priority: -5\n",  # goes after it
+    ):
+        await lab.submit(document)
+        lab.clock.advance(1.0)
+    last = await lab.submit(TRAIN + "  resources: {hardware: {cpu: 1, memory: 1GiB}}\n")
+    assert (await why.of_task(lab.core, lab.admin, last)).ahead == 2
+    nowhere = await lab.submit(TRAIN + "  resources: {hardware: {memory: 9999GiB}}\n")
+    assert (await why.of_task(lab.core, lab.admin, nowhere)).ahead == 1, "the one that needs the same"
+
+
+async def test_why_counts_tasks_of_one_submit_in_their_order(lab: Lab) -> None:
+    await lab.online("bare", want={"light": 0})
+    nodes = "".join(f"    - {{name: n{at}, spec: {{data: {{type: list, items: [a]}}}}}}\n" for at in range(3))
+    document = f"apiVersion: tunefleet/v1\nmetadata: {{name: g}}\nspec:\n  taskType: echo\n  graph:\n   nodes:\n{nodes}"
+    flow = await workflows.submit(lab.core, lab.admin, SubmitRequest(document=document))
+    assert [(await why.of_task(lab.core, lab.admin, each.id)).ahead for each in flow.tasks] == [0, 1, 2]
 
 
 async def test_a_dry_run_says_where_each_task_would_go_and_stores_nothing(lab: Lab) -> None:

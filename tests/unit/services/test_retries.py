@@ -278,6 +278,20 @@ async def test_time_limits_end_a_task(lab: Lab) -> None:
     await lab.sweep(50, alive=(worker,))
     task = await lab.task(waiting)
     assert (task.status, task.reason, task.attempts) == ("failed", "timeout", 0)
+    assert task.error == "It waited longer than limits.max_queue_s (50 s): waiting: w1 is busy."
+
+
+async def test_what_nobody_could_run_says_so_when_its_time_is_over(lab: Lab) -> None:
+    worker = await lab.online()
+    limits = "  limits: {max_queue_s: 2.5}\n  resources: {hardware: {memory: 10000GiB}}\n"
+    task_id = await lab.submit(TRAIN + limits)
+    why = (await lab.task(task_id)).why
+    assert why is not None
+    assert why.startswith("unschedulable: w1 has 8 GiB memory")
+    await lab.sweep(4, alive=(worker,))
+    task = await lab.task(task_id)
+    assert (task.status, task.why) == ("failed", None)
+    assert task.error == f"It waited longer than limits.max_queue_s (2.5 s): {why}"
 
 
 async def test_the_time_of_a_job_is_its_workers_affair(lab: Lab) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from tests.unit.services.lab import ECHO, TRAIN, FakeWorker, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError
+from tunefleet.executors.registry import installed
 from tunefleet.services import events, steering, tasks
 from tunefleet.wire.api import CommandRequest
+from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import CommandOutcome, Offer, Reached, pause_id
 
 
@@ -133,6 +135,53 @@ async def test_a_light_task_and_a_foreign_one_are_refused(lab: Lab) -> None:
             await steering.pause(lab.core, actor, echo)
         with pytest.raises(ForbiddenError):
             await steering.command(lab.core, actor, echo, CommandRequest(command="evaluate"))
+
+
+BETWEEN_ITEMS = {"pause", "save_checkpoint", "abort"}
+MODEL = "model: {source: {identifier: 'builtin:gsm8k-llama-2m'}}"
+ITEMS = "data: {type: list, items: [a]}"
+KINDS: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "lora_sft": ((MODEL, "data: {prompts: [one, two]}"), set(ControlCommand)),
+    "command": (("command: [python, train.py]",), set(ControlCommand)),
+    "inference": ((MODEL, ITEMS), BETWEEN_ITEMS),
+    "embedding": ((MODEL, ITEMS), BETWEEN_ITEMS),
+    "evaluate": ((MODEL, "evaluations: [{type: loss, data: {path: 'builtin:gsm8k'}}]"), BETWEEN_ITEMS),
+    "rag_index": (("qdrant: {collection: notes}", ITEMS), BETWEEN_ITEMS),
+    "rag": (("qdrant: {path: ./notes, collection: notes}", "query: Who?"), set()),
+    "python": (('code: "def main(): return {}"',), set()),
+    "data": (("sources: [{path: 'builtin:gsm8k'}]",), set()),
+    "merge": (("model: {source: {identifier: some/model}, adapters: [{type: lora, path: /adapter}]}",), set()),
+    "chat": ((MODEL,), set()),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_job_is_asked_for_what_its_kind_takes_and_is_refused_all_else(lab: Lab, kind: str) -> None:
+    blocks, takes = KINDS[kind]
+    offer = next(offer for offer in installed().offers() if offer.kind == kind)
+    able = (offer.model_copy(update={"available": True, "reason": None}),)
+    worker = lab.worker()
+    await worker.register(executors=able, allow_code=True)
+    text = "\n".join(f"  {line}" for line in (f"taskType: {kind}", *blocks))
+    task_id = await lab.submit(f"apiVersion: tunefleet/v1\nmetadata: {{name: one}}\nspec:\n{text}\n")
+    await worker.start()
+    data = {"set": {"save_steps": 5}}
+    for name in sorted(set(ControlCommand) - takes):
+        with pytest.raises(ConflictError, match=f"kind {kind} cannot be .*it takes") as caught:
+            await steering.command(lab.core, lab.admin, task_id, CommandRequest(command=name, data=data.get(name, {})))
+        assert f"tunefleet cancel {task_id}" in (caught.value.hint or "")
+        assert f"tunefleet retry {task_id}" in (caught.value.hint or "")
+    assert (await lab.task(task_id)).desired == "run", "what was refused leaves no wish"
+    assert await steering.list_(lab.core, lab.admin, task_id) == []
+    for taken in sorted(takes):
+        await steering.command(lab.core, lab.admin, task_id, CommandRequest(command=taken, data=data.get(taken, {})))
+    assert {each.command for each in await steering.list_(lab.core, lab.admin, task_id)} == takes
+
+
+async def test_of_a_worker_that_does_not_say_what_its_kinds_take_anything_is_asked(lab: Lab) -> None:
+    task_id, _, _ = await running(lab)
+    asked = await steering.stop(lab.core, lab.admin, task_id)
+    assert asked.state == "pending", "the lab's worker says as little as an older one"
 
 
 async def test_a_task_that_is_being_paused_is_not_resumed_and_a_cancel_beats_a_pause(lab: Lab) -> None:

@@ -47,8 +47,11 @@ async def test_a_task_that_nobody_could_run_says_so(lab: Lab) -> None:
     made = await workflows.submit(lab.core, lab.admin, SubmitRequest(document=wants_gpu))
     assert made.tasks[0].why == "unschedulable: w1 has 0 GPUs, 1 are needed."
     assert "unschedulable" in made.warnings[0]
-    with pytest.raises(SpecError, match="no worker could run"):
+    with pytest.raises(SpecError, match="no worker could run") as refused:
         await workflows.submit(lab.core, lab.admin, SubmitRequest(document=wants_gpu, strict=True))
+    line = wants_gpu.splitlines().index("  resources: {hardware: {gpu: {count: 1, memory: 24Gi}}}") + 1
+    (fault,) = refused.value.faults
+    assert (fault.path, fault.line, fault.column) == ("spec.resources", line, 14)
     why = await why_service.of_task(lab.core, lab.admin, made.tasks[0].id)
     assert [(each.worker_id, each.verdict, each.reason) for each in why.workers] == [
         ("w1", "never", "has 0 GPUs, 1 are needed")

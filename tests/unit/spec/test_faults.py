@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.unit.spec.documents import SMALLEST, training
 from tunefleet.errors import Fault, SpecError
-from tunefleet.spec import TASK_KINDS, parse_workflow
+from tunefleet.spec import TASK_KINDS, dump_task_spec, load_task_spec, parse_workflow
 
 
 def faults(text: str) -> list[Fault]:
@@ -47,7 +49,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         (1, 13, "apiVersion", "did you mean tunefleet/v1?"),
         (2, 12, "metadata.nam", "did you mean name?"),
         (5, 3, "spec.learning_rate", "it belongs to spec.training.learning_rate"),
-        (6, 11, "spec.stages", None),
+        (6, 11, "spec.stages", "add one, or leave the key out"),
         (8, 14, "spec.model.source.identifer", "did you mean identifier?"),
         (8, 38, "spec.model.source.revision", "write it in quotes"),
         (
@@ -124,7 +126,12 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("data", "{prompts: [a], eval: {split: test}}", "data.eval.split", "inline prompts have no splits"),
         ("data", "{dataset_name: a, trust_remote_code: true}", "data.trust_remote_code", "code of their own"),
         ("model", "{source: {}}", "model.source.identifier", "is required"),
-        ("model", "{source: {identifier: x}, vllm: {}}", "model.vllm", "belongs to inference and embedding tasks"),
+        (
+            "model",
+            "{source: {identifier: x}, vllm: {}}",
+            "model.vllm",
+            "belongs to inference, chat, embedding and evaluate tasks",
+        ),
         (
             "model",
             "{source: {identifier: x}, transformers: {load_in_4bit: true}}",
@@ -143,7 +150,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
             "model.transformers.device_map",
             "the worker chooses the device",
         ),
-        ("lora", "{r: 8}", "lora", "belongs to lora_sft tasks"),
+        ("lora", "{r: 8}", "lora", "belongs to lora_sft, dpo, kto"),
         ("resources", "{replicas: 2}", "resources.replicas", "sft tasks have no items that could be split"),
         ("resources", "{nodes: 2}", "resources.nodes", "not available in this version"),
         ("output", "{destination: {type: s3}}", "output.destination.type", "must be one of local, http, not 's3'"),
@@ -229,7 +236,8 @@ def test_task_kinds(kind: str, message: str, hint: str) -> None:
 
 def test_a_misspelt_task_type() -> None:
     fault = only_fault(SMALLEST.replace("taskType", "task_type"))
-    assert (fault.message, fault.hint) == ("is required", f"instead of task_type; one of {', '.join(TASK_KINDS)}")
+    assert (fault.path, fault.line, fault.message) == ("spec.task_type", 3, "is not a known key")
+    assert fault.hint == "did you mean taskType?"
 
 
 def test_a_model_that_is_not_saved_cannot_be_delivered() -> None:
@@ -243,6 +251,20 @@ def test_an_echo_takes_a_list() -> None:
     assert only_fault(text + "{items: [a], metadata: []}").message == "has 0 entries for 1 items"
     both = "{items: [a], metadata: [{}], items_metadata: [{}]}"
     assert only_fault(text + both).path == "spec.data.items_metadata"
+
+
+def test_an_echo_takes_whatever_an_item_is_and_keeps_its_type() -> None:
+    text = "apiVersion: tunefleet/v1\nspec:\n  taskType: echo\n  data: {items: ["
+    items = "1, 2.5, true, null, '3', {score: 1, tags: [a, 2]}, [1, [2]]"
+    (task,) = parse_workflow(f"{text}{items}]}}").tasks
+    assert task.spec is not None
+    kept = dump_task_spec(task.spec)["data"]["items"]
+    assert json.dumps(kept) == '[1, 2.5, true, null, "3", {"score": 1, "tags": ["a", 2]}, [1, [2]]]'
+    assert dump_task_spec(load_task_spec(dump_task_spec(task.spec)))["data"]["items"] == kept
+    misspelt = only_fault(f"{text}{{node: a, path: n, pth: x}}]}}")
+    assert (misspelt.path, misspelt.message) == ("spec.data.items.0.pth", "is not a known key")
+    fault = only_fault(f"{text}1, {{a: [.inf]}}]}}")
+    assert (fault.path, fault.message) == ("spec.data.items.1", "has a number that is not finite")
 
 
 @pytest.mark.parametrize("name", ["''", "a/b", "'a\\b'", "x" * 201, '"a\\nb"'])
@@ -269,10 +291,10 @@ def test_names_that_cannot_be_shown(name: str) -> None:
         ("? [a]\n: b", 1, 3, "has a key that is not a text"),
         ("a: *missing", 1, 4, "found undefined alias"),
         ("<<: 3\na: 1", 1, 5, "`<<` takes a mapping"),
-        ("a: " + "9" * 5000, 1, 4, "is not a number that can be read"),
+        ("a: " + "9" * 5000, 1, 4, "is too large: whole numbers have 64 bits"),
         ("a:\n\tb: 1", 2, 1, "found character that cannot start any token"),
-        ("a: \x07", 0, 0, "a character that YAML does not allow"),
-        ("a: \ud800", 0, 0, "not valid Unicode"),
+        ("a:\n  - é: \x07", 2, 8, "a character that YAML does not allow, U+0007"),
+        ("a:\n- é\ud800", 2, 4, "not valid Unicode"),
         ("a: " + "[" * 60 + "]" * 60, 1, 51, "nested too deeply"),
         ("a: &a [*a]", 1, 4, "nested too deeply"),
     ],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefleet.spec import format_memory, parse_memory
+from tunefleet.spec import format_memory, parse_memory, resources
 
 GI = 1 << 30
 
@@ -41,6 +41,14 @@ def test_what_is_understood(text: object, expected: int) -> None:
 )
 def test_what_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match="memory"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize("text", ["9" * 800_000, f"1{' ' * 800_000}x", f"0.{'1' * 39}", f"{' ' * 40}1"])
+def test_a_long_text_is_refused_before_any_number_is_read(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "_MEMORY", None)
+    monkeypatch.setattr(resources, "Decimal", None)
+    with pytest.raises(ValueError, match="is not an amount of memory"):
         parse_memory(text)
 
 

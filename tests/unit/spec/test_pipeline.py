@@ -109,6 +109,34 @@ stages: [{name: a}, {name: b, spec: {taskType: sft, data: {path: x}}}]
     assert (fault.line, fault.path) == (4, "spec.training"), "no stage takes it, and it is told once"
 
 
+def test_null_leaves_out_what_all_share() -> None:
+    text = """apiVersion: tunefleet/v1
+spec:
+  taskType: lora_sft
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  data: {path: "builtin:gsm8k/train"}
+  lora: {r: 4}
+  stages:
+    - name: a
+    - {name: b, spec: {taskType: echo, model: null, lora: null, data: {path: null, items: ["${a.task_id}"]}}}
+    - {name: c, spec: {taskType: echo, model: null, lora: null, data: {path: null}}}
+"""
+    found = {task.name: task for task in parse_workflow(text).tasks}
+    assert found["b"].raw == {"taskType": "echo", "data": {"items": ["${a.task_id}"]}}
+    assert found["c"].spec is not None
+    assert found["a"].raw["data"] == {"path": "builtin:gsm8k/train"}
+    fault = only_fault("lora: null\nlora_: null")
+    assert (fault.path, fault.message) == ("spec.lora_", "is not a known key")
+
+
+def test_a_misspelt_task_type_that_all_share_is_one_fault() -> None:
+    text = document("graph: {nodes: [{name: a, spec: {data: {items: [1]}}}, {name: b}, {name: c}]}")
+    with pytest.raises(SpecError) as caught:
+        parse_workflow(text.replace("taskType", "tasktype"))
+    (fault,) = caught.value.faults
+    assert (fault.path, fault.line, fault.hint) == ("spec.tasktype", 3, "did you mean taskType?")
+
+
 def test_a_value_may_be_a_reference_where_a_number_or_a_block_is_expected() -> None:
     found = tasks(
         """

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefleet.errors import InputError, ReferenceFault
-from tunefleet.spec import ConditionSpec, fill_secrets, judge, resolve, secrets_of
+from tunefleet.spec import ConditionSpec, fill_secrets, resolve, secrets_of, unmet
 from tunefleet.spec.placeholders import Escape, Reference, Secret, Stray, escape, pieces
 
 RESULT = {
@@ -88,12 +88,6 @@ def test_a_reference_without_a_value_says_what_is_there_instead(text: str, messa
     assert caught.value.message.startswith("spec.data.items.1: ${")
     assert message in caught.value.message
     assert caught.value.hint == hint
-
-
-def test_fault_15_and_16_the_stored_envelope_is_what_is_looked_up() -> None:
-    for destination in ("local", "http"):
-        spec = {"output": {"destination": {"type": destination}}, "data": {"items": ["${a.result.items.0.output}"]}}
-        assert resolve(spec, NAMES)["data"]["items"] == ["one"]
 
 
 def test_fault_14_a_file_of_a_result_is_named_by_the_result() -> None:
@@ -183,6 +177,20 @@ def test_a_spec_is_not_changed_by_resolving_it() -> None:
     assert len(RESULT["items"]) == 2  # type: ignore[arg-type]
 
 
+def test_a_key_that_only_the_parts_of_a_spread_task_have_is_pointed_to() -> None:
+    export = {"count": 2, "parts": [{"url": "http://h/1"}, {"url": "http://h/2"}]}
+    envelopes = {"all": {"result": {"jsonl_export": export}}}
+    with pytest.raises(ReferenceFault) as caught:
+        resolve({"data": {"path": "${all.result.jsonl_export.url}"}}, envelopes)
+    assert str(caught.value) == (
+        "spec.data.path: ${all.result.jsonl_export.url} has no value: result.jsonl_export of all has no 'url'. "
+        "Each of its 2 parts has one, such as ${all.result.jsonl_export.parts[0].url}; without `parallel` there is a "
+        "single one."
+    )
+    named = resolve({"data": {"path": "${all.result.jsonl_export.parts[0].url}"}}, envelopes)
+    assert named["data"]["path"] == "http://h/1"
+
+
 @pytest.mark.parametrize(
     ("field", "equals", "runs"),
     [
@@ -200,10 +208,26 @@ def test_a_spec_is_not_changed_by_resolving_it() -> None:
     ],
 )
 def test_conditions(field: str, equals: Any, runs: bool) -> None:
-    assert judge(ConditionSpec(node="a", field=field, equals=equals), ENVELOPE) is runs
+    assert (unmet(ConditionSpec(node="a", field=field, equals=equals), ENVELOPE) is None) is runs
 
 
 def test_a_condition_on_a_value_that_is_not_there_is_no_quiet_no() -> None:
     with pytest.raises(ReferenceFault, match="has no 'itms'") as caught:
-        judge(ConditionSpec(node="a", field="itms.0", equals="x"), ENVELOPE)
+        unmet(ConditionSpec(node="a", field="itms.0", equals="x"), ENVELOPE)
     assert caught.value.hint == "Did you mean items?"
+
+
+@pytest.mark.parametrize(
+    ("value", "equals", "said"),
+    [
+        (None, "timeout", 'a.error is null, not "timeout"'),
+        (True, "true", 'a.error is true, not "true"'),
+        ({"code": 1}, 1, 'a.error is {"code":1}, not 1'),
+        ("x" * 200, "y", f'a.error is "{"x" * 99}…, not "y"'),
+    ],
+    ids=["null", "boolean", "mapping", "long"],
+)
+def test_a_condition_that_is_not_met_tells_what_it_found(value: Any, equals: Any, said: str) -> None:
+    envelope = {**ENVELOPE, "result": {"error": value}}
+    condition = ConditionSpec(node="a", field="error", equals=equals)
+    assert unmet(condition, envelope) == f"Its condition is not met: {said}."

@@ -25,7 +25,6 @@ from tunefleet.wire.link import (
     Capabilities,
     FinishOutcome,
     JournalBatch,
-    Offer,
 )
 from tunefleet.wire.results import ResultFile
 from tunefleet.worker.inputs import InputStore
@@ -198,19 +197,7 @@ class TrainExecutor(JobExecutor):
     """A kind with a job, an input and an output."""
 
     kind = "train"
-
-    def job(self, offer: Offer, *, launch: str, inputs: Mapping[str, str]) -> Job:
-        return Job(
-            job_id=offer.task_id,
-            task_id=offer.task_id,
-            attempt=offer.attempt,
-            launch=launch,
-            kind=offer.kind,
-            name=offer.name,
-            program="nowhere:main",
-            spec=offer.spec,
-            inputs=dict(inputs),
-        )
+    program = "nowhere:main"
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         return [Output("final_lora", "adapter", folder.root / "final_lora")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +16,12 @@ import pytest
 
 from tests.unit.worker.fakes import FakeEnd, Running, World
 from tests.unit.worker.receiver import Receiver, receiving
-from tunefleet.errors import InputError
+from tunefleet.errors import InputError, StoreError
 from tunefleet.executors.echo import EchoExecutor
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.wire.link import Finish, MergedTask, Offer
 from tunefleet.wire.results import ResultEnvelope
+from tunefleet.worker import worker as worker_module
 from tunefleet.worker.destinations import DeliveryError, Destination
 from tunefleet.worker.light import LightTasks
 from tunefleet.worker.light_delivery import LightDelivery
@@ -64,6 +67,14 @@ def test_result_and_files_go_to_the_address_with_its_headers(tmp_path: Path, rec
     assert {each.headers["Authorization"] for each in receiver.seen} == {"Bearer s3cret"}
 
 
+def test_without_a_number_of_retries_it_is_tried_until_the_patience_ends(tmp_path: Path, receiver: Receiver) -> None:
+    for wanted in ({}, {"retries": None}):
+        sleeps = Sleeps()
+        receiver.answers = [503] * 6
+        destination({"type": "http", "url": receiver.url, **wanted}, tmp_path, sleeps).deliver(ENVELOPE, [])
+        assert sleeps.seconds == [2.0, 4.0, 8.0, 16.0, 32.0, 64.0]
+
+
 def test_fault_18_a_delivery_is_tried_again_and_at_last_fails_by_name(tmp_path: Path, receiver: Receiver) -> None:
     sleeps = Sleeps()
     file = tmp_path / "final_model.tar.gz"
@@ -107,6 +118,85 @@ def test_an_address_inside_is_refused_unless_it_is_allowed(tmp_path: Path, recei
     with pytest.raises(DeliveryError, match="not a public address"):
         destination(wanted, tmp_path, url_allow=()).deliver(ENVELOPE, [])
     assert receiver.seen == []
+
+
+def test_an_address_inside_is_refused_before_anything_is_computed(tmp_path: Path, receiver: Receiver) -> None:
+    wanted = {"type": "http", "url": f"{receiver.url}/${{secret:HOOK}}"}
+    destination(wanted, tmp_path).check()
+    for changes in ({"url_allow": ()}, {"url_allow": ("10.0.0.0/8",)}):
+        with pytest.raises(InputError, match=r"destination\.url: 127\.0\.0\.1 is not a public address") as refused:
+            destination(wanted, tmp_path, **changes).check()
+        assert "TUNEFLEET_URL_ALLOW" in str(refused.value)
+    with pytest.raises(InputError, match="never reached"):
+        destination({"type": "http", "url": "http://169.254.169.254/"}, tmp_path, url_allow=("0.0.0.0/0",)).check()
+    destination({"type": "http", "url": "http://nowhere.invalid/"}, tmp_path).check()  # it may be known later
+    destination({"type": "http", "url": f"{receiver.url}/x"}, tmp_path, server_url=receiver.url, url_allow=()).check()
+    assert receiver.seen == []
+
+    world = World(tmp_path / "results")
+    spec = {"output": {"destination": wanted}}
+    job = world.server.offer(spec={"output": {"destination": {"type": "http", "url": receiver.url}}})
+    with Running(world) as running:
+        object.__setattr__(running.site, "transfers", Transfers(folders=(world.results,)))
+        finish = world.server.finished(job)
+    assert (finish.outcome, finish.reason) == ("failed", "bad_input")
+    assert "TUNEFLEET_URL_ALLOW" in (finish.error or "")
+    assert world.jobs.all == []
+    offer = Offer(token="t", task_id="task-1", workflow_id="w", attempt=1, kind="echo", name="n", spec=spec)
+    light = LightDelivery(Transfers(), Secrets({"HOOK": "s3cret"}), "w-1", Sleeps()).refusal(offer)
+    assert light is not None
+    assert (light.outcome, light.reason) == ("failed", "bad_input")
+    assert receiver.seen == []
+
+
+def test_a_delivery_says_what_holds_it_up_and_names_no_secret(tmp_path: Path, receiver: Receiver) -> None:
+    said: list[str | None] = []
+    receiver.answers = [503, 503]
+    transfers = Transfers(url_allow=("127.0.0.1",))
+    output = {"destination": {"type": "http", "url": f"{receiver.url}/${{secret:HOOK}}", "retries": 2}}
+    made = Destination("task-1", output, transfers, Secrets({"HOOK": "s3cret"}), Sleeps(), said.append)
+    made.deliver(ENVELOPE, [])
+    later = f"{receiver.url}/${{secret:HOOK}} answers 503. The result is delivered later."
+    assert said == [later, later, None]
+    receiver.answers = [403]
+    with pytest.raises(DeliveryError) as failed:
+        made.deliver(ENVELOPE, [])
+    assert "s3cret" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "value", "named"),
+    [
+        ("https://${secret:HOST}.invalid/x", "SeSaMe-1234", "${secret:HOST}.invalid"),
+        ("https://${secret:HOST}", "SeSaMe.invalid/services?token=1234", "${secret:HOST}"),
+        ("http://${secret:HOST}:9/x", "LocalHost", "${secret:HOST}:9"),
+        ("http://${secret:HOST}", "LOCALHOST:9/hook?token=1", "${secret:HOST}"),
+    ],
+)
+def test_an_address_is_named_as_it_is_written_and_not_as_it_was_looked_up(
+    url: str, value: str, named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    said: list[str | None] = []
+    output = {"destination": {"type": "http", "url": url, "retries": 1}}
+    secrets = Secrets({"HOST": value})
+    made = Destination("task-1", output, Transfers(server_url="http://here.invalid"), secrets, Sleeps(), said.append)
+    told = []
+    try:
+        made.check()
+    except InputError:
+        told.append(traceback.format_exc())
+    try:
+        made.deliver(ENVELOPE, [])
+    except DeliveryError:
+        told.append(traceback.format_exc())
+    everything = "\n".join([caplog.text, *told, *map(str, said)])
+    assert named in everything.replace("spec.output.destination.url: ", "")
+    assert "sesame" not in everything.lower()
+    assert "localhost" not in everything.lower()
+    assert len(told) == 1 + ("localhost" in value.lower())
+    if len(told) == 1:
+        assert f"cannot be delivered now: The host {named} has no address." in caplog.text
 
 
 def test_a_folder_gets_a_copy_of_what_is_the_tasks(tmp_path: Path) -> None:
@@ -175,8 +265,9 @@ def test_fault_19_a_result_that_cannot_be_posted_is_not_computed_again(tmp_path:
     assert (failed.outcome, failed.reason) == ("failed", "delivery_failed")
     assert "tunefleet artifacts deliver task-1" in (failed.error or "")
     assert [name for task, name, _ in world.files.pushed if task == "task-1"] == [
-        "final_lora", "final_lora.tar.gz", "results.json",
+        "final_lora", "final_lora.tar.gz",
     ]  # fmt: skip
+    assert failed.result["final_lora_archive"] == "final_lora.tar.gz", "the server has the result, too"
     assert (world.results / "task-1" / "final_lora").is_dir(), "the files are kept"
     assert done.outcome == "completed"
     assert len(world.jobs.all) == 2
@@ -196,6 +287,58 @@ def allowing(world: World) -> Running:
     transfers = Transfers(folders=(world.results,), url_allow=("127.0.0.1",))
     object.__setattr__(running.site, "transfers", transfers)
     return running
+
+
+def test_a_job_that_is_over_is_named_with_what_holds_up_its_delivery(tmp_path: Path, receiver: Receiver) -> None:
+    world = World(tmp_path / "results")
+    part = MergedTask(token="att-part.secret", task_id="task-2", workflow_id="w", attempt=1, name="two", spec={})
+    receiver.answers = [503] * 99
+    wanted = {"type": "http", "url": receiver.url, "retries": 99, "retryBackoffSec": 3600}
+    whole = world.server.offer("task-1", merged=(part,), spec={"output": {"destination": wanted}})
+    with allowing(world):
+        job = world.job()
+        world.server.wait_for(lambda: whole in world.server.exchanges[-1].holding)
+        assert world.server.exchanges[-1].delivering == {}
+        job.end(FakeEnd())
+        world.server.wait_for(lambda: world.server.exchanges[-1].delivering.get(whole))
+        said = world.server.exchanges[-1]
+        assert said.delivering == {
+            whole: f"{receiver.url}/task-1/files answers 503. final_lora.tar.gz is delivered later.",
+            part.token: "",
+        }
+        assert (said.want["job"], set(said.holding)) == (1, {whole, part.token})
+        world.server.want(whole, "cancel")
+        assert world.server.finished(whole).outcome == "cancelled"
+        assert world.server.finished(part.token).outcome == "completed"
+        world.server.wait_for(lambda: world.server.exchanges[-1].delivering == {})
+
+
+def test_a_full_disk_of_the_server_is_named_as_what_holds_a_delivery_up(tmp_path: Path) -> None:
+    world = World(tmp_path / "results")
+    world.files.push_error = StoreError("The disk of the server has 7 bytes free.")
+    token = world.server.offer()
+    with Running(world):
+        world.job().end(FakeEnd())
+        later = "The disk of the server has 7 bytes free. final_lora is delivered later."
+        world.server.wait_for(lambda: world.server.exchanges[-1].delivering == {token: later})
+        world.files.push_error = None
+        assert world.server.finished(token).outcome == "completed"
+        world.server.wait_for(lambda: world.server.exchanges[-1].delivering == {})
+
+
+def test_deliveries_without_end_do_take_slots(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "_DELIVERIES", 1)
+    world = World(tmp_path / "results")
+    receiver.answers = [503] * 99
+    wanted = {"type": "http", "url": receiver.url, "retries": 99, "retryBackoffSec": 3600}
+    with allowing(world):
+        for number, free in ((1, 1), (2, 0)):
+            token = world.server.offer(f"task-{number}", spec={"output": {"destination": wanted}})
+            world.job(count=number).end(FakeEnd())
+            world.server.wait_for(lambda token=token: world.server.exchanges[-1].delivering.get(token))
+            assert world.server.exchanges[-1].want["job"] == free
 
 
 def test_a_cancel_ends_a_delivery_that_waits_for_its_receiver(tmp_path: Path, receiver: Receiver) -> None:
@@ -260,12 +403,13 @@ def test_a_light_task_delivers_too(tmp_path: Path, receiver: Receiver) -> None:
     assert end({"type": "http", "url": f"{receiver.url}/hook"}).outcome == "completed"
     assert json.loads(receiver.seen[-1].body)["worker_id"] == "w-1"
     assert end({"path": "echoes"}).outcome == "completed"
-    assert {path.name for path in (world.results / "echoes" / "task-1").iterdir()} == {
-        "responses.json", "results.json", "manifest.json",
-    }  # fmt: skip
+    assert end({"path": "."}).outcome == "completed"
+    for folder in (world.results / "echoes" / "task-1", world.results / "task-1"):
+        assert {path.name for path in folder.iterdir()} == {"responses.json", "results.json", "manifest.json"}
     assert end({"path": "/elsewhere"}).reason == "bad_input"
     receiver.answers = [403]
-    assert end({"type": "http", "url": receiver.url}).reason == "delivery_failed"
+    refused = end({"type": "http", "url": receiver.url})
+    assert (refused.reason, refused.result) == ("delivery_failed", {"ok": True})
 
 
 def test_a_worker_that_goes_gives_up_a_delivery_that_waits(tmp_path: Path, receiver: Receiver) -> None:

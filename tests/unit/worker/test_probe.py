@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tunefleet.errors import MachineError
+from tunefleet.jobs import environment
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.settings import WorkerSettings
 from tunefleet.wire.link import ExecutorOffer, Offer
+from tunefleet.worker import hub, probe
 from tunefleet.worker import main as worker_main
-from tunefleet.worker import probe
+from tunefleet.worker.noticing import Noticed
 
 GIB = 1 << 30
 MACHINE = (
@@ -93,6 +96,25 @@ def test_jobs_share_the_cores(
     monkeypatch.setattr(worker_main, "core_count", lambda: 8)
     settings = WorkerSettings(job_slots=slots, torch_threads=named)
     assert worker_main._threads(settings).get("OMP_NUM_THREADS") == expected
+
+
+def test_cores_are_those_of_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = tmp_path / "cpu.max"
+    quota.write_text("100000 100000\n")
+    monkeypatch.setattr(environment, "_QUOTA", quota)
+    assert probe.capabilities(WorkerSettings(), (), results_dir=tmp_path).cpu_count == 1
+
+
+def test_a_cache_tells_when_something_was_fetched_whole_or_removed(tmp_path: Path) -> None:
+    cache = Noticed(lambda: hub.cached(tmp_path / "hub"))
+    assert not cache.changed(), "it need not exist"
+    model = tmp_path / "hub" / "models--org--one"
+    (model / "blobs").mkdir(parents=True)
+    assert not cache.changed(), "a download that is not whole is of no use"
+    (model / "snapshots" / "abc").mkdir(parents=True)
+    assert (cache.changed(), cache.changed()) == (True, False)
+    shutil.rmtree(model)
+    assert cache.changed()
 
 
 def test_what_the_hub_cache_has_is_told_by_its_folders(tmp_path: Path) -> None:

@@ -138,11 +138,12 @@ def test_a_command_that_the_job_does_not_know_fails_and_one_that_comes_too_late_
     assert not states(world, pause_id("task-1", 1, 2))
 
 
-def test_a_job_that_trains_and_takes_no_command_for_long_cannot_be_paused(
-    world: World, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("phase", ["training", "running"])
+def test_a_job_that_is_at_work_and_takes_no_command_for_long_cannot_be_paused(
+    world: World, monkeypatch: pytest.MonkeyPatch, phase: str
 ) -> None:
     monkeypatch.setattr(steering, "_DEAF_S", 0.3)
-    status = JobStatus(state="running", phase="training", at=time.time(), pid=1)
+    status = JobStatus(state="running", phase=phase, at=time.time(), pid=1)
     monkeypatch.setattr(SteeredJob, "status", lambda self: status)
     token = world.server.offer()
     with Running(world):
@@ -150,6 +151,7 @@ def test_a_job_that_trains_and_takes_no_command_for_long_cannot_be_paused(
         world.server.want(token, "pause")
         world.server.wait_for(lambda: states(world, pause_id("task-1", 1, 1)) == ["failed"])
         assert world.server.reached, "the wish is not repeated for ever"
+        assert "does not listen" in str(world.server.outcomes[-1].message)
         assert job.ended is None, "a training is never lost for a pause"
         job.end()
         world.server.finished(token)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 import time
 from pathlib import Path
@@ -66,7 +67,8 @@ def test_nothing_is_held_once_the_end_is_acknowledged(world: World) -> None:
     assert not JobFolder(world.results / "task-1").finish_json.exists()
 
 
-def test_a_failed_job_uploads_nothing_and_keeps_its_words(world: World) -> None:
+def test_a_failed_job_uploads_nothing_and_keeps_its_words(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     token = world.server.offer()
     with Running(world):
         world.job().end(FakeEnd("failed", TaskReason.OUT_OF_MEMORY, "No memory.", "Traceback …"))
@@ -78,6 +80,10 @@ def test_a_failed_job_uploads_nothing_and_keeps_its_words(world: World) -> None:
         "Traceback …",
     )
     assert world.files.pushed == []
+    assert [line for line in caplog.messages if line.startswith(("Took task", "Task task-1 ended"))] == [
+        "Took task task-1 (train), attempt 1.",
+        "Task task-1 ended: failed: No memory.",
+    ]
 
 
 def test_inputs_are_fetched_once_and_stand_in_the_job(world: World) -> None:

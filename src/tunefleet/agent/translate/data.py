@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tunefleet.agent.translate import pairs
+from tunefleet.agent.translate.methods import PAIRS
 from tunefleet.agent.translate.reading import Reading
 
 HELD_OUT: Final = 0.2
@@ -24,27 +26,38 @@ _FILE_FORMATS: Final = frozenset({"jsonl", "json", "csv", "parquet", "auto", "st
 _COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separator")
 
 
-def data(read: Reading, *, plain_text: bool) -> None:
+def data(read: Reading, method: str) -> None:
     """Translate the block.
 
     Args:
         read: The config and the spec.
-        plain_text: Loss on everything: the method is `cpt`.
+        method: What is trained; `cpt` learns whole texts.
     """
     read.move("data.max_samples", "data.max_samples")
-    said = _columns(read)
     form = read.take("data.dataset_format", "data.format")
-    columns = _FORMATS.get(str(form).lower()) if form is not None else None
-    if form is not None and columns is None and str(form).lower() not in _FILE_FORMATS:
+    if method in PAIRS:
+        pairs.columns(read, method, form, _FILE_FORMATS)
+    else:
+        _supervised(read, form, plain_text=method == "cpt")
+    read.ignore("data.strategy", "data.generation_type", why="has no effect: the columns decide how a row is read")
+
+
+def _supervised(read: Reading, form: Any, *, plain_text: bool) -> None:
+    said = _columns(read)
+    read.ignore(*pairs.CHOSEN, why="belongs to another training method and has no effect")
+    name_of_form = str(form).lower()
+    columns = _FORMATS.get(name_of_form) if form is not None else None
+    if form is not None and name_of_form in pairs.FORMATS:
+        read.warnings.append(f"config.data.dataset_format {form!r} belongs to dpo and orpo; the columns decide.")
+    elif form is not None and columns is None and name_of_form not in _FILE_FORMATS:
         read.warnings.append(f"config.data.dataset_format {form!r} is not known; the columns decide.")
     if plain_text and not read.spec.get("data", {}).get("text_field"):
         read.put("data.text_field", "text", "training.method")
     elif columns and not said and not plain_text:
         for name, value in columns.items():
             read.put(f"data.{name}", value, "data.dataset_format")
-        if str(form).lower() == "alpaca":
+        if name_of_form == "alpaca":
             read.warnings.append("config.data.dataset_format alpaca: the column `input` is not part of the prompt.")
-    read.ignore("data.strategy", "data.generation_type", why="has no effect: the columns decide how a row is read")
 
 
 def _columns(read: Reading) -> bool:

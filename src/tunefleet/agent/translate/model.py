@@ -77,6 +77,7 @@ def wants_lora(read: Reading) -> bool:
 
 def lora(read: Reading) -> None:
     """Translate the adapter's block, wherever it lies."""
+    read.spec["lora"] = {}  # an adapter is trained also where nothing is said of it
     for name, spellings in _LORA:
         paths = [f"{block}.{spelling}" for block in _LORA_BLOCKS for spelling in spellings]
         value, path = read.taken(*paths)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from tunefleet.errors import Fault
-
-MISSING: Final = object()
 
 
 class Reading:

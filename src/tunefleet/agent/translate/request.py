@@ -9,6 +9,8 @@ from typing import Any, Final
 from tunefleet.agent.translate import data as data_block
 from tunefleet.agent.translate import model as model_block
 from tunefleet.agent.translate.machine import Defaults
+from tunefleet.agent.translate.methods import PAIRS, kind_of
+from tunefleet.agent.translate.methods import method as method_of
 from tunefleet.agent.translate.reading import Reading
 from tunefleet.agent.translate.training import training
 from tunefleet.errors import Fault, SpecError
@@ -16,9 +18,7 @@ from tunefleet.spec import dump_task_spec, load_task_spec
 
 __all__ = ["Defaults", "Translation", "translate"]
 
-_METHODS: Final = frozenset({"sft", "cpt"})
 _STRATEGIES: Final = frozenset({"fsdp", "deepspeed"})
-_LATER: Final = frozenset({"dpo", "rlhf", "orpo", "ppo", "grpo", "kto", "rloo", "reward"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ def translate(
         SpecError: If the config cannot be honoured; each fault names its key.
     """
     read = Reading(config)
-    method = _method(read)
+    method = method_of(read)
     with_lora = model_block.wants_lora(read)
-    kind = "lora_sft" if with_lora else "sft"
+    kind = kind_of(method, lora=with_lora)
     read.spec["taskType"] = kind
     model_block.model(read, defaults)
     if model is not None:
@@ -69,24 +69,17 @@ def translate(
     quantized = model_block.quantization(read, with_lora=with_lora)
     if with_lora:
         model_block.lora(read)
-    training(read, defaults, lora=with_lora, quantized=quantized)
-    data_block.data(read, plain_text=method == "cpt")
+    training(read, defaults, method=method, lora=with_lora, quantized=quantized)
+    data_block.data(read, method)
     _held_out(read, splits)
     for name, value in source.items():
         read.put(f"data.{name}", value, "dataset_path")
     _extras(read)
+    _predictions(read, method)
+    _distributed(read)
     checkpoint = _checkpoint(read)
     read.warnings.extend(f"config.{path} is not known and has no effect." for path in read.left())
     return Translation(kind, _validated(read), tuple(read.warnings), checkpoint)
-
-
-def _method(read: Reading) -> str:
-    method = str(read.take("training.method", "method") or "sft").lower()
-    if method in _LATER:
-        read.fault("training.method", f"{method!r} is not available in this version", "use sft or cpt")
-    elif method not in _METHODS:
-        read.fault("training.method", f"{method!r} is not known", "use sft or cpt")
-    return method
 
 
 def _held_out(read: Reading, splits: tuple[str, ...]) -> None:
@@ -112,16 +105,17 @@ def _extras(read: Reading) -> None:
         read.ignore("tensorboard.log_dir", why="has no effect: the events lie in the job folder")
         if enabled is not False:
             read.put("training.report_to", ["tensorboard"], "tensorboard.enabled")
-    _predictions(read)
-    _distributed(read)
 
 
-def _predictions(read: Reading) -> None:
+def _predictions(read: Reading, method: str) -> None:
     enabled = read.take("predictions.enabled")
     wishes = {
         name: read.taken(f"predictions.{name}") for name in ("sample_count", "sample_frequency", "max_new_tokens")
     }
     if not enabled:
+        return
+    if method in PAIRS:
+        read.warnings.append(f"config.predictions has no effect with the method {method}.")
         return
     if read.spec["training"].get("eval_strategy") == "no":
         read.warnings.append("config.predictions has no effect: they are made at evaluations, and there are none.")

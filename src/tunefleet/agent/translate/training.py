@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from tunefleet.agent.translate import pairs
 from tunefleet.agent.translate.machine import Defaults
+from tunefleet.agent.translate.methods import PAIRS
 from tunefleet.agent.translate.reading import Reading
 
 _STRAIGHT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
@@ -14,15 +16,17 @@ _STRAIGHT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("lr_scheduler_type", ("training.lr_scheduler_type", "training.lr_scheduler")),
     ("weight_decay", ("training.weight_decay",)),
     ("max_grad_norm", ("training.max_grad_norm",)),
-    ("packing", ("training.packing",)),
     ("gradient_checkpointing", ("training.gradient_checkpointing",)),
-    ("neftune_noise_alpha", ("training.neftune_noise_alpha",)),
     ("save_total_limit", ("training.save_total_limit",)),
     ("load_best_model_at_end", ("training.load_best_model_at_end",)),
     ("dataloader_num_workers", ("training.dataloader_num_workers",)),
     ("seed", ("seed", "training.seed")),
-    ("liger", ("training.use_liger_kernel",)),
-    ("completion_only_loss", ("training.completion_only_loss",)),
+)
+_SUPERVISED: Final = (
+    ("packing", "training.packing"),
+    ("neftune_noise_alpha", "training.neftune_noise_alpha"),
+    ("liger", "training.use_liger_kernel"),
+    ("completion_only_loss", "training.completion_only_loss"),
 )
 _OPTIMIZERS: Final = {
     "adamw": "adamw_torch",
@@ -32,42 +36,56 @@ _OPTIMIZERS: Final = {
 }
 _NEED_CUDA: Final = frozenset({"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"})
 _OF_OTHER_METHODS: Final = (
-    "training.beta", "training.max_prompt_length", "training.ppo_epochs", "training.ppo_clip_range",
-    "training.ppo_value_coef", "training.ppo_entropy_coef",
+    *pairs.OF_PAIRS, *pairs.OF_DPO, "training.ppo_epochs", "training.ppo_clip_range", "training.ppo_value_coef",
+    "training.ppo_entropy_coef",
 )  # fmt: skip
+_MEASURED: Final = ("loss", "perplexity")
+_MEASURED_OF_PAIRS: Final = ("loss", "accuracy", "margin")
 _WITHOUT_EFFECT: Final = (
     "training.pretokenize", "training.group_by_length", "training.dataloader_pin_memory",
     "training.dataloader_prefetch_factor", "training.dataloader_persistent_workers", "training.dataloader_drop_last",
 )  # fmt: skip
 
 
-def training(read: Reading, defaults: Defaults, *, lora: bool, quantized: bool) -> None:
+def training(read: Reading, defaults: Defaults, *, method: str, lora: bool, quantized: bool) -> None:
     """Translate the block.
 
     Args:
         read: The config and the spec.
         defaults: What the agent's settings say.
+        method: What is trained.
         lora: Whether an adapter is trained.
         quantized: Whether the base model is.
     """
     for name, spellings in _STRAIGHT:
         read.move(f"training.{name}", *spellings)
+    if method in PAIRS:
+        pairs.training(read, method)
+    else:
+        _supervised(read)
     epochs = ("training.num_train_epochs", "training.num_epochs", "training.epochs")
     read.move("training.num_train_epochs", *epochs, default=3)
     batch = ("training.per_device_train_batch_size", "training.batch_size")
     read.move("training.batch_size", *batch, default=4)
-    read.move("training.learning_rate", "training.learning_rate", default=2e-4 if lora else 2e-5)
+    rate = None if method in PAIRS else 2e-4 if lora else 2e-5  # those of pairs are far lower: the spec's
+    read.move("training.learning_rate", "training.learning_rate", default=rate)
     length = ("data.max_seq_length", "training.max_length", "training.max_seq_length", "training.max_seq_len")
     read.move("training.max_seq_length", *length, default=512)
     logging_steps = read.take("training.logging_steps")
     read.put("training.logging_steps", logging_steps or defaults.logging_steps, "training.logging_steps")
     _warmup(read)
     _saving(read, defaults)
-    _evaluation(read)
+    _evaluation(read, _MEASURED_OF_PAIRS if method in PAIRS else _MEASURED)
     _optimizer(read, defaults)
     _precision(read, defaults, quantized=quantized)
     read.ignore(*_OF_OTHER_METHODS, why="belongs to another training method and has no effect")
     read.ignore(*_WITHOUT_EFFECT)
+
+
+def _supervised(read: Reading) -> None:
+    for name, path in _SUPERVISED:
+        read.move(f"training.{name}", path)
+    _early_stopping(read)
 
 
 def _warmup(read: Reading) -> None:
@@ -89,7 +107,7 @@ def _saving(read: Reading, defaults: Defaults) -> None:
     read.move("training.save_steps", "training.save_steps", default=defaults.save_steps)
 
 
-def _evaluation(read: Reading) -> None:
+def _evaluation(read: Reading, measured: tuple[str, ...]) -> None:
     steps = read.take("training.eval_steps", "evaluation.eval_steps")
     strategy, path = read.taken("training.eval_strategy", "training.evaluation_strategy")
     if strategy is None:
@@ -102,14 +120,11 @@ def _evaluation(read: Reading) -> None:
     if strategy == "no" and read.spec.get("training", {}).get("load_best_model_at_end"):
         read.spec["training"].pop("load_best_model_at_end")
         read.warn("training.load_best_model_at_end", "has no effect without evaluations")
-    _early_stopping(read)
     metrics = read.take("evaluation.metrics")
-    if metrics and set(map(str, metrics if isinstance(metrics, list) else [metrics])) - {
-        "loss",
-        "eval_loss",
-        "perplexity",
-    }:
-        read.warnings.append("config.evaluation.metrics: loss and perplexity are measured, nothing else.")
+    names = metrics if isinstance(metrics, list) else [metrics] if metrics else []
+    if {str(name).removeprefix("eval_") for name in names} - set(measured):
+        said = f"{', '.join(measured[:-1])} and {measured[-1]}"
+        read.warnings.append(f"config.evaluation.metrics: {said} are measured, nothing else.")
     best = read.take("training.metric_for_best_model")
     if best not in (None, "loss", "eval_loss"):
         read.fault("training.metric_for_best_model", f"is {best!r}, and only eval_loss is measured", "write eval_loss")

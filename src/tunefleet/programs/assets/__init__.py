@@ -2,6 +2,7 @@
 
     builtin:gsm8k-llama-2m   model      a Llama of 2.2 million parameters that has read GSM8K's questions
     builtin:gsm8k            dataset    2,000 training and 320 test rows of GSM8K
+    builtin:gsm8k-preferences  dataset  240 training and 40 test pairs of answers to problems of GSM8K
 
 Nothing travels for them. Does not import torch, so that everybody may ask what exists.
 """

@@ -100,12 +100,7 @@ class Shape:
     def _chat(self, number: int, row: Mapping[str, Any], column: str) -> Chat:
         value = self._value(number, row, column)
         where = f"Row {number} of {self.origin}"
-        if not isinstance(value, list) or not value:
-            raise DataError(
-                f"{where} holds {_kind_of(value)} in {column!r}, not a list of messages.",
-                hint="A message is {'role': 'user', 'content': '…'}.",
-            )
-        messages = [_message(where, column, message) for message in value]
+        messages = messages_of(where, column, value)
         if not any(message["role"] == "assistant" for message in messages):
             raise DataError(f"{where} has no message of the assistant in {column!r}, so nothing could be learnt.")
         tools = row.get("tools")
@@ -144,6 +139,25 @@ def _usual(columns: set[str], wanted: TextShape, origin: str) -> TextShape:
         f"{origin} has none of the usual columns `text`, `messages`, `prompt` with `response`.",
         hint=f"Name the ones to use in `data`; it has: {_list(columns)}.",
     )
+
+
+def messages_of(where: str, column: str, value: Any) -> list[Message]:
+    """Read a list of messages, in either vocabulary.
+
+    Args:
+        where: Names the row.
+        column: That it stands in.
+        value: What stands there.
+
+    Raises:
+        DataError: If that is no list of messages.
+    """
+    if not isinstance(value, list) or not value:
+        raise DataError(
+            f"{where} holds {_kind_of(value)} in {column!r}, not a list of messages.",
+            hint="A message is {'role': 'user', 'content': '…'}.",
+        )
+    return [_message(where, column, message) for message in value]
 
 
 def _message(where: str, column: str, message: Any) -> Message:

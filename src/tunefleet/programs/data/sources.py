@@ -5,25 +5,18 @@ Knows the spec and where inputs lie on this machine; leaves formats to `readers`
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import datasets
 import numpy as np
-from datasets.exceptions import DatasetNotFoundError
 
 from tunefleet.errors import DataError
-from tunefleet.programs import assets, hub
-from tunefleet.programs.archives import opened
-from tunefleet.programs.data.readers import Rows, file_of_split, read_path
+from tunefleet.programs.data.places import HubSet, Place, first, take
+from tunefleet.programs.data.readers import Rows
 from tunefleet.programs.data.shapes import Shape, choose
-from tunefleet.programs.data.streams import HubReader, Reader, TableReader, open_file
-from tunefleet.spec import BUILTIN_PREFIX, DataSource, TextShape, TrainingData
-
-_SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\])?$")
+from tunefleet.programs.data.streams import Reader
+from tunefleet.spec import DataSource, EvalSpec, RowsSpec, TextShape, TrainingData
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,37 +48,68 @@ def open_portions(data: TrainingData, inputs: Mapping[str, str], workspace: Path
         DataError: If the dataset does not exist, is malformed, empty, or lacks a column.
         UnreachableError: If it is on a hub that does not answer.
     """
+    found = open_rows(data, inputs, workspace, seed=seed)
+    shape = _shape(found.train, data.shape, found.origin)
+    # Held-out rows are read as the training rows are: another column would measure another thing.
+    held_out = found.held_out
+    kept = None if held_out is None else Portion(held_out, _shape(held_out, shape.wanted, found.held_out_origin))
+    return Portions(Portion(found.train, shape), kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows as they are read, without a word on what is in them.
+
+    Args:
+        train: What is trained on.
+        origin: What the user calls it, for messages.
+        held_out: What is held out.
+        held_out_origin: What the user calls that.
+    """
+
+    train: Rows
+    origin: str
+    held_out: Rows | None
+    held_out_origin: str
+
+
+def open_rows(data: RowsSpec, inputs: Mapping[str, str], workspace: Path, *, seed: int) -> Found:
+    """Find and read the rows of a spec; see `open_portions`, whose arguments and errors it has."""
     source = _chosen(data, inputs)
-    place = _Place(source.kind == "hub", source.value, inputs.get(source.pointer), data, workspace)
+    place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)
     held = data.eval
     # A share of the rows, and a slice from the end, are of all rows: then none may be left unread.
     limit = data.max_samples if held is None or held.fraction is None else None
     rows, origin = _inline(data, limit) if source.kind == "inline" else place.read(data.split, limit)
-    shape = _shape(rows, data.shape, origin)
+    _some(rows, origin)
     if held is None:
-        return Portions(Portion(rows, shape), None)
+        return Found(rows, origin, None, origin)
     if held.fraction is not None:
         train, kept = _hold_out(rows, held.fraction, seed, origin)
-        return Portions(Portion(_first(train, data.max_samples), shape), Portion(_first(kept, held.max_samples), shape))
-    return Portions(Portion(rows, shape), _held_out(data, place, inputs, workspace, shape))
+        return Found(first(train, data.max_samples), origin, first(kept, held.max_samples), origin)
+    other, elsewhere = _read_held_out(held, place, inputs, workspace)
+    _some(other, elsewhere)
+    return Found(rows, origin, other, elsewhere)
 
 
 def _held_out(
-    data: TrainingData, place: _Place, inputs: Mapping[str, str], workspace: Path, shape: Shape
+    data: TrainingData, place: Place, inputs: Mapping[str, str], workspace: Path, shape: Shape
 ) -> Portion | None:
     """Read the rows of another split or file, as the training rows are read: another column would measure another."""
-    held = data.eval
-    if held is None:
+    if data.eval is None:
         return None
-    if held.split is not None:
-        other, origin = place.read(held.split, held.max_samples)
-    else:
-        elsewhere = _Place(False, held.path or "", inputs.get("data.eval.path"), data, workspace)
-        other, origin = elsewhere.read("train", held.max_samples)
+    other, origin = _read_held_out(data.eval, place, inputs, workspace)
     return Portion(other, _shape(other, shape.wanted, origin))
 
 
-def _chosen(data: TrainingData, inputs: Mapping[str, str]) -> DataSource:
+def _read_held_out(held: EvalSpec, place: Place, inputs: Mapping[str, str], workspace: Path) -> tuple[Rows, str]:
+    if held.split is not None:
+        return place.read(held.split, held.max_samples)
+    elsewhere = Place(held.path or "", inputs.get("data.eval.path"), workspace)
+    return elsewhere.read("train", held.max_samples)
+
+
+def _chosen(data: RowsSpec, inputs: Mapping[str, str]) -> DataSource:
     """Return the first of several places that is there; the first of all if none is."""
     there = (
         each
@@ -117,104 +141,31 @@ def open_stream(data: TrainingData, inputs: Mapping[str, str], workspace: Path) 
         UnreachableError: If it is on a hub that does not answer.
     """
     source = _chosen(data, inputs)
-    place = _Place(source.kind == "hub", source.value, inputs.get(source.pointer), data, workspace)
+    place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)
     reader, origin = place.stream(data.split)
-    first = reader.read(None, 1)
-    shape = _shape([first.row(0)] if first.size else [], data.shape, origin)
+    begin = reader.read(None, 1)
+    shape = _shape([begin.row(0)] if begin.size else [], data.shape, origin)
     return Stream(reader, shape, _held_out(data, place, inputs, workspace, shape))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A dataset by name, and where it lies on this machine."""
-
-    on_hub: bool
-    name: str
-    local: str | None
-    data: TrainingData
-    workspace: Path
-
-    def read(self, split: str, limit: int | None) -> tuple[Rows, str]:
-        """Read one split, sliced as the split says; returns the rows and what to call them."""
-        match = _SPLIT.match(split)
-        if match is None:
-            raise DataError(
-                f"The split {split!r} cannot be understood.", hint="Write a name, or a slice such as train[:10%]."
-            )
-        path = self._path()
-        if path is None:
-            return _first(_from_hub(self.name, split, self.data), limit), f"{self.name} ({split})"
-        sliced = match["from"] is not None or match["to"] is not None
-        rows = read_path(path, match["name"], None if sliced else limit)
-        origin = self.name if path.is_file() else f"{self.name} ({split})"
-        if sliced:
-            rows = _slice(rows, split, match["name"])
-        return _first(rows, limit), origin
-
-    def stream(self, split: str) -> tuple[Reader, str]:
-        """Open one split as a stream; returns its reader and what to call it."""
-        path = self._path()
-        if path is None:
-            return _stream_from_hub(self.name, split, self.data), f"{self.name} ({split})"
-        if path.is_dir() and ((path / "dataset_dict.json").exists() or (path / "state.json").exists()):
-            return TableReader(read_path(path, split)), f"{self.name} ({split})"
-        file = file_of_split(path, split) if path.is_dir() else path
-        return open_file(file), self.name if path.is_file() else f"{self.name} ({split})"
-
-    def _path(self) -> Path | None:
-        """Where it lies; `None` if it is on the hub."""
-        if self.name.startswith(BUILTIN_PREFIX):
-            return assets.locate(self.name, "dataset")
-        named = Path(self.name).expanduser()
-        if self.local is None and self.on_hub and not named.exists():
-            return None
-        path = Path(self.local) if self.local is not None else named
-        return opened(path, self.workspace)
+def _inline(data: RowsSpec, limit: int | None) -> tuple[Rows, str]:
+    given = getattr(data, data.inline) or ()
+    rows = [{"text": row} if isinstance(row, str) else row.model_dump() for row in given]
+    return first(rows, limit), f"data.{data.inline}"
 
 
-def _inline(data: TrainingData, limit: int | None) -> tuple[Rows, str]:
-    rows = [{"text": text} for text in data.prompts or ()]
-    return _first(rows, limit), "data.prompts"
+def _hub(data: RowsSpec) -> HubSet:
+    return HubSet(data.config_name, data.revision)
 
 
-def _stream_from_hub(name: str, split: str, data: TrainingData) -> Reader:
-    try:
-        stream = datasets.load_dataset(
-            hub.resolve(name, "dataset", data.revision),
-            data.config_name,
-            split=split,
-            revision=data.revision,
-            streaming=True,
-        )
-    except (DatasetNotFoundError, ValueError, OSError) as error:
-        raise DataError(f"The dataset {name} cannot be opened: {error}", detail=repr(error)) from error
-    return HubReader(stream)
-
-
-def _from_hub(name: str, split: str, data: TrainingData) -> Rows:
-    try:
-        loaded = datasets.load_dataset(
-            hub.resolve(name, "dataset", data.revision), data.config_name, split=split, revision=data.revision
-        )
-    except (DatasetNotFoundError, ValueError, OSError) as error:
-        raise DataError(f"The dataset {name} cannot be loaded: {error}", detail=repr(error)) from error
-    rows: Rows = loaded
-    return rows
+def _some(rows: Rows, origin: str) -> None:
+    if len(rows) == 0:
+        raise DataError(f"{origin} has no rows.", hint="Name a dataset, split or slice that has some.")
 
 
 def _shape(rows: Rows, wanted: TextShape, origin: str) -> Shape:
-    if len(rows) == 0:
-        raise DataError(f"{origin} has no rows.", hint="Name a dataset, split or slice that has some.")
+    _some(rows, origin)
     return choose(wanted, rows[0].keys(), origin)
-
-
-def _slice(rows: Rows, split: str, name: str) -> Rows:
-    """Cut `name[from:to]` as the `datasets` library does."""
-    try:
-        (instruction,) = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(rows)})
-    except (AssertionError, ValueError) as error:
-        raise DataError(f"The split {split!r} does not fit {len(rows)} rows: {error}.") from error
-    return _take(rows, range(instruction.from_ or 0, len(rows) if instruction.to is None else instruction.to))
 
 
 def _hold_out(rows: Rows, fraction: float, seed: int, origin: str) -> tuple[Rows, Rows]:
@@ -226,16 +177,4 @@ def _hold_out(rows: Rows, fraction: float, seed: int, origin: str) -> tuple[Rows
             hint="Change `data.eval.fraction`, or give more rows.",
         )
     order = np.random.default_rng(seed).permutation(len(rows))
-    return _take(rows, sorted(order[count:].tolist())), _take(rows, sorted(order[:count].tolist()))
-
-
-def _first(rows: Rows, limit: int | None) -> Rows:
-    return rows if limit is None or len(rows) <= limit else _take(rows, range(limit))
-
-
-def _take(rows: Rows, positions: Sequence[int]) -> Rows:
-    if isinstance(rows, datasets.Dataset):
-        chosen: Rows = rows.select(positions)
-        return chosen
-    picked: list[Mapping[str, Any]] = [rows[position] for position in positions]
-    return picked
+    return take(rows, sorted(order[count:].tolist())), take(rows, sorted(order[:count].tolist()))

@@ -1,16 +1,24 @@
 """Fine-tuning: supervised, of all weights or of a LoRA adapter.
 
-    recipe      the run from beginning to end     assemble   spec → base model and adapter
-    model       tokenizer and weights             adapter    LoRA
-    hardware    what is there, and the kernels    arguments  spec → training arguments
-    trainer     TRL's, with an exact loss         trackers   those that need more than a name
-    launch      what one process start is to do    material   rows, tokens, streams
-    build       the trainer with its callbacks    streaming  samples from a stream, and its place
-    divergence  notices a broken training         predictions  answers at evaluations
-    memory      what it will take, told before    background  checkpoints written beside the training
-    compression checkpoints that take less room
-    packing     several rows in one sequence      samples    answers before and after
-    result      what a run reports                outputs    what a run delivers
+Shared by all trainings, whichever library trains:
+
+    frame       begin, set up, resume, deliver     launch     what one process start is to do
+    assemble    spec → base model and adapter      model      weights
+    adapter     LoRA                               hardware   what is there, and the kernels
+    arguments   spec → training arguments          exact      what every trainer does otherwise
+    callbacks   what watches every training        trackers   those that need more than a name
+    divergence  notices a broken training          memory     what it will take, told before
+    background  checkpoints written beside it      disk       what it will write, told before
+    compression checkpoints that take less room    outputs    what a run delivers
+    report      what all results have              clock      how long the parts take
+
+Of the supervised ones alone:
+
+    recipe      the run from beginning to end      supervised spec → arguments of TRL's trainer
+    trainer     TRL's, with an exact loss          build      the trainer with its callbacks
+    material    rows, tokens, streams              streaming  samples from a stream, and its place
+    packing     several rows in one sequence       samples    answers before and after
+    predictions answers at evaluations             result     what a run reports
 
 `job.json` names it `tunefleet.programs.train:main`. Importing it takes five seconds, which the fork server spends
 before a job comes.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 
+import torch
 from peft import LoraConfig, PeftModel, TaskType
 from torch import nn
 from transformers import PreTrainedModel
@@ -14,15 +15,18 @@ from tunefleet.errors import ModelError
 from tunefleet.spec import LoraSpec
 
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
+REFERENCE: Final = "ref"
+"""TRL's name of the copy of a given adapter to which its training is held."""
 
 
-def lora_config(model: PreTrainedModel, lora: LoraSpec, base_name: str) -> LoraConfig:
+def lora_config(model: PreTrainedModel, lora: LoraSpec, base_name: str, *, scores: bool = False) -> LoraConfig:
     """Build the configuration of a new adapter.
 
     Args:
         model: The base.
         lora: What the user wants.
         base_name: What the adapter's config names as its base.
+        scores: The model has a head with one score, which is trained whole.
 
     Raises:
         ModelError: If a target matches nothing, or the output head.
@@ -35,7 +39,7 @@ def lora_config(model: PreTrainedModel, lora: LoraSpec, base_name: str) -> LoraC
         lora_dropout=lora.dropout,
         bias=lora.bias,
         target_modules=ALL_LINEAR if lora.target_modules == ALL_LINEAR else list(lora.target_modules),
-        task_type=TaskType.CAUSAL_LM,
+        task_type=TaskType.SEQ_CLS if scores else TaskType.CAUSAL_LM,
         use_rslora=lora.use_rslora,
         use_dora=lora.use_dora,
         modules_to_save=list(lora.modules_to_save) or None,
@@ -58,6 +62,40 @@ def continue_adapter(model: PreTrainedModel, folder: str) -> PeftModel:
             hint="It must have been trained on the same base model.",
             detail=str(error),
         ) from error
+
+
+def kept(model: object) -> dict[str, torch.Tensor]:
+    """Return the trained weights of an adapter that is there already, before a library rounds them.
+
+    Args:
+        model: With an adapter; of any other there are none.
+    """
+    if not isinstance(model, PeftModel):
+        return {}
+    return {name: parameter.data for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def train_in_float32(model: object, before: Mapping[str, torch.Tensor], *, autocast: bool) -> None:
+    """Hold what is trained of an adapter in float32: in bfloat16 most updates are rounded away.
+
+    TRL casts it to bfloat16 if the base is quantised, and PEFT leaves modules that are trained whole in the type of the
+    base. Inputs are cast for the adapter by PEFT, and for whole modules by autocast.
+
+    Args:
+        model: With its adapters; any other is left as it is.
+        before: Weights that the adapter had: what was rounded is put back, also in the copy that is the reference.
+        autocast: Whether the model computes under it.
+    """
+    if not isinstance(model, PeftModel):
+        return
+    whole = autocast or model.get_input_embeddings().weight.dtype == torch.float32
+    for name, parameter in model.named_parameters():
+        start = before.get(name.replace(f".{REFERENCE}.", ".default."))
+        if start is not None and start.dtype != parameter.dtype:
+            parameter.data = start.to(parameter.device, copy=True)
+        short = parameter.is_floating_point() and parameter.element_size() < torch.float32.itemsize
+        if parameter.requires_grad and short and ("lora_" in name or whole):
+            parameter.data = parameter.data.float()
 
 
 def candidates(model: PreTrainedModel) -> list[str]:

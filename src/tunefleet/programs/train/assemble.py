@@ -12,10 +12,10 @@ from transformers import PreTrainedModel
 
 from tunefleet.errors import ModelError
 from tunefleet.programs import base_model
-from tunefleet.programs.archives import opened
+from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.train import adapter, model
 from tunefleet.programs.train.hardware import Kernels
-from tunefleet.spec import CheckpointLoadSpec, LoraSftSpec, QuantizationSpec, TrainingTaskSpec
+from tunefleet.spec import CheckpointLoadSpec, ModelTrainingSpec, QuantizationSpec
 
 FETCHED: Final = "checkpoint.load"
 """The key of a job's inputs under which weights from a task or an address lie."""
@@ -34,7 +34,7 @@ class Base:
     adapter_folder: str | None = None
 
 
-def locate_base(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Base:
+def locate_base(spec: ModelTrainingSpec, inputs: Mapping[str, str], workspace: Path) -> Base:
     """Find the model of a spec and the weights to start from.
 
     Args:
@@ -45,24 +45,17 @@ def locate_base(spec: TrainingTaskSpec, inputs: Mapping[str, str], workspace: Pa
     Raises:
         ModelError: If something named does not exist.
     """
-    named = spec.model.source
-    local = inputs.get("model.source.identifier")
-    source = base_model.locate(
-        named.identifier,
-        None if local is None else str(opened(Path(local), workspace)),
-        revision=named.revision,
-        trust_remote_code=spec.model.trust_remote_code,
-    )
+    source = base_model.named(spec.model.source, inputs, workspace, trust_remote_code=spec.model.trust_remote_code)
     if spec.start is None:
         return Base(source)
     folder = _checkpoint_folder(spec.start, spec.start_pointer, inputs, workspace)
-    if isinstance(spec, LoraSftSpec):
+    if spec.adapter is not None:
         return Base(source, str(folder))
     return Base(replace(source, path=str(folder), revision=None))
 
 
 def load_base(
-    spec: TrainingTaskSpec, base: Base, kernels: Kernels, *, spread: bool = False
+    spec: ModelTrainingSpec, base: Base, kernels: Kernels, *, spread: bool = False, scores: bool = False
 ) -> tuple[PreTrainedModel | PeftModel, LoraConfig | None]:
     """Load the weights and say which adapter is to be put on them.
 
@@ -71,6 +64,7 @@ def load_base(
         base: Where the weights lie.
         kernels: Attention and arithmetic.
         spread: Lay the layers on all devices of this process.
+        scores: Give the model a head with one score.
 
     Returns:
         The model; and the configuration of a new adapter, or `None` if all weights or a given adapter are trained.
@@ -79,20 +73,41 @@ def load_base(
         ModelError: If the model or adapter cannot be loaded, or a module that the spec names does not exist.
     """
     dtype = spec.model.transformers.dtype
-    lora = isinstance(spec, LoraSftSpec)
     loaded = model.load_model(
         base.source,
         kernels,
         weights=None if dtype == "auto" else dtype,
-        frozen=lora,
+        frozen=spec.adapter is not None,
         quantization=_quantization(spec.quantized),
         spread=spread,
+        scores=scores,
     )
-    if not isinstance(spec, LoraSftSpec):
+    if spec.adapter is None:
         return loaded, None
     if base.adapter_folder is not None:
         return adapter.continue_adapter(loaded, base.adapter_folder), None
-    return loaded, adapter.lora_config(loaded, spec.lora, base.source.public_name)
+    return loaded, adapter.lora_config(loaded, spec.adapter, base.source.public_name, scores=scores)
+
+
+def load_reference(
+    spec: ModelTrainingSpec, base: Base, kernels: Kernels, *, spread: bool = False
+) -> PreTrainedModel | None:
+    """Load a second copy of the model, which is not trained; None where the adapter is turned off for that.
+
+    Args:
+        spec: What the user wants.
+        base: Where the weights lie.
+        kernels: Attention and arithmetic.
+        spread: Lay the layers on all devices of this process.
+
+    Raises:
+        ModelError: If the model cannot be loaded.
+    """
+    if spec.adapter is not None:
+        return None
+    dtype = spec.model.transformers.dtype
+    weights = None if dtype == "auto" else dtype
+    return model.load_model(base.source, kernels, weights=weights, frozen=True, spread=spread)
 
 
 def _quantization(wanted: QuantizationSpec | None) -> model.Quantization | None:
@@ -109,10 +124,7 @@ def _quantization(wanted: QuantizationSpec | None) -> model.Quantization | None:
 def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], workspace: Path) -> Path:
     path = _checkpoint_place(load, pointer, inputs)
     folder = path if load.archive_format == "none" else opened(path, workspace)
-    if load.subdir is not None:
-        folder = folder / load.subdir
-    elif folder.is_dir() and [entry.is_dir() for entry in folder.iterdir()] == [True]:
-        folder = next(folder.iterdir())
+    folder = folder / load.subdir if load.subdir is not None else inner(folder)
     if not folder.is_dir():
         raise ModelError(f"The checkpoint {path} has no folder {load.subdir or folder.name}.")
     return folder

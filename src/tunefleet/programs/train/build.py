@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import datasets
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 
-from tunefleet import attach
-from tunefleet.attach.retention import kept_by_others
 from tunefleet.programs.data.sources import Portion
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.sharding import allow_sharding_on_cpu
-from tunefleet.programs.train import assemble, deepspeed, hardware, samples
-from tunefleet.programs.train.arguments import training_arguments
-from tunefleet.programs.train.background import BackgroundWriter
-from tunefleet.programs.train.compression import Compress
-from tunefleet.programs.train.divergence import WatchDivergence
-from tunefleet.programs.train.launch import Launch
+from tunefleet.programs.train import assemble, hardware, samples
+from tunefleet.programs.train.callbacks import common_callbacks
+from tunefleet.programs.train.exact import ContinueTokenCount, StopWhenWorse
+from tunefleet.programs.train.frame import setting_of, settle
+from tunefleet.programs.train.launch import Supervised
 from tunefleet.programs.train.material import Material, place_of
 from tunefleet.programs.train.predictions import Predict
 from tunefleet.programs.train.streaming import SampleStream
-from tunefleet.programs.train.trackers import tensorboard
-from tunefleet.programs.train.trainer import ContinueTokenCount, StopWhenWorse, StreamEpoch, Trainer
+from tunefleet.programs.train.supervised import supervised_arguments
+from tunefleet.programs.train.trainer import StreamEpoch, Trainer
 
 _UNCOUNTED = -100
 
 
 def build_trainer(
-    launch: Launch,
+    launch: Supervised,
     base: assemble.Base,
     tokenizer: PreTrainedTokenizerBase,
     material: Material,
@@ -47,14 +42,10 @@ def build_trainer(
     set_seed(spec.training.seed)
     count = ContinueTokenCount()
     held_out = material.held_out
-    # Where the memory did not suffice for the training's batch, an evaluation must not take more.
-    small = spec.training.batch_size if "batch_size" in launch.overrides else None
-    zero = _deepspeed(launch, kernels)
-    folder, name, parallelism = launch.session.checkpoints_dir, launch.job.name, launch.parallelism
     # Before the model is loaded: what shares the weights out must be known by then.
-    args = training_arguments(spec, machine, kernels, folder, name, small, parallelism=parallelism, deepspeed=zero)
-    loaded, lora = assemble.load_base(spec, base, kernels, spread=parallelism == "device_map")
-    if parallelism == "fsdp":
+    args = supervised_arguments(spec, setting_of(launch, machine, kernels))
+    loaded, lora = assemble.load_base(spec, base, kernels, spread=launch.parallelism == "device_map")
+    if launch.parallelism == "fsdp":
         allow_sharding_on_cpu()
     trainer = Trainer(
         model=loaded,
@@ -67,41 +58,27 @@ def build_trainer(
         callbacks=[count, *_callbacks(launch, material)],
     )
     count.trainer = trainer
-    if spec.checkpoint.asynchronous:
-        writer = BackgroundWriter()
-        trainer.write_in_background(writer)
-        launch.session.before_manifest.append(writer.settle)
+    settle(launch, trainer)
     if material.stream is not None:
         _open_stream(launch, trainer, material.stream)
     return trainer
 
 
-def _deepspeed(launch: Launch, kernels: hardware.Kernels) -> dict[str, Any] | None:
-    if launch.parallelism != "deepspeed":
-        return None
-    deepspeed.require()
-    return deepspeed.configuration(launch.spec.training, kernels.compute, launch.job.inputs)
-
-
-def _callbacks(launch: Launch, material: Material) -> list[TrainerCallback]:
-    spec, callbacks = launch.spec, list[TrainerCallback]()
-    if material.stream is not None:
-        callbacks.append(StreamEpoch())
-    callbacks += attach.callbacks_for_job(launch.folder.root)
-    if spec.checkpoint.compress == "zstd":
-        folder = launch.folder.root
-        callbacks.append(Compress(lambda name: name in kept_by_others(folder, ("uploading",))))
-    callbacks.append(WatchDivergence(spec.on_nan, launch.session))
-    stopping = spec.training.early_stopping
+def _callbacks(launch: Supervised, material: Material) -> list[TrainerCallback]:
+    callbacks: list[TrainerCallback] = [StreamEpoch()] if material.stream is not None else []
+    callbacks += common_callbacks(launch)
+    stopping = launch.spec.training.early_stopping
     if stopping is not None:
         callbacks.append(StopWhenWorse(stopping.patience, stopping.threshold))
-    if "tensorboard" in spec.training.report_to and launch.session.leads:
-        callbacks.append(tensorboard(launch.folder.root / "tensorboard"))
     return callbacks
 
 
 def predict(
-    launch: Launch, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, held_out: Portion | None, encoder: Encoder
+    launch: Supervised,
+    trainer: Trainer,
+    tokenizer: PreTrainedTokenizerBase,
+    held_out: Portion | None,
+    encoder: Encoder,
 ) -> None:
     """Let the trainer answer held-out prompts at its evaluations, if the spec wants that."""
     wanted = launch.spec.predictions
@@ -114,7 +91,12 @@ def predict(
 
 
 def ask(
-    launch: Launch, held_out: Portion | None, encoder: Encoder, trainer: Trainer, count: int, max_new_tokens: int
+    launch: Supervised,
+    held_out: Portion | None,
+    encoder: Encoder,
+    trainer: Trainer,
+    count: int,
+    max_new_tokens: int,
 ) -> list[samples.Question]:
     """Choose prompts that leave room for an answer."""
     if not count or held_out is None:
@@ -124,7 +106,7 @@ def ask(
     return samples.choose_questions(held_out, encoder, count, room)
 
 
-def _open_stream(launch: Launch, trainer: Trainer, stream: SampleStream) -> None:
+def _open_stream(launch: Supervised, trainer: Trainer, stream: SampleStream) -> None:
     args, resume = trainer.args, launch.session.resume
     needed = args.max_steps * args.gradient_accumulation_steps * args.train_batch_size * args.world_size
     trainer.train_on_stream(stream, place_of(resume.path if resume else None, stream, needed, launch.journal))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from transformers import TrainingArguments
+from transformers import Trainer, TrainingArguments
 
 from tunefleet.attach.checkpoints import list_whole
 from tunefleet.jobs.disk import DiskTooSmallError, Forecast, require_space
-from tunefleet.programs.train.trainer import Trainer
 from tunefleet.wire.jobfolder import JobFolder
 
 

@@ -50,13 +50,15 @@ class WatchDivergence(TrainerCallback):
     Args:
         policy: What the spec wants.
         session: Told what was seen; checkpoints of the time of trouble are set aside before a rollback.
+        climbs: Whether a loss that climbs is trouble, too: that of a training on rewards says nothing of how good the
+            answers are, and may.
     """
 
-    def __init__(self, policy: Policy, session: JobSession) -> None:
+    def __init__(self, policy: Policy, session: JobSession, *, climbs: bool = True) -> None:
         self._policy = policy
         self._session = session
         self._journal = session.journal
-        self._climb = Climb()
+        self._climb = Climb() if climbs else None
         self._said = False
 
     def on_log(
@@ -96,7 +98,9 @@ class WatchDivergence(TrainerCallback):
         # With fp16 an infinite gradient is everyday business: the step is skipped and the scale is lowered.
         if isinstance(norm, float) and not math.isfinite(norm) and not args.fp16:
             return step, f"The gradient at step {step} is {norm}."
-        since = self._climb.add(step, loss) if isinstance(loss, float) else None
+        if self._climb is None or not isinstance(loss, float):
+            return None
+        since = self._climb.add(step, loss)
         if since is None:
             return None
         return since, f"The loss has climbed since step {since} and stays high: {loss:.3g} at step {step}."

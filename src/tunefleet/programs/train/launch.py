@@ -6,43 +6,33 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from tunefleet import attach
 from tunefleet.attach.files import read_json
-from tunefleet.attach.quiet import Journal
 from tunefleet.errors import InputError
-from tunefleet.programs import ranks, secrets
-from tunefleet.programs.train.result import Clock
-from tunefleet.spec import Parallelism, TrainingTaskSpec, load_task_spec
-from tunefleet.wire.jobfolder import Job, JobFolder
+from tunefleet.programs import ranks
+from tunefleet.programs.opening import Opened, open_task
+from tunefleet.programs.train.clock import Clock
+from tunefleet.spec import ModelTrainingSpec, Parallelism, TrainingTaskSpec
 
 _SHARE = "TUNEFLEET_GPU_MEMORY_FRACTION"
 _BATCH = ("batch_size", "gradient_accumulation_steps")
 
+SpecT = TypeVar("SpecT", bound=ModelTrainingSpec)
+
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """One process start of a training: what it is to do and where.
+class Launch(Opened[SpecT]):
+    """One process start of a training: its spec has the batch of a second try.
 
     Args:
-        spec: With the batch of a second try.
         overrides: What was changed since the spec was written.
     """
 
-    job: Job
-    spec: TrainingTaskSpec
-    folder: JobFolder
-    session: attach.JobSession
     clock: Clock
     overrides: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def journal(self) -> Journal:
-        """Where the launch reports."""
-        return self.session.journal
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -60,11 +50,6 @@ class Launch:
         return self.parallelism in {"fsdp", "deepspeed"}
 
     @property
-    def workspace(self) -> Path:
-        """Where archives are unpacked."""
-        return self.folder.root / "inputs"
-
-    @property
     def baseline(self) -> Path:
         """Where the measurement before the training is kept for later launches."""
         return self.folder.root / "baseline.json"
@@ -75,18 +60,22 @@ class Launch:
         return self.folder.root / self.spec.product
 
 
-def open_launch(folder: JobFolder) -> Launch:
+Supervised = Launch[TrainingTaskSpec]
+
+
+def open_launch(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
     """Read what a job folder says.
 
+    Args:
+        folder: Of the job.
+        wanted: The specs that the program trains.
+
     Raises:
-        InputError: If the job is no training.
+        InputError: If the job is another one.
     """
-    session = attach.open_session(folder.root)
-    job = Job.model_validate(session.job)
-    spec = load_task_spec(secrets.filled(job.spec))
-    if not isinstance(spec, TrainingTaskSpec):
-        raise InputError(f"A task of kind {job.kind!r} is not a training.")
-    overrides = read_json(folder.overrides_json) or {}
+    task = open_task(folder, wanted)
+    spec, session = task.spec, task.session
+    overrides = read_json(task.folder.overrides_json) or {}
     sizes = {name: int(overrides[name]) for name in _BATCH if name in overrides}
     if sizes:
         spec = spec.model_copy(update={"training": spec.training.model_copy(update=sizes)})
@@ -97,7 +86,7 @@ def open_launch(folder: JobFolder) -> Launch:
         text = f"An earlier launch diverged: this one goes on with a learning rate of {overrides['learning_rate']:g}."
         data = {name: overrides[name] for name in ("learning_rate", "rollbacks")}
         session.journal.event("training.rolled_back", text, "warning", data)
-    return Launch(job, spec, folder, session, Clock(), overrides)
+    return Launch(task.job, spec, task.folder, session, Clock(), overrides)
 
 
 def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psutil
 import torch
@@ -19,7 +19,7 @@ from tunefleet.attach.files import read_json, write_json
 from tunefleet.attach.quiet import Journal
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.train.hardware import Kernels
-from tunefleet.spec import LoraSftSpec, TrainingTaskSpec
+from tunefleet.spec import LoraSpec, ModelTrainingSpec
 
 logger = logging.getLogger(__name__)
 
@@ -67,13 +67,15 @@ class Estimate:
     optimizer_bytes: int
     activations_bytes: int
     logits_bytes: int
+    reference_bytes: int = 0
+    value_model_bytes: int = 0
     correction: float = 1.0
 
     @property
     def raw_bytes(self) -> int:
         """The sum of the parts."""
         parts = (self.weights_bytes, self.gradients_bytes, self.optimizer_bytes)
-        return sum(parts) + self.activations_bytes + self.logits_bytes
+        return sum(parts) + self.activations_bytes + self.logits_bytes + self.reference_bytes + self.value_model_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -81,7 +83,7 @@ class Estimate:
         return round(self.raw_bytes * self.correction)
 
 
-def look_at(source: Source, spec: TrainingTaskSpec) -> Shape:
+def look_at(source: Source, spec: ModelTrainingSpec) -> Shape:
     """Read the model's configuration and count its weights without making any.
 
     Raises:
@@ -100,7 +102,7 @@ def look_at(source: Source, spec: TrainingTaskSpec) -> Shape:
     return Shape(
         weights=weights,
         linear_weights=sum(module.weight.numel() for module in linear.values()),
-        trained=_adapter_size(spec, linear) if isinstance(spec, LoraSftSpec) else weights,
+        trained=weights if spec.adapter is None else _adapter_size(spec.adapter, linear),
         layers=int(getattr(text, "num_hidden_layers", 0)),
         hidden=hidden,
         intermediate=int(getattr(text, "intermediate_size", 0) or 4 * hidden),
@@ -108,7 +110,32 @@ def look_at(source: Source, spec: TrainingTaskSpec) -> Shape:
     )
 
 
-def estimate(shape: Shape, spec: TrainingTaskSpec, kernels: Kernels, length: int, correction: float = 1.0) -> Estimate:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a training does with a row of its batch.
+
+    Args:
+        sequences: That go through the model at once.
+        reference: Whether an untrained copy of the model judges them, too.
+        value_model: Whether a second model of its size is trained beside it.
+    """
+
+    sequences: int = 1
+    reference: bool = False
+    value_model: bool = False
+
+
+PLAIN: Final = Load()
+
+
+def estimate(
+    shape: Shape,
+    spec: ModelTrainingSpec,
+    kernels: Kernels,
+    length: int,
+    correction: float = 1.0,
+    load: Load = PLAIN,
+) -> Estimate:
     """Say what a training takes.
 
     Args:
@@ -117,22 +144,28 @@ def estimate(shape: Shape, spec: TrainingTaskSpec, kernels: Kernels, length: int
         kernels: The arithmetic.
         length: Tokens of the longest sequence.
         correction: Learnt from earlier trainings.
+        load: What is done with a row.
     """
     training = spec.training
     compute = 4 if kernels.compute == "float32" else 2
-    tokens = training.batch_size * length
+    tokens = training.batch_size * load.sequences * length
     # What a block keeps for the way back: inputs and outputs of its attention and of its feed-forward part.
     block = tokens * (12 * shape.hidden + 4 * shape.intermediate) * compute
     kept = tokens * shape.hidden * compute
     checkpointed = training.gradient_checkpointing
     # The logits and their gradient, in float32; Liger's loss never makes them whole.
     logits = 0 if kernels.liger else 2 * tokens * shape.vocabulary * 4
+    optimizer = _OPTIMIZER_BYTES.get(training.optim or "", 8)
+    # Never quantised.
+    value_weights = 4 * shape.weights if spec.adapter is None else compute * shape.weights + 4 * shape.trained
     return Estimate(
         weights_bytes=_weights(shape, spec, compute),
         gradients_bytes=4 * shape.trained,
-        optimizer_bytes=_OPTIMIZER_BYTES.get(training.optim or "", 8) * shape.trained,
+        optimizer_bytes=optimizer * shape.trained,
         activations_bytes=shape.layers * kept + block if checkpointed else shape.layers * block,
         logits_bytes=logits,
+        reference_bytes=compute * shape.weights if load.reference else 0,
+        value_model_bytes=value_weights + (4 + optimizer) * shape.trained if load.value_model else 0,
         correction=correction,
     )
 
@@ -145,13 +178,17 @@ class Memory:
         spec: Of the training.
         device: `cuda`, `cpu` or `mps`.
         share: Of a GPU's memory that the job may take.
+        load: What is done with a row.
     """
 
-    def __init__(self, results_dir: Path, spec: TrainingTaskSpec, device: str, share: float | None) -> None:
+    def __init__(
+        self, results_dir: Path, spec: ModelTrainingSpec, device: str, share: float | None, load: Load = PLAIN
+    ) -> None:
         self._file = results_dir / LEARNT
         quantised = "quantised" if spec.quantized else "plain"
         self._key = " ".join([spec.model.source.identifier, spec.task_type, quantised, device])
         self._spec = spec
+        self._load = load
         self._device = device
         self._share = share
         self._before = _peak(device)
@@ -164,7 +201,8 @@ class Memory:
         except Exception:  # a model's own code may raise anything, and a training needs no estimate
             logger.warning("The memory that the training needs cannot be estimated", exc_info=True)
             return
-        self.estimate = made = estimate(shape, self._spec, kernels, length, self._learnt().get(self._key, 1.0))
+        correction = self._learnt().get(self._key, 1.0)
+        self.estimate = made = estimate(shape, self._spec, kernels, length, correction, self._load)
         free = _available(self._device, self._share)
         short = free is not None and made.total_bytes > free
         text = f"The training needs about {made.total_bytes / _GIB:.2f} GiB"
@@ -194,8 +232,8 @@ class Memory:
             logger.warning("The measured memory is not remembered: %s", error)
 
 
-def _weights(shape: Shape, spec: TrainingTaskSpec, compute: int) -> int:
-    if not isinstance(spec, LoraSftSpec):
+def _weights(shape: Shape, spec: ModelTrainingSpec, compute: int) -> int:
+    if spec.adapter is None:
         return 4 * shape.weights
     if spec.quantized is None:
         return compute * shape.weights + 4 * shape.trained
@@ -204,14 +242,14 @@ def _weights(shape: Shape, spec: TrainingTaskSpec, compute: int) -> int:
     return round(each * shape.linear_weights) + compute * (shape.weights - shape.linear_weights) + 4 * shape.trained
 
 
-def _adapter_size(spec: LoraSftSpec, linear: Mapping[str, nn.Linear]) -> int:
-    targets = spec.lora.target_modules
+def _adapter_size(lora: LoraSpec, linear: Mapping[str, nn.Linear]) -> int:
+    targets = lora.target_modules
     chosen = [
         module
         for name, module in linear.items()
         if targets == "all-linear" or any(name == target or name.endswith(f".{target}") for target in targets)
     ]
-    return sum(spec.lora.r * (module.in_features + module.out_features) for module in chosen)
+    return sum(lora.r * (module.in_features + module.out_features) for module in chosen)
 
 
 def _available(device: str, share: float | None) -> int | None:
@@ -228,12 +266,13 @@ def _peak(device: str) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit if device == "cpu" else None
 
 
-def _way_out(spec: TrainingTaskSpec, made: Estimate) -> str:
+def _way_out(spec: ModelTrainingSpec, made: Estimate) -> str:
     training = spec.training
     if made.activations_bytes + made.logits_bytes > made.raw_bytes // 3:
         if not training.gradient_checkpointing:
             return "Set `training.gradient_checkpointing: true`, or lower `training.max_seq_length` or `batch_size`."
         return "Lower `training.max_seq_length` or `training.batch_size`."
-    if not isinstance(spec, LoraSftSpec):
-        return "Use `taskType: lora_sft`, or `training.optim: adamw_8bit`."
+    if spec.adapter is None:
+        how = "Use `taskType: lora_sft`" if spec.task_type == "sft" else "Add a `lora` block"
+        return f"{how}, or `training.optim: adamw_8bit`."
     return "Quantise the base model with `quantization.load_in_4bit: true`, or take a smaller one."

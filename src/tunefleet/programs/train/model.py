@@ -1,4 +1,4 @@
-"""Load the weights of a causal language model, quantised if asked; knows nothing of data or of training."""
+"""Load the weights of a language model, quantised if asked; knows nothing of data or of training."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     BitsAndBytesConfig,
     PreTrainedModel,
 )
@@ -43,6 +44,7 @@ def load_model(
     frozen: bool = False,
     quantization: Quantization | None = None,
     spread: bool = False,
+    scores: bool = False,
 ) -> PreTrainedModel:
     """Load the weights.
 
@@ -54,6 +56,7 @@ def load_model(
         frozen: Only an adapter will be trained.
         quantization: Compress the frozen weights.
         spread: Lay the layers on all devices of this process.
+        scores: Give it a head with one score in place of the one for the next token.
 
     Raises:
         ModelError: If the folder or the architecture cannot be loaded.
@@ -65,8 +68,11 @@ def load_model(
         extra["quantization_config"] = _quantization_config(quantization, kernels)
     if spread:
         extra["device_map"] = "auto"
+    kind = AutoModelForCausalLM
+    if scores:
+        kind, extra["num_labels"] = AutoModelForSequenceClassification, 1
     try:
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        model: PreTrainedModel = kind.from_pretrained(
             source.path,
             revision=source.revision,
             trust_remote_code=source.trust_remote_code,

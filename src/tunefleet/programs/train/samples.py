@@ -10,7 +10,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from tunefleet.programs.data.sources import Portion
 from tunefleet.programs.data.tokens import Encoder
-from tunefleet.programs.train.trainer import Trainer, random_state_kept
+from tunefleet.programs.train.exact import ExactTrainer, random_state_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def choose_questions(portion: Portion, encoder: Encoder, count: int, room: int) 
 
 
 def answer(
-    trainer: Trainer, tokenizer: PreTrainedTokenizerBase, questions: list[Question], max_new_tokens: int
+    trainer: ExactTrainer, tokenizer: PreTrainedTokenizerBase, questions: list[Question], max_new_tokens: int
 ) -> list[Answer]:
     """Let the model answer greedily, all prompts in one batch, in the arithmetic of the training.
 
@@ -83,7 +83,7 @@ def answer(
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), random_state_kept(), trainer.compute_loss_context_manager():
+        with torch.no_grad(), random_state_kept(), trainer.accelerator.autocast():
             written = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings)
     finally:
         model.train(was_training)

@@ -72,11 +72,13 @@ async def remove_artifact(core: CoreDep, who: Member, artifact_id: str) -> None:
     await artifacts.remove(core, who, artifact_id)
 
 
-@router.get("/artifacts/{artifact_id}/files/{path:path}", response_class=files.BlobResponse)
+@router.head("/artifacts/{artifact_id}/files/{path:path}", include_in_schema=False)
+@router.get("/artifacts/{artifact_id}/files/{path:path}", response_class=files.BlobResponse, responses=files.ELSEWHERE)
 async def get_file(request: Request, core: CoreDep, who: Reader, artifact_id: str, path: str) -> Response:
-    """Download one file of an artifact; takes `Range` and `If-None-Match`."""
+    """Download one file of an artifact; takes `HEAD`, `Range` and `If-None-Match`."""
     artifact = await artifacts.get(core, who, artifact_id)
     entry = next((file for file in artifact.files if file.path == path), None)
     if entry is None:
         raise NotFoundError(f"The artifact {artifact.name} has no file {path!r}.")
-    return files.send(request, core.blobs.path(entry.digest), entry.digest, filename=path.rpartition("/")[2])
+    name = path.rpartition("/")[2]
+    return await files.send(request, core.blobs, entry.digest, filename=name, size_bytes=entry.size_bytes)

@@ -47,7 +47,7 @@ async def upload(
     incoming = await asyncio.to_thread(core.blobs.append, digest, upload_offset, upload_length)
     try:
         await files.drain(request, incoming.write)
-        whole = await files.to_the_end(asyncio.to_thread(incoming.finish))
+        whole = await files.kept(core.blobs, incoming.finish)
         if whole:
             await artifacts.stored(core, who, digest, upload_length)
     finally:
@@ -57,9 +57,9 @@ async def upload(
     return bodies.answer(Cursor(cursor=incoming.offset), 201 if whole else 202)
 
 
-@router.get("/{digest}", response_class=files.BlobResponse)
+@router.get("/{digest}", response_class=files.BlobResponse, responses=files.ELSEWHERE)
 async def download(request: Request, core: CoreDep, who: ReaderOrAttempt, digest: Digest) -> Response:
     """Download a file; takes `Range`, `If-Range` and `If-None-Match`."""
     if not await artifacts.may_read_blob(core, who, digest):
         raise NotFoundError(f"There is no file {digest}.")
-    return files.send(request, core.blobs.path(digest), digest)
+    return await files.send(request, core.blobs, digest)

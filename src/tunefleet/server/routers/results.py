@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
@@ -24,7 +23,7 @@ from tunefleet.services import results
 from tunefleet.services.core import Core
 from tunefleet.services.links import Signature, Signer
 from tunefleet.wire.api import FileEntry
-from tunefleet.wire.results import ResultEnvelope, ResultFiles, ResultStored
+from tunefleet.wire.results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
 
 router = APIRouter(prefix="/results", tags=["results"])
 
@@ -62,11 +61,15 @@ async def get(request: Request, core: CoreDep, who: ReaderOrAttempt, task_id: st
 
 @router.post("/{task_id}/files", openapi_extra=_FORM)
 async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id: str) -> ResultStored:
-    """Store one file of a task, streamed; the multipart field is `file`, its name a plain one."""
+    """Store one file of a task, streamed; the multipart field is `file`, its name a plain one.
+
+    Not `responses.json`, `results.json` and `manifest.json`: under these the server shows the result, which goes to
+    `POST /api/v1/results`, and the list of the files.
+    """
     await results.may_store(core, who, task_id)
     incoming = await asyncio.to_thread(Intake, core.blobs)
     try:
-        entry = await _take(request, incoming)
+        entry = await _take(request, core, incoming)
         return await results.store(core, who, task_id, entry, _signer(request, core))
     except InputError as error:
         raise HTTPException(400, str(error)) from error
@@ -74,11 +77,11 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
         await files.to_the_end(asyncio.to_thread(incoming.close))
 
 
-async def _take(request: Request, incoming: Intake) -> FileEntry:
-    part = FilePart(request.headers.get("content-type", ""), incoming.write)
+async def _take(request: Request, core: Core, incoming: Intake) -> FileEntry:
+    part = FilePart(request.headers.get("content-type", ""), incoming.write, reserved=OWN_NAMES)
     await files.drain(request, part.feed)
     name = part.finish()
-    digest = await files.to_the_end(asyncio.to_thread(incoming.finish))
+    digest = await files.kept(core.blobs, incoming.finish)
     return FileEntry(path=name, digest=digest, size_bytes=incoming.size_bytes)
 
 
@@ -88,7 +91,8 @@ async def list_files(request: Request, core: CoreDep, who: ReaderOrAttempt, task
     return await results.files(core, who, task_id, _signer(request, core))
 
 
-@router.get("/{task_id}/files/{name:path}", response_class=files.BlobResponse)
+@router.head("/{task_id}/files/{name:path}", include_in_schema=False)
+@router.get("/{task_id}/files/{name:path}", response_class=files.BlobResponse, responses=files.ELSEWHERE)
 async def download(
     request: Request,
     core: CoreDep,
@@ -97,7 +101,7 @@ async def download(
     expires: Expires = None,
     signature: Signed = None,
 ) -> Response:
-    """Download one file of a task, by key or by link; takes `Range` and `If-None-Match`."""
+    """Download one file of a task, by key or by link; takes `HEAD`, `Range` and `If-None-Match`."""
     link = None if expires is None or signature is None else Signature(expires, signature)
     # What comes with a link may be the key of another server: documents name headers for all addresses alike.
     who = await identify(request) if link is None else await identify_if_known(request)
@@ -106,12 +110,10 @@ async def download(
     found = await results.find(core, who, task_id, name, link)
     short = found.name.rpartition("/")[2]
     if found.body is None:
-        return files.send(request, core.blobs.path(found.digest), found.digest, filename=short, immutable=False)
-    etag = f'"{hashlib.sha256(found.body).hexdigest()}"'
-    headers = {"ETag": etag, "Cache-Control": "private, no-cache"}
-    if etag in request.headers.get("if-none-match", ""):
-        return Response(status_code=304, headers=headers)
-    return Response(found.body, media_type="application/json", headers=headers)
+        return await files.send(
+            request, core.blobs, found.digest, filename=short, immutable=False, size_bytes=found.size_bytes
+        )
+    return files.send_made(request, found.body)
 
 
 def _signer(request: Request, core: Core) -> Signer:

@@ -19,7 +19,7 @@ router = APIRouter(tags=["training"], route_class=TrainingRoute)
 _Text = Annotated[str | None, Header(max_length=200)]
 
 
-def _introduction(
+async def _introduction(
     x_agent_id: Annotated[str, Header(min_length=10, max_length=128, description="Such as `agent_0123456789abcdef`.")],
     x_agent_hostname: _Text = None,
     x_agent_platform: _Text = None,

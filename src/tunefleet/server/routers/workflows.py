@@ -11,7 +11,7 @@ from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
 from tunefleet.services import why, workflows
-from tunefleet.wire.api import Page, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
+from tunefleet.wire.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
 
 router = APIRouter(prefix="/workflows", tags=["workflows"])
 
@@ -89,6 +89,11 @@ async def cancel_workflow(core: CoreDep, who: Member, workflow_id: str) -> Workf
 
 
 @router.post("/{workflow_id}/retry", status_code=201)
-async def retry_workflow(core: CoreDep, who: Member, workflow_id: str) -> WorkflowDetail:
-    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are."""
-    return await workflows.retry(core, who, workflow_id)
+async def retry_workflow(
+    core: CoreDep, who: Member, workflow_id: str, changes: RetryRequest | None = None
+) -> WorkflowDetail:
+    """Run again, as a new workflow, what has not completed of a final one; results of the rest are used as they are.
+
+    A second time is refused while the first one runs and after it has completed, unless `again` is asked for.
+    """
+    return await workflows.retry(core, who, workflow_id, changes)

@@ -13,7 +13,7 @@ from tunefleet.services.notify.channels import find, shown
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.spec.notify import Format, Occasion
-from tunefleet.store import Connection, notifications
+from tunefleet.store import Connection, channels, notifications
 from tunefleet.store.notifications import NoticeRow
 from tunefleet.wire.api import Page
 from tunefleet.wire.notify import NotificationView
@@ -46,21 +46,29 @@ async def list_(
     may_read(actor)
     start, count = before(cursor), bounded(limit)
 
-    def operation(connection: Connection) -> list[NoticeRow]:
+    def operation(connection: Connection) -> tuple[list[NoticeRow], dict[str, str]]:
         filters = {
             "owner": None if actor.role == "admin" else [actor.owner],
             "task_id": task_ids,
             "channel_id": None if channel is None else [find(connection, actor=actor, channel=channel).id],
             "state": states,
         }
-        return notifications.page(connection, project=actor.project, limit=count + 1, before=start, filters=filters)
+        found = notifications.page(connection, project=actor.project, limit=count + 1, before=start, filters=filters)
+        return found, {each.id: each.name for each in channels.all_rows(connection)}
 
-    rows, next_cursor = split(await core.read(operation), count)
-    return Page[NotificationView](items=tuple(notice_view(row) for row in rows), next_cursor=next_cursor)
+    found, names = await core.read(operation)
+    rows, next_cursor = split(found, count)
+    items = tuple(notice_view(row, names.get(row.channel_id or "")) for row in rows)
+    return Page[NotificationView](items=items, next_cursor=next_cursor)
 
 
-def notice_view(row: NoticeRow) -> NotificationView:
-    """Show a notification."""
+def notice_view(row: NoticeRow, channel: str | None) -> NotificationView:
+    """Show a notification.
+
+    Args:
+        row: The notification.
+        channel: The name of its channel.
+    """
     return NotificationView(
         id=row.id,
         owner=row.owner,
@@ -69,6 +77,7 @@ def notice_view(row: NoticeRow) -> NotificationView:
         task_id=row.task_id,
         title=str(orjson.loads(row.body)["title"]),
         channel_id=row.channel_id,
+        channel=channel,
         to=shown(row.target),
         format=cast(Format, row.format),
         state=cast(Any, row.state),

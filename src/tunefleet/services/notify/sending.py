@@ -49,7 +49,7 @@ class Sender:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
-        self._reach = Reach(settings.url_allow)
+        self._reach = Reach(settings.url_allow, who="server")
         self._names = ThreadPoolExecutor(_THREADS, thread_name_prefix="tunefleet-names")
         # One at a time: a mail server that hangs holds up mail, and nothing else.
         self._mails = ThreadPoolExecutor(1, thread_name_prefix="tunefleet-mail")

@@ -18,7 +18,7 @@ from tunefleet.spec.notify import Occasion
 from tunefleet.store import Connection, after_commit, channels, keys, notifications, wake
 from tunefleet.store.channels import CHANGED, ChannelRow, WishRow
 from tunefleet.store.events import Event
-from tunefleet.store.notifications import WAITING, NewNotice
+from tunefleet.store.notifications import WAITING, NoticeRow
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Watch:
         }
         return found | ({(project, "shared-token") for project in projects} if self._shared_admin else set())
 
-    def _notices(self, connection: Connection, known: _Known, events: Sequence[Event]) -> list[NewNotice]:
+    def _notices(self, connection: Connection, known: _Known, events: Sequence[Event]) -> list[NoticeRow]:
         told = [(index, event) for index, event in enumerate(events) if facts.occasions(event)]
         if not told:
             return []
@@ -124,11 +124,11 @@ class Watch:
             for place in _places(known, case, wishes.get(case.task.id, []) if case.task is not None else [])
         ]
 
-    def _notice(self, case: Case, place: _Place) -> NewNotice:
+    def _notice(self, case: Case, place: _Place) -> NoticeRow:
         id_ = new_id("ntf")
         told = case.told(id_, place.occasion, self._base_url)
         task_id = None if case.task is None else case.task.id
-        return NewNotice(
+        return NoticeRow(
             id_, case.event.project, place.owner, place.channel_id, place.format, place.target, place.occasion,
             case.event_id, task_id, told.model_dump_json(), WAITING, 0, 0.0, case.event.at,
         )  # fmt: skip

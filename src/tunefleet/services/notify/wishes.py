@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tunefleet.errors import Fault
+from tunefleet.spec import TaskNode
 from tunefleet.spec.notify import MAILTO, NotifySpec, format_of, is_address
 from tunefleet.store import Connection, channels
 from tunefleet.store.channels import WishRow
@@ -27,17 +28,27 @@ class Who:
     mails: bool
 
 
-def faults(connection: Connection, who: Who, notify: Sequence[NotifySpec]) -> list[Fault]:
-    """Find whom a document names and nobody can tell."""
-    found = []
+def faults(connection: Connection, who: Who, told: Iterable[tuple[TaskNode, Sequence[NotifySpec]]]) -> list[Fault]:
+    """Find whom a document names and nobody can tell, each where it stands.
+
+    Args:
+        connection: To read with.
+        who: Who submits it.
+        told: Its tasks, with their `notify` blocks.
+    """
+    found = [fault for node, notify in told for fault in _faults(connection, who, node, notify)]
+    # What all stages share is written once.
+    return sorted(dict.fromkeys(found), key=lambda fault: (fault.line, fault.column))
+
+
+def _faults(connection: Connection, who: Who, node: TaskNode, notify: Sequence[NotifySpec]) -> Iterator[Fault]:
     for number, wish in enumerate(notify):
-        at = f"spec.notify.{number}.to"
+        at = f"notify.{number}.to"
         if is_address(wish.to):
             if wish.to.lower().startswith(MAILTO) and not who.mails:
-                found.append(Fault(at, "this server sends no mail", hint="its operator sets TUNEFLEET_SMTP_URL"))
+                yield node.fault(at, "this server sends no mail", "its operator sets TUNEFLEET_SMTP_URL")
         elif channels.by_name(connection, wish.to, project=who.project, owner=who.owner) is None:
-            found.append(Fault(at, f"you have no channel {wish.to}", hint="see `tunefleet notify ls`"))
-    return found
+            yield node.fault(at, f"you have no channel {wish.to}", "see `tunefleet notify ls`")
 
 
 def store(connection: Connection, told: Iterable[tuple[TaskRow, Sequence[NotifySpec]]]) -> None:

@@ -110,7 +110,7 @@ async def update_params(core: Core, actor: Actor, task_id: str, body: ParameterU
 
 
 def _note(connection: Connection, *, task_id: str, noted: dict[str, Any]) -> None:
-    row = training.job(connection, task_id) or JobRow(task_id, 0, "{}", None, None, "[]")
+    row = training.job(connection, task_id) or JobRow(task_id, "{}", None, None, "[]")
     updates = [*orjson.loads(row.updates), noted]
     training.put_job(connection, row._replace(updates=orjson.dumps(updates).decode()))
 
@@ -145,7 +145,7 @@ async def resume(core: Core, actor: Actor, task_id: str, body: ResumeJob) -> Res
         )
     made = await steering.resume(core, actor, row.id, step, _overrides(adjustments))
     if made.id != row.id:
-        link = JobRow(made.id, 0, "{}", row.id, body.checkpoint_path, "[]")
+        link = JobRow(made.id, "{}", row.id, body.checkpoint_path, "[]")
         await core.write(partial(training.put_job, row=link))
     return ResumedJob(
         job_id=made.id,

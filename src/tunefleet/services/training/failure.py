@@ -11,7 +11,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.training_failures import Analysis, Frame, Suggestion, TracebackView
 
 _MAX_SENTENCE: Final = 2_000
-_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d+), in (?P<function>.+)$', re.MULTILINE)
+_FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)
 _LAST: Final = re.compile(
     r"^(?P<type>[A-Za-z_][\w.]*(?:Error|Exception|Interrupt|Exit|Warning))(?:: (?P<message>.*))?$"
 )

@@ -117,7 +117,7 @@ def make(
         "on_lost": "wait", "max_runtime_s": None, "queue_deadline": None, "created_at": now,
     }  # fmt: skip
     row = enter(connection, [New(values, orjson.dumps(spec).decode(), "{}")], now)[0]
-    training.put_job(connection, JobRow(row.id, 1, orjson.dumps(_given(body)).decode(), resumed_from, checkpoint, "[]"))
+    training.put_job(connection, JobRow(row.id, orjson.dumps(_given(body)).decode(), resumed_from, checkpoint, "[]"))
     return _hold(connection, row, now)
 
 

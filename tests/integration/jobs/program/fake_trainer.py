@@ -143,6 +143,12 @@ def look(session: attach.JobSession) -> None:
     time.sleep(0.5)
 
 
+def pin(session: attach.JobSession, devices: str) -> None:
+    """Choose devices in its own process, as trainers do; write down what it had been given."""
+    (session.folder / "given.json").write_text(json.dumps(os.environ.get("CUDA_VISIBLE_DEVICES")))
+    os.environ["CUDA_VISIBLE_DEVICES"] = devices
+
+
 def compute(session: attach.JobSession) -> None:
     """Use the training libraries that a fork server has imported, and write down how they were found."""
     import numpy
@@ -175,5 +181,5 @@ def reveal(session: attach.JobSession, **options: str) -> None:
 
 ACTIONS: dict[str, Callable[..., Any]] = {
     "finish": finish, "train": train, "fail": fail, "die": die, "leave": leave, "beget": beget, "look": look,
-    "compute": compute, "hang": hang, "prepare": prepare, "reveal": reveal,
+    "compute": compute, "hang": hang, "prepare": prepare, "reveal": reveal, "pin": pin,
 }  # fmt: skip

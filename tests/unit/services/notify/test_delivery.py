@@ -89,13 +89,13 @@ async def test_a_refusal_is_final_and_holds_up_nothing(lab: Lab, receiver: Recei
 @pytest.mark.parametrize(
     ("to", "location", "said"),
     [
-        ("{url}", "http://169.254.169.254/latest/meta-data/", "169.254.169.254 is 169.254.169.254, which is not"),
-        ("{url}", "http://10.0.0.7/", "10.0.0.7 is 10.0.0.7, which is not a public address."),
+        ("{url}", "http://169.254.169.254/latest/meta-data/", "a metadata service of clouds; it is never reached."),
+        ("{url}", "http://10.0.0.7/", "10.0.0.7 is not a public address."),
         ("{url}", "file:///etc/passwd", "is no http or https address"),
         ("{url}", "{url}/again", "redirects too often"),
-        ("http://169.254.169.254/", None, "not a public address"),
-        ("http://[::ffff:169.254.169.254]/", None, "not a public address"),
-        ("http://192.168.1.1/", None, "Add it to TUNEFLEET_URL_ALLOW if it is meant."),
+        ("http://169.254.169.254/", None, "it is never reached"),
+        ("http://[::ffff:169.254.169.254]/", None, "it is never reached"),
+        ("http://192.168.1.1/", None, "192.168.1.1 is not a public address."),
     ],
 )
 async def test_private_and_metadata_addresses_are_not_reached(
@@ -109,6 +109,7 @@ async def test_private_and_metadata_addresses_are_not_reached(
     assert not reply.sent
     assert reply.error is not None
     assert said in reply.error
+    assert ("TUNEFLEET_URL_ALLOW" in reply.error) == ("public address" in reply.error), "nothing opens metadata"
     assert len(receiver.seen) == (0 if location is None else 4 if "again" in location else 1)
 
 

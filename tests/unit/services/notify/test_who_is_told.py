@@ -11,7 +11,7 @@ from tests.fakes.receiver import Receiver, Seen
 from tests.unit.services.lab import ECHO, TRAIN, FakeClock, Lab
 from tests.unit.services.notify.told import channel, deliver, opened, run, verified
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
-from tunefleet.services import keys, steering, tasks, workflows
+from tunefleet.services import keys, steering, tasks, why, workflows
 from tunefleet.services.notify import channels, history
 from tunefleet.services.notify.formats import is_secret, new_secret
 from tunefleet.wire.api import SubmitRequest
@@ -230,6 +230,37 @@ async def test_a_channel_for_everyone_ends_with_its_owners_admin_key(lab: Lab, r
     await run(lab)
     await deliver(lab)
     assert len(receiver.taken) == 1
+
+
+TOLD = """apiVersion: tunefleet/v1
+metadata: {name: told}
+spec:
+  taskType: echo
+  notify:
+    - to: nobody
+  stages:
+    - {name: first, spec: {data: {type: list, items: [a]}}}
+    - name: second
+      spec:
+        data: {type: list, items: ["${first.result.count}"]}
+        notify: [{to: team}, {to: else}]
+    - {name: third, spec: {data: {type: list, items: [b]}}}
+"""
+
+
+async def test_a_channel_that_is_not_there_is_named_where_it_stands_at_a_submit_and_a_dry_run(lab: Lab) -> None:
+    await channel(lab, "https://example.org/hook")
+    request = SubmitRequest(document=TOLD)
+    with pytest.raises(SpecError) as refused:
+        await workflows.submit(lab.core, lab.admin, request)
+    assert [(fault.line, fault.column, fault.path, fault.message) for fault in refused.value.faults] == [
+        (6, 11, "spec.notify.0.to", "you have no channel nobody"),
+        (12, 35, "spec.stages.1.spec.notify.1.to", "you have no channel else"),
+    ]
+    dry = await why.of_document(lab.core, lab.admin, request)
+    assert [(fault.line, fault.path) for fault in dry.faults] == [
+        (each.line, each.path) for each in refused.value.faults
+    ]
 
 
 async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> None:

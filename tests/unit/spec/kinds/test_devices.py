@@ -148,6 +148,28 @@ def test_layers_are_shared_over_all_gpus_that_the_task_was_given(asked: int | No
     assert tensor_parallel_size(asked, gpus) == size
 
 
+_MODEL = {"source": {"identifier": "m"}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ({"taskType": "inference", "model": _MODEL, "data": {"type": "list", "items": ["a"]}}, ()),
+        (
+            {"taskType": "inference", "model": {**_MODEL, "vllm": {}}, "data": {"type": "list", "items": ["a"]}},
+            ("vllm",),
+        ),
+        ({"taskType": "sft", "model": _MODEL, "data": {"prompts": ["a"]}}, ()),
+        ({"taskType": "sft", "model": _MODEL, "data": {"prompts": ["a"]}, "trainer": "axolotl"}, ("axolotl",)),
+        ({"taskType": "sft", "model": _MODEL, "data": {"prompts": ["a"]}, "trainer": "mine:train"}, ()),
+        ({"taskType": "command", "command": ["true"], "environment": "unsloth"}, ("unsloth",)),
+        ({"taskType": "evaluate", "model": _MODEL, "evaluations": [{"type": "lm_eval", "tasks": ["a"]}]}, ("lm-eval",)),
+    ],
+)
+def test_which_environments_a_worker_must_have(spec: dict[str, Any], names: tuple[str, ...]) -> None:
+    assert load_task_spec(spec).environments == names
+
+
 def test_an_inference_takes_no_gpu_if_it_must_not() -> None:
     base = {"taskType": "inference", "model": {"source": {"identifier": "m"}}, "data": {"type": "list", "items": ["a"]}}
     assert load_task_spec(base | {"enforce_cpu": True}).devices == Devices(0)

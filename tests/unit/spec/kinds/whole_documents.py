@@ -33,6 +33,7 @@ model:
 on_oom: fail
 on_nan: rollback
 on_stall: restart
+trainer: trl
 checkpoint: {load: {type: local, path: ./adapter, archive_format: zip, subdir: a/b}, compress: zstd, asynchronous: true,
              upload: true}
 """
@@ -90,10 +91,63 @@ lora: {r: 8, alpha: 16, dropout: 0, bias: all, target_modules: all-linear, task_
 quantization: {load_in_4bit: true, load_in_8bit: false, quant_type: fp4, double_quant: false, compute_dtype: float32}
 """,
     "dpo": """
-data: {jsonl: {path: ./a.jsonl, prompt_field: p, chosen_field: c, rejected_field: r}, eval: {path: ./e.jsonl}}
-training: {save_freq: 20, beta: 0.2, loss_type: ipo}
+data: {jsonl: {path: ./a.jsonl, prompt_field: p, chosen_field: c, rejected_field: r}, separator: "|",
+       eval: {path: ./e.jsonl}}
+lora: {r: 8}
+quantization: {load_in_8bit: true}
+training: {save_freq: 20, beta: 0.2, loss_type: robust, label_smoothing: 0.1, max_prompt_length: 50,
+           precompute_ref_log_probs: true}
+""",
+    "kto": """
+data: {jsonl: {path: ./a.jsonl, prompt_field: p, completion_field: c, label_field: l}, separator: "|",
+       eval: {path: ./e.jsonl}}
+lora: {r: 8}
+quantization: {load_in_4bit: true}
+training: {save_freq: 20, beta: 0.2, loss_type: apo_zero_unpaired, desirable_weight: 2, undesirable_weight: 0.5,
+           max_prompt_length: 50, precompute_ref_log_probs: true}
+""",
+    "orpo": """
+data: {jsonl: {path: ./a.jsonl, prompt_field: p, chosen_field: c, rejected_field: r}, separator: "|",
+       eval: {path: ./e.jsonl}}
+lora: {r: 8}
+quantization: {load_in_4bit: true}
+training: {save_freq: 20, beta: 0.2, max_prompt_length: 50}
+""",
+    "reward": """
+data: {jsonl: {path: ./a.jsonl, prompt_field: p, chosen_field: c, rejected_field: r}, separator: "|",
+       eval: {path: ./e.jsonl}}
+lora: {r: 8}
+quantization: {load_in_4bit: true}
+training: {save_freq: 20, center_rewards_coefficient: 0.01, max_prompt_length: 50}
+""",
+    "grpo": """
+data: {jsonl: {path: ./a.jsonl, prompt_field: p, reference_field: r}, separator: "|", eval: {path: ./e.jsonl}}
+lora: {r: 8}
+quantization: {load_in_4bit: true}
+reward_model: {identifier: some/classifier}
+rewards:
+  - {type: exact_match, weight: 2, pattern: "= (.*)"}
+  - {type: regex, weight: 1, pattern: a, whole: true}
+  - {type: format, weight: 1, tags: [think]}
+  - {type: length, weight: 1, min_tokens: 1, max_tokens: 5}
+  - {type: function, weight: 1, function: "mine.rewards:good"}
+generation: {max_new_tokens: 5, temperature: 0.7, top_p: 0.9, top_k: 10, min_p: 0.1, repetition_penalty: 1.1}
+training: {save_freq: 20, num_generations: 4, num_iterations: 2, epsilon: 0.1, epsilon_high: 0.3, beta: 0.1,
+           mask_truncated_completions: true, loss_type: dr_grpo, scale_rewards: none}
+""",
+    "rloo": """
+data: {jsonl: {path: ./a.jsonl, prompt_field: p}, separator: "|", eval: {path: ./e.jsonl}}
+lora: {r: 8}
+quantization: {load_in_4bit: true}
+reward_model: {taskId: t}
+rewards: [{type: regex, pattern: a}]
+generation: {maxNewTokens: 5}
+training: {save_freq: 20, num_generations: 4, num_iterations: 2, epsilon: 0.1, beta: 0.1, normalize_advantages: true,
+           mask_truncated_completions: true, max_seq_length: 64}
 """,
     "ppo": """
+lora: {r: 8}
+quantization: {load_in_4bit: true}
 data: {jsonl: {path: ./a.jsonl, query_field: q, response_field: r}, eval: {path: ./e.jsonl}}
 training: {per_device_train_batch_size: 4, mini_batch_size: 1, num_mini_batches: 1, steps: 50, ppo_epochs: 4,
            kl_coef: 0.1, temperature: 0.7, target_kl: 0.1, early_stopping: false, optimize_cuda_cache: true,
@@ -104,7 +158,10 @@ reward_model: {identifier: some/classifier, type: sentiment, scale: 2, max_lengt
 generation: {max_new_tokens: 5, temperature: 0.7, top_p: 0.9, top_k: 10, stop: [a], do_sample: true}
 """,
 }
-_LEFT_OUT = {"dpo": ("save_steps",), "ppo": ("save_steps", "batch_size", "max_steps", "report_to")}
+_LEFT_OUT = {
+    **{kind: ("save_steps",) for kind in ("dpo", "kto", "orpo", "reward", "grpo", "rloo")},
+    "ppo": ("save_steps", "batch_size", "max_steps", "report_to"),
+}
 
 _GENERATES = """
 model:
@@ -147,12 +204,61 @@ postprocess:
       other: {from: literal, literal: 1}
     required_fields: [prompt, response]
 """,
-    "embedding": _GENERATES + "data: {type: list, items: [a, {node: n, path: items.0}], metadata: [{}, {}]}",
+    "chat": _GENERATES.replace("parallel: {enabled: true, max_shards: 4}\n", "")
+    + """
+inference: {system_prompt: Think., temperature: 0.2, top_p: 0.9, top_k: 5, max_tokens: 50, stop: "###", seed: 3,
+            chat_template: true}
+idle_s: 60
+""",
+    "embedding": """
+model: {source: {identifier: some/model, revision: main, trust_remote_code: true},
+        transformers: {device_map: auto, dtype: bf16, attn_implementation: sdpa}}
+checkpoint: {load: {type: local, path: ./weights, archive_format: zip}}
+enforce_cpu: false
+embedding: {normalize: false, batch_size: 8, prefix: "passage: ", pooling: cls, max_length: 64, inline: true}
+data: {type: list, items: [a, {node: n, path: items.0}], metadata: [{}, {}]}
+""",
     "rag": """
-qdrant: {url: "http://localhost:6333", api_key: "${secret:QDRANT_API_KEY}", collection: notes}
-embedding: {model: sentence-transformers/all-MiniLM-L6-v2}
-search: {top_k: 5}
+qdrant: {url: "http://localhost:6333", api_key: "${secret:QDRANT_API_KEY}", collection: notes, timeoutSec: 5}
+embedding: {model: sentence-transformers/all-MiniLM-L6-v2, revision: main, trust_remote_code: true, normalize: true,
+            batch_size: 4, prefix: "query: ", pooling: mean, max_length: 32}
+search: {top_k: 5, score_threshold: 0.5, filter: {must: [{key: metadata.year, match: {value: 2026}}]}}
 data: {type: list, items: [a], items_metadata: [{}]}
+""",
+    "rag_index": """
+qdrant: {collection: notes, artifact: old-notes}
+embedding: {model: ./mine}
+chunking: {size: 100, overlap: 10, by: characters}
+mode: recreate
+distance: euclid
+data: {type: list, items: [a], metadata: [{source: a.md}]}
+""",
+    "merge": """
+model:
+  source: {type: huggingface, identifier: some/model, revision: main, trust_remote_code: false}
+  adapters:
+    - {type: lora, name: mine, path: ./a, taskId: task-1, url: "https://x/a.tar.gz", id: one, apply: merge,
+       archive_format: tar.gz, headers: {A: b}, weight: 0.5}
+    - {path: ./b, scale: 0.5}
+merge: {into: base, verify: false, gguf: {type: q4_k_m, name: mine.gguf}}
+checkpoint: {load: {type: local, path: ./weights, archive_format: zip}}
+""",
+    "evaluate": _GENERATES.replace("parallel: {enabled: true, max_shards: 4}\n", "").replace(
+        "{path: ./b, adapter_id: two}", "{path: ./b, adapter_id: two, apply: runtime}"
+    )
+    + """
+evaluations:
+  - {type: loss, name: held_out, data: {path: ./rows.jsonl, prompt_column: q, response_column: a}, max_seq_length: 64,
+     completion_only_loss: true, batch_size: 2}
+  - type: exact_match
+    data: {dataset_name: openai/gsm8k, config_name: main, split: "test[:9]", prompt_column: q, response_column: a}
+    generation: {system_prompt: Think., max_tokens: 9, temperature: 0.5, top_p: 0.9, repetition_penalty: 1.1, stop: [x],
+                 seed: 1, chat_template_kwargs: {thinking: false}}
+    match: {extract: regex, pattern: "= (.*)", ignore_case: false, ignore_space: false, ignore_punctuation: true}
+    apply_chat_template: true
+  - {type: lm_eval, tasks: [mine, mmlu], include_path: ./tasks, num_fewshot: 2, limit: 5, batch_size: 4, run_code: true}
+interval: {confidence: 0.9, resamples: 200, seed: 1}
+gates: [{metric: accuracy, use: low, at_least: 0.5, at_most: 1}]
 """,
     "api": """
 api: {url: "https://x/v1", method: post, headers: {A: "${secret:KEY}"}, params: {a: 1}, json: {prompt: "{{prompt}}"},
@@ -171,11 +277,80 @@ network: bridge
 env: {MODE: fast, KEY: "${secret:KEY}", NUMBER: 3}
 emits: [a]
 pythonOutput: {maxBytes: 1000}
+upstream: {prepare: task-1}
+""",
+    "data": """
+sources:
+  - {dataset_name: openai/gsm8k, config_name: main, split: "train[:9]", revision: main, trust_remote_code: false,
+     max_samples: 5, weight: 2, name: maths}
+  - {rows: [{a: 1}]}
+  - jsonl: {download_url: "https://x/a", url: "https://x/b", path: ./c.jsonl, worker_path: /d, headers: {A: b},
+            download_timeoutSec: 3}
+steps:
+  - convert: {to: text, from: alpaca, system: Be kind., separator: " ", tokenizer: some/model, keep: [id]}
+  - mix: {seed: 1, until: all_exhausted}
+  - filter:
+      column: text
+      equals: a
+      not_equals: b
+      in: [a]
+      not_in: [b]
+      gt: 1
+      ge: 1
+      lt: 2
+      le: 2
+      min_chars: 1
+      max_chars: 9
+      min_words: 1
+      max_words: 9
+      min_tokens: 1
+      max_tokens: 9
+      min_items: 1
+      max_items: 9
+      matches: a
+      not_matches: b
+      not_empty: true
+      tokenizer: some/model
+      all: [{column: a, equals: 1}]
+      any: [{column: a, equals: 1}]
+      not: {column: a, equals: 1}
+  - map: {strip: [a], cast: {a: int}, rename: {a: b}, template: {c: "{b}"}, constant: {d: 1}, drop: [b], keep: [c]}
+  - dedupe: {columns: [c], normalise: true, near: {threshold: 0.5, ngram: 2, permutations: 64}}
+  - shuffle: {seed: 1}
+  - sample: {count: 5, seed: 1}
+  - sample: {fraction: 0.5}
+  - limit: 4
+  - split: {test: 1, validation: 0.1, seed: 2}
+format: parquet
+on_bad: drop
+""",
+    "command": """
+command: [python, train.py, 3]
+workdir: ./mine
+files: [a.json, "https://x/b.json"]
+env: {MODE: fast}
+environment: axolotl
+outputs: {summary: out/summary.json}
+checkpoint: {upload: false}
 """,
     "echo": "data: {type: list, items: [a], metadata: [{}]}\nparallel: {enabled: true}\n",
 }
 
 EXTRA: dict[str, list[str]] = {
+    "chat": ["model: {source: {identifier: m}}\nenforce_cpu: true"],
+    "evaluate": [
+        "model: {source: {identifier: m}}\nevaluations: [{type: loss, data: {path: a, eval: null, streaming: null}}]"
+    ],
+    "merge": [
+        "model: {source: {identifier: m}, adapters: [{path: ./a}, {path: ./b}]}\n"
+        f"merge: {{into: adapter, method: {method}}}"
+        for method in (
+            "dare_ties, density: 0.2, majority_sign: frequency, seed: 3",
+            "svd, svd_rank: 4",
+            "cat",
+            "linear",
+        )
+    ],
     "sft": [
         "data: {path: ./a.csv, text_field: t}\ntraining: {warmup_ratio: 0.1, resume_from_path: ./m, zero_stage: 9}",
         "data: {artifact: rows, messages_field: m, streaming: true, shuffle_buffer: 5}\n"
@@ -196,10 +371,34 @@ EXTRA: dict[str, list[str]] = {
         "data: {dataset_name: d, prompt_column: p, chosen_column: c, rejected_column: r, max_samples: 3}\n"
         "training: {save_steps: 3}",
     ],
+    "kto": [
+        "data: {examples: [{prompt: p, completion: c, label: true}]}",
+        "data: {dataset_name: d, prompt_column: p, completion_column: c, label_column: l, max_samples: 3}\n"
+        "training: {save_steps: 3}",
+    ],
+    "orpo": [
+        "data: {preferences: [{prompt: p, chosen: c, rejected: r}]}",
+        "data: {dataset_name: d, prompt_column: p, chosen_column: c, rejected_column: r}\ntraining: {save_steps: 3}",
+    ],
+    "reward": [
+        "data: {preferences: [{prompt: p, chosen: c, rejected: r}]}",
+        "data: {dataset_name: d, prompt_column: p, chosen_column: c, rejected_column: r}\ntraining: {save_steps: 3}",
+    ],
+    "grpo": [
+        "data: {prompts: [a]}\nrewards: [{type: length, max_tokens: 5}]",
+        "data: {dataset_name: d, prompt_column: p, reference_column: r}\nrewards: [{type: exact_match}]\n"
+        "training: {save_steps: 3}",
+    ],
+    "rloo": [
+        "data: {prompts: [a]}\nreward_model: {identifier: r}",
+        "data: {dataset_name: d, prompt_column: p, reference_column: r}\nrewards: [{type: exact_match}]\n"
+        "training: {save_steps: 3}",
+    ],
     "ppo": [
         "data: {prompts: [a]}\nreward_model: {identifier: r}\n"
         "training: {batch_size: 4, max_steps: 3, report_to: wandb}",
-        "data: {dataset_name: d, prompt_column: p}\nreward_model: {identifier: r}\ntraining: {save_steps: 5}",
+        "data: {dataset_name: d, prompt_column: p, separator: x}\nreward_model: {identifier: r}\n"
+        "training: {save_steps: 5}",
     ],
     "inference": [
         "data: {type: list, items: [a]}\ninference: {systemPrompt: s, maxTokens: 5, topP: 0.5, stopTokenIds: [1]}\n"
@@ -207,7 +406,17 @@ EXTRA: dict[str, list[str]] = {
         "data: {type: dataset, url: d, metadata_columns: [a, b]}\ninference: {max_new_tokens: 5, temperature: 0, "
         "do_sample: false, templates: {type: object}}",
     ],
-    "rag": ["qdrant: {url: 'http://q', collection: c}\nquery: what?"],
+    "rag": [
+        "qdrant: {url: 'http://q', collection: c}\nquery: what?",
+        "qdrant: {path: ./notes, collection: c}\nquery: what?",
+        "qdrant: {taskId: t, collection: c}\nquery: what?",
+        "qdrant: {artifact: notes, collection: c}\nquery: what?",
+    ],
+    "rag_index": [
+        "qdrant: {url: 'http://q', api_key: '${secret:KEY}', collection: c, timeoutSec: 3}\n"
+        "data: {type: list, items: [a]}",
+        "qdrant: {taskId: t, collection: c}\ndata: {type: list, items: [a]}",
+    ],
     "api": ["api: {body: {a: 1}}", "api: {data: {a: 1}}"],
     "embedding": ["data: {type: list, items: [a], items_metadata: [{}]}\nshard: {index: 0, total: 1}"],
     "echo": [
@@ -215,6 +424,14 @@ EXTRA: dict[str, list[str]] = {
         "output: {destination: {type: local, path: ./here}}",
     ],
     "python": ["code: 'main = print'"],
+    "data": [
+        "sources: [{path: ./a.jsonl, eval: null}]",
+        "sources: [{path: ./a.jsonl}]\nsteps: [{convert: messages}]\nparallel: {enabled: true, max_shards: 2}",
+        "sources: [{artifact: a}, {jsonl_path: ./a.jsonl}]\nshard: {index: 0, total: 2}",
+        "sources: [{jsonl: {url: 'https://x', download_headers: {A: b}, timeoutSec: 3}}]",
+        "sources: [{jsonl: {url: 'https://x', timeout: 3}}]",
+    ],
+    "command": ["command: [ls]"],
 }
 _MODEL = {"source": {"identifier": "m"}}
 

@@ -32,6 +32,7 @@ def _pipelines() -> None:
         sa.PrimaryKeyConstraint("task_seq", name="pk_shards"),
     )
     op.create_index("ix_shards_parent_seq", "shards", ["parent_seq"], unique=False)
+    op.add_column("workflows", sa.Column("retried_as", sa.String(), nullable=True))
     op.add_column("task_documents", sa.Column("resolved", sa.Text(), nullable=True))
     op.add_column("tasks", sa.Column("merge_key", sa.String(), nullable=True))
     merging = sa.text("status = 'queued' AND merge_key IS NOT NULL")
@@ -119,3 +120,5 @@ def upgrade() -> None:
     )
     _channels()
     _notifications()
+    # Written since 0003, and never read.
+    op.drop_column("training_jobs", "registered")

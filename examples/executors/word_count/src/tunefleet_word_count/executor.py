@@ -1,0 +1,28 @@
+"""What a worker knows of the kind. Light: what is heavy is imported by the program, in its own process."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tunefleet.executors.base import JobExecutor, Output
+from tunefleet.wire.control import BETWEEN_ITEMS
+from tunefleet.wire.jobfolder import JobFolder
+from tunefleet_word_count.spec import REPORT
+
+
+class WordCountExecutor(JobExecutor):
+    """Counts words; several tasks of one owner that differ in their texts alone are one run."""
+
+    kind = "word_count"
+    program = "tunefleet_word_count.program:main"
+    merges: ClassVar[bool] = True
+    heeds = BETWEEN_ITEMS
+
+    def unavailable_reason(self) -> str | None:
+        """Return why this machine cannot run the kind, as a sentence with the way out; here it always can."""
+        return None
+
+    def outputs(self, folder: JobFolder) -> list[Output]:
+        """Return the report."""
+        file = folder.root / REPORT
+        return [Output(name=REPORT, kind="report", path=file)] if file.is_file() else []

@@ -1,0 +1,1 @@
+"""A trainer of one's own for Tunefleet."""

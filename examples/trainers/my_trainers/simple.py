@@ -1,0 +1,30 @@
+"""What a task's worker asks: what is to be run. Light: what is heavy is imported by the command, in its own process."""
+
+from __future__ import annotations
+
+import json
+
+from tunefleet.errors import InputError
+from tunefleet.programs.trainers import Plan, Request
+
+
+def plan(request: Request) -> Plan:
+    """Return the command that trains, and the file that tells it how.
+
+    Raises:
+        InputError: If a key is set that the command does not heed: the task fails with this sentence.
+    """
+    training, lora = request.spec.training, request.lora
+    if lora is None or training.packing:
+        raise InputError("my_trainers.simple trains adapters (lora_sft), and packs no rows.")
+    wanted = {
+        "model": request.model,
+        "train": str(request.train),
+        "rank": lora.r,
+        "targets": lora.target_modules,
+        "max_steps": training.max_steps,
+        "batch_size": training.batch_size,
+        "learning_rate": training.learning_rate,
+        "seed": training.seed,
+    }
+    return Plan(("python", "-m", "my_trainers.run", "wanted.json"), {"wanted.json": json.dumps(wanted)})

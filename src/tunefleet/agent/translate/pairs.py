@@ -1,0 +1,53 @@
+"""What `dpo` and `orpo` have of their own: how strongly they prefer, and the columns of prompt and both answers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from tunefleet.agent.translate.reading import Reading
+
+FORMATS: Final = frozenset({"dpo", "orpo", "preference", "preferences", "pairs", "chosen_rejected"})
+"""Names of the one layout of pairs: the columns `prompt`, `chosen` and `rejected`."""
+OF_DPO: Final = ("training.loss_type", "training.label_smoothing", "training.precompute_ref_log_probs")
+OF_PAIRS: Final = ("training.beta", "training.max_prompt_length")
+_COLUMNS: Final = ("prompt", "chosen", "rejected")
+CHOSEN: Final = ("data.chosen_column", "data.chosen_field", "data.rejected_column", "data.rejected_field")
+_OF_OTHERS: Final = ("data.text_field", "data.text_column", "data.response_column", "data.messages_field")
+_SUPERVISED_ONLY: Final[tuple[tuple[str, Any], ...]] = (
+    ("training.packing", False),
+    ("training.neftune_noise_alpha", False),
+    ("training.use_liger_kernel", False),
+    ("training.completion_only_loss", True),
+    ("training.early_stopping_patience", False),
+)
+"""Key → the value that asks for nothing that is not done."""
+
+
+def training(read: Reading, method: str) -> None:
+    """Translate the keys of the method, and say which of a supervised training have no effect."""
+    for path in (*OF_PAIRS, *(OF_DPO if method == "dpo" else ())):
+        read.move(path, path)
+    for path, harmless in _SUPERVISED_ONLY:
+        if read.take(path) not in (None, harmless):
+            read.warn(path, f"has no effect with the method {method}")
+    read.take("training.early_stopping_threshold")
+
+
+def columns(read: Reading, method: str, form: Any, file_formats: frozenset[str]) -> None:
+    """Translate the columns.
+
+    Args:
+        read: The config and the spec.
+        method: `dpo` or `orpo`.
+        form: `data.dataset_format`.
+        file_formats: What it may be, too: kinds of files, which say nothing of columns.
+    """
+    for name in _COLUMNS:
+        read.move(f"data.{name}_column", f"data.{name}_column", f"data.{name}_field")
+    read.move("data.separator", "data.separator")
+    if form is not None and str(form).lower() not in FORMATS | file_formats:
+        read.warnings.append(
+            f"config.data.dataset_format {form!r} is no format of pairs: {method} reads the columns prompt, chosen and "
+            "rejected, or those that data.prompt_column, chosen_column and rejected_column name."
+        )
+    read.ignore(*_OF_OTHERS, why="belongs to another training method and has no effect")

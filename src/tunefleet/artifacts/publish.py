@@ -1,0 +1,107 @@
+"""Copy a folder into a bucket under its own names, for people and programs that know nothing of Tunefleet.
+
+Imported by who publishes: it needs boto3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tunefleet.artifacts.s3 import Bucket
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, UnreachableError
+
+try:
+    from boto3.s3.transfer import TransferConfig
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
+except ImportError as missing:  # `artifacts.s3` says it first
+    raise RuntimeError("boto3 is incomplete") from missing
+
+_PART_BYTES = 16 << 20
+_DENIED = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"})
+
+
+class BucketFolder:
+    """A place in a bucket.
+
+    Args:
+        bucket: With the prefix below which the files go.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        with self._explained():
+            self._client: Any = bucket.client(bucket.endpoint)
+
+    def names(self) -> list[str]:
+        """Return what is there, as paths below the place.
+
+        Raises:
+            NotFoundError: If there is no such bucket.
+            ForbiddenError: If the key may not look.
+            UnreachableError: If the service does not answer.
+        """
+        found = []
+        with self._explained():
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._bucket.name, Prefix=self._key("")):
+                found += [entry["Key"].removeprefix(self._key("")) for entry in page.get("Contents", ())]
+        return sorted(found)
+
+    def put(self, files: list[tuple[str, Path]], on_bytes: Callable[[int], None], *, replace: bool) -> None:
+        """Write files; what has other names stays.
+
+        Args:
+            files: Path below the place, and where the file lies.
+            on_bytes: Called with the number of bytes that were just sent.
+            replace: Whether files of the same names may be written over.
+
+        Raises:
+            ConflictError: If one is there and may not be.
+            ForbiddenError: If the key may not write.
+            UnreachableError: If the service does not answer.
+        """
+        there = set(self.names()) & {name for name, _ in files}
+        if there and not replace:
+            raise ConflictError(
+                f"{self._bucket!r} has {sorted(there)[0]} already.",
+                hint="Name another prefix, or write over it with --force.",
+            )
+        config = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4)
+        for name, path in files:
+            with self._explained():
+                self._client.upload_file(
+                    str(path), self._bucket.name, self._key(name), Callback=on_bytes, Config=config
+                )
+
+    def _key(self, name: str) -> str:
+        prefix = self._bucket.prefix.strip("/")
+        return f"{prefix}/{name}" if prefix else name
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except ClientError as error:
+            code = str(error.response.get("Error", {}).get("Code", ""))
+            if code == "NoSuchBucket":
+                raise NotFoundError(
+                    f"There is no bucket {self._bucket.name}.", hint="Make it, or mend its name."
+                ) from None
+            if code in _DENIED:
+                raise ForbiddenError(
+                    f"{self._bucket!r} may not be written with this key ({code}).",
+                    hint="Check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
+                ) from None
+            raise UnreachableError(f"{self._bucket!r} cannot be written: {error}") from error
+        except NoCredentialsError:
+            raise ForbiddenError(
+                f"There is no key for {self._bucket!r}.",
+                hint="Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE.",
+            ) from None
+        except (BotoCoreError, OSError) as error:
+            raise UnreachableError(
+                f"{self._bucket!r} cannot be reached: {error}", hint="Check TUNEFLEET_S3_ENDPOINT and the network."
+            ) from error

@@ -1,0 +1,100 @@
+"""The model card of what is published: what it is, and what it was made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from tunefleet.wire.api import ArtifactView, TaskDetail
+
+CARD: Final = "README.md"
+_METRICS: Final = ("held_out_before", "held_out_after", "held_out_best", "train_first", "train_last")
+_STEPS: Final = 20
+
+
+def write_card(
+    folder: Path, task: TaskDetail, product: ArtifactView, chain: Iterable[TaskDetail], datasets: Mapping[str, str]
+) -> bool:
+    """Write a card into a folder, unless the model has brought one of its own.
+
+    Args:
+        folder: What is published.
+        task: That has made it.
+        product: What it has left.
+        chain: The tasks before it, the nearest first.
+        datasets: Data of the chain → digest, where the server knows it.
+
+    Returns:
+        Whether one was written.
+    """
+    path = folder / CARD
+    if path.exists() and not _is_plain(path):
+        return False
+    path.write_text(card(task, product, list(chain), datasets), encoding="utf-8")
+    return True
+
+
+def _is_plain(path: Path) -> bool:
+    """Whether it is the card that PEFT writes with every adapter, which is a form that nobody has filled in."""
+    return "[More Information Needed]" in path.read_text(encoding="utf-8", errors="replace")
+
+
+def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datasets: Mapping[str, str]) -> str:
+    """Return a model card; see `write_card`."""
+    adapter = product.kind == "adapter"
+    base = base_of(task, chain)
+    head: dict[str, Any] = {
+        "library_name": "peft" if adapter else "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["tunefleet", *(["lora"] if adapter else [])],
+    }
+    if base is not None and "/" in base and not base.startswith(("/", ".", "~", "builtin:")):
+        head["base_model"] = base
+    what = "A LoRA adapter" if adapter else "A GGUF file" if product.kind == "gguf" else "A model"
+    lines = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
+        f"# {task.name}",
+        f"{what} made by [Tunefleet](https://pypi.org/project/tunefleet/)" + (f" from `{base}`." if base else "."),
+        "## Lineage",
+        _table(
+            ("", ""),
+            [
+                ("base", f"`{base}`" if base else "unknown"),
+                ("artifact", f"`{product.name}`, sha256 `{product.digest}`"),
+                *((f"data `{name}`", f"sha256 `{digest}`") for name, digest in sorted(datasets.items())),
+                *((f"task `{each.id}`", f"{each.kind} *{each.name}*") for each in (task, *chain[:_STEPS])),
+            ],
+        ),
+    ]
+    figures = [row for each in (task, *chain[:_STEPS]) for row in _figures(each)]
+    if figures:
+        lines += ["## Measured", _table(("task", "figure", "value"), figures)]
+    return "\n\n".join(lines) + "\n"
+
+
+def base_of(task: TaskDetail, chain: Iterable[TaskDetail]) -> str | None:
+    """Return the model that all of it began with."""
+    for each in reversed([task, *chain]):
+        source = (each.spec.get("model") or {}).get("source") or {}
+        if isinstance(source.get("identifier"), str):
+            return str(source["identifier"])
+    return None
+
+
+def _figures(task: TaskDetail) -> list[tuple[str, str, str]]:
+    result = (task.result or {}).get("result") or {}
+    losses = result.get("losses") or {}
+    found = [(name, losses[name]) for name in _METRICS if isinstance(losses.get(name), int | float)]
+    proof = result.get("verification") or {}
+    found += [(f"merge: {name}", proof[name]) for name in ("relative_error", "tolerance") if name in proof]
+    metrics = result.get("metrics") or {}
+    found += [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
+    return [(f"`{task.id}`", name.replace("_", " "), f"{value:.5g}") for name, value in found]
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    listed = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join(f"| {' | '.join(row)} |" for row in listed)

@@ -1,0 +1,63 @@
+"""The document of a chat with a model, or with what a task has trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tunefleet.errors import ConflictError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.spec import BUILTIN_PREFIX
+from tunefleet.wire.api import TaskDetail
+
+
+def looks_like_model(target: str) -> bool:
+    """Whether a name is that of a model for sure: a path, a hub id, or one that ships with Tunefleet."""
+    return "/" in target or target.startswith((BUILTIN_PREFIX, "~", "."))
+
+
+def document_for(target: str, task: TaskDetail | None, *, system: str | None, idle_s: float) -> str:
+    """Return the document of a chat.
+
+    Args:
+        target: What the user has named.
+        task: The task of that name; else it is a model.
+        system: The system prompt.
+        idle_s: When the chat ends by itself.
+
+    Raises:
+        ConflictError: If the task leaves no model to talk with.
+    """
+    spec: dict[str, Any] = {"taskType": "chat", "idle_s": idle_s}
+    if system is not None:
+        spec["inference"] = {"system_prompt": system}
+    if task is None:
+        spec["model"] = {"source": {"identifier": _absolute(target)}}
+    else:
+        spec |= _of_task(task)
+    name = f"chat-with-{task.name if task is not None else target.rsplit('/', 1)[-1]}"
+    metadata = {"name": name[:100]}
+    return json.dumps({"apiVersion": "tunefleet/v1", "kind": "ChatTask", "metadata": metadata, "spec": spec})
+
+
+def _absolute(target: str) -> str:
+    path = Path(target).expanduser()
+    return str(path.absolute()) if path.exists() else target
+
+
+def _of_task(task: TaskDetail) -> dict[str, Any]:
+    spec = task.resolved or task.spec
+    model = spec.get("model")
+    source = model.get("source") if isinstance(model, dict) else None
+    if not isinstance(model, dict) or not isinstance(source, dict):
+        raise ConflictError(
+            f"The task {task.id} (kind {task.kind}) names no model to talk with.", hint="Name a task that trains one."
+        )
+    if TaskStatus(task.status) in {TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED}:
+        raise ConflictError(f"The task {task.id} is {task.status}: it has left nothing to talk with.")
+    if task.kind == "inference":
+        # What it answered with, and nothing of its own.
+        asked = {name: model[name] for name in ("source", "adapters", "transformers", "vllm") if name in model}
+        return {"model": asked, **({"checkpoint": spec["checkpoint"]} if "checkpoint" in spec else {})}
+    return {"model": {"source": source}, "checkpoint": {"load": {"taskId": task.id}}}

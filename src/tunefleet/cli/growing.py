@@ -1,0 +1,151 @@
+"""How answers grow on the terminal: one as it comes, several side by side; a pipe gets each when it is whole."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from tunefleet.cli.console import err, out, plain, say
+from tunefleet.errors import TunefleetError
+from tunefleet.wire.chat import ChatPiece
+
+_EVERY_S = 0.1
+_BELOW = 2
+"""Lines of the screen that stay free: that of the cursor, and one for what the user types meanwhile."""
+
+
+class Answer:
+    """The answer of one model, as it grows.
+
+    Args:
+        name: Of the model.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.text = ""
+        self.last: ChatPiece | None = None
+        self.waiting = ""
+        """Why it does not go on, if that is known."""
+        self.error: TunefleetError | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What `--json` prints."""
+        usage = self.last.usage if self.last is not None else None
+        counted = None if usage is None else usage.model_dump()
+        return {
+            "model": self.name,
+            "text": self.text,
+            "finish_reason": self.last and self.last.finish,
+            "usage": counted,
+        }
+
+
+def follow(answers: Sequence[Answer], threads: Sequence[threading.Thread], *, shown: bool) -> None:
+    """Wait until the threads have ended that let the answers grow.
+
+    Args:
+        answers: What grows.
+        threads: One for each.
+        shown: Print the answers, too.
+
+    Raises:
+        KeyboardInterrupt: If the user does not want to wait; what had come is printed.
+    """
+    if not shown:
+        _wait(threads)
+    elif len(answers) == 1:
+        _stream(answers[0], threads[0])
+    elif out().is_terminal:
+        _side_by_side(answers, threads)
+    else:
+        _wait(threads)
+        for answer in answers:
+            say(f"{answer.name}:", style="head")
+            say(answer.text)
+
+
+def _wait(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
+
+
+def _stream(answer: Answer, thread: threading.Thread) -> None:
+    told, waiting = 0, ""
+    try:
+        while thread.is_alive():
+            told = _print_behind(answer, told)
+            if answer.waiting != waiting:
+                waiting = answer.waiting
+                if waiting:
+                    err().print(Text(f"{waiting} Waiting…", style="dim"))
+            thread.join(_EVERY_S)
+    finally:
+        _print_behind(answer, told)
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+
+
+def _print_behind(answer: Answer, told: int) -> int:
+    """Print what has come since, and return how much that is in all."""
+    # Read once: it grows meanwhile.
+    text = answer.text
+    fresh = text[told:]
+    sys.stdout.write(plain(fresh) if out().is_terminal else fresh)
+    sys.stdout.flush()
+    return len(text)
+
+
+def _side_by_side(answers: Sequence[Answer], threads: Sequence[threading.Thread]) -> None:
+    console = out()
+    try:
+        with Live(console=console, auto_refresh=False, transient=True) as live:
+            while left := [thread for thread in threads if thread.is_alive()]:
+                left[0].join(_EVERY_S)
+                live.update(_Tail(answers), refresh=True)
+    finally:
+        console.print(_beside(answers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """The names and the ends of answers, as much as the screen has room for: more could not be drawn over again."""
+
+    answers: Sequence[Answer]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(_beside(self.answers), options, pad=False)
+        room = max(2, console.height - _BELOW)
+        if len(lines) > room:
+            # A short one beside a long one ends where that ends.
+            lines = console.render_lines(_beside(self.answers, "bottom"), options, pad=False)
+            lines = [lines[0], *lines[1 - room :]]
+        for number, line in enumerate(lines):
+            if number:
+                yield Segment.line()
+            yield from line
+
+
+def _beside(answers: Sequence[Answer], vertical: Literal["top", "bottom"] = "top") -> Table:
+    grid = Table(box=None, pad_edge=False, header_style="head", padding=(0, 3, 0, 0), expand=True)
+    for answer in answers:
+        grid.add_column(answer.name, ratio=1, overflow="fold", vertical=vertical)
+    grid.add_row(*(_cell(answer) for answer in answers))
+    return grid
+
+
+def _cell(answer: Answer) -> Text:
+    text = Text(answer.text)
+    if answer.waiting:
+        text.append(f"{chr(10) if answer.text else ''}{answer.waiting} Waiting…", style="dim")
+    return text

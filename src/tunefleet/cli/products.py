@@ -1,0 +1,172 @@
+"""What a task leaves that can be used elsewhere, and the merge that makes more of an adapter."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from tunefleet.client import Client
+from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.wire.api import ArtifactView, SubmitRequest, TaskDetail
+
+Form = Literal["as-is", "merged", "gguf"]
+
+_KINDS: Final = ("model", "adapter", "gguf")
+_LONGEST_CHAIN: Final = 50
+_ENDED_BADLY: Final = (TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED)
+
+Wait = Callable[[TaskDetail], TaskDetail | None]
+"""Shows a task until it has ended; null if the user left it."""
+
+
+class StillRuns(TunefleetError):
+    """The merge goes on, and nobody waits for it any more."""
+
+    code = "still_runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What is taken from a task.
+
+    Args:
+        task: That has left it.
+        artifact: What it has left.
+    """
+
+    task: TaskDetail
+    artifact: ArtifactView
+
+
+def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, wait: Wait) -> Product:
+    """Return a task's product in the form that is wanted; one that is not there yet is made by a merge of the fleet.
+
+    Args:
+        client: The server.
+        task_id: The task.
+        form: As the task has left it, merged into the base, or as a GGUF file.
+        gguf: Type of the GGUF file.
+        verify: Whether the merge is proved by a forward pass.
+        wait: Shows the merge until it has ended.
+
+    Raises:
+        NotFoundError: If the task has left neither an adapter nor a model.
+        ConflictError: If the merge has failed.
+        StillRuns: If the user left it.
+    """
+    task = client.tasks.get(task_id)
+    made = {artifact.kind: artifact for artifact in reversed(list(client.artifacts.iterate(task_id=task.id)))}
+    wanted = {"as-is": _KINDS, "merged": ("model",), "gguf": ("gguf",)}[form]
+    present = next((made[kind] for kind in wanted if kind in made), None)
+    if present is not None and not (form == "gguf" and not present.name.endswith(f"{gguf}.gguf")):
+        return Product(task, present)
+    if not ({"model", "adapter"} & made.keys()):
+        ended = "" if TaskStatus(task.status).final else f" It is {task.status}: wait until it has ended."
+        raise NotFoundError(
+            f"{task.id} has left neither an adapter nor a model.{ended}",
+            hint="`tunefleet artifacts ls` lists what there is.",
+        )
+    merged = _merged(client, task, document(task, form, adapter="model" not in made, gguf=gguf, verify=verify), wait)
+    kind = "model" if form == "merged" else "gguf"
+    found = next((each for each in client.artifacts.iterate(task_id=merged.id) if each.kind == kind), None)
+    if found is None:
+        raise NotFoundError(f"The merge {merged.id} has left no {kind}.")
+    return Product(merged, found)
+
+
+def document(task: TaskDetail, form: Form, *, adapter: bool, gguf: str, verify: bool) -> dict[str, Any]:
+    """Return the document of the merge.
+
+    Args:
+        task: Whose adapter or model is taken.
+        form: What becomes of it.
+        adapter: Whether it has left an adapter, not a model.
+        gguf: Type of the GGUF file.
+        verify: Whether the merge is proved.
+    """
+    spec = task.resolved or task.spec
+    source = (spec.get("model") or {}).get("source")
+    if not isinstance(source, dict):
+        raise InputError(f"The document of {task.id} names no model, so there is nothing to merge into.")
+    options: dict[str, Any] = {"verify": verify}
+    if form == "gguf":
+        options["gguf"] = {"type": gguf}
+    body: dict[str, Any] = {"taskType": "merge", "model": {"source": source}, "merge": options}
+    if adapter:
+        body["model"]["adapters"] = [{"taskId": task.id}]
+    else:
+        body["checkpoint"] = {"load": {"taskId": task.id}}
+    name = f"{task.name}-{form}".replace(":", "-")
+    return {"apiVersion": "tunefleet/v1", "kind": "Workflow", "metadata": {"name": name}, "spec": body}
+
+
+def _merged(client: Client, task: TaskDetail, body: dict[str, Any], wait: Wait) -> TaskDetail:
+    text = json.dumps(body, indent=1)
+    # Asked for twice, it is made once; what has failed is tried anew.
+    key = f"export-{uuid.uuid5(uuid.NAMESPACE_URL, task.id + text).hex}"
+    merge = _submitted(client, task, body, text, key)
+    if TaskStatus(merge.status) in _ENDED_BADLY:
+        merge = _submitted(client, task, body, text, uuid.uuid4().hex)
+    ended = merge if TaskStatus(merge.status).final else wait(merge)
+    if ended is None:
+        raise StillRuns(f"The merge goes on as {merge.id}.", hint="Repeat the command to get what it leaves.")
+    if ended.status != TaskStatus.COMPLETED:
+        raise ConflictError(
+            f"The merge {ended.id} has {ended.status}: {ended.error or ended.reason or 'no reason was given'}",
+            hint=f"`tunefleet show {ended.id}` tells more.",
+        )
+    return client.tasks.get(ended.id)
+
+
+def _submitted(client: Client, task: TaskDetail, body: dict[str, Any], text: str, key: str) -> TaskDetail:
+    """Submit the merge; a base that travelled with the task's submit stands for the same name here."""
+    pointer = "model.source.identifier"
+    inputs = {body["metadata"]["name"]: {pointer: task.inputs[pointer]}} if pointer in task.inputs else {}
+    workflow = client.workflows.create(SubmitRequest(document=text, inputs=inputs), key)
+    return client.tasks.get(workflow.tasks[0].id)
+
+
+def chain(client: Client, task: TaskDetail) -> Iterator[TaskDetail]:
+    """Yield the tasks whose adapters and models a task was made from, the nearest first; those that are gone are not.
+
+    Args:
+        client: The server.
+        task: The last of them.
+    """
+    seen, waiting = {task.id}, [task]
+    while waiting and len(seen) < _LONGEST_CHAIN:
+        spec = waiting.pop(0)
+        for parent in _parents(spec.resolved or spec.spec):
+            if parent in seen:
+                continue
+            seen.add(parent)
+            try:
+                found = client.tasks.get(parent)
+            except NotFoundError:
+                continue
+            waiting.append(found)
+            yield found
+
+
+def _parents(spec: dict[str, Any]) -> list[str]:
+    adapters = (spec.get("model") or {}).get("adapters") or ()
+    load = (spec.get("checkpoint") or {}).get("load") or {}
+    named = [each.get("taskId") for each in (*adapters, load) if isinstance(each, dict)]
+    return [each for each in named if isinstance(each, str)]
+
+
+def datasets(tasks: list[TaskDetail]) -> dict[str, str]:
+    """Return the data that tasks were trained on and that travelled with their submits: name → digest."""
+    found = {}
+    for task in tasks:
+        for pointer, digest in task.inputs.items():
+            if pointer.startswith("data."):
+                block: Any = task.spec
+                for key in pointer.split("."):
+                    block = block.get(key) if isinstance(block, dict) else None
+                found[str(block or pointer)] = digest
+    return found

@@ -1,0 +1,31 @@
+"""Which task is meant where a task is wanted and a workflow is named."""
+
+from __future__ import annotations
+
+from tunefleet.cli.options import is_workflow
+from tunefleet.client import Client
+from tunefleet.errors import InputError
+
+_NAMED = 8
+
+
+def one_task(client: Client, id_: str) -> str:
+    """Return the id of the task that is meant; of a workflow of one task that one, spread over parts or not.
+
+    Args:
+        client: The server.
+        id_: Id of a task, which is returned as it is, or of a workflow.
+
+    Raises:
+        InputError: If it is a workflow of several tasks; its hint names them.
+        NotFoundError: If there is no such workflow.
+    """
+    if not is_workflow(id_):
+        return id_
+    workflow = client.workflows.get(id_)
+    tasks = [task for task in workflow.tasks if task.shard_of is None]
+    if len(tasks) == 1:
+        return tasks[0].id
+    named = ", ".join(f"{task.id} ({task.name})" for task in tasks[:_NAMED])
+    more = f", and {len(tasks) - _NAMED} more: see `tunefleet show {workflow.id}`" if len(tasks) > _NAMED else ""
+    raise InputError(f"{workflow.id} is a workflow of several tasks.", hint=f"Name one of them: {named}{more}.")

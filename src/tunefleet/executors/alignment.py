@@ -1,0 +1,47 @@
+"""The trainings on preferences (`dpo`, `kto`, `orpo`, `reward`) and on rewards (`grpo`, `rloo`)."""
+
+from __future__ import annotations
+
+from tunefleet.executors.sft import TrainingExecutor
+
+
+class AlignmentExecutor(TrainingExecutor):
+    """Aligns a model; leaves an adapter if the spec has a `lora` block, else a model."""
+
+    program = "tunefleet.programs.align:main"
+
+
+class DpoExecutor(AlignmentExecutor):
+    """Direct preference optimisation, on pairs of answers."""
+
+    kind = "dpo"
+
+
+class KtoExecutor(AlignmentExecutor):
+    """Kahneman-Tversky optimisation, on single answers that are good or bad."""
+
+    kind = "kto"
+
+
+class OrpoExecutor(AlignmentExecutor):
+    """Odds-ratio preference optimisation, on pairs of answers and without a reference model."""
+
+    kind = "orpo"
+
+
+class RewardExecutor(AlignmentExecutor):
+    """A reward model, on pairs of answers; leaves a sequence classifier."""
+
+    kind = "reward"
+
+
+class GrpoExecutor(AlignmentExecutor):
+    """Group relative policy optimisation, on prompts and rewards."""
+
+    kind = "grpo"
+
+
+class RlooExecutor(AlignmentExecutor):
+    """REINFORCE leave-one-out, on prompts and rewards."""
+
+    kind = "rloo"

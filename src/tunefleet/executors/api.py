@@ -1,0 +1,234 @@
+"""`api`: asks an address, once or for each item, from within the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import orjson
+
+from tunefleet.client.asking import Question, Reply, ask
+from tunefleet.client.stopping import Stop
+from tunefleet.errors import InputError, MachineError, UnreachableError
+from tunefleet.executors.base import LightExecutor
+from tunefleet.jobs.secrets import Redaction
+from tunefleet.settings import ApiSettings, TransferSettings, load
+from tunefleet.spec import ApiTaskSpec, load_task_spec
+from tunefleet.spec.calling import PROMPT, ApiSpec
+from tunefleet.spec.room import Room
+from tunefleet.spec.template_prompts import to_list
+from tunefleet.wire.link import Offer
+
+_CHAT: Final = "/v1/chat/completions"
+_TOKEN: Final = "NEBULA_API_TOKEN"
+_SHOWN: Final = 200
+
+
+class ApiExecutor(LightExecutor):
+    """Asks, up to eight at a time; the answers come in the order of the items."""
+
+    kind = "api"
+
+    def run(self, offer: Offer) -> dict[str, Any]:
+        """Ask and return the answers; see `run_until`."""
+        return self.run_until(offer, Stop())
+
+    def run_until(self, offer: Offer, stop: Stop) -> dict[str, Any]:
+        """Ask and return the answers; an item without one has an `error`.
+
+        Raises:
+            InputError: If the address of every item may not be reached, or refuses the request.
+            UnreachableError: If no item has an answer, and the host of one does not answer, or has no time.
+            MachineError: If the task names no address, and this worker has none.
+            Stopped: If nobody wants the answers any more.
+        """
+        spec = load_task_spec(offer.spec)
+        assert isinstance(spec, ApiTaskSpec), "the worker runs a kind with its own executor"
+        service = load(ApiSettings)
+        api, allowed = _with_address(spec.api, service)
+        prompts = _prompts(spec, offer.spec)
+        questions = [_question(api, prompt) for prompt in prompts]
+        token = service.nebula_api_token if spec.api.url is None else None
+        hidden = Redaction({_TOKEN: token.get_secret_value()} if token is not None else {})
+        try:
+            items = _asked(api, questions, allowed, stop)
+        except (InputError, UnreachableError) as error:
+            raise type(error)(hidden.text(error.message), hint=error.hint) from error
+        for index, note in enumerate(_notes(spec)):
+            items[index]["metadata"] = note
+        for item, prompt in zip(items, prompts, strict=True):
+            if prompt is not None:
+                item["prompt"] = prompt
+        result: dict[str, Any] = hidden.value(_result(items))
+        return result
+
+
+def _with_address(api: ApiSpec, service: ApiSettings) -> tuple[ApiSpec, tuple[str, ...]]:
+    """Return the request with an address, and which private hosts may be reached."""
+    allowed = load(TransferSettings).url_allow
+    if api.url is not None:
+        return api, allowed
+    if service.nebula_api_base_url is None:
+        raise MachineError(
+            "The task names no address, and this worker has none.",
+            hint="Write spec.api.url, or start the worker with NEBULA_API_BASE_URL.",
+        )
+    headers = dict(api.headers or {})
+    if service.nebula_api_token is not None and "authorization" not in {name.lower() for name in headers}:
+        headers["Authorization"] = f"Bearer {service.nebula_api_token.get_secret_value()}"
+    url = service.nebula_api_base_url.rstrip("/") + _CHAT
+    # Whoever runs the worker has named the host, wherever it is.
+    return api.model_copy(update={"url": url, "headers": headers}), (*allowed, urlsplit(url).hostname or "")
+
+
+def _prompts(spec: ApiTaskSpec, written: Mapping[str, Any]) -> list[str | None]:
+    if spec.data is None:
+        return [None]
+    texts: list[Any] = list(spec.data.items or ())
+    if spec.data.type == "graph_template":
+        texts = to_list(written["data"], {}, Room())["items"]
+    for number, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise InputError(f"spec.data.items.{number} is no text: what it refers to was not filled in.")
+    return list(texts)
+
+
+def _notes(spec: ApiTaskSpec) -> Sequence[Mapping[str, Any]]:
+    return () if spec.data is None else (spec.data.metadata or spec.data.items_metadata or ())
+
+
+def _question(api: ApiSpec, prompt: str | None) -> Question:
+    headers = {name: _filled(value, prompt) for name, value in (api.headers or {}).items()}
+    for name, value in headers.items():
+        if any(character in value for character in "\0\r\n"):
+            raise InputError(
+                f"spec.api.headers.{name} would have several lines: an item with line breaks stands in it."
+            )
+    body: dict[str, Any] = {}
+    if api.json_body is not None:
+        body = {"json": _filled(api.json_body, prompt)}
+    elif api.body is not None:
+        body = {"content" if isinstance(api.body, str) else "json": _filled(api.body, prompt)}
+    elif api.form is not None:
+        body = {"content" if isinstance(api.form, str) else "data": _filled(api.form, prompt)}
+    return Question(
+        method=api.method,
+        # In an address a text is a piece of it, and never more.
+        url=str(api.url).replace(PROMPT, quote(prompt or "", safe="")),
+        headers=headers,
+        params=_filled(api.params or {}, prompt),
+        body=body,
+        timeout_s=api.timeout_sec,
+        verify_tls=api.verify_tls,
+        follow_redirects=api.follow_redirects,
+        max_body_bytes=api.response.max_body_bytes,
+        retries=api.retries,
+    )
+
+
+def _filled(value: Any, prompt: str | None) -> Any:
+    if isinstance(value, str):
+        return value if prompt is None else value.replace(PROMPT, prompt)
+    if isinstance(value, Mapping):
+        return {_filled(key, prompt): _filled(each, prompt) for key, each in value.items()}
+    return [_filled(each, prompt) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _asked(api: ApiSpec, questions: Sequence[Question], allowed: Sequence[str], stop: Stop) -> list[dict[str, Any]]:
+    """Return the answers in the order of the questions; raises why there is none if all have failed."""
+    faults: dict[int, InputError | UnreachableError] = {}
+
+    def one(index: int) -> dict[str, Any]:
+        reply = None
+        try:
+            reply = ask(questions[index], allowed=allowed, stop=stop)
+            _check(api, index, reply)
+        except (InputError, UnreachableError) as error:
+            # The answers to the others are kept: they may have cost something.
+            faults[index] = error
+            return _item(api, index, reply) | {"output": None, "error": str(error)}
+        return _item(api, index, reply)
+
+    with ThreadPoolExecutor(max_workers=api.concurrency, thread_name_prefix="api") as pool:
+        futures = [pool.submit(one, index) for index in range(len(questions))]
+        done, left = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in left:
+            future.cancel()
+        for future in done:
+            future.result()  # raises what it has raised
+        items = [future.result() for future in futures]
+    if len(faults) == len(items):
+        raise _worth_another_try([faults[index] for index in range(len(items))])
+    return items
+
+
+def _worth_another_try(faults: Sequence[InputError | UnreachableError]) -> InputError | UnreachableError:
+    """Return the first one that another try may better, else the first."""
+    return next((fault for fault in faults if isinstance(fault, UnreachableError)), faults[0])
+
+
+def _check(api: ApiSpec, index: int, reply: Reply) -> None:
+    if api.response.raise_for_status and reply.status >= 400:
+        said = " ".join(reply.text.split())[:_SHOWN]
+        sentence = f"Item {index}: {reply.host} answers {reply.status}{f': {said}' if said else ''}."
+        raise UnreachableError(sentence) if reply.transient else InputError(sentence)
+
+
+def _item(api: ApiSpec, index: int, reply: Reply | None) -> dict[str, Any]:
+    if reply is None:
+        nothing = dict.fromkeys(("status_code", "output", "json", "usage", "text"))
+        return {"index": index, **nothing, "truncated": False}
+    parsed = _parsed(reply) if api.response.parse_json else None
+    usage = parsed.get("usage") if isinstance(parsed, dict) else None
+    item: dict[str, Any] = {
+        "index": index,
+        "status_code": reply.status,
+        "output": _said_in(parsed, reply.text),
+        "json": parsed,
+        "usage": usage if isinstance(usage, dict) else None,
+        "text": reply.text if api.response.return_body else None,
+        "truncated": reply.truncated,
+    }
+    if not api.response.return_body and parsed is None:
+        item["output"] = None
+    return item | ({"headers": reply.headers} if api.response.include_headers else {})
+
+
+def _parsed(reply: Reply) -> Any:
+    try:
+        return orjson.loads(reply.text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _said_in(parsed: Any, text: str) -> str:
+    """Return the answer of a chat or completion, or all that was said."""
+    try:
+        choice = parsed["choices"][0]
+        found = choice["message"]["content"] if "message" in choice else choice["text"]
+    except (KeyError, IndexError, TypeError):
+        return text
+    return found if isinstance(found, str) else text
+
+
+def _result(items: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first, alone = items[0], len(items) == 1
+    failed = sum("error" in item for item in items)
+    usage: dict[str, Any] = {"num_requests": len(items), "failed": failed}
+    statuses = [item["status_code"] for item in items if item["status_code"] is not None]
+    for item in items:
+        for name, value in (item["usage"] or {}).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                usage[name] = usage.get(name, 0) + value
+    return {
+        "ok": not failed and max(statuses) < 400,
+        "executor": "api",
+        # Of several answers the worst one's.
+        "status_code": max(statuses),
+        "json": first["json"] if alone else None,
+        "text": first["text"] if alone else None,
+        "usage": usage,
+        "items": list(items),
+    }

@@ -1,0 +1,39 @@
+"""`command`: a command of the user's, attached as `tunefleet run` attaches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tunefleet.attach.files import read_json
+from tunefleet.executors.base import JobExecutor, Output
+from tunefleet.wire.control import TRAINING_COMMANDS
+from tunefleet.wire.jobfolder import JobFolder
+
+
+class CommandExecutor(JobExecutor):
+    """Runs what the spec's `command` says; delivers its outputs, and an adapter or a model that it has left."""
+
+    kind = "command"
+    brings_code = True
+    program = "tunefleet.programs.command:main"
+    heeds = TRAINING_COMMANDS
+
+    def outputs(self, folder: JobFolder) -> list[Output]:
+        """Return what the command has left, as its program has written it down."""
+        return left_in(folder)
+
+
+def left_in(folder: JobFolder) -> list[Output]:
+    """Return the outputs that a program has listed as `outputs` of its result: name → `kind` and `relative_path`.
+
+    Args:
+        folder: The job folder.
+    """
+    listed: Any = (read_json(folder.responses_json) or {}).get("outputs")
+    if not isinstance(listed, dict):
+        return []
+    return [
+        Output(name=name, kind=str(about["kind"]), path=folder.root / Path(str(about["relative_path"])))
+        for name, about in listed.items()
+    ]

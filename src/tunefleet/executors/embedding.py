@@ -1,0 +1,26 @@
+"""`embedding`: a vector for each text."""
+
+from __future__ import annotations
+
+from tunefleet.executors.base import JobExecutor, Output
+from tunefleet.executors.needs import missing
+from tunefleet.spec.retrieval import VECTORS
+from tunefleet.wire.control import BETWEEN_ITEMS
+from tunefleet.wire.jobfolder import JobFolder
+
+
+class EmbeddingExecutor(JobExecutor):
+    """Makes vectors; leaves them in one file."""
+
+    kind = "embedding"
+    program = "tunefleet.programs.embed:main"
+    heeds = BETWEEN_ITEMS
+
+    def unavailable_reason(self) -> str | None:
+        """Name the libraries that are missing, without importing those that are there."""
+        return missing("torch", "transformers", "sentence_transformers", "pyarrow", extra="rag")
+
+    def outputs(self, folder: JobFolder) -> list[Output]:
+        """Return the file with the vectors."""
+        file = folder.root / VECTORS
+        return [Output(name=file.name, kind="dataset", path=file)] if file.is_file() else []

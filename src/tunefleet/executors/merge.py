@@ -1,0 +1,30 @@
+"""`merge`: LoRA adapters into their base, or with each other."""
+
+from __future__ import annotations
+
+from tunefleet.executors.base import JobExecutor, Output
+from tunefleet.executors.needs import missing
+from tunefleet.wire.jobfolder import JobFolder
+
+_NEEDED = ("torch", "transformers", "peft", "safetensors")
+_KINDS = {"final_model": "model", "final_lora": "adapter"}
+
+
+class MergeExecutor(JobExecutor):
+    """Merges adapters; leaves a model, an adapter, a GGUF file."""
+
+    kind = "merge"
+    program = "tunefleet.programs.merge:main"
+
+    def unavailable_reason(self) -> str | None:
+        """Name the libraries that are missing, without importing those that are there."""
+        return missing(*_NEEDED, extra="train", what="The training libraries")
+
+    def outputs(self, folder: JobFolder) -> list[Output]:
+        """Return the merged folder, and the GGUF file if there is one."""
+        found = [
+            Output(name=name, kind=kind, path=folder.root / name)
+            for name, kind in _KINDS.items()
+            if (folder.root / name).is_dir()
+        ]
+        return found + [Output(name=path.name, kind="gguf", path=path) for path in sorted(folder.root.glob("*.gguf"))]

@@ -1,0 +1,150 @@
+"""Which environments there are, and what belongs into each."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from tunefleet.errors import NotFoundError
+
+Machine = Literal["cpu", "gpu"]
+
+_LOCKS: Final = Path(__file__).parent / "locks"
+_PIN: Final = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==([^\s;#]+)$")
+_TRAINING: Final = ("torch", "transformers", "accelerate", "datasets", "peft")
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of environment.
+
+    Args:
+        name: What `tunefleet env create` is told.
+        about: What it is for, in a few words.
+        layer: Whether it lies over the environment that Tunefleet runs in.
+        locks: For a machine without and one with a GPU: the name of the file in `locks/`.
+        modules: What must be importable in it; the first one is what the environment is made for.
+        needs: Modules that a layer takes from below.
+        left_out: Packages that others say they need and that break them on a machine without a GPU.
+    """
+
+    name: str
+    about: str
+    layer: bool
+    locks: Mapping[Machine, str]
+    modules: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def lock_file(self, machine: Machine) -> Path | None:
+        """Return the lock for such a machine; `None` if the family does not run there."""
+        name = self.locks.get(machine)
+        return None if name is None else _LOCKS / name
+
+
+def _both(name: str) -> dict[Machine, str]:
+    return {"cpu": name, "gpu": name}
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    each.name: each
+    for each in (
+        Family(
+            "ppo",
+            "PPO: the last TRL that has it",
+            layer=True,
+            locks=_both("ppo.txt"),
+            modules=("trl.experimental.ppo", "trl", "tunefleet.programs.run"),
+            needs=_TRAINING,
+        ),
+        Family(
+            "lm-eval",
+            "benchmarks of EleutherAI's harness",
+            layer=True,
+            locks=_both("lm-eval.txt"),
+            modules=("lm_eval", "lm_eval.models.huggingface", "tunefleet.programs.run"),
+            needs=_TRAINING,
+        ),
+        Family(
+            "vllm",
+            "fast inference; its CPU build where there is no GPU",
+            layer=False,
+            locks={"cpu": "vllm-cpu.txt", "gpu": "vllm-gpu.txt"},
+            modules=("vllm", "vllm.entrypoints.openai.api_server", "tunefleet.programs.run"),
+            left_out=("torchvision", "torchaudio", "torchcodec"),
+        ),
+        Family(
+            "mergekit",
+            "merging of whole models",
+            layer=False,
+            locks=_both("mergekit.txt"),
+            modules=("mergekit", "tunefleet.programs.run"),
+        ),
+        Family(
+            "axolotl",
+            "trainings with Axolotl; needs a GPU",
+            layer=False,
+            locks={"gpu": "axolotl.txt"},
+            modules=("axolotl", "axolotl.cli.main", "tunefleet.programs.run"),
+        ),
+        Family(
+            "unsloth",
+            "trainings with Unsloth; needs a GPU",
+            layer=False,
+            locks={"gpu": "unsloth.txt"},
+            modules=("unsloth", "tunefleet.programs.run"),
+        ),
+        Family(
+            "llamafactory",
+            "trainings with LLaMA-Factory",
+            layer=False,
+            locks={"cpu": "llamafactory-cpu.txt", "gpu": "llamafactory-gpu.txt"},
+            modules=("llamafactory", "llamafactory.train.tuner", "tunefleet.programs.run"),
+        ),
+    )
+}
+
+
+def family(name: str) -> Family:
+    """Return a family by its name.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    found = FAMILIES.get(name)
+    if found is None:
+        raise NotFoundError(f"There is no environment {name!r}.", hint=f"Choose one of: {', '.join(FAMILIES)}.")
+    return found
+
+
+def pins(file: Path) -> dict[str, str]:
+    """Return what a lock holds: package → version, in its order; names as PyPI compares them.
+
+    Raises:
+        ValueError: If a line is no exact pin.
+    """
+    found: dict[str, str] = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        match = _PIN.match(text)
+        if match is None:
+            raise ValueError(f"{file.name}, line {number}: {text!r} is no exact pin")
+        found[normal(match[1])] = match[2]
+    return found
+
+
+def digest(file: Path) -> str:
+    """Return what tells one lock from another: the SHA-256 of its pins, whatever its comments say."""
+    text = "\n".join(f"{name}=={version}" for name, version in sorted(pins(file).items()))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def normal(name: str) -> str:
+    """Return a package's name as PyPI compares it."""
+    return re.sub(r"[-_.]+", "-", name).lower()

@@ -1,0 +1,167 @@
+"""What a kind brings to the common run: how its rows become tokens, its trainer, and what it measures."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import datasets
+from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
+
+from tunefleet.errors import DataError
+from tunefleet.programs.align.encoding import Counts
+from tunefleet.programs.align.held_out import HeldOut
+from tunefleet.programs.data.sources import Found
+from tunefleet.programs.sharding import allow_sharding_on_cpu
+from tunefleet.programs.train import assemble
+from tunefleet.programs.train.arguments import common_arguments
+from tunefleet.programs.train.callbacks import common_callbacks
+from tunefleet.programs.train.exact import ContinueTokenCount
+from tunefleet.programs.train.frame import Surroundings, setting_of, settle
+from tunefleet.programs.train.launch import Launch
+from tunefleet.programs.train.memory import Load
+from tunefleet.spec import AlignmentTaskSpec
+
+SpecT = TypeVar("SpecT", bound=AlignmentTaskSpec)
+MARGINS: Final = {"accuracy": "rewards/accuracies", "margin": "rewards/margins"}
+"""What the losses on pairs measure: how often the better answer is preferred, and by how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is trained on and measured with.
+
+    Args:
+        train: Rows as the trainer takes them.
+        held_out: The same of held-out rows.
+        counts: What became of the rows.
+        origin: What the user calls them.
+        max_length: Longest sequence, in tokens.
+    """
+
+    train: datasets.Dataset
+    held_out: datasets.Dataset | None
+    counts: Counts
+    origin: str
+    max_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a trainer is put together from.
+
+    Args:
+        model: The base, with or without an adapter.
+        peft_config: A new adapter, which the trainer puts on it.
+        arguments: What any training arguments are given.
+        callbacks: Of any training.
+        material: The rows.
+        tokenizer: The model's.
+        around: Hardware and kernels.
+        base: Where the weights lie.
+    """
+
+    model: Any
+    peft_config: Any
+    arguments: dict[str, Any]
+    callbacks: list[TrainerCallback]
+    material: Material
+    tokenizer: PreTrainedTokenizerBase
+    around: Surroundings
+    base: assemble.Base
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What every trainer of TRL takes beside its arguments."""
+        return {
+            "model": self.model,
+            "train_dataset": self.material.train,
+            "eval_dataset": self.material.held_out,
+            "processing_class": self.tokenizer,
+            "peft_config": self.peft_config,
+            "callbacks": self.callbacks,
+        }
+
+
+class Method(ABC, Generic[SpecT]):
+    """One kind.
+
+    Args:
+        launch: What is to be trained.
+    """
+
+    measures: ClassVar[Mapping[str, str]] = MARGINS
+    """What is measured on held-out rows → what TRL calls it."""
+    scores: ClassVar[bool] = False
+    """Whether the model gives a score in place of the next token."""
+
+    def __init__(self, launch: Launch[SpecT]) -> None:
+        self.launch = launch
+        self.spec: SpecT = launch.spec
+
+    @property
+    @abstractmethod
+    def load(self) -> Load:
+        """What is done with a row, for the estimate of the memory."""
+
+    @abstractmethod
+    def material(self, found: Found, tokenizer: PreTrainedTokenizerBase, max_length: int) -> Material:
+        """Make tokens of the rows.
+
+        Args:
+            found: The rows.
+            tokenizer: The model's.
+            max_length: Longest sequence, in tokens.
+
+        Raises:
+            DataError: If a row cannot be used, or none is left.
+        """
+
+    @abstractmethod
+    def trainer(self, parts: Parts) -> HeldOut:
+        """Make the trainer.
+
+        Raises:
+            InputError: If something named cannot be used.
+            MachineError: If something is missing here.
+        """
+
+    def build(
+        self, base: assemble.Base, tokenizer: PreTrainedTokenizerBase, material: Material, around: Surroundings
+    ) -> HeldOut:
+        """Load the model and make the trainer of the launch.
+
+        Raises:
+            InputError: If something named cannot be used.
+            MachineError: If something is missing here.
+        """
+        launch, spec = self.launch, self.spec
+        set_seed(spec.training.seed)
+        # Before the model is loaded: what shares the weights out must be known by then.
+        arguments = common_arguments(spec, setting_of(launch, around.machine, around.kernels))
+        # Longer weights than rows would else be asked of layers that are not there.
+        spread = launch.parallelism == "device_map"
+        model, lora = assemble.load_base(spec, base, around.kernels, spread=spread, scores=self.scores)
+        if launch.parallelism == "fsdp":
+            allow_sharding_on_cpu()
+        count = ContinueTokenCount()
+        callbacks = [count, *common_callbacks(launch)]
+        trainer = self.trainer(Parts(model, lora, arguments, callbacks, material, tokenizer, around, base))
+        count.trainer = trainer
+        settle(launch, trainer)
+        return trainer
+
+
+def some_left(counts: Counts, origin: str, max_length: int) -> None:
+    """Refuse rows of which none is left.
+
+    Raises:
+        DataError: If that is so.
+    """
+    if counts.rows == 0:
+        raise DataError(
+            f"No row of {origin} has anything to learn within {max_length} tokens.",
+            hint="Raise `training.max_seq_length`.",
+        )

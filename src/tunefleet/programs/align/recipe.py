@@ -1,0 +1,129 @@
+"""A training from beginning to end: rows → tokens → model → measures before → training → measures after → delivery.
+
+May be killed at any moment and started again on the same folder: then it goes on from the newest valid checkpoint,
+with the measures before the training that it had taken then.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tunefleet.programs import base_model, ranks
+from tunefleet.programs.align import result
+from tunefleet.programs.align.groups import GrpoMethod, RlooMethod
+from tunefleet.programs.align.held_out import HeldOut
+from tunefleet.programs.align.judged import KtoMethod
+from tunefleet.programs.align.method import Material, Method
+from tunefleet.programs.align.pairs import DpoMethod, OrpoMethod, RewardMethod
+from tunefleet.programs.align.reference import FOLDER
+from tunefleet.programs.align.result import Measures
+from tunefleet.programs.data.sources import open_rows
+from tunefleet.programs.train import assemble, frame, outputs
+from tunefleet.programs.train.begin import AtBegin
+from tunefleet.programs.train.disk import require_disk
+from tunefleet.programs.train.launch import Launch
+from tunefleet.spec import AlignmentTaskSpec
+
+_METHODS: dict[str, type[Method[Any]]] = {
+    "dpo": DpoMethod,
+    "kto": KtoMethod,
+    "orpo": OrpoMethod,
+    "reward": RewardMethod,
+    "grpo": GrpoMethod,
+    "rloo": RlooMethod,
+}
+Aligned = Launch[AlignmentTaskSpec]
+
+
+def run(folder: Path) -> None:
+    """Run the training of a job folder.
+
+    Raises:
+        InputError: If data, model, reward or options cannot be used.
+        MachineError: If this machine lacks what the spec asks for.
+    """
+    launch = frame.open_training(folder, AlignmentTaskSpec)
+    _train(launch, _METHODS[launch.spec.task_type](launch))
+
+
+def _train(launch: Aligned, method: Method[Any]) -> None:
+    spec, clock, session = launch.spec, launch.clock, launch.session
+    around = frame.look_around(launch, liger=False, load=method.load)
+    with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
+        found = open_rows(spec.data, launch.job.inputs, launch.workspace, seed=spec.training.seed)
+    with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
+        base = assemble.locate_base(spec, launch.job.inputs, launch.workspace)
+        tokenizer = base_model.load_tokenizer(base.source)
+    with clock.part("tokenizing"):
+        context = base_model.context_length(base.source)
+        material = method.material(found, tokenizer, _longest(launch, context))
+        _tell(launch, material)
+    around.memory.tell(base.source, around.kernels, material.max_length, launch.journal)
+    with clock.part("model"):
+        trainer = method.build(base, tokenizer, material, around)
+    if session.leads:
+        require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=lambda: False)
+    first = AtBegin(lambda: _baseline(launch, method, trainer))
+    if launch.shares_weights:
+        # A model is shared out together with its optimizer, and that is made when the training begins.
+        trainer.add_callback(first)
+    else:
+        with clock.part("evaluation_before"):
+            first.run()
+    resume = str(session.resume.path) if session.resume else None
+    with clock.part("training"):
+        trainer.train(resume_from_checkpoint=frame.resume_folder(launch, trainer))
+    with clock.part("evaluation_after"):
+        after = _measure(launch, method, trainer, trainer.state.global_step, "after")
+    with clock.part("saving"):
+        delivered = frame.deliver(launch, trainer, tokenizer)
+    machine, kernels = around.machine, around.kernels
+    outcome = result.Outcome(
+        trainer, machine, kernels, resume, delivered, clock.seconds(), material, first.result, after
+    )
+    frame.report(launch, around.memory, result.build(launch.job, spec, outcome))
+    if session.leads:
+        shutil.rmtree(launch.folder.root / FOLDER, ignore_errors=True)
+
+
+def _longest(launch: Aligned, context: int | None) -> int:
+    wanted = launch.spec.training.max_seq_length
+    if context is None or context >= wanted:
+        return wanted
+    launch.journal.event("data.context", f"Rows are cut at {context} tokens, the longest that the model knows.")
+    return context
+
+
+def _tell(launch: Aligned, material: Material) -> None:
+    counts, limit = material.counts, material.max_length
+    total = counts.rows + counts.dropped
+    for count, what in ((counts.truncated, "longer than that and cut"), (counts.dropped, "left out")):
+        if count:
+            text = f"{count} of {total} rows are {what} (limit: {limit} tokens)."
+            launch.journal.event("data.truncated", text, "warning")
+    data = {"rows": counts.rows, "tokens": counts.tokens}
+    launch.journal.event("data.ready", f"{counts.rows} rows, {counts.tokens} tokens.", data=data)
+
+
+def _baseline(launch: Aligned, method: Method[Any], trainer: HeldOut) -> Measures | None:
+    """Measure the untrained model, or read what an earlier launch has measured."""
+    if launch.baseline.exists():
+        kept: Measures | None = json.loads(launch.baseline.read_bytes())
+        return kept
+    measured = _measure(launch, method, trainer, 0, "before")
+    if launch.session.leads:
+        outputs.write_file(launch.baseline, json.dumps(measured).encode())
+    return measured
+
+
+def _measure(launch: Aligned, method: Method[Any], trainer: HeldOut, step: int, when: str) -> Measures | None:
+    if trainer.eval_dataset is None:
+        return None
+    measured = trainer.measure_held_out(method.measures)
+    launch.journal.metric(step, {f"held_out_{name}": value for name, value in measured.items()})
+    said = ", ".join(f"{name} {value:.4f}" for name, value in measured.items())
+    launch.journal.event(f"evaluation.{when}", f"Held-out rows {when} the training: {said}.")
+    return measured

@@ -1,0 +1,139 @@
+"""A dataset by name: a file, a folder, what ships, or a hub; and one split of it, or a slice.
+
+Knows where data lie on this machine; leaves formats to `readers`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets.exceptions import DatasetNotFoundError
+
+from tunefleet.errors import DataError
+from tunefleet.programs import assets, hub
+from tunefleet.programs.archives import opened
+from tunefleet.programs.data.readers import Rows, file_of_split, read_path
+from tunefleet.programs.data.streams import HubReader, Reader, TableReader, open_file
+from tunefleet.spec import BUILTIN_PREFIX
+
+_SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\])?$")
+
+
+@dataclass(frozen=True, slots=True)
+class HubSet:
+    """What of a dataset on a hub is meant.
+
+    Args:
+        config: Its configuration.
+        revision: Branch, tag or commit.
+    """
+
+    config: str | None = None
+    revision: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A dataset by name, and where it lies on this machine.
+
+    Args:
+        name: As written: a path, `builtin:NAME`, or a hub id.
+        local: The path that stands for it here, if it has travelled or was fetched.
+        workspace: Where archives may be unpacked.
+        hub: Given if it may be on the hub.
+    """
+
+    name: str
+    local: str | None
+    workspace: Path
+    hub: HubSet | None = None
+
+    def read(self, split: str, limit: int | None) -> tuple[Rows, str]:
+        """Read one split, sliced as the split says; returns the rows and what to call them."""
+        match = _SPLIT.match(split)
+        if match is None:
+            raise DataError(
+                f"The split {split!r} cannot be understood.", hint="Write a name, or a slice such as train[:10%]."
+            )
+        path = self._path()
+        if path is None:
+            return first(_from_hub(self.name, split, self.hub or HubSet()), limit), f"{self.name} ({split})"
+        sliced = match["from"] is not None or match["to"] is not None
+        rows = read_path(path, match["name"], None if sliced else limit)
+        origin = self.name if path.is_file() else f"{self.name} ({split})"
+        if sliced:
+            rows = _slice(rows, split, match["name"])
+        return first(rows, limit), origin
+
+    def stream(self, split: str) -> tuple[Reader, str]:
+        """Open one split as a stream; returns its reader and what to call it."""
+        path = self._path()
+        if path is None:
+            return _stream_from_hub(self.name, split, self.hub or HubSet()), f"{self.name} ({split})"
+        if path.is_dir() and ((path / "dataset_dict.json").exists() or (path / "state.json").exists()):
+            return TableReader(read_path(path, split)), f"{self.name} ({split})"
+        file = file_of_split(path, split) if path.is_dir() else path
+        return open_file(file), self.name if path.is_file() else f"{self.name} ({split})"
+
+    def _path(self) -> Path | None:
+        """Where it lies; `None` if it is on the hub."""
+        if self.name.startswith(BUILTIN_PREFIX):
+            return assets.locate(self.name, "dataset")
+        named = Path(self.name).expanduser()
+        if self.local is None and self.hub is not None and not named.exists():
+            return None
+        path = Path(self.local) if self.local is not None else named
+        return opened(path, self.workspace)
+
+
+def first(rows: Rows, limit: int | None) -> Rows:
+    """Return the first rows; all of them without a limit."""
+    return rows if limit is None or len(rows) <= limit else take(rows, range(limit))
+
+
+def take(rows: Rows, positions: Sequence[int]) -> Rows:
+    """Return the rows at some positions, in that order."""
+    if isinstance(rows, datasets.Dataset):
+        chosen: Rows = rows.select(positions)
+        return chosen
+    picked: list[Mapping[str, Any]] = [rows[position] for position in positions]
+    return picked
+
+
+def _slice(rows: Rows, split: str, name: str) -> Rows:
+    """Cut `name[from:to]` as the `datasets` library does."""
+    try:
+        (instruction,) = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(rows)})
+    except (AssertionError, ValueError) as error:
+        raise DataError(f"The split {split!r} does not fit {len(rows)} rows: {error}.") from error
+    return take(rows, range(instruction.from_ or 0, len(rows) if instruction.to is None else instruction.to))
+
+
+def _stream_from_hub(name: str, split: str, wanted: HubSet) -> Reader:
+    try:
+        stream = datasets.load_dataset(
+            hub.resolve(name, "dataset", wanted.revision),
+            wanted.config,
+            split=split,
+            revision=wanted.revision,
+            streaming=True,
+        )
+    except (DatasetNotFoundError, ValueError, OSError) as error:
+        raise DataError(f"The dataset {name} cannot be opened: {error}", detail=repr(error)) from error
+    return HubReader(stream)
+
+
+def _from_hub(name: str, split: str, wanted: HubSet) -> Rows:
+    try:
+        loaded = datasets.load_dataset(
+            hub.resolve(name, "dataset", wanted.revision), wanted.config, split=split, revision=wanted.revision
+        )
+    except (DatasetNotFoundError, ValueError, OSError) as error:
+        raise DataError(f"The dataset {name} cannot be loaded: {error}", detail=repr(error)) from error
+    rows: Rows = loaded
+    return rows

@@ -1,0 +1,50 @@
+"""How far a run is, for whoever watches it or asks something of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tunefleet.attach.session import JobSession
+
+
+class Teller:
+    """Tells the journal and the status how many items are done.
+
+    Args:
+        session: Of the job.
+        total: Items in all.
+        before: How many of them a launch before has done.
+        phase: What is done with them.
+        heed: Called with the number of items that are done, between two of them; may end the process.
+    """
+
+    def __init__(
+        self,
+        session: JobSession,
+        total: int,
+        before: int = 0,
+        phase: str = "embedding",
+        *,
+        heed: Callable[[int], None] | None = None,
+    ) -> None:
+        self._session = session
+        self._total = total
+        self._before = before
+        self._phase = phase
+        self._heed = heed
+        self._began = time.monotonic()
+        if before:
+            session.journal.event("items.kept", f"{before:,} of {total:,} items were done before.")
+
+    def at(self, done: int) -> None:
+        """Tell how many are done; what was asked for meanwhile is done, too."""
+        took_s = time.monotonic() - self._began
+        made = done - self._before
+        eta_s = took_s / made * (self._total - done) if made > 0 else None
+        self._session.status.update(
+            state="running", phase=self._phase, step=done, max_steps=self._total, eta_s=eta_s, at=time.time()
+        )
+        self._session.journal.progress(self._phase, step=done, max_steps=self._total, eta_s=eta_s)
+        if self._heed is not None:
+            self._heed(done)

@@ -1,0 +1,164 @@
+"""An evaluation from beginning to end: weights → rows → items → metrics with intervals → result.
+
+May be killed at any moment and started again on the same folder: the items that are there are not computed again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import datasets
+import transformers
+
+from tunefleet.programs.evaluate import fingerprint, loss, result, rows
+from tunefleet.programs.evaluate.kept import KeptItems
+from tunefleet.programs.evaluate.reporting import PHASE, Progress
+from tunefleet.programs.evaluate.result import Measured
+from tunefleet.programs.evaluate.statistics import Wanted
+from tunefleet.programs.evaluate.subject import Subject
+from tunefleet.programs.heeding import Heeding
+from tunefleet.programs.infer.weights import engine_model
+from tunefleet.programs.opening import Opened, open_task
+from tunefleet.programs.outputs import write_file
+from tunefleet.spec import EvaluateTaskSpec
+from tunefleet.spec.evaluating import ITEMS_FOLDER, EvaluationSpec
+
+logger = logging.getLogger(__name__)
+
+_WORK: Final = "evaluations"
+
+
+@dataclass(frozen=True, slots=True)
+class Run(Opened[EvaluateTaskSpec]):
+    """One process start of an evaluation.
+
+    Args:
+        subject: What is evaluated.
+        progress: How far it is.
+    """
+
+    subject: Subject
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def wanted(self) -> Wanted:
+        """How sure intervals are to be."""
+        asked = self.spec.interval
+        return Wanted(asked.confidence, asked.resamples, asked.seed)
+
+    def kept(self, name: str, mark: str) -> KeptItems:
+        """Open what is kept of an evaluation, by its fingerprint."""
+        return KeptItems(self.folder.root / _WORK / f"{name}-{mark[:16]}.jsonl")
+
+    def items(self, name: str) -> Path:
+        """Return where the items of an evaluation are delivered."""
+        return self.folder.root / ITEMS_FOLDER / f"{name}.jsonl"
+
+
+def run(folder: Path) -> None:
+    """Run the evaluation of a job folder.
+
+    Raises:
+        InputError: If model, rows or options cannot be used.
+        MachineError: If this machine lacks what the spec asks for.
+    """
+    task = open_task(folder, EvaluateTaskSpec)
+    job, spec, session = task.job, task.spec, task.session
+    _quieten()
+    session.status.write(state="running", phase=PHASE)
+    subject = Subject(engine_model(spec, job.inputs, task.workspace, "transformers"))
+    with Heeding(session, kept=_WORK) as heeding:
+        this = Run(job, spec, task.folder, session, subject, Progress(session, heeding.heed))
+        measured = [_measured(this, index, each) for index, each in enumerate(spec.evaluations)]
+    report = result.build(job, spec, this.subject, measured)
+    write_file(task.folder.responses_json, json.dumps(report, indent=1).encode())
+
+
+def _measured(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    started = time.monotonic()
+    measured = _KINDS[evaluation.type](this, index, evaluation)
+    measured.seconds = round(time.monotonic() - started, 3)
+    names = {name: metric.value for name, metric in measured.metrics.items()}
+    journal = this.session.journal
+    journal.metric(index + 1, names, series="evaluation")
+    words = ", ".join(f"{name} {value:.4g}" for name, value in names.items())
+    journal.event("evaluation.finished", f"{evaluation.label}: {words}.", data={"metrics": names})
+    return measured
+
+
+def _loss(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    found = rows.read(evaluation, index, this.job.inputs, this.workspace)
+    prepared = loss.prepare(evaluation, found, this.subject)
+    mark = fingerprint.of_loss(prepared)
+    kept = this.kept(evaluation.label, mark)
+    loss.measure(prepared, evaluation.batch_size, this.subject, kept, this.progress)
+    kept.deliver(this.items(evaluation.label))
+    data = {
+        "rows": len(prepared.rows), "dropped_rows": prepared.dropped, "truncated_rows": prepared.truncated,
+        "tokens": sum(item["tokens"] for item in kept), "max_length": prepared.max_length,
+    }  # fmt: skip
+    return _made(this, evaluation, mark, found, kept, loss.metrics(kept, this.wanted), data)
+
+
+def _exact(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    from tunefleet.programs.evaluate import exact
+
+    found = rows.read(evaluation, index, this.job.inputs, this.workspace)
+    questions = exact.prepare(evaluation, found)
+    mark = fingerprint.of_exact(evaluation, found)
+    kept = this.kept(evaluation.label, mark)
+    exact.answer(evaluation, questions, this.subject, kept, this.progress)
+    kept.deliver(this.items(evaluation.label))
+    cut = sum(item["finish_reason"] == "length" for item in kept)
+    empty = sum(item["found"] is None for item in kept)
+    data = {"rows": len(questions), "answers_cut": cut, "answers_without": empty}
+    return _made(this, evaluation, mark, found, kept, exact.metrics(kept, this.wanted), data)
+
+
+def _made(
+    this: Run,
+    evaluation: EvaluationSpec,
+    mark: str,
+    found: rows.RowSet,
+    kept: KeptItems,
+    metrics: dict[str, Any],
+    data: dict[str, Any],
+) -> Measured:
+    kept.close()
+    about = {"dataset": found.portion.shape.origin, "shape": found.portion.shape.wanted.kind, "digest": found.digest}
+    file = str(this.items(evaluation.label).relative_to(this.folder.root))
+    named = {evaluation.metric(name): metric for name, metric in metrics.items()}
+    made = [result.Pair(file, "right")]
+    if evaluation.type == "loss":
+        made = [result.Pair(file, "loss_sum", "tokens", exp=exp) for exp in (False, True)]
+    pairs = dict(zip(evaluation.metrics, made, strict=True))
+    return Measured(evaluation, mark, named, {**about, **data}, {evaluation.label: file}, pairs)
+
+
+def _harness(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    from tunefleet.programs.evaluate import harness
+
+    return harness.measure(this, index, evaluation)
+
+
+_KINDS: Final[dict[str, Callable[[Run, int, EvaluationSpec], Measured]]] = {
+    "loss": _loss,
+    "exact_match": _exact,
+    "lm_eval": _harness,
+}
+
+
+def _quieten() -> None:
+    """Leave the log to what a person wants to read: no progress bars, warnings only."""
+    datasets.disable_progress_bars()
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_warning()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft|accelerate|torch|lm_eval)\b")

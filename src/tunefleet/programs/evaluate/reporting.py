@@ -1,0 +1,68 @@
+"""How far an evaluation is, told to the journal, and by nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from tunefleet.attach import JobSession
+
+PHASE: Final = "evaluating"
+
+
+class Progress:
+    """Tells how many items of how many are done, over all evaluations of a task.
+
+    Args:
+        session: Whose journal and status.
+        heed: Called with the number of items that are done, between two of them; may end the process.
+    """
+
+    def __init__(self, session: JobSession, heed: Callable[[int], None]) -> None:
+        self._session = session
+        self._heed = heed
+        self._before = self._total = 0
+        self._began, self._done_then = time.monotonic(), 0
+
+    def start(self, total: int, done: int) -> None:
+        """Begin with the items of one evaluation.
+
+        Args:
+            total: How many there are.
+            done: How many an earlier launch has done.
+        """
+        self._before += self._total
+        self._total = total
+        self._began, self._done_then = time.monotonic(), done
+        self.tell(done)
+
+    def tell(self, done: int) -> None:
+        """Say how many items of this evaluation are done."""
+        elapsed, new = time.monotonic() - self._began, done - self._done_then
+        eta = elapsed / new * (self._total - done) if new > 0 else None
+        step, of = self._before + done, self._before + self._total
+        self._session.journal.progress(PHASE, step=step, max_steps=of, eta_s=eta)
+        self._session.status.update(step=step, max_steps=of, phase=PHASE)
+        self._heed(step)
+
+
+@contextlib.contextmanager
+def without_bars() -> Iterator[None]:
+    """Let nobody draw progress bars, which are for terminals: the log would have thousands of them.
+
+    The variable TQDM_DISABLE does not do: whoever names `disable`, as lm-eval does, wins over it.
+    """
+    bar = importlib.import_module("tqdm.std").tqdm
+    drawn = bar.__init__
+
+    def hidden(self: Any, *given: Any, **options: Any) -> None:
+        drawn(self, *given, **{**options, "disable": True})
+
+    bar.__init__ = hidden
+    try:
+        yield
+    finally:
+        bar.__init__ = drawn

@@ -1,0 +1,94 @@
+"""Commands to a job that has no Trainer and goes through items: a pause between two of them, an abort.
+
+What a job has finished must be on disk by itself: a pause only ends the process, and the next launch goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from tunefleet import attach
+from tunefleet.attach.board import Command, CommandBoard
+from tunefleet.attach.control import ControlServer
+from tunefleet.wire.control import BETWEEN_ITEMS
+
+logger = logging.getLogger(__name__)
+
+_PAUSED: Final = "the task was paused"
+
+
+class Heeding:
+    """Takes commands while it is entered.
+
+    Args:
+        session: Of the job.
+        kept: What has been finished, as the answer to a pause names it.
+        sync: Makes durable what has been finished; None if it is already, item by item.
+    """
+
+    def __init__(self, session: attach.JobSession, *, kept: str, sync: Callable[[], None] | None = None) -> None:
+        self._session = session
+        self._kept = kept
+        self._sync = sync
+        self._board = CommandBoard(session.folder)
+        self._server: ControlServer | None = None
+
+    def __enter__(self) -> Heeding:
+        """Open the control port, if the job is to have one."""
+        place, job_id = self._session.job.get("endpoint_dir"), str(self._session.job["job_id"])
+        if place:
+            folder, status = self._session.folder, self._session.status
+            self._server = ControlServer(job_id, self._board, status, Path(place), job_folder=folder)
+            try:
+                self._server.start()
+            except OSError as error:
+                logger.warning("The control port could not be opened: %s", error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take no more commands."""
+        self._board.close("the task has no more items")
+        if self._server is not None:
+            self._server.stop()
+
+    def heed(self, done: int) -> None:
+        """Do what was asked for meanwhile; called between two items, and costs nothing if there is nothing.
+
+        Args:
+            done: How many items are finished.
+
+        Raises:
+            SystemExit: If the process is to end; how is in the status.
+        """
+        if not self._board.armed:
+            return
+        for command in self._board.take():
+            self._do(command, done)
+
+    def _do(self, command: Command, done: int) -> None:
+        name, journal = command.command, self._session.journal
+        if name not in BETWEEN_ITEMS:
+            known = ", ".join(sorted(BETWEEN_ITEMS))
+            self._board.failed(command.command_id, f"a task of this kind takes {known}, not {name}")
+            return
+        self._board.applied(command.command_id, done)
+        about = {"command_id": command.command_id, "step": done}
+        journal.event("control.applied", f"{name} acts after item {done}.", data=about)
+        if name == "abort":
+            self._session.status.write(state="aborted", intent="abort", step=done)
+            self._board.close("the task was aborted")
+            raise SystemExit(0)
+        if self._sync is not None:
+            self._sync()
+        self._board.durable(command.command_id, self._kept)
+        if name == "pause":
+            journal.sync()
+            self._session.status.write(state="paused", intent="pause", step=done)
+            self._board.close(_PAUSED)
+            raise SystemExit(0)

@@ -1,0 +1,26 @@
+"""Inference: items through a language model, one run for several equal tasks.
+
+    run         the run from beginning to end      tasks      the tasks of a run
+    items       spec.data → items                  questions  items → distinct questions
+    weights     spec → what an engine loads        engines    which engine, and the engine
+    asking      questions → answers, as they come  answers    answers on disk
+    structure   answers that are JSON              export     rows for a training
+    result      what a task is told
+
+`job.json` names it `tunefleet.programs.infer:main`. The engine may live in a process of its own, which has the
+libraries; here nothing of torch is imported.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def main(folder: Path) -> None:
+    """Run the inference of a job folder; see `run.run`."""
+    from tunefleet.programs.infer.run import run
+
+    run(folder)
+
+
+__all__ = ["main"]

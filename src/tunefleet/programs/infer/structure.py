@@ -1,0 +1,60 @@
+"""Answers that are JSON: read, and checked against what was asked for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema_rs
+
+from tunefleet.errors import InputError
+from tunefleet.spec.answer_schema import AnswerField
+from tunefleet.spec.generation import InferenceSpec
+
+
+class Structure:
+    """What answers must look like.
+
+    Args:
+        inference: Has a list of fields, or a JSON Schema.
+
+    Raises:
+        InputError: If the schema is none.
+    """
+
+    def __init__(self, inference: InferenceSpec) -> None:
+        templates = inference.templates
+        self._fields = {each.name: each for each in templates} if isinstance(templates, tuple) else {}
+        try:
+            self._validator = jsonschema_rs.validator_for(inference.json_schema or {}, validate_formats=True)
+        except (ValueError, jsonschema_rs.ValidationError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"spec.inference.templates is no JSON Schema: {reason}") from error
+
+    def parse(self, answer: str, finish_reason: str) -> tuple[Any, str | None]:
+        """Read an answer.
+
+        Args:
+            answer: As the model wrote it.
+            finish_reason: Why it ended.
+
+        Returns:
+            What it says; and why it is not what was asked for, if so.
+        """
+        try:
+            found = json.loads(answer)
+        except ValueError as error:
+            cut = " It was cut: raise inference.max_tokens." if finish_reason == "length" else ""
+            return None, f"The answer is no JSON: {error}.{cut}"
+        fault = next(self._validator.iter_errors(found), None)
+        if fault is not None:
+            where = ".".join(str(part) for part in fault.instance_path)
+            return found, f"The answer is not what was asked for{f' at {where}' if where else ''}: {fault.message}."
+        lost = self._out_of_bounds(found)
+        return found, None if lost is None else f"The answer is not what was asked for at {lost}: it is out of bounds."
+
+    def _out_of_bounds(self, found: Any) -> str | None:
+        if not isinstance(found, dict):
+            return None
+        fields: dict[str, AnswerField] = self._fields
+        return next((name for name, field in fields.items() if not field.holds(found.get(name))), None)

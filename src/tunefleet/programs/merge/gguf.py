@@ -1,0 +1,176 @@
+"""A merged model as one GGUF file, by llama.cpp's own converter: a process, so that nothing of it is imported here.
+
+The converter is `convert_hf_to_gguf.py` of a llama.cpp folder (`TUNEFLEET_LLAMA_CPP`) or on the PATH; types that it
+does not write itself are made from its f16 by `llama-quantize`, found in the same places.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.artifacts import hash_file
+from tunefleet.errors import MachineError, ModelError
+from tunefleet.spec.merging import DIRECT_GGUF_TYPES, GgufSpec
+
+logger = logging.getLogger(__name__)
+
+FOLDER: Final = "TUNEFLEET_LLAMA_CPP"
+_SCRIPT: Final = "convert_hf_to_gguf.py"
+_QUANTIZE: Final = "llama-quantize"
+_NEEDED: Final = ("numpy", "torch", "transformers", "sentencepiece")
+_WRAPPER: Final = Path(__file__).with_name("gguf_run.py")
+_HINT: Final = (
+    f"Clone github.com/ggml-org/llama.cpp and set {FOLDER} to its folder on the worker, or put {_SCRIPT} on its PATH."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Converter:
+    """What converts.
+
+    Args:
+        script: llama.cpp's.
+        python: The interpreter that runs it.
+        quantize: The program for the other types; None if the type needs none.
+    """
+
+    script: Path
+    python: str
+    quantize: str | None = None
+
+
+def find(wanted: GgufSpec, environment: Mapping[str, str] = os.environ) -> Converter:
+    """Find the converter, before anything is merged.
+
+    Args:
+        wanted: The file that is to be made.
+        environment: Says where to look.
+
+    Raises:
+        MachineError: If it is not here, or a package that it needs is missing.
+    """
+    folder = environment.get(FOLDER, "")
+    root = Path(folder).expanduser() if folder else None
+    script = _script(root, environment.get("PATH"))
+    if script is None:
+        where = f"{folder} has no {_SCRIPT}" if folder else f"neither {FOLDER} nor the PATH leads to {_SCRIPT}"
+        raise MachineError(f"A GGUF file cannot be made on this worker: {where}.", hint=_HINT)
+    python = _python(script, root)
+    missing = _missing(python, script)
+    if missing:
+        raise MachineError(
+            f"The converter {script.name} needs {', '.join(missing)}, which the interpreter {python} does not have.",
+            hint=f"{python} -m pip install {' '.join(missing)}",
+        )
+    quantize = None
+    if wanted.type not in DIRECT_GGUF_TYPES:
+        quantize = _quantizer(root, environment.get("PATH"))
+        if quantize is None:
+            raise MachineError(
+                f"A GGUF file of the type {wanted.type} needs {_QUANTIZE}, which is not on this worker.",
+                hint=f"Build llama.cpp and set {FOLDER} to its folder, or write "
+                f"{', '.join(sorted(DIRECT_GGUF_TYPES))}, which the converter writes itself.",
+            )
+    return Converter(script, python, quantize)
+
+
+def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, launch: str) -> dict[str, Any]:
+    """Make the file.
+
+    Args:
+        model: The model's folder.
+        target: The file.
+        wanted: Its type.
+        converter: What makes it.
+        launch: Id of this launch: what a killed one has begun has another name.
+
+    Returns:
+        What a result says of the file.
+
+    Raises:
+        ModelError: If the converter does not know the model.
+    """
+    for old in target.parent.glob(f".{target.name}.*"):
+        old.unlink()
+    draft = target.with_name(f".{target.name}.{launch}")
+    first = wanted.type if converter.quantize is None else "f16"
+    told = ["--outtype", first, "--outfile", str(draft), str(model)]
+    _run([converter.python, str(_WRAPPER), str(converter.script), *told], "The converter")
+    if converter.quantize is not None:
+        whole = draft.with_name(f"{draft.name}.{wanted.type}")
+        _run([converter.quantize, str(draft), str(whole), wanted.type.upper()], _QUANTIZE)
+        draft.unlink()
+        draft = whole
+    with draft.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise ModelError("The converter has left no GGUF file.")
+        os.fsync(file.fileno())
+    draft.replace(target)
+    digest, size_bytes = hash_file(target)
+    return {"name": target.name, "type": wanted.type, "path": str(target), "size_bytes": size_bytes, "digest": digest}
+
+
+def _script(root: Path | None, search: str | None) -> Path | None:
+    if root is not None:
+        return root / _SCRIPT if (root / _SCRIPT).is_file() else None
+    for folder in (search or "").split(os.pathsep):
+        if folder and (Path(folder) / _SCRIPT).is_file():
+            return Path(folder) / _SCRIPT
+    return None
+
+
+def _quantizer(root: Path | None, search: str | None) -> str | None:
+    places = [] if root is None else [root, root / "build" / "bin", root / "bin"]
+    found = next((place / _QUANTIZE for place in places if os.access(place / _QUANTIZE, os.X_OK)), None)
+    return str(found) if found is not None else shutil.which(_QUANTIZE, path=search)
+
+
+def _python(script: Path, root: Path | None) -> str:
+    """Return the interpreter of the converter's own environment, if it has one, else this one."""
+    own = [place / name / "bin" / "python" for place in (root, script.parent) if place is not None
+           for name in (".venv", "venv")]  # fmt: skip
+    return next((str(python) for python in own if os.access(python, os.X_OK)), sys.executable)
+
+
+def _missing(python: str, script: Path) -> list[str]:
+    needed = list(_NEEDED)
+    if not any((script.parent / folder).is_dir() for folder in ("gguf-py", "gguf")):
+        needed.append("gguf")
+    code = f"import importlib.util as u, json; print(json.dumps([n for n in {needed!r} if u.find_spec(n) is None]))"
+    try:
+        said = subprocess.run([python, "-c", code], capture_output=True, check=True, timeout=120)
+        found: list[str] = json.loads(said.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise MachineError(f"The interpreter {python} of the GGUF converter cannot be asked: {error}") from error
+    return found
+
+
+def _run(command: Sequence[str], what: str) -> None:
+    """Run a program, its output in the task's log; its last line of sense becomes the error."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    last: list[str] = []
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", env=environment
+    ) as process:
+        for line in process.stdout or ():
+            sys.stdout.write(line)
+            if line.strip():
+                last = [*last[-19:], line.strip()]
+    if process.returncode != 0:
+        reason = last[-1] if last else f"it ended with {process.returncode}"
+        if "pre-tokenizer was not recognized" in reason:
+            reason = "it does not know the way in which this model's tokenizer splits text (its pre-tokenizer)"
+        raise ModelError(
+            f"{what} cannot make a GGUF file of this model: {reason}",
+            hint="A newer llama.cpp may know it; the task's log has the converter's own words.",
+            detail="\n".join(last),
+        )

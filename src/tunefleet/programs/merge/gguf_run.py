@@ -1,0 +1,83 @@
+"""Run llama.cpp's converter as it is, and tell it how a tokenizer splits text where it knows only those of big models.
+
+The converter recognises a tokenizer by what it makes of one text, so it knows only published vocabularies: one that
+somebody trained for themselves is refused although llama.cpp splits as it does. Where the tokenizer itself says how it
+splits, and llama.cpp has exactly that, its name is given; otherwise the converter's refusal stands.
+
+Run by file name in the converter's interpreter, which may lack this package: `gguf_run.py SCRIPT ARGUMENTS…`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def splitting(folder: Path) -> str | None:
+    """Return llama.cpp's name for how a tokenizer splits text; None if it is not known for sure.
+
+    Args:
+        folder: The model's, with its tokenizer.json.
+    """
+    try:
+        said: dict[str, Any] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if said.get("normalizer") is not None or said.get("model", {}).get("type") != "BPE":
+        return None
+    before = said.get("pre_tokenizer") or {}
+    steps = before.get("pretokenizers", []) if before.get("type") == "Sequence" else [before]
+    shape = [_shape(step) for step in steps]
+    if shape == ["bytes"]:
+        return "gpt-2"
+    return "smollm" if shape == ["digits", "bytes"] else None
+
+
+def _shape(step: dict[str, Any]) -> str:
+    if step.get("type") == "ByteLevel" and step.get("use_regex", True) and not step.get("add_prefix_space"):
+        return "bytes"
+    return "digits" if step.get("type") == "Digits" and step.get("individual_digits") else "other"
+
+
+def _teach(module: Any, name: str) -> None:
+    classes = [module.ModelBase]
+    while classes:
+        each = classes.pop()
+        classes += each.__subclasses__()
+        if "get_vocab_base_pre" in vars(each):
+            each.get_vocab_base_pre = _or(each.get_vocab_base_pre, name)
+
+
+def _or(known: Any, name: str) -> Any:
+    def answer(self: Any, tokenizer: Any) -> str:
+        try:
+            return str(known(self, tokenizer))
+        except NotImplementedError:
+            print(f"The tokenizer splits text as {name} does.")
+            return name
+
+    return answer
+
+
+def main() -> None:
+    """Run the converter with the arguments that follow its path."""
+    script = Path(sys.argv[1])
+    sys.argv = sys.argv[1:]
+    sys.path.insert(0, str(script.parent))
+    spec = importlib.util.spec_from_file_location("convert_hf_to_gguf", script)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"{script} is no Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["convert_hf_to_gguf"] = module
+    spec.loader.exec_module(module)
+    name = splitting(Path(sys.argv[-1]))
+    if name is not None and hasattr(module, "ModelBase"):
+        _teach(module, name)
+    module.main()
+
+
+if __name__ == "__main__":
+    main()

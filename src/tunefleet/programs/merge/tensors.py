@@ -1,0 +1,205 @@
+"""Tensors where they lie: the header of a safetensors file, and blocks of rows read without loading anything else."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tunefleet.errors import ModelError
+
+BLOCK_BYTES: Final = 4 << 20
+"""How much of a tensor is in memory at a time, in the type that it is stored in."""
+FLOATS: Final = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+_MAX_HEADER_BYTES: Final = 100 << 20
+_INDEX: Final = "model.safetensors.index.json"
+_SINGLE: Final = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor in a file.
+
+    Args:
+        name: As the file calls it.
+        dtype: As safetensors spells it, such as `BF16`.
+        shape: Its dimensions.
+        path: The file.
+        offset: Where its bytes begin in the file.
+        size_bytes: How many there are.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    path: Path
+    offset: int
+    size_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """How long its first dimension is; 1 for a number."""
+        return self.shape[0] if self.shape else 1
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.size_bytes // self.rows if self.rows else 0
+
+    def blocks(self) -> Iterator[tuple[int, int, bytearray]]:
+        """Yield `(first row, row after the last, bytes)`, a few megabytes at a time.
+
+        Raises:
+            ModelError: If the file ends too early.
+        """
+        step = max(1, BLOCK_BYTES // max(1, self.row_bytes))
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(self.offset)
+            for first in range(0, self.rows, step):
+                last = min(first + step, self.rows)
+                data = bytearray((last - first) * self.row_bytes)
+                if _fill(file, data) != len(data):
+                    raise ModelError(f"The file {self.path.name} ends in the middle of {self.name}.")
+                yield first, last, data
+
+    def load(self) -> torch.Tensor:
+        """Return the whole tensor in float32.
+
+        Raises:
+            ModelError: If it holds no floating-point numbers.
+        """
+        data = b"".join(bytes(block) for _, _, block in self.blocks())
+        return as_floats(bytearray(data), self).reshape(self.shape)
+
+
+def as_floats(data: bytearray, tensor: Tensor) -> torch.Tensor:
+    """Return bytes of a tensor as float32, in rows of one dimension less than one row has.
+
+    Raises:
+        ModelError: If they are no floating-point numbers that can be computed with.
+    """
+    kind = FLOATS.get(tensor.dtype)
+    if kind is None:
+        raise ModelError(
+            f"The tensor {tensor.name} is stored as {tensor.dtype}, which cannot be added to.",
+            hint="Name the base model in bf16, fp16 or fp32, not a quantised copy of it.",
+        )
+    return torch.frombuffer(data, dtype=kind).to(torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFile:
+    """A safetensors file.
+
+    Args:
+        path: Where it lies.
+        header: Its first bytes, up to where the data begins.
+        metadata: What it says of itself.
+        tensors: In the order in which they lie.
+    """
+
+    path: Path
+    header: bytes
+    metadata: dict[str, str]
+    tensors: tuple[Tensor, ...]
+
+
+def open_file(path: Path) -> TensorFile:
+    """Read the header of a safetensors file.
+
+    Raises:
+        ModelError: If it is none, or not whole.
+    """
+    try:
+        size_bytes = path.stat().st_size
+        with path.open("rb") as file:
+            start = file.read(8)
+            length = int.from_bytes(start, "little")
+            if len(start) < 8 or length > min(size_bytes, _MAX_HEADER_BYTES):
+                raise ModelError(f"{path.name} is no safetensors file, or not whole.")
+            header = file.read(length)
+        found: dict[str, Any] = json.loads(header)
+        metadata = found.pop("__metadata__", None) or {}
+        begin = 8 + length
+        tensors = sorted(
+            (_tensor(path, name, entry, begin) for name, entry in found.items()), key=lambda each: each.offset
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{path.name} cannot be read as a safetensors file: {error}") from error
+    end = max((each.offset + each.size_bytes for each in tensors), default=begin)
+    if end != size_bytes:
+        raise ModelError(f"{path.name} has {size_bytes} bytes and should have {end}: it is not whole.")
+    return TensorFile(path, start + header, metadata, tuple(tensors))
+
+
+def _tensor(path: Path, name: str, entry: Any, begin: int) -> Tensor:
+    first, last = entry["data_offsets"]
+    shape = tuple(int(size) for size in entry["shape"])
+    return Tensor(name, str(entry["dtype"]), shape, path, begin + int(first), int(last) - int(first))
+
+
+def model_files(folder: Path) -> list[TensorFile]:
+    """Open the weights of a model folder, in the order of their names.
+
+    Raises:
+        ModelError: If there are none as safetensors, or one that the index names is missing.
+    """
+    index, single = folder / _INDEX, folder / _SINGLE
+    if index.is_file():
+        names = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
+    elif single.is_file():
+        names = [_SINGLE]
+    else:
+        pickled = sorted(path.name for pattern in ("*.bin", "*.pt", "*.pth") for path in folder.glob(pattern))
+        raise ModelError(
+            f"The base model has no {_SINGLE}" + (f", only {', '.join(pickled[:3])}." if pickled else "."),
+            hint="Load it once and write it with `save_pretrained`, which makes safetensors.",
+        )
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise ModelError(f"The base model's index names {missing[0]}, which is not there.")
+    return [open_file(folder / name) for name in names]
+
+
+def is_weights(name: str) -> bool:
+    """Whether a file of a model folder holds weights, or says which file holds them."""
+    endings = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".ckpt")
+    return name.endswith((*endings, ".safetensors.index.json", ".bin.index.json"))
+
+
+def header_of(tensors: list[tuple[str, str, tuple[int, ...], int]], metadata: dict[str, str]) -> bytes:
+    """Return the beginning of a safetensors file.
+
+    Args:
+        tensors: Name, type, shape and size in bytes of each, in the order in which they will lie.
+        metadata: What the file says of itself.
+    """
+    entries: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
+    at = 0
+    for name, dtype, shape, size_bytes in tensors:
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, at + size_bytes]}
+        at += size_bytes
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def size_of(dtype: str, shape: tuple[int, ...]) -> int:
+    """Return how many bytes a tensor of floating-point numbers has."""
+    return math.prod(shape) * FLOATS[dtype].itemsize
+
+
+def _fill(file: Any, data: bytearray) -> int:
+    view, done = memoryview(data), 0
+    while done < len(data):
+        count = os.readv(file.fileno(), [view[done:]])
+        if count == 0:
+            break
+        done += count
+    return done

@@ -1,0 +1,127 @@
+"""What a spec means for the loop: how many steps, which prompts in each, how answers are drawn."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tunefleet.spec import PpoSpec
+
+_TOKENS = 64
+_KL_TIMES = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The loop of a training.
+
+    Args:
+        steps: In all.
+        rows: Prompts of a step on each device.
+        forward_rows: Of a forward pass.
+        prompts: How many there are.
+        rank: Of this process.
+        world: Processes.
+        seed: Of the order of the prompts.
+        generation: For Transformers.
+        stops: Texts that end an answer.
+        kl_limit: A divergence above it ends the training.
+        samples: Answers that the result shows.
+    """
+
+    steps: int
+    rows: int
+    forward_rows: int
+    prompts: int
+    rank: int
+    world: int
+    seed: int
+    generation: dict[str, Any]
+    stops: tuple[str, ...]
+    kl_limit: float | None
+    samples: int = 4
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the prompts."""
+        return self.epoch_after(self.steps)
+
+    def epoch_after(self, step: int) -> float:
+        """Return how many passes over the prompts so many steps are."""
+        return step * self.rows * self.world / self.prompts
+
+    def rows_of(self, step: int) -> list[int]:
+        """Return the prompts of a step on this device: each pass in an order of its own, the same in every launch.
+
+        Args:
+            step: From 0.
+        """
+        begin = (step * self.world + self.rank) * self.rows
+        return [self._at(place) for place in range(begin, begin + self.rows)]
+
+    def _at(self, place: int) -> int:
+        epoch, offset = divmod(place, self.prompts)
+        return int(np.random.default_rng([self.seed, epoch]).permutation(self.prompts)[offset])
+
+
+def plan(spec: PpoSpec, prompts: int, *, rank: int, world: int, max_steps: int | None = None) -> Plan:
+    """Work out the loop.
+
+    Args:
+        spec: What the user wants.
+        prompts: How many there are.
+        rank: Of this process.
+        world: Processes.
+        max_steps: An end that was set since.
+    """
+    training = spec.training
+    batch = training.rows * world
+    if max_steps or training.max_steps:
+        steps = max_steps or training.max_steps or 1
+    elif training.steps:
+        steps = math.ceil(training.steps * training.device_batch * world / batch)
+    else:
+        steps = math.ceil(training.num_train_epochs * prompts / batch)
+    return Plan(
+        steps=steps,
+        rows=training.rows,
+        forward_rows=min(training.device_batch, training.rows // training.parts),
+        prompts=prompts,
+        rank=rank,
+        world=world,
+        seed=training.seed,
+        generation=drawing(spec),
+        stops=spec.generation.stop,
+        kl_limit=training.target_kl * _KL_TIMES if training.early_stopping and training.target_kl else None,
+    )
+
+
+def answer_tokens(spec: PpoSpec) -> int:
+    """Return the longest answer, in tokens."""
+    given = "max_seq_length" in spec.training.model_fields_set
+    return spec.generation.max_new_tokens or (spec.training.max_seq_length if given else _TOKENS)
+
+
+def temperature(spec: PpoSpec) -> float:
+    """Return how freely answers are drawn, wherever it was written."""
+    return spec.generation.temperature or spec.training.temperature
+
+
+def drawing(spec: PpoSpec) -> dict[str, Any]:
+    """Return what Transformers is told of the drawing."""
+    wanted = spec.generation
+    told: dict[str, Any] = {"max_new_tokens": answer_tokens(spec), "do_sample": wanted.do_sample}
+    if wanted.stop:
+        told["stop_strings"] = list(wanted.stop)
+    if not wanted.do_sample:
+        return told
+    # PPO learns about the model's own distribution: nothing is cut off it unless the spec says so.
+    return {
+        **told,
+        "temperature": temperature(spec),
+        "top_p": wanted.top_p or 1.0,
+        "top_k": wanted.top_k if (wanted.top_k or 0) > 0 else 0,
+    }

@@ -1,0 +1,108 @@
+"""Answers that the model has drawn, and what the models say of them token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A batch of prompts with their answers; prompts end where answers begin, at the same column of all rows.
+
+    Args:
+        ids: Tokens; row × column.
+        seen: Which of them are no padding.
+        context: Columns of the prompts.
+        answered: Which tokens of the answers count; row × column of the answer.
+        texts: The answers, without what ended them.
+        ended: Which answers came to an end of their own.
+    """
+
+    ids: torch.Tensor
+    seen: torch.Tensor
+    context: int
+    answered: torch.Tensor
+    texts: list[str]
+    ended: list[bool]
+
+    @property
+    def answers(self) -> torch.Tensor:
+        """The tokens of the answers."""
+        return self.ids[:, self.context :]
+
+    @property
+    def lengths(self) -> torch.Tensor:
+        """Tokens of each answer, at least one."""
+        return self.answered.sum(1)
+
+    def part(self, rows: Sequence[int] | slice) -> Rollout:
+        """Return some rows, without their texts."""
+        return replace(self, ids=self.ids[rows], seen=self.seen[rows], answered=self.answered[rows], texts=[], ended=[])
+
+
+def filled(prompts: Sequence[Sequence[int]], padding: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fill prompts up on the left, where generation needs it; return tokens and what is none of the filling."""
+    width = max(len(ids) for ids in prompts)
+    rows = [[padding] * (width - len(ids)) + list(ids) for ids in prompts]
+    seen = [[0] * (width - len(ids)) + [1] * len(ids) for ids in prompts]
+    return torch.tensor(rows, device=device), torch.tensor(seen, device=device)
+
+
+def collected(
+    prompts: torch.Tensor,
+    seen: torch.Tensor,
+    drawn: Sequence[torch.Tensor],
+    tokenizer: PreTrainedTokenizerBase,
+    end_ids: Collection[int],
+    stops: Sequence[str],
+) -> Rollout:
+    """Put prompts and the answers to them together.
+
+    Args:
+        prompts: Filled up; all of the batch.
+        seen: What of them is no filling.
+        drawn: Tokens of the answers, in groups of rows, with anything behind their ends.
+        tokenizer: Of the model.
+        end_ids: Tokens that end an answer.
+        stops: Texts that end an answer.
+    """
+    width = max(group.shape[1] for group in drawn)
+    padding = int(tokenizer.pad_token_id or 0)
+    wide = [torch.nn.functional.pad(group, (0, width - group.shape[1]), value=padding) for group in drawn]
+    answers = torch.cat(wide)
+    limits = [group.shape[1] for group in drawn for _ in range(group.shape[0])]
+    ends = [_end(row[:limit], tokenizer, end_ids, stops) for row, limit in zip(answers.tolist(), limits, strict=True)]
+    lengths = torch.tensor([length for length, _, _ in ends], device=answers.device)
+    answered = torch.arange(width, device=answers.device) < lengths.unsqueeze(1)
+    return Rollout(
+        ids=torch.cat([prompts, answers.masked_fill(~answered, padding)], 1),
+        seen=torch.cat([seen, answered.long()], 1),
+        context=prompts.shape[1],
+        answered=answered,
+        texts=[text for _, text, _ in ends],
+        ended=[ended for _, _, ended in ends],
+    )
+
+
+def _end(
+    ids: list[int], tokenizer: PreTrainedTokenizerBase, end_ids: Collection[int], stops: Sequence[str]
+) -> tuple[int, str, bool]:
+    """Return how many tokens an answer has, its text, and whether it ended by itself."""
+    last = next((place for place, token in enumerate(ids) if token in end_ids), None)
+    ended = last is not None
+    ids = ids if last is None else ids[: last + 1]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    places = [place for stop in stops if (place := text.find(stop)) >= 0]
+    if not places:
+        return len(ids), text, ended
+    # The fewest tokens whose text reaches the stop: what follows was drawn in the same step or later.
+    count = next(
+        count
+        for count in range(1, len(ids) + 1)
+        if any(stop in tokenizer.decode(ids[:count], skip_special_tokens=True) for stop in stops)
+    )
+    return count, text[: min(places)], True

@@ -1,0 +1,15 @@
+"""Makes a dataset out of others: the program of the task kind `data`.
+
+    program     the job from beginning to end     opening     a source → its rows, one after the other
+    pipeline    the steps, and what each counts    spool       rows on disk, any of them by its number
+    conditions  filter                             columns     map
+    shapes      recognises what a row is           conversion  one shape → another
+    duplicates  dedupe                             drawing     what chance decides, by seed and number alone
+    writing     JSONL and Parquet, with digests     table_types  the types of the columns of Parquet
+
+Rows are read, changed and written one by one; what needs all of them lies on disk meanwhile.
+"""
+
+from tunefleet.programs.prepare_data.program import main
+
+__all__ = ["main"]

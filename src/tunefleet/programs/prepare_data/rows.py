@@ -1,0 +1,66 @@
+"""A row on its way through the steps, and what is wrong with one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+_MISSING: Final = object()
+_INDEX: Final = re.compile(r"-?\d{1,9}")
+
+
+class Row(NamedTuple):
+    """A row, and where it comes from.
+
+    Args:
+        values: Column → value.
+        source: Number of its source, from 0.
+        number: Its number in the source, from 1.
+    """
+
+    values: dict[str, Any]
+    source: int
+    number: int
+
+
+class RowError(Exception):
+    """A step cannot work on a row; the message says what of it is wrong."""
+
+
+def value_of(values: Mapping[str, Any], column: str) -> Any:
+    """Return the value of a column; `a.0.b` goes into lists and mappings where no column has that name.
+
+    Raises:
+        RowError: If there is none.
+    """
+    found = lookup(values, column)
+    if found is _MISSING:
+        raise RowError(f"it has no column {column!r}; it has {', '.join(map(str, values)) or 'none'}")
+    return found
+
+
+def has(values: Mapping[str, Any], column: str) -> bool:
+    """Tell whether a row has a column."""
+    return lookup(values, column) is not _MISSING
+
+
+def lookup(values: Mapping[str, Any], column: str) -> Any:
+    """Return the value of a column, or a mark of absence that only `has` and `value_of` know."""
+    if column in values:
+        return values[column]
+    found: Any = values
+    for part in column.split("."):
+        if isinstance(found, Mapping):
+            found = found.get(part, _MISSING)
+        elif isinstance(found, list) and _INDEX.fullmatch(part) and -len(found) <= int(part) < len(found):
+            found = found[int(part)]
+        else:
+            return _MISSING
+    return found
+
+
+def kind_of(value: Any) -> str:
+    """Say what a value is, in words."""
+    names = {type(None): "nothing (null)", list: "a list", dict: "a mapping", bool: "true or false", str: "a text"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")

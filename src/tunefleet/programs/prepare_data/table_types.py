@@ -1,0 +1,126 @@
+"""The type of a column of a table: the narrowest one that every value fits into unchanged.
+
+A type is None (nothing but null so far), one of the names of `_ARROW`, a list with the type of its items, or a mapping
+with that of each key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pyarrow as pa
+
+Type = Any
+
+_EXACT: Final = 2**53
+"""Up to here a float has every whole number."""
+_ARROW: Final = {
+    "true or false": pa.bool_(),
+    "text": pa.string(),
+    "float": pa.float64(),
+    "int": pa.int64(),
+    "negative int": pa.int64(),
+    "int beyond 53 bits": pa.int64(),
+    "negative int beyond 53 bits": pa.int64(),
+    "int beyond 63 bits": pa.uint64(),
+}
+_FROM: Final = {
+    "float": ("int", "negative int"),
+    "negative int": ("int",),
+    "int beyond 53 bits": ("int",),
+    "negative int beyond 53 bits": ("int", "negative int", "int beyond 53 bits"),
+    "int beyond 63 bits": ("int", "int beyond 53 bits"),
+}
+"""Type → narrower ones whose every value it has."""
+_WIDER: Final = {frozenset({wide, narrow}): wide for wide, all_ in _FROM.items() for narrow in all_} | {
+    frozenset({"negative int", "int beyond 53 bits"}): "negative int beyond 53 bits",
+}
+
+
+class TypeClash(Exception):
+    """A value has no type in common with those before it.
+
+    Args:
+        path: Its column, and the keys that lead to it.
+        known: The type of those before it, in words.
+        new: Its own.
+    """
+
+    def __init__(self, path: str, known: str, new: str) -> None:
+        super().__init__(f"{path}: {known}, {new}")
+        self.path = path
+        self.known = known
+        self.new = new
+
+
+def widened(known: Type, value: Any, path: str) -> Type:
+    """Return the type that has a value, too; lists and mappings of `known` are changed in place.
+
+    Args:
+        known: The type so far.
+        value: As JSON has it.
+        path: What messages call its place.
+
+    Raises:
+        TypeClash: If there is none.
+    """
+    if value is None:
+        return known
+    if isinstance(value, dict):
+        known = {} if known is None else known
+        if not isinstance(known, dict):
+            raise TypeClash(path, _word(known), "mapping")
+        for name, each in value.items():
+            known[name] = widened(known.get(name), each, f"{path}.{name}")
+        return known
+    if isinstance(value, list):
+        known = [None] if known is None else known
+        if not isinstance(known, list):
+            raise TypeClash(path, _word(known), "list")
+        for each in value:
+            known[0] = widened(known[0], each, f"{path}[]")
+        return known
+    new = _name(value)
+    if known is None or known == new:
+        return new
+    both = _WIDER.get(frozenset({known, new})) if isinstance(known, str) else None
+    if both is None:
+        raise TypeClash(path, _word(known), new)
+    return both
+
+
+def arrow(found: Type, path: str) -> pa.DataType:
+    """Return the type as Arrow has it.
+
+    Args:
+        found: The type.
+        path: What messages call its place.
+
+    Raises:
+        TypeClash: If there are but mappings without keys, which Parquet has no type for.
+    """
+    if isinstance(found, dict):
+        if not found:
+            raise TypeClash(path, "mapping without any key", "mapping without any key")
+        return pa.struct([(name, arrow(each, f"{path}.{name}")) for name, each in found.items()])
+    if isinstance(found, list):
+        return pa.list_(arrow(found[0], f"{path}[]"))
+    return pa.null() if found is None else _ARROW[found]
+
+
+def _name(value: bool | str | float) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, float):
+        return "float"
+    if value < 0:
+        return "negative int" if value >= -_EXACT else "negative int beyond 53 bits"
+    if value <= _EXACT:
+        return "int"
+    return "int beyond 53 bits" if value < 2**63 else "int beyond 63 bits"
+
+
+def _word(known: Type) -> str:
+    return known if isinstance(known, str) else "mapping" if isinstance(known, dict) else "list"

@@ -1,0 +1,146 @@
+"""The process in which a function of a document runs: `python -I runner.py CALL`.
+
+Takes the network away if it is to have none, sets its limits, calls the function, writes what it returns. Runs in any
+interpreter: the standard library alone, and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import inspect
+import json
+import linecache
+import os
+import resource
+import socket
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FAILED, NO_ISOLATION = 1, 3
+_NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
+_NO_NEW_PRIVILEGES, _DIE_WITH_PARENT, _SIGKILL = 38, 1, 9
+
+
+def main(call_file: Path) -> int:
+    """Run the call of a file.
+
+    Args:
+        call_file: JSON: `code` and `entrypoint`, `inputs` (stage → folder), `network`, `limits`, `result`, `failure`.
+    """
+    call = json.loads(call_file.read_bytes())
+    _die_with_parent()
+    if call["network"] == "none":
+        fault = take_network_away()
+        if fault is not None:
+            _write(Path(call["failure"]), {"message": fault})
+            return NO_ISOLATION
+    _limit(call["limits"])
+    try:
+        returned = _called(call)
+        _write(Path(call["result"]), {} if returned is None else returned)
+    except SystemExit as ending:
+        if ending.code in (None, 0):
+            _write(Path(call["result"]), {})
+            return 0
+        _write(Path(call["failure"]), {"type": "SystemExit", "message": f"it ended with sys.exit({ending.code!r})"})
+        return FAILED
+    except BaseException as error:  # noqa: BLE001 - whatever the function raises is told
+        traceback.print_exc()
+        _write(Path(call["failure"]), _told(error))
+        return FAILED
+    return 0
+
+
+def take_network_away() -> str | None:
+    """Move this process into a network of its own, which has nothing but itself; return why that cannot be."""
+    if sys.platform != "linux":
+        return "only Linux can take the network away from a process"
+    libc = ctypes.CDLL(None, use_errno=True)
+    # A user of its own first: as the machine's root it could go back.
+    user, group = os.getuid(), os.getgid()
+    if libc.unshare(_NEW_USER | _NEW_NETWORK) == 0:
+        with contextlib.suppress(OSError):  # who may not write them is nobody in there, and reads what everybody may
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+            Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    elif libc.unshare(_NEW_NETWORK) != 0:
+        return f"the system does not allow a network of its own ({os.strerror(ctypes.get_errno())})"
+    libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    others = [name for _, name in socket.if_nameindex() if name != "lo"]
+    # Tunnels that are down come with every network.
+    up = [name for name in others if int(_flags(name), 16) & 1]
+    return f"it still has {', '.join(up)}" if up else None
+
+
+def _flags(name: str) -> str:
+    try:
+        return Path(f"/sys/class/net/{name}/flags").read_text().strip()
+    except OSError:
+        return "0x0"  # /sys is that of the old network, where it does not exist
+
+
+def _die_with_parent() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, _SIGKILL, 0, 0, 0)
+
+
+def _limit(limits: dict[str, int | None]) -> None:
+    wanted = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: limits["file_bytes"],
+        resource.RLIMIT_AS: limits["memory_bytes"],
+        resource.RLIMIT_CPU: limits["cpu_s"],
+    }
+    for kind, value in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        if value is not None:
+            most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (most, most))
+
+
+def _called(call: dict[str, Any]) -> Any:
+    path = Path(call["code"])
+    source = path.read_text(encoding="utf-8")
+    linecache.cache[path.name] = (len(source), None, source.splitlines(keepends=True), path.name)
+    module = types.ModuleType("task")
+    module.__file__ = str(path)
+    sys.modules["task"] = module
+    exec(compile(source, path.name, "exec"), module.__dict__)  # noqa: S102 - that is what the task asks for
+    function: Callable[..., Any] = getattr(module, call["entrypoint"])
+    return function(dict(call["inputs"])) if _takes_inputs(function) else function()
+
+
+def _takes_inputs(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return True
+    return any(each.kind is not each.KEYWORD_ONLY and each.kind is not each.VAR_KEYWORD for each in parameters)
+
+
+def _told(error: BaseException) -> dict[str, Any]:
+    text = "".join(traceback.format_exception(error))
+    last = next(
+        (frame for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == "task.py"), None
+    )
+    message = f"{type(error).__name__}: {error}".rstrip(": ")
+    where = f" (line {last.lineno} of the code)" if last is not None else ""
+    network = isinstance(error, ConnectionError | TimeoutError | socket.gaierror)
+    kind = "oom" if isinstance(error, MemoryError) else "network" if network else "input"
+    return {"type": type(error).__name__, "message": f"{message}{where}", "traceback": text, "kind": kind}
+
+
+def _write(path: Path, value: Any) -> None:
+    text = json.dumps(value, allow_nan=False)  # a value that JSON cannot hold is the function's mistake
+    draft = path.with_name(f".{path.name}")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,28 @@
+"""What watches and steers every training: control, journal, checkpoints, divergence, trackers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from transformers import TrainerCallback
+
+from tunefleet import attach
+from tunefleet.attach.retention import kept_by_others
+from tunefleet.programs.train.compression import Compress
+from tunefleet.programs.train.divergence import WatchDivergence
+from tunefleet.programs.train.launch import Launch, SpecT
+from tunefleet.programs.train.trackers import tensorboard
+
+_ON_REWARDS: Final = ("grpo", "ppo", "rloo")
+
+
+def common_callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
+    """Return the callbacks of any training; none of them needs to know the trainer."""
+    spec, folder = launch.spec, launch.folder.root
+    callbacks: list[TrainerCallback] = [*attach.callbacks_for_job(folder)]
+    if spec.checkpoint.compress == "zstd":
+        callbacks.append(Compress(lambda name: name in kept_by_others(folder, ("uploading",))))
+    callbacks.append(WatchDivergence(spec.on_nan, launch.session, climbs=spec.task_type not in _ON_REWARDS))
+    if "tensorboard" in spec.training.report_to and launch.session.leads:
+        callbacks.append(tensorboard(folder / "tensorboard"))
+    return callbacks

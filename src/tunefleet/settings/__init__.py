@@ -1,0 +1,57 @@
+"""Frozen settings, one class per process; the only package that reads `os.environ` (but one module in `attach`).
+
+Names from the documents that we stay compatible with are kept exactly; ours start with `TUNEFLEET_`. Each process
+builds its settings once, in its `main`, and passes them down. `.env` is read there too, and nowhere else.
+"""
+
+from tunefleet.settings.agent import AgentSettings
+from tunefleet.settings.base import ClientSettings, MeetingSettings, ProcessSettings, SharedGpuSettings
+from tunefleet.settings.environment import (
+    SECRET_PREFIX,
+    SECRETS_DIR,
+    amazon_variables,
+    forget_secret_variables,
+    inherited_environment,
+    replace_environment,
+    secret_variables,
+    unsupported,
+    without_credentials,
+)
+from tunefleet.settings.loading import load, load_agent
+from tunefleet.settings.publish import PublishSettings
+from tunefleet.settings.server import ServerSettings
+from tunefleet.settings.worker import (
+    ApiSettings,
+    CacheSettings,
+    EngineSettings,
+    SecretSettings,
+    TransferSettings,
+    WorkerSettings,
+)
+
+__all__ = [
+    "SECRETS_DIR",
+    "SECRET_PREFIX",
+    "AgentSettings",
+    "ApiSettings",
+    "CacheSettings",
+    "ClientSettings",
+    "EngineSettings",
+    "MeetingSettings",
+    "ProcessSettings",
+    "PublishSettings",
+    "SecretSettings",
+    "ServerSettings",
+    "SharedGpuSettings",
+    "TransferSettings",
+    "WorkerSettings",
+    "amazon_variables",
+    "forget_secret_variables",
+    "inherited_environment",
+    "load",
+    "load_agent",
+    "replace_environment",
+    "secret_variables",
+    "unsupported",
+    "without_credentials",
+]

@@ -1,0 +1,118 @@
+"""What the settings of several processes have in common, and the types of their fields."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import platformdirs
+from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+
+def _comma_list(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
+CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
+
+
+def variable(*names: str) -> AliasChoices:
+    """Return what makes a field read the first of these variables that is set."""
+    return AliasChoices(*names)
+
+
+class ProcessSettings(BaseSettings):
+    """What every process has."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="ignore",
+        populate_by_name=True,
+        case_sensitive=True,
+        env_file=".env",
+        env_file_encoding="utf-8",
+        env_ignore_empty=True,
+    )
+
+    home: Path = Field(default=Path("~/.tunefleet"), validation_alias=variable("TUNEFLEET_HOME"))
+    """Where this user's client file and job endpoints lie."""
+    jobs_dir: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_JOBS_DIR"))
+    """Where live jobs can be found; default: `jobs` in `TUNEFLEET_HOME`."""
+    envs_dir: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_ENVS_DIR"))
+    """Where `tunefleet env` makes environments; default: `tunefleet/envs` in the user's folder for data, such as
+    `~/.local/share`."""
+    log_level: str = Field(default="INFO", validation_alias=variable("LOG_LEVEL"))
+    """What a process logs: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
+
+    @property
+    def home_dir(self) -> Path:
+        """`home` with `~` resolved."""
+        return self.home.expanduser()
+
+    @property
+    def endpoints_dir(self) -> Path:
+        """Where live jobs can be found: one folder with an `endpoint.json` each."""
+        return (self.jobs_dir or self.home / "jobs").expanduser()
+
+    @property
+    def envs_folder(self) -> Path:
+        """Where the environments of task kinds lie, one folder each."""
+        return (self.envs_dir or platformdirs.user_data_path("tunefleet") / "envs").expanduser().absolute()
+
+    @property
+    def client_file(self) -> Path:
+        """The URL and key that the CLI and the SDK use when nothing else is given."""
+        return self.home_dir / "client.json"
+
+
+class ClientSettings(ProcessSettings):
+    """Settings of the CLI and the SDK."""
+
+    url: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_URL"))
+    """The server that CLI and SDK speak to; default: the one that `tunefleet up` wrote into the client file."""
+    key: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_KEY"))
+    """The API key for that server; default: the one in the client file."""
+    debug: bool = Field(default=False, validation_alias=variable("TUNEFLEET_DEBUG"))
+    """Whether the command line prints the traceback of an error."""
+    hub_offline: bool = Field(default=False, validation_alias=variable("HF_HUB_OFFLINE"))
+    """Hugging Face's own switch: nothing is fetched from its hub; `tunefleet doctor` says how it stands."""
+
+
+class MeetingSettings(ProcessSettings):
+    """How server and worker meet, and where they log."""
+
+    redis_url: SecretStr | None = Field(default=None, validation_alias=variable("REDIS_URL"))
+    """A Redis (or Valkey, 6.2 or newer) in which server and workers meet, such as `redis://localhost:6379/0`. A server
+    answers HTTP workers beside it; a worker uses it instead of HTTP, and needs no key."""
+    topic: str = Field(
+        default="tasks",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        validation_alias=variable("TASK_TOPIC"),
+    )
+    """Names the Redis streams of tasks; the server and its workers must have the same."""
+    redis_prefix: str = Field(default="", validation_alias=variable("TUNEFLEET_REDIS_PREFIX"))
+    """Put before every Redis key, where a Redis is shared with others."""
+    log_file: Path | None = Field(default=None, validation_alias=variable("LOG_FILE"))
+    """A file for the log, beside standard error; default: of a worker `worker.log` in its folder, of a server none."""
+    log_max_bytes: int = Field(default=5 << 20, gt=0, validation_alias=variable("LOG_MAX_BYTES"))
+    """Size at which that file is put aside and a new one begun."""
+    log_backup_count: int = Field(default=5, ge=1, validation_alias=variable("LOG_BACKUP_COUNT"))
+    """How many files that were put aside are kept."""
+
+    @field_validator("topic")
+    @classmethod
+    def _not_theirs(cls, value: str) -> str:
+        if value in {"worker", "workers"}:
+            raise ValueError("keys that start with this are those of the workers themselves; choose another name")
+        return value
+
+
+class SharedGpuSettings(ProcessSettings):
+    """What a process needs that runs jobs on GPUs which it shares with people."""
+
+    yielding: Literal["off", "claim", "pause"] = Field(default="claim", validation_alias=variable("TUNEFLEET_YIELD"))
+    """When somebody else uses a GPU: `off`: never mind; `claim`: begin no job on it; `pause`: also pause a job that
+    runs on it, and go on when they have gone."""
+    yield_idle_s: float = Field(default=120.0, gt=0, validation_alias=variable("TUNEFLEET_YIELD_IDLE_S"))
+    """How long a GPU that somebody else used must be quiet before a job begins or goes on there."""

@@ -1,0 +1,92 @@
+"""The environment itself: what a child inherits, where secrets for tasks lie, which variables have no effect."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from dotenv import dotenv_values
+
+from tunefleet.unsupported import UNSUPPORTED
+
+SECRET_PREFIX: Final = "TUNEFLEET_SECRET_"
+"""`${secret:NAME}` in a spec is the variable with this before the name, or a file `NAME` in `TUNEFLEET_SECRETS_DIR`."""
+
+SECRETS_DIR: Final = "TUNEFLEET_SECRETS_DIR"
+"""Where a job finds the values of its secrets, for a moment."""
+_KEYS: Final = ("TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", "AGENT_KEY", "NEBULA_API_TOKEN")
+_ADDRESSES: Final = ("REDIS_URL", "TUNEFLEET_DATABASE_URL", "TUNEFLEET_SMTP_URL")
+"""Variables of our own processes that no child is given unasked."""
+_CREDENTIALS: Final = re.compile(
+    r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSFILE|CREDENTIALS?|_PAT|_DSN|_AUTH|AUTH_SOCK)$", re.I
+)
+"""Ends of the names of variables such as `HF_TOKEN`, `WANDB_API_KEY` or `PGPASSWORD`."""
+_SIGNED: Final = re.compile(r"\w+://[^/\s@]*:[^/\s@]*@")
+"""An address with a password in it."""
+
+
+def inherited_environment(*drop: str) -> dict[str, str]:
+    """Return this process's environment for a child, without variables that the child must not see.
+
+    Args:
+        drop: Names to leave out; keys of ours, and addresses that may hold a password, are always left out.
+    """
+    hidden = {*_KEYS, *_ADDRESSES, *drop}
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(SECRET_PREFIX)}
+    return {name: value for name, value in plain.items() if name not in hidden}
+
+
+def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment for somebody else's code: no token, no key, no address with a password.
+
+    Args:
+        environment: Such as `inherited_environment` returns.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if not _CREDENTIALS.search(name) and not _SIGNED.search(value) and not name.startswith("AWS_")
+    }
+
+
+def amazon_variables() -> tuple[str, ...]:
+    """Return the names of Amazon's variables that are set: keys, profiles and roles, which may open a bucket."""
+    return tuple(name for name in os.environ if name.startswith("AWS_"))
+
+
+def secret_variables() -> dict[str, str]:
+    """Return the secrets for tasks that lie in this process's environment, by their names without the prefix."""
+    found = {name: value for name, value in os.environ.items() if name.startswith(SECRET_PREFIX)}
+    return {name.removeprefix(SECRET_PREFIX): value for name, value in found.items()}
+
+
+def forget_secret_variables() -> None:
+    """Take the secrets for tasks out of this process's environment: what runs from now on does not find them."""
+    for name in [name for name in os.environ if name.startswith(SECRET_PREFIX)]:
+        del os.environ[name]
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Make this the environment of the process: a forked trainer takes the one that its job names.
+
+    Args:
+        environment: All of it; what it lacks is removed.
+    """
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def unsupported(process: Literal["server", "worker"]) -> list[str]:
+    """Return a sentence for each variable that is set and has no effect here.
+
+    Args:
+        process: Which one starts.
+    """
+    given = {name for name, value in {**dotenv_values(".env"), **os.environ}.items() if value}
+    return [
+        f"{name} is not supported and has no effect: {instead}."
+        for name, instead in UNSUPPORTED[process].items()
+        if name in given
+    ]

@@ -1,0 +1,133 @@
+"""Settings of the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import Field, SecretStr, field_validator
+
+from tunefleet.settings.base import CommaList, MeetingSettings, variable
+
+_S3: Final = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?$"
+_WEB: Final = r"^https?://[^/]"
+
+
+class ServerSettings(MeetingSettings):
+    """Settings of the server."""
+
+    data: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_DATA"))
+    """The server's folder: database, artifacts, first keys; default: `data` in `TUNEFLEET_HOME`. One server at a
+    time."""
+    host: str = Field(default="127.0.0.1", validation_alias=variable("TUNEFLEET_HOST", "HOST_APP_HOST"))
+    """The address to listen on; anything but loopback makes the server reachable by others, who need a key."""
+    port: int = Field(
+        default=8000, ge=0, le=65535, validation_alias=variable("TUNEFLEET_PORT", "HOST_APP_PORT", "PORT")
+    )
+    """The port to listen on; 0 takes a free one."""
+    shared_token: SecretStr | None = Field(default=None, validation_alias=variable("ORCHESTRATOR_TOKEN"))
+    """A secret that is good as an admin's key for as long as it is set, for clients that share one token; beside it
+    every other key works as before."""
+    artifacts: str | None = Field(default=None, pattern=_S3, validation_alias=variable("TUNEFLEET_ARTIFACTS"))
+    """Where files are kept: `s3://BUCKET/PREFIX`, with the extra `s3`; default: `artifacts` in the data folder."""
+    s3_endpoint: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_S3_ENDPOINT"))
+    """The URL of an S3 service that is not Amazon's."""
+    s3_public_endpoint: str | None = Field(
+        default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_S3_PUBLIC_ENDPOINT")
+    )
+    """The URL under which workers and people reach that service, if it is another one; links lead there."""
+    s3_region: str | None = Field(default=None, validation_alias=variable("AWS_REGION", "AWS_DEFAULT_REGION"))
+    """The bucket's region."""
+    s3_access_key: SecretStr | None = Field(default=None, validation_alias=variable("AWS_ACCESS_KEY_ID"))
+    """The server's key for the bucket; default: what `AWS_PROFILE`, Amazon's files or the machine's role give."""
+    s3_secret_key: SecretStr | None = Field(default=None, validation_alias=variable("AWS_SECRET_ACCESS_KEY"))
+    """The secret that belongs to it."""
+    s3_session_token: SecretStr | None = Field(default=None, validation_alias=variable("AWS_SESSION_TOKEN"))
+    """The token that belongs to both, if they are temporary."""
+    database_url: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_DATABASE_URL"))
+    """Where the truth is kept; default: an SQLite file in the data folder. One server at a time."""
+    synchronous: str = Field(default="FULL", pattern="^(FULL|NORMAL)$", validation_alias=variable("TUNEFLEET_SYNC"))
+    """SQLite's `synchronous`: `FULL` survives a power cut, `NORMAL` a killed process."""
+    lost_after_s: float = Field(default=30.0, ge=1.0, validation_alias=variable("TUNEFLEET_LOST_AFTER_S"))
+    """Silence after which a worker is given up and its tasks are placed anew."""
+    accept_within_s: float = Field(default=10.0, gt=0, validation_alias=variable("TUNEFLEET_ACCEPT_WITHIN_S"))
+    """How long a worker may take to accept an offer before the task is offered again."""
+    max_body_bytes: int = Field(default=8 << 20, gt=0, validation_alias=variable("TUNEFLEET_MAX_BODY_BYTES"))
+    """Limit for a JSON or YAML body; files are streamed and have the next limit."""
+    max_upload_bytes: int = Field(default=1 << 40, gt=0, validation_alias=variable("TUNEFLEET_MAX_UPLOAD_BYTES"))
+    """Limit for one uploaded file."""
+    worker_selection: Literal["best_fit", "first_fit", "min_satisfying"] = Field(
+        default="best_fit", validation_alias=variable("ORCHESTRATOR_WORKER_SELECTION")
+    )
+    """Which of the workers that fit gets a task: `best_fit` weighs throughput against cost, `first_fit` takes the
+    largest, `min_satisfying` the smallest."""
+    lambda_inference: float = Field(default=0.4, ge=0, le=1, validation_alias=variable("SCHEDULER_LAMBDA_INFERENCE"))
+    """What throughput weighs for inference with `best_fit`; the rest is what cost weighs."""
+    lambda_training: float = Field(default=0.8, ge=0, le=1, validation_alias=variable("SCHEDULER_LAMBDA_TRAINING"))
+    """The same for trainings."""
+    lambda_other: float = Field(default=0.5, ge=0, le=1, validation_alias=variable("SCHEDULER_LAMBDA_OTHER"))
+    """The same for all other kinds."""
+    selection_jitter: float = Field(default=1e-3, ge=0, validation_alias=variable("SCHEDULER_SELECTION_JITTER"))
+    """How far a `best_fit` score is moved, up or down, so that equal workers are spread."""
+    context_reuse: bool = Field(default=True, validation_alias=variable("ENABLE_CONTEXT_REUSE"))
+    """Prefer workers that have the task's model and datasets."""
+    cache_ttl_s: float = Field(default=3600.0, ge=0, validation_alias=variable("WORKER_CACHE_TTL_SEC"))
+    """How long a worker that was given a model or dataset counts as having it, unless it says so itself."""
+    stickiness: bool = Field(default=False, validation_alias=variable("ENABLE_STAGE_WEIGHT_STICKINESS"))
+    """Prefer the worker that holds the files of an earlier stage; a training waits a little for it."""
+    dispatch_mode: str = Field(default="adaptive", validation_alias=variable("ORCHESTRATOR_DISPATCH_MODE"))
+    """How tasks are handed out; `adaptive` alone is supported."""
+    merge: bool = Field(default=True, validation_alias=variable("ENABLE_TASK_MERGE"))
+    """Run equal waiting tasks of one owner as one, where the worker's executor can."""
+    merge_largest: int = Field(default=4, ge=1, validation_alias=variable("TASK_MERGE_MAX_BATCH_SIZE"))
+    """How many tasks may run as one, the first included."""
+    elastic: bool = Field(default=True, validation_alias=variable("ENABLE_ELASTIC_SCALING"))
+    """Let idle workers rest while the queue is short, and come back when it grows; a resting worker runs on and gets
+    nothing new. Never rests who alone can run a task that waits."""
+    elastic_idle_s: float = Field(default=60.0, ge=0, validation_alias=variable("ELASTIC_AUTO_DISABLE_IDLE_SEC"))
+    """How long a worker must have had nothing to do before it rests."""
+    elastic_enable_queue: int = Field(default=0, ge=0, validation_alias=variable("ELASTIC_AUTO_ENABLE_QUEUE_THRESHOLD"))
+    """How many tasks must wait for resting workers to come back; with 0 one is enough."""
+    elastic_disable_queue: int = Field(default=0, ge=0, validation_alias=variable("ELASTIC_AUTO_DISABLE_QUEUE_MAX"))
+    """With more waiting tasks than this nobody is sent to rest."""
+    elastic_poll_s: float = Field(default=30.0, gt=0, validation_alias=variable("ELASTIC_AUTO_POLL_INTERVAL_SEC"))
+    """Time between two looks for workers that may rest."""
+    elastic_cooldown_s: float | None = Field(
+        default=None, ge=0, validation_alias=variable("ELASTIC_AUTO_TOGGLE_COOLDOWN_SEC")
+    )
+    """How long a worker that was called back stays before it may rest again; a waiting task calls one back at once;
+    default: twice the time between two looks, at least 60 s."""
+    elastic_min_active: int = Field(default=1, ge=0, validation_alias=variable("ELASTIC_AUTO_MIN_ACTIVE_WORKERS"))
+    """How many workers never rest; at least one."""
+    elastic_enable_many: bool = Field(default=True, validation_alias=variable("ELASTIC_AUTO_ENABLE_MULTI_WORKERS"))
+    """Call back several workers at a time, as many as the queue needs."""
+    public_base_url: str | None = Field(default=None, validation_alias=variable("PUBLIC_BASE_URL"))
+    """The URL under which others reach the server; used for links that it hands out."""
+    links_last_s: float = Field(default=7 * 86400.0, gt=0, validation_alias=variable("TUNEFLEET_LINKS_LAST_S"))
+    """How long a link to a task's file is good without a key."""
+    cors_origins: CommaList = Field(default=(), validation_alias=variable("TUNEFLEET_CORS_ORIGINS"))
+    """Web origins that may call the API from a browser, separated by commas."""
+    url_allow: CommaList = Field(default=(), validation_alias=variable("TUNEFLEET_URL_ALLOW"))
+    """Hosts and networks in private ranges that notifications may go to, separated by commas."""
+    smtp_url: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_SMTP_URL"))
+    """The mail server for notifications: `smtp://USER:PASSWORD@HOST:587` (encrypted if it offers that) or
+    `smtps://…:465`; without one no mail is sent."""
+    smtp_from: str = Field(default="tunefleet@localhost", validation_alias=variable("TUNEFLEET_SMTP_FROM"))
+    """The address that mail comes from."""
+
+    @field_validator("dispatch_mode")
+    @classmethod
+    def _adaptive(cls, value: str) -> str:
+        if value in {"fixed_pipeline", "static_round_robin", "static_worker"}:
+            raise ValueError(
+                "it is a baseline of a paper and is not supported: it hands out tasks without a look at what is free; "
+                "leave it out, or write adaptive"
+            )
+        if value != "adaptive":
+            raise ValueError("there is no such mode; leave it out, or write adaptive")
+        return value
+
+    @property
+    def data_dir(self) -> Path:
+        """The server's folder, with `~` resolved."""
+        return (self.data or self.home / "data").expanduser()

@@ -1,0 +1,218 @@
+"""What every executor keeps to, as tests that a package subclasses.
+
+    class TestWordCount(JobContract):
+        executor = WordCountExecutor
+        spec = {"data": {"type": "list", "items": ["one two"]}}
+        bad_spec = {"data": {"type": "list", "items": [""]}}
+
+pytest finds the tests of the class; each runs the executor for real, a job in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tunefleet.errors import InputError
+from tunefleet.executors import registry
+from tunefleet.executors.base import Executor, JobExecutor, LightExecutor
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.testing.running import Runner, offer_of
+from tunefleet.wire.jobfolder import MergeChild
+
+_OWN = frozenset({"usage", "task_id"})
+_TEXT: tuple[str, ...] = (".json", ".jsonl", ".txt", ".csv", ".log", ".md")
+
+
+class ExecutorContract:
+    """What holds for every executor. Subclass `JobContract` or `LightContract`."""
+
+    executor: ClassVar[type[Executor]]
+    """The executor."""
+    spec: ClassVar[Mapping[str, Any]]
+    """A spec that works, without `taskType`."""
+    bad_spec: ClassVar[Mapping[str, Any] | None] = None
+    """A spec with something that cannot work; none if there is nothing of the kind."""
+    installed: ClassVar[bool] = True
+    """Whether the executor is installed under its entry point."""
+
+    def test_is_found_by_its_kind(self) -> None:
+        """A worker finds it, and says whether it can run here."""
+        if not self.installed:
+            return
+        found = registry.installed()
+        mine = found.find(self.executor.kind)
+        assert mine is not None, (
+            f"No installed package names {self.executor.kind} under the entry point group {registry.GROUP}."
+        )
+        assert type(mine) is self.executor, f"{self.executor.kind} is {type(mine)}: two packages bring the kind."
+        offer = next(each for each in found.offers() if each.kind == self.executor.kind)
+        assert (offer.slot_class, offer.merges) == (self.executor.slot_class, self.executor.merges)
+
+    def test_says_in_a_sentence_why_it_cannot_run_here(self) -> None:
+        """Who cannot run somewhere says why, for people."""
+        reason = self.executor().unavailable_reason()
+        if reason is not None:
+            assert reason.strip() == reason
+            assert reason[:1].isupper(), f"{reason!r} is no sentence."
+            assert len(reason.split()) > 2, f"{reason!r} is no sentence."
+
+    def same(self, result: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Whether two runs of one spec have come to the same; by default all but `usage` and whose result it is."""
+        plain = [{key: value for key, value in each.items() if key not in _OWN} for each in (result, other)]
+        return plain[0] == plain[1]
+
+
+class LightContract(ExecutorContract):
+    """What holds for a kind that runs inside the worker."""
+
+    executor: ClassVar[type[LightExecutor]]
+
+    def test_gives_a_result_that_is_json_and_the_same_again(self) -> None:
+        """The result goes over the wire; the executor keeps nothing from one task to the next."""
+        one, other = (self.executor().run(offer_of(self.executor.kind, self.spec)) for _ in range(2))
+        check_json(one)
+        assert self.same(one, other), f"{one} is not {other}."
+
+    def test_what_cannot_work_is_said_in_a_sentence(self) -> None:
+        """A mistake in the spec is an InputError: it is not tried again."""
+        if self.bad_spec is None:
+            return
+        try:
+            self.executor().run(offer_of(self.executor.kind, self.bad_spec))
+        except InputError as error:
+            check_sentence(str(error))
+            return
+        raise AssertionError("What cannot work has worked.")
+
+
+class JobContract(ExecutorContract):
+    """What holds for a kind that runs as a process of its own."""
+
+    executor: ClassVar[type[JobExecutor]]
+    inputs: ClassVar[Mapping[str, str]] = {}
+    """For pointers into the spec, the local paths that stand for them."""
+    environment: ClassVar[Mapping[str, str]] = {}
+    """Variables of the job."""
+    children: ClassVar[Sequence[Mapping[str, Any]]] = ()
+    """Specs of tasks that run together with `spec`, needed of a kind that merges; they differ in their `data`."""
+    warm: ClassVar[bool] = False
+    """Fork the jobs from a process that has the training libraries imported, as a worker does."""
+    timeout_s: ClassVar[float] = 300.0
+    """How long a launch may take."""
+
+    def time_to_kill(self, folder: Path) -> bool:
+        """Whether the job is in the middle of its work; by default as soon as it has begun."""
+        return (folder / "status.json").exists()
+
+    def inputs_of(self, tmp_path: Path) -> Mapping[str, str]:
+        """Return the inputs; override it to make them."""
+        del tmp_path  # for those that make some
+        return self.inputs
+
+    def test_goes_on_after_a_kill_and_leaves_what_it_says(self, tmp_path: Path) -> None:
+        """A job that was killed ends well when it is launched again in its folder; a third launch changes nothing."""
+        runner, inputs = self._runner(tmp_path), self.inputs_of(tmp_path)
+        first = runner.launch(self.spec, inputs=inputs)
+        assert runner.kill(first, self.time_to_kill), (
+            "The job had ended before it could be killed: override time_to_kill, or give it more to do."
+        )
+        found = self._ended_well(runner, self.spec, inputs)
+        outputs = self.executor().outputs(runner.folder)
+        names = [output.name for output in outputs]
+        assert len(set(names)) == len(names), f"Two outputs have one name: {names}."
+        for output in outputs:
+            assert output.path.exists(), f"The output {output.name} is not at {output.path}."
+            assert output.path.is_relative_to(runner.folder.root), f"{output.path} is not in the job's folder."
+        assert self.same(found, self._ended_well(runner, self.spec, inputs)), "A third launch has changed the result."
+
+    def test_what_cannot_work_is_said_in_a_sentence(self, tmp_path: Path) -> None:
+        """A mistake in the spec ends the job as one: it is not tried again."""
+        if self.bad_spec is None:
+            return
+        runner = self._runner(tmp_path)
+        end = runner.end(runner.launch(self.bad_spec, inputs=self.inputs_of(tmp_path)))
+        assert (end.outcome, end.reason) == ("failed", TaskReason.BAD_INPUT), (
+            f"{end.outcome}, {end.reason}: {end.error}"
+        )
+        check_sentence(str(end.error))
+
+    def test_each_task_of_a_shared_run_gets_its_own(self, tmp_path: Path) -> None:
+        """`merge_children`: everybody has a result of their own, as if they had run alone, and nobody another's."""
+        if not self.executor.merges:
+            assert not self.children, f"{self.executor.kind} does not merge."
+            return
+        assert self.children, (
+            f"{self.executor.kind} merges: give children, one with a text of its own; an equal task alone shows little."
+        )
+        runner, inputs = self._runner(tmp_path), self.inputs_of(tmp_path)
+        # The first child asks the same as the task itself.
+        specs = {f"task-child-{number}": spec for number, spec in enumerate((self.spec, *self.children))}
+        kind = self.executor.kind
+        children = [
+            MergeChild(task_id=task_id, spec={"taskType": kind, **spec}, inputs=dict(inputs))
+            for task_id, spec in specs.items()
+        ]
+        own = self._ended_well(runner, self.spec, inputs, children)
+        root = runner.folder.root
+        results = own.pop("children", {})
+        assert set(results) == set(specs), f"There are results for {sorted(results)}, not for {sorted(specs)}."
+        equal = results["task-child-0"]
+        # What is said of the run as a whole may stand in the result of its own task alone.
+        assert equal.keys() - _OWN, "An equal task got nothing but figures."
+        mine = {key: own.get(key) for key in equal}
+        assert self.same(equal, mine), f"An equal task got another result than the task itself: {equal}, not {mine}."
+        for task_id, spec in specs.items():
+            check_json(results[task_id])
+            foreign = {text for other in (self.spec, *specs.values()) for text in texts_of(other)} - texts_of(spec)
+            said = json.dumps(results[task_id], ensure_ascii=False) + _left(root / "children" / task_id)
+            leaked = [text for text in foreign if text in said]
+            assert not leaked, f"{task_id} got what others asked: {leaked}."
+
+    def _runner(self, tmp_path: Path) -> Runner:
+        folder = tmp_path / "jobs"
+        folder.mkdir(exist_ok=True)
+        return Runner(self.executor(), folder, environment=self.environment, timeout_s=self.timeout_s, warm=self.warm)
+
+    def _ended_well(
+        self,
+        runner: Runner,
+        spec: Mapping[str, Any],
+        inputs: Mapping[str, str],
+        children: Sequence[MergeChild] = (),
+    ) -> dict[str, Any]:
+        handle = runner.launch(spec, inputs=inputs, children=children)
+        end = runner.end(handle)
+        assert end.outcome == "completed", f"{end.reason}: {end.error}\n{runner.log(handle)}"
+        result = self.executor().result(runner.folder)
+        check_json(result)
+        return result
+
+
+def check_json(result: object) -> None:
+    """Fail unless a result is a mapping that JSON can hold."""
+    assert isinstance(result, dict), f"The result is a {type(result).__name__}, not a mapping."
+    text = json.dumps(result, allow_nan=False)
+    assert json.loads(text) == result, "The result changes on its way through JSON."
+
+
+def check_sentence(text: str) -> None:
+    """Fail unless a message is a sentence for the user."""
+    assert text.strip(), "There is no message."
+    assert "Traceback" not in text, f"{text!r} is no sentence for the user."
+    assert len(text.split()) > 2, f"{text!r} is no sentence."
+
+
+def texts_of(spec: Mapping[str, Any]) -> set[str]:
+    """Return the texts that a spec asks about: its items, or its query."""
+    data = spec.get("data")
+    items = data.get("items", ()) if isinstance(data, Mapping) else ()
+    found = {item for item in items if isinstance(item, str)}
+    return found | ({spec["query"]} if isinstance(spec.get("query"), str) else set())
+
+
+def _left(folder: Path) -> str:
+    files = (path for path in sorted(folder.rglob("*")) if path.suffix in _TEXT) if folder.is_dir() else ()
+    return "".join(path.read_text(errors="replace") for path in files)

@@ -1,0 +1,86 @@
+"""Gated and private models, against a double of the hub that answers as the hub does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes.hub import Hub, Repo, serving
+from tests.integration.merge.conftest import Merge, llama, lora
+
+pytest.importorskip("huggingface_hub")
+
+from huggingface_hub import constants
+
+from tunefleet.errors import DataError, ModelError
+from tunefleet.jobs.environment import job_environment
+from tunefleet.programs import hub as programs_hub
+from tunefleet.settings import WorkerSettings, inherited_environment, load
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+]
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    with serving("writer") as made:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "ENDPOINT", made.url)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", made.url + "/{repo_id}/resolve/{revision}/{filename}"
+        )
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        made.repos["meta/gated"] = Repo(gated=True)
+        made.repos["meta/secret"] = Repo(private=True)
+        made.readers.add("reader")
+        yield made
+
+
+def test_a_gated_model_names_its_licence_page_and_the_variable(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = "https://huggingface.co/meta/gated"
+    with pytest.raises(ModelError, match=f"is gated.*licence at {page} and set HF_TOKEN on the worker"):
+        programs_hub.resolve("meta/gated", "model")
+    monkeypatch.setenv("HF_TOKEN", "of-somebody-who-has-not-accepted")
+    with pytest.raises(ModelError, match=f"licence at {page} with the account of the worker's HF_TOKEN"):
+        programs_hub.resolve("meta/gated", "model")
+    monkeypatch.setenv("HF_TOKEN", "reader")
+    assert programs_hub.resolve("meta/gated", "model") == "meta/gated"
+    with pytest.raises(ModelError, match=r"or it is private.*HF_TOKEN"):
+        programs_hub.resolve("meta/secret", "model")
+    with pytest.raises(DataError, match="no dataset 'meta/none'"):
+        programs_hub.resolve("meta/none", "dataset")
+
+
+def test_the_token_of_a_worker_reaches_its_jobs_even_from_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("HF_TOKEN=of-the-worker\nTUNEFLEET_LLAMA_CPP=llama.cpp\n")
+    settings = load(WorkerSettings)
+    seen = job_environment({**inherited_environment(), **settings.handed_on}, {})
+    assert (seen["HF_TOKEN"], seen["TUNEFLEET_LLAMA_CPP"]) == ("of-the-worker", str(tmp_path / "llama.cpp"))
+    assert "of-the-worker" not in repr(settings)
+
+
+def test_a_merge_loads_a_gated_base_with_the_token_and_refuses_it_without(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, merge: Merge, tmp_path: Path
+) -> None:
+    base = llama(tmp_path / "base")
+    adapter = lora(base, tmp_path / "adapter")
+    hub.repos["meta/gated"].branches["main"] |= {path.name: path.read_bytes() for path in base.iterdir()}
+    refused = merge("meta/gated", adapter)
+    assert refused.code == 2
+    assert "https://huggingface.co/meta/gated" in (refused.status.error or "")
+    monkeypatch.setenv("HF_TOKEN", "reader")
+    result = merge("meta/gated", adapter).result
+    assert result["verification"]["relative_error"] < 1e-4
+    assert result["parents"]["base"]["identifier"] == "meta/gated"

@@ -1,0 +1,128 @@
+"""Items out of `spec.data`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("datasets")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tunefleet.errors import DataError
+from tunefleet.programs.infer.items import Item, read_items, shuffled
+from tunefleet.spec.policy import ShardSpec
+from tunefleet.spec.prompts import PromptData
+
+ROWS: list[dict[str, Any]] = [{"text": f"t{n}", "answer": str(n), "tags": [n]} for n in range(10)]
+
+
+def read(data: Mapping[str, Any], local: Path | None = None, shard: ShardSpec | None = None) -> list[Item]:
+    inputs = {} if local is None else {"data.url": str(local)}
+    return read_items(PromptData.model_validate(data), inputs, Path("unused"), shard=shard)
+
+
+def texts(items: list[Item]) -> list[str]:
+    return [item.text for item in items]
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    return file
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "folder"])
+def test_a_file_that_travelled_is_read_whatever_its_format(tmp_path: Path, kind: str) -> None:
+    plain = [{"text": row["text"], "answer": row["answer"]} for row in ROWS]
+    path = tmp_path / f"rows.{kind}"
+    if kind == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in plain))
+    elif kind == "csv":
+        path.write_text("text,answer\n" + "".join(f"{row['text']},{row['answer']}\n" for row in plain))
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(plain), path)
+    else:
+        path.mkdir()
+        (path / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in plain))
+    data = {"type": "dataset", "url": "./rows", "split": "test[2:4]", "metadata_include_all": True}
+    assert read(data, path) == [Item(row["text"], row) for row in plain[2:4]]
+
+
+def test_columns_are_kept_under_their_own_name_or_another(rows: Path) -> None:
+    data = {"type": "dataset", "url": "./rows", "column": "answer"}
+    assert read({**data, "metadata_columns": ["tags"]}, rows)[3] == Item("3", {"tags": [3]})
+    assert read({**data, "metadata_columns": {"text": "question"}}, rows)[3] == Item("3", {"question": "t3"})
+    assert read(data, rows)[3] == Item("3", {})
+
+
+@pytest.mark.parametrize("buffer_size", [None, 1, 4, 10, 99])
+def test_a_shuffle_has_every_row_once_and_is_the_same_for_the_same_seed(buffer_size: int | None) -> None:
+    order = list(shuffled(50, 7, buffer_size))
+    assert sorted(order) == list(range(50))
+    assert order == list(shuffled(50, 7, buffer_size))
+    assert (order == list(range(50))) == (buffer_size == 1)
+    assert buffer_size == 1 or order != list(shuffled(50, 8, buffer_size))
+    if buffer_size == 4:
+        # The n-th is drawn among the first n + 4.
+        assert all(position < place + 4 for place, position in enumerate(order))
+
+
+@pytest.mark.parametrize("contiguous", [True, False])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_parts_have_every_item_once_in_an_order_that_all_agree_on(rows: Path, contiguous: bool, shuffle: bool) -> None:
+    data = {"type": "dataset", "url": "./rows", "shuffle": shuffle}
+    whole = texts(read(data, rows))
+    parts = [texts(read(data, rows, ShardSpec(index=at, total=4, contiguous=contiguous))) for at in range(4)]
+    assert [len(part) for part in parts] == ([2, 3, 2, 3] if contiguous else [3, 3, 2, 2])
+    if contiguous:
+        assert list(itertools.chain(*parts)) == whole
+    else:
+        assert all(parts[at] == whole[at::4] for at in range(4))
+
+
+def test_a_list_has_its_metadata_and_a_template_without_references_is_a_list_too() -> None:
+    notes = [{"k": 1}, {"k": 2}]
+    assert read({"type": "list", "items": ["a", "b"], "items_metadata": notes}) == [
+        Item("a", {"k": 1}),
+        Item("b", {"k": 2}),
+    ]
+    columns = [{"label": "x", "data": {"items": ["1"]}}]
+    made = {
+        "type": "graph_template",
+        "template": {"name": "own", "text": "{col0_label}={col0_value}", "columns": columns},
+    }
+    assert texts(read(made)) == ['x=["1"]']
+    assert read({"type": "list", "items": ["a"]}, shard=ShardSpec(index=1, total=2)) == [Item("a", {})]
+    assert read({"type": "list", "items": ["a"]}, shard=ShardSpec(index=0, total=2)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"column": "nope"}, "./rows has no column 'nope'. Mend `data.column`. It has: answer, tags, text."),
+        ({"metadata_columns": ["nope"]}, "Mend `data.metadata_columns`"),
+        ({"column": "tags"}, "Row 1 of ./rows holds a list in 'tags', not text."),
+        ({"split": "train[90%:99%"}, "cannot be understood"),
+        ({"split": "train[20:]"}, "./rows has no rows"),
+    ],
+    ids=["column", "metadata", "list", "split", "slice"],
+)
+def test_what_is_wrong_is_named(rows: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read({"type": "dataset", "url": "./rows", **changes}, rows)
+    assert says in str(caught.value)
+
+
+def test_a_row_without_text_is_named_by_its_place_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a"}\n{"text": null}\n')
+    with pytest.raises(DataError, match="Row 2 of rows holds nothing in 'text', not text"):
+        read({"type": "dataset", "url": "rows", "shuffle": True}, file)

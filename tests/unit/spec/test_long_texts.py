@@ -1,0 +1,50 @@
+"""Texts of a megabyte in fields that hold a word: answered at once. What takes time by the square never ends here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunefleet.errors import InputError, SpecError
+from tunefleet.services import paging, scrub
+from tunefleet.services.training.failure import traceback_of
+from tunefleet.spec import deep_set
+from tunefleet.spec.base import is_url
+from tunefleet.spec.workflow import load_task_spec
+
+N = 1_000_000
+LORA = {"taskType": "lora_sft", "model": {"source": {"identifier": "m"}}, "data": {"prompts": ["a"]}}
+
+
+def test_an_address() -> None:
+    assert not is_url(f"http://{'a' * N} ")
+    assert is_url(f"http://{'a' * N}/b?c#d")
+    assert not is_url("http:///x")
+
+
+@pytest.mark.parametrize("key", ["visible_devices", "zero_stage"])
+def test_a_number(key: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_task_spec({**LORA, "training": {key: "9" * N}})
+    assert len(str(caught.value)) < 400
+    assert "limit" not in str(caught.value), "told in our words"
+
+
+def test_a_name_in_a_query() -> None:
+    text = f"http://h/?{'sig' * (N // 3)}&token=abc"
+    assert scrub.scrub(text) == text.replace("abc", "***")
+    assert scrub.scrub("http://h/?X-Amz-Signature=abc") == "http://h/?X-Amz-Signature=***"
+
+
+def test_a_cursor() -> None:
+    assert paging.before("17") == 17
+    with pytest.raises(InputError, match="is not a cursor") as caught:
+        paging.before("9" * N)
+    assert len(str(caught.value)) < 200
+
+
+def test_an_index_and_a_line() -> None:
+    with pytest.raises(SpecError, match="is not an entry of the list"):
+        deep_set({"spec": {"data": {"prompts": ["a"]}}}, f"data.prompts.{'9' * N}", "b")
+    seen = traceback_of(f'Traceback (most recent call last):\n  File "a.py", line {"9" * N}, in f\nValueError: x')
+    assert seen is not None
+    assert (seen.frames, seen.exception_type) == ([], "ValueError")
