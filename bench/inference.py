@@ -32,9 +32,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
+from _common import interval, status, verdict
 from transformers import AutoModelForCausalLM
 
 from tunefleet.attach import session
@@ -115,13 +115,6 @@ class Library:
         return found
 
 
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return a 95 % bootstrap interval of the median."""
-    draws = np.random.default_rng(0).choice(ratios, size=(10_000, len(ratios)))
-    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-    return float(low), float(high)
-
-
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
     """Return how long a call took, and what it gave."""
     started = time.perf_counter()
@@ -160,12 +153,11 @@ def main() -> int:
             for side in names[number % 3 :] + names[: number % 3]:
                 spent[side].append(timed(sides[side])[0])
         warm.end_idle(str(load(EngineSettings, _env_file=None).endpoints_dir.absolute()))
-    report(spent, same, first["usage"]["completion_tokens"], count, as_json=options.json)
-    return 0
+    return report(spent, same, first["usage"]["completion_tokens"], count, as_json=options.json)
 
 
-def report(spent: dict[str, list[float]], same: dict[str, bool], tokens: int, prompts: int, *, as_json: bool) -> None:
-    """Print the ratios."""
+def report(spent: dict[str, list[float]], same: dict[str, bool], tokens: int, prompts: int, *, as_json: bool) -> int:
+    """Print the ratios; returns the exit status."""
     found: dict[str, Any] = {"prompts": prompts, "tokens": tokens, "rounds": len(spent["ours"]), "same_answers": same}
     found |= {f"{name}_s": statistics.median(values) for name, values in spent.items()}
     for name in ("engine", "library"):
@@ -173,13 +165,11 @@ def report(spent: dict[str, list[float]], same: dict[str, bool], tokens: int, pr
         low, high = interval(ratios)
         found[f"ours_per_{name}"] = {"ratio": statistics.median(ratios), "low": low, "high": high}
     bounds = found["ours_per_engine"]
-    found["budget"] = (
-        "kept" if bounds["high"] <= BUDGET else "BROKEN" if bounds["low"] > BUDGET else
-        "undecided: the machine is too noisy for this many rounds"
-    )  # fmt: skip
+    kept = verdict(bounds["low"], bounds["high"], BUDGET)
+    found["budget"] = kept
     if as_json:
         print(json.dumps(found))
-        return
+        return status(kept)
     print(f"{prompts} prompts, {tokens} tokens to make, {found['rounds']} rounds, medians:")
     for name in spent:
         agree = "" if name == "ours" else f"; the same answers: {'yes' if same[name] else 'NO'}"
@@ -187,7 +177,8 @@ def report(spent: dict[str, list[float]], same: dict[str, bool], tokens: int, pr
     for name in ("engine", "library"):
         each = found[f"ours_per_{name}"]
         print(f"  ours ÷ {name:<8} {each['ratio']:.3f}, 95 % interval {each['low']:.3f} to {each['high']:.3f}")
-    print(f"  budget {BUDGET} of ours ÷ engine: {found['budget']}")
+    print(f"  budget {BUDGET} of ours ÷ engine: {kept}")
+    return status(kept)
 
 
 if __name__ == "__main__":

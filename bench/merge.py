@@ -26,7 +26,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from _common import Verdict, free_port, interval, status, verdict
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -60,16 +60,6 @@ def document(tasks: int) -> dict[str, Any]:
     return {"apiVersion": "tunefleet/v1", "metadata": {"name": "bench"}, "spec": {"graph": {"nodes": [gate, *nodes]}}}
 
 
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @contextmanager
 def fleet(root: Path, name: str, **environment: str) -> Iterator[Client]:
     """A server with one worker that has one slot."""
@@ -92,20 +82,6 @@ def timed(client: Client, tasks: int) -> tuple[float, int]:
         )
     found = [client.tasks.get(task.id).result for task in flow.tasks if task.name != "gate"]
     return seconds, sum(each["result"]["usage"]["computed"] for each in found if each is not None)
-
-
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return a 95 % bootstrap interval of the median."""
-    draws = np.random.default_rng(0).choice(ratios, size=(10_000, len(ratios)))
-    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-    return float(low), float(high)
-
-
-def verdict(low: float, high: float, budget: float) -> str:
-    """Say whether a budget is kept."""
-    if high <= budget:
-        return "kept"
-    return "BROKEN" if low > budget else "undecided: the machine is too noisy for this many rounds"
 
 
 def main() -> int:
@@ -132,14 +108,13 @@ def main() -> int:
             merged.append(seconds)
             seconds, computed["unmerged"] = timed(apart, TASKS)
             unmerged.append(seconds)
-    report(one, merged, unmerged, computed, as_json=options.json)
-    return 0
+    return report(one, merged, unmerged, computed, as_json=options.json)
 
 
 def report(
     one: list[float], merged: list[float], unmerged: list[float], computed: dict[str, int], *, as_json: bool
-) -> None:
-    """Print both ratios with their budgets."""
+) -> int:
+    """Print both ratios with their budgets; returns the exit status."""
     found: dict[str, Any] = {
         "tasks": TASKS,
         "rounds": len(one),
@@ -148,18 +123,18 @@ def report(
         "unmerged_s": statistics.median(unmerged),
         "computed": computed,
     }
+    verdicts: list[Verdict] = []
     for name, below, budget in (
         ("merged_per_one", one, PER_ONE_BUDGET),
         ("merged_per_unmerged", unmerged, PER_UNMERGED_BUDGET),
     ):
         ratios = [a / b for a, b in zip(merged, below, strict=True)]
         low, high = interval(ratios)
-        found[name] = {
-            "ratio": statistics.median(ratios), "low": low, "high": high, "budget": verdict(low, high, budget),
-        }  # fmt: skip
+        verdicts.append(verdict(low, high, budget))
+        found[name] = {"ratio": statistics.median(ratios), "low": low, "high": high, "budget": verdicts[-1]}
     if as_json:
         print(json.dumps(found))
-        return
+        return status(*verdicts)
     print(f"{TASKS} equal tasks of 4 prompts, {found['rounds']} rounds, medians:")
     print(f"  one task alone            {found['one_s']:8.2f} s")
     print(f"  {TASKS} merged                 {found['merged_s']:8.2f} s, {computed['merged']} prompts computed")
@@ -168,6 +143,7 @@ def report(
         each = found[name]
         print(f"  {name.replace('_per_', ' ÷ '):<20} {each['ratio']:.3f}, 95 % {each['low']:.3f} to {each['high']:.3f}")
         print(f"  {'':<20} budget {budget}: {each['budget']}")
+    return status(*verdicts)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from _common import interval, status, verdict
 from torch.utils.data import Dataset
 from transformers import AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -136,13 +137,6 @@ def watched(root: Path, steps: int, number: int, *, meter: bool = False) -> tupl
     return clock, measured
 
 
-def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return a 95 % bootstrap interval of the median."""
-    draws = np.random.default_rng(0).choice(ratios, size=(10_000, len(ratios)))
-    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
-    return float(low), float(high)
-
-
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -168,22 +162,23 @@ def main() -> int:
             for side in sides if pair % 2 == 0 else reversed(sides):
                 side()
     assert meter is not None
-    report(meter, steps, bare, ours, as_json=options.json)
-    return 0
+    return report(meter, steps, bare, ours, as_json=options.json)
 
 
 def report(
     meter: Meter, steps: int, bare: list[tuple[float, float]], ours: list[tuple[float, float]], *, as_json: bool
-) -> None:
-    """Print both answers with their budgets."""
+) -> int:
+    """Print both answers with their budgets; returns the exit status."""
     once = ("on_init_end", "on_train_begin", "on_train_end")
     each = {key: spent / steps for key, spent in meter.spent_s.items() if key[1] not in once}
     inside_s = sum(each.values())
     once_s = sum(spent for key, spent in meter.spent_s.items() if key[1] in once)
+    share = inside_s / STEP_BUDGET_S
+    verdicts = [verdict(share, share, SHARE_BUDGET)]
     ratios = np.array(ours) / np.array(bare)
     found: dict[str, Any] = {
         "inside_callbacks_us_per_step": inside_s * 1e6,
-        "share_of_20_ms_step": inside_s / STEP_BUDGET_S,
+        "share_of_20_ms_step": share,
         "once_per_training_ms": once_s * 1e3,
         "bare_step_ms": statistics.median(wall for wall, _ in bare) * 1e3,
         "pairs": len(ratios),
@@ -192,27 +187,22 @@ def report(
     for column, name in enumerate(("wall", "processor")):
         values = ratios[:, column].tolist()
         low, high = interval(values)
-        found[name] = {"ratio": statistics.median(values), "low": low, "high": high, "budget": _verdict(low, high)}
+        found[name] = {"ratio": statistics.median(values), "low": low, "high": high, "budget": verdict(low, high, RATIO_BUDGET)}
+        verdicts.append(found[name]["budget"])
     if as_json:
         print(json.dumps(found))
-        return
+        return status(*verdicts)
     print(f"Inside our callbacks, every step logged ({steps} steps):")
     for (owner, event), spent in sorted(each.items(), key=lambda item: -item[1]):
         print(f"  {owner + '.' + event:<44} {spent * 1e6:8.1f} µs a step")
-    kept = "kept" if inside_s <= SHARE_BUDGET * STEP_BUDGET_S else "BROKEN"
-    print(f"  {'together':<44} {inside_s * 1e6:8.1f} µs a step = {inside_s / STEP_BUDGET_S:.2%} of 20 ms")
-    print(f"  budget {SHARE_BUDGET:.0%}: {kept}; once a training: {once_s * 1e3:.1f} ms")
+    print(f"  {'together':<44} {inside_s * 1e6:8.1f} µs a step = {share:.2%} of 20 ms")
+    print(f"  budget {SHARE_BUDGET:.0%}: {verdicts[0]}; once a training: {once_s * 1e3:.1f} ms")
     print(f"With our callbacks ÷ bare Trainer, {len(ratios)} pairs of {steps} steps of {found['bare_step_ms']:.1f} ms:")
     for name in ("wall", "processor"):
         one = found[name]
         print(f"  {name:<10} ratio {one['ratio']:.4f}, 95 % interval {one['low']:.4f} to {one['high']:.4f}")
         print(f"  {'':<10} budget {RATIO_BUDGET}: {one['budget']}")
-
-
-def _verdict(low: float, high: float) -> str:
-    if high <= RATIO_BUDGET:
-        return "kept"
-    return "BROKEN" if low > RATIO_BUDGET else "undecided: the machine is too noisy for this many pairs"
+    return status(*verdicts)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from tunefleet.cli import words
 from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
 from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.jobs.envs import FAMILIES, at
 from tunefleet.settings import ClientSettings, ServerSettings, load
 from tunefleet.store.inspection import fault_of
 from tunefleet.wire.base import Message
@@ -83,6 +84,19 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return "of unknown version"
+
+
+def environments() -> Finding:
+    """Say which environments of foreign packages are ready; one that is begun or outdated works for nobody."""
+    found = [at(name) for name in FAMILIES]
+    ready = [each.name for each in found if each.ready]
+    broken = [each for each in found if each.state in ("stale", "unfinished")]
+    said = f"ready: {', '.join(ready)}" if ready else "none is made; some task kinds need one (`tunefleet env list`)"
+    if broken:
+        listed = ", ".join(f"{each.name} is {each.state}" for each in broken)
+        mend = "; ".join(f"tunefleet env create {each.name} --again" for each in broken)
+        return warning("Environments", f"{said}; {listed}" if ready else listed, mend)
+    return good("Environments", said)
 
 
 def gpu() -> Finding:
@@ -217,6 +231,7 @@ def hub() -> Finding:
 CHECKS: tuple[Callable[[], Finding], ...] = (
     python,
     training_libraries,
+    environments,
     gpu,
     memory,
     disk,

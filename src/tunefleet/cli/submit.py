@@ -65,6 +65,8 @@ def submit(
                 strict=strict,
                 on_progress=on_progress,
             )
+        for warning in run.workflow.warnings:
+            err().print(Text(f"Warning: {warning}", style="warn"))
         if not as_json:
             _announce(run, listed=not (follow and out().is_terminal))
         if not follow and not wait:
@@ -118,8 +120,6 @@ def _announce(run: Run, *, listed: bool) -> None:
         return
     task = run.task
     say(Text.assemble("Submitted ", (task.name, "head"), " as ", (task.id, "id"), "."))
-    for warning in run.workflow.warnings:
-        err().print(Text(f"Warning: {warning}", style="warn"))
     if task.why and not run.workflow.warnings:
         say(task.why[:1].upper() + task.why[1:], style="dim")
     say(f"Follow it: tunefleet follow {task.id}", style="dim")
@@ -128,8 +128,6 @@ def _announce(run: Run, *, listed: bool) -> None:
 def _announce_stages(workflow: WorkflowDetail, *, listed: bool) -> None:
     count = words.plural(len(workflow.tasks), "task")
     say(Text.assemble("Submitted ", (workflow.name, "head"), " as ", (workflow.id, "id"), f" with {count}."))
-    for warning in workflow.warnings:
-        err().print(Text(f"Warning: {warning}", style="warn"))
     if listed:
         say(stages.stage_table(workflow.tasks))
         say(f"Follow it: tunefleet follow {workflow.id}", style="dim")

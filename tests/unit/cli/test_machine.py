@@ -6,6 +6,7 @@ import json
 import socket
 import sqlite3
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_gpus(smi: str | None, torch: str, state: str, words: str, monkeypatch: 
     monkeypatch.setattr(checks, "find_spec", lambda name: object())
     found = checks.gpu()
     assert (found.state, words in found.found) == (state, True)
+
+
+def test_environments_that_work_for_nobody_are_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, states = checks.at, dict.fromkeys(checks.FAMILIES, "missing")
+    monkeypatch.setattr(checks, "at", lambda name: replace(real(name), state=states[name]))
+    assert checks.environments().found.startswith("none is made")
+    states["ppo"] = "ready"
+    assert (checks.environments().state, checks.environments().found) == ("good", "ready: ppo")
+    states["vllm"] = "stale"
+    found = checks.environments()
+    assert (found.state, found.found) == ("warning", "ready: ppo; vllm is stale")
+    assert found.mend == "tunefleet env create vllm --again"
 
 
 def test_missing_libraries_and_little_room_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,11 +89,19 @@ def test_a_byte_order_mark_is_no_part_of_the_data(tmp_path: Path) -> None:
     assert read_path(path, "train") == [{"text": "a"}]
 
 
+def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": 18446744073709551615, "text": "no. 123456789012345678901234567890"}\n')
+    assert read_path(path, "train") == [{"id": 2**64 - 1, "text": "no. 123456789012345678901234567890"}]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.jsonl", '{"text": "good"}\n\n{"text": }\n', r"Line 3 of a\.jsonl is not valid JSON \(column 10"),
         ("a.jsonl", '["text"]\n', r"Line 1 of a\.jsonl holds a JSON list, not an object"),
+        ("a.jsonl", '{"id": 18446744073709551616}\n', r"Line 1 of a\.jsonl holds the whole number 18446744073709551616,"),
+        ("a.json", '[{"id": -9223372036854775809}]', r"a\.json holds the whole number -9223372036854775809,"),
         ("a.json", '{"text": "a",}', r"a\.json is not valid JSON \(line 1, column"),
         ("a.json", '{"text": "a"}', r"a\.json is not a JSON array.*one object a line"),
         ("a.json", "[1]", r"Element 1 of a\.json is a JSON int"),

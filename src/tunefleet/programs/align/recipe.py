@@ -22,7 +22,6 @@ from tunefleet.programs.align.reference import FOLDER
 from tunefleet.programs.align.result import Measures
 from tunefleet.programs.data.sources import open_rows
 from tunefleet.programs.train import assemble, frame, outputs
-from tunefleet.programs.train.begin import AtBegin
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch
 from tunefleet.spec import AlignmentTaskSpec
@@ -66,24 +65,17 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
         trainer = method.build(base, tokenizer, material, around)
     if session.leads:
         require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=lambda: False)
-    first = AtBegin(lambda: _baseline(launch, method, trainer))
-    if launch.shares_weights:
-        # A model is shared out together with its optimizer, and that is made when the training begins.
-        trainer.add_callback(first)
-    else:
-        with clock.part("evaluation_before"):
-            first.run()
-    resume = str(session.resume.path) if session.resume else None
-    with clock.part("training"):
-        trainer.train(resume_from_checkpoint=frame.resume_folder(launch, trainer))
-    with clock.part("evaluation_after"):
-        after = _measure(launch, method, trainer, trainer.state.global_step, "after")
+    before, after = frame.train_between(
+        launch,
+        trainer,
+        lambda step, when: _measure(launch, method, trainer, step, when),
+        lambda: _baseline(launch, method, trainer),
+    )
     with clock.part("saving"):
         delivered = frame.deliver(launch, trainer, tokenizer)
     machine, kernels = around.machine, around.kernels
-    outcome = result.Outcome(
-        trainer, machine, kernels, resume, delivered, clock.seconds(), material, first.result, after
-    )
+    resume = str(session.resume.path) if session.resume else None
+    outcome = result.Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
     frame.report(launch, around.memory, result.build(launch.job, spec, outcome))
     if session.leads:
         shutil.rmtree(launch.folder.root / FOLDER, ignore_errors=True)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import datasets
 import orjson
@@ -20,6 +22,9 @@ import pyarrow.parquet as pq
 from tunefleet.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
+
+_MANY_DIGITS: Final = re.compile(rb"\d{19}")
+_LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
@@ -94,6 +99,7 @@ def json_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
             f"Line {number} of {path.name} is not valid JSON (column {error.colno}: {error.msg}).",
             hint="Each line must be one JSON object.",
         ) from None
+    _refuse_rounding(f"Line {number} of {path.name}", line)
     if not isinstance(row, dict):
         raise DataError(
             f"Line {number} of {path.name} holds a JSON {type(row).__name__}, not an object.",
@@ -102,16 +108,38 @@ def json_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return row
 
 
+def _refuse_rounding(where: str, content: bytes) -> None:
+    """Refuse whole numbers of more than 64 bits, which the fast reader would make floats of.
+
+    Raises:
+        DataError: If there is one.
+    """
+
+    def held(digits: str) -> int:
+        value = int(digits)
+        if not _LEAST <= value <= _MOST:
+            raise DataError(
+                f"{where} holds the whole number {digits[:40]}, which has more than 64 bits.",
+                hint='Write it as a string: "…".',
+            )
+        return value
+
+    if _MANY_DIGITS.search(content):
+        json.loads(content.removeprefix(b"\xef\xbb\xbf"), parse_int=held)
+
+
 def _read_json(path: Path, limit: int | None) -> Rows:
     """Read a JSON array of objects; what turns out to be one object a line is read as JSONL."""
+    text = path.read_bytes()
     try:
-        content = orjson.loads(path.read_bytes())
+        content = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         if error.msg.startswith("unexpected content after document"):
             return _read_jsonl(path, limit)
         raise DataError(
             f"{path.name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg})."
         ) from None
+    _refuse_rounding(path.name, text)
     if not isinstance(content, list):
         raise DataError(f"{path.name} is not a JSON array.", hint="Write an array of objects, or one object a line.")
     for number, row in enumerate(content, start=1):

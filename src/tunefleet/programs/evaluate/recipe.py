@@ -8,15 +8,12 @@ from __future__ import annotations
 import json
 import logging
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import datasets
-import transformers
-
+from tunefleet.programs import quieten
 from tunefleet.programs.evaluate import fingerprint, loss, result, rows
 from tunefleet.programs.evaluate.kept import KeptItems
 from tunefleet.programs.evaluate.reporting import PHASE, Progress
@@ -72,7 +69,7 @@ def run(folder: Path) -> None:
     """
     task = open_task(folder, EvaluateTaskSpec)
     job, spec, session = task.job, task.spec, task.session
-    _quieten()
+    quieten.libraries()
     session.status.write(state="running", phase=PHASE)
     subject = Subject(engine_model(spec, job.inputs, task.workspace, "transformers"))
     with Heeding(session, kept=_WORK) as heeding:
@@ -154,11 +151,3 @@ _KINDS: Final[dict[str, Callable[[Run, int, EvaluationSpec], Measured]]] = {
     "exact_match": _exact,
     "lm_eval": _harness,
 }
-
-
-def _quieten() -> None:
-    """Leave the log to what a person wants to read: no progress bars, warnings only."""
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_warning()
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|peft|accelerate|torch|lm_eval)\b")

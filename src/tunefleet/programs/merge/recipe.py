@@ -9,17 +9,15 @@ import json
 import logging
 import os
 import shutil
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import transformers
-
 from tunefleet.artifacts import manifest_digest, scan
 from tunefleet.attach.quiet import Journal
 from tunefleet.errors import InputError
+from tunefleet.programs import quieten
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.merge import combine, gguf, inputs, plan, skeleton, tensors, verify, vocabulary, writer
 from tunefleet.programs.merge.adapter import Adapter, open_adapter
@@ -63,7 +61,7 @@ def run(folder: Path) -> None:
         InputError: If base and adapters do not go together, or use what cannot be merged exactly.
         MachineError: If this machine has no converter for the file that was asked for, or too little memory.
     """
-    _quieten()
+    quieten.libraries()
     task = open_task(folder, MergeTaskSpec)
     result = _merge(Run(task.job, task.spec, task.folder, task.session))
     write_file(task.folder.responses_json, json.dumps(result, indent=1).encode())
@@ -281,9 +279,3 @@ def _tell_templates(run: Run, words: vocabulary.Vocabulary) -> None:
 def _numbers(tensor: tensors.Tensor) -> int:
     size = tensors.FLOATS.get(tensor.dtype)
     return tensor.size_bytes // size.itemsize if size is not None else tensor.size_bytes
-
-
-def _quieten() -> None:
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_warning()
-    warnings.filterwarnings("ignore", module=r"(transformers|peft|torch)\b")

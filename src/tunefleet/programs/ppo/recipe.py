@@ -58,14 +58,13 @@ def _train(launch: Launch[PpoSpec]) -> None:
         trainer = build_trainer(launch, base, tokenizer, prompts, judge, planned, (around.machine, around.kernels))
     if session.leads:
         require_disk(launch.folder, trainer, adapter=spec.adapter is not None, make_room=lambda: False)
-    resume = str(session.resume.path) if session.resume else None
-    with clock.part("training"):
-        trainer.train(resume_from_checkpoint=frame.resume_folder(launch, trainer))
+    frame.train(launch, trainer)
     if trainer.kl_stop is not None:
         text = f"The divergence of {trainer.kl_stop:.3g} nats is above {planned.kl_limit:.3g}: the training ends."
         launch.journal.event("training.kl_stopped", text, "warning", {"kl": trainer.kl_stop, "limit": planned.kl_limit})
     with clock.part("saving"):
         delivered = frame.deliver(launch, trainer, tokenizer)
+    resume = str(session.resume.path) if session.resume else None
     outcome = result.Outcome(
         trainer, around.machine, around.kernels, resume, delivered, clock.seconds(), prompts, planned
     )

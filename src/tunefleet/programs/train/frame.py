@@ -1,35 +1,36 @@
 """What every training does around its own part: it is begun, set up, resumed and delivered alike.
 
 A program opens its launch (`open_training`), looks at the machine (`look_around`), makes its trainer with `setting_of`,
-`common_callbacks` and `settle`, trains from `resume_folder`, and ends with `deliver` and `report`.
+`common_callbacks` and `settle`, trains it (`train`, or `train_between` two measurements), and ends with `deliver` and
+`report`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import datasets
-import transformers
 from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 
 from tunefleet.errors import DataError
-from tunefleet.programs import ranks
+from tunefleet.programs import quieten, ranks
 from tunefleet.programs.train import deepspeed, hardware, outputs
 from tunefleet.programs.train.arguments import Setting
 from tunefleet.programs.train.background import BackgroundWriter
+from tunefleet.programs.train.begin import AtBegin
 from tunefleet.programs.train.compression import DropUnpacked, opened
 from tunefleet.programs.train.exact import ExactTrainer
 from tunefleet.programs.train.launch import Launch, SpecT, limit_gpu_memory, open_launch
 from tunefleet.programs.train.memory import PLAIN, Load, Memory
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _ARCHIVE_KEYS = ("archive", "archive_path", "archive_url", "archive_bytes")
 """Filled in by the worker, which packs when the job's process is gone and its GPU is free."""
@@ -42,7 +43,7 @@ def open_training(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
         InputError: If the job is none of the wanted kind.
     """
     launch = open_launch(folder, wanted)
-    quieten()
+    quieten.libraries()
     return launch
 
 
@@ -107,7 +108,37 @@ def settle(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
         launch.session.before_manifest.append(writer.settle)
 
 
-def resume_folder(launch: Launch[SpecT], trainer: ExactTrainer) -> str | None:
+def train(launch: Launch[SpecT], trainer: ExactTrainer) -> None:
+    """Train, from the newest checkpoint if there is one."""
+    with launch.clock.part("training"):
+        trainer.train(resume_from_checkpoint=_resume_folder(launch, trainer))
+
+
+def train_between(
+    launch: Launch[SpecT], trainer: ExactTrainer, measure: Callable[[int, str], T], baseline: Callable[[], T]
+) -> tuple[T, T]:
+    """Train as `train` does; returns what was measured before and after it.
+
+    Args:
+        launch: What is trained.
+        trainer: Of it.
+        measure: Measures the trained model; gets its step and `after`.
+        baseline: Measures the untrained model, or reads what an earlier launch has measured.
+    """
+    clock, first = launch.clock, AtBegin(baseline)
+    if launch.shares_weights:
+        # A model is shared out together with its optimizer, and that is made when the training begins.
+        trainer.add_callback(first)
+    else:
+        with clock.part("evaluation_before"):
+            first.run()
+    train(launch, trainer)
+    with clock.part("evaluation_after"):
+        after = measure(trainer.state.global_step, "after")
+    return first.result, after
+
+
+def _resume_folder(launch: Launch[SpecT], trainer: ExactTrainer) -> str | None:
     """Return the folder that the trainer is to resume from, unpacked."""
     resume = launch.session.resume
     if resume is None:
@@ -162,12 +193,3 @@ def report(launch: Launch[SpecT], memory: Memory, result: Mapping[str, Any]) -> 
     whole = {**result, "overrides": launch.changes, "memory": memory.outcome()}
     if launch.session.leads:
         outputs.write_file(launch.folder.responses_json, json.dumps(whole, indent=1).encode())
-
-
-def quieten() -> None:
-    """Leave the log to what a person wants to read: no progress bars, warnings only."""
-    datasets.disable_progress_bars()
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_warning()
-    # What a library will change one day is news for its users' maintainers, not for the reader of a training's log.
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft|accelerate|torch)\b")

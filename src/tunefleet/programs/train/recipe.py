@@ -15,7 +15,6 @@ from tunefleet.programs import base_model, ranks
 from tunefleet.programs.data.kept import KeptTokens
 from tunefleet.programs.data.tokens import Encoder
 from tunefleet.programs.train import assemble, frame, hardware, outputs, result, samples
-from tunefleet.programs.train.begin import AtBegin
 from tunefleet.programs.train.build import ask, build_trainer, predict
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Supervised
@@ -59,23 +58,16 @@ def _train(launch: Supervised) -> None:
     wanted = spec.evaluate
     questions = ask(launch, found.held_out, encoder, trainer, wanted.answers, wanted.max_new_tokens)
     predict(launch, trainer, tokenizer, found.held_out, encoder)
-    first = AtBegin(lambda: _baseline(launch, trainer, tokenizer, questions))
-    if launch.shares_weights:
-        # A model is shared out together with its optimizer, and that is made when the training begins.
-        trainer.add_callback(first)
-    else:
-        with clock.part("evaluation_before"):
-            first.run()
-    resume = str(session.resume.path) if session.resume else None
-    with clock.part("training"):
-        trainer.train(resume_from_checkpoint=frame.resume_folder(launch, trainer))
-    with clock.part("evaluation_after"):
-        after = _measure(launch, trainer, tokenizer, questions, trainer.state.global_step, "after")
+    before, after = frame.train_between(
+        launch,
+        trainer,
+        lambda step, when: _measure(launch, trainer, tokenizer, questions, step, when),
+        lambda: _baseline(launch, trainer, tokenizer, questions),
+    )
     with clock.part("saving"):
         delivered = frame.deliver(launch, trainer, tokenizer)
-    outcome = result.Outcome(
-        trainer, machine, kernels, resume, delivered, clock.seconds(), material, first.result, after
-    )
+    resume = str(session.resume.path) if session.resume else None
+    outcome = result.Outcome(trainer, machine, kernels, resume, delivered, clock.seconds(), material, before, after)
     frame.report(launch, memory, result.build(launch.job, spec, outcome))
     kept.discard()
 

@@ -1,0 +1,40 @@
+"""What several benchmarks need: a port, an interval, and a word on whether a budget is kept."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import numpy as np
+
+Verdict = Literal["kept", "BROKEN", "undecided: the machine is too noisy for this many rounds"]
+BROKEN_STATUS: Final = 1
+"""Exit status of a benchmark that shows a budget broken; one that is undecided ends with 0 and says so."""
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float]:
+    """Return a 95 % bootstrap interval of the median."""
+    draws = np.random.default_rng(0).choice(ratios, size=(10_000, len(ratios)))
+    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def verdict(low: float, high: float, budget: float) -> Verdict:
+    """Say whether what lies in an interval keeps a budget."""
+    if high <= budget:
+        return "kept"
+    return "BROKEN" if low > budget else "undecided: the machine is too noisy for this many rounds"
+
+
+def status(*verdicts: Verdict) -> int:
+    """Return the exit status of a benchmark with these verdicts."""
+    return BROKEN_STATUS if "BROKEN" in verdicts else 0
