@@ -187,7 +187,12 @@ def report(
     for column, name in enumerate(("wall", "processor")):
         values = ratios[:, column].tolist()
         low, high = interval(values)
-        found[name] = {"ratio": statistics.median(values), "low": low, "high": high, "budget": verdict(low, high, RATIO_BUDGET)}
+        found[name] = {
+            "ratio": statistics.median(values),
+            "low": low,
+            "high": high,
+            "budget": verdict(low, high, RATIO_BUDGET),
+        }
         verdicts.append(found[name]["budget"])
     if as_json:
         print(json.dumps(found))

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import kept_warm
 from tests.integration.redis.process import RedisProcess, binary
 from tests.integration.s3 import gateway
 from tests.integration.s3.gateway import Gateway
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
             del os.environ[name]
     folder = tempfile.TemporaryDirectory(prefix="tunefleet-tests-", ignore_cleanup_errors=True)
     config.add_cleanup(folder.cleanup)
+    config.add_cleanup(kept_warm.release)
     os.environ["TUNEFLEET_HOME"] = str(Path(folder.name, "home"))
     os.environ["HF_HOME"] = str(Path(folder.name, "hf"))
     # Made once by scripts/environments.sh, and too large for a folder of this run.
@@ -43,6 +45,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     # Two threads of torch beside server and worker on two cores are slower than one.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Before a fleet ends: what its jobs were forked from is good for the next one's."""
+    if "torch" in item.keywords:
+        kept_warm.keep()
 
 
 @pytest.fixture

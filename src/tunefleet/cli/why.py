@@ -17,6 +17,8 @@ from tunefleet.cli.which import one_task
 from tunefleet.wire.api import ValidateReply
 from tunefleet.wire.fleet import TaskForecast, WhyView, WorkerVerdict
 
+_NAMED: Final = 3
+"""How many tasks of a worker are named."""
 _SHOWN: Final = 20
 """How many workers are listed; those that fit come first."""
 _GONE: Final = "does not answer"
@@ -60,7 +62,7 @@ def _workers(verdicts: Sequence[WorkerVerdict]) -> None:
             Text(each.worker_id, style="id"),
             Text(each.verdict, style=_STYLES[each.verdict]),
             "" if each.score is None else f"{each.score:.3f}",
-            cut(each.reason or ""),
+            cut((each.reason or "") + _running(each)),
         )
     say(listing)
     if len(verdicts) > _SHOWN:
@@ -70,6 +72,11 @@ def _workers(verdicts: Sequence[WorkerVerdict]) -> None:
         named = gone[0] if len(gone) == 1 else "one that does not answer"
         start = f"Start {named} again on its results folder"
         say(f"{start}, or forget it: tunefleet workers rm {gone[0] if len(gone) == 1 else 'WORKER'}", style="dim")
+
+
+def _running(verdict: WorkerVerdict) -> str:
+    named, more = verdict.runs[:_NAMED], len(verdict.runs) - _NAMED
+    return f"; runs {', '.join(named)}{f' and {more} more' if more > 0 else ''}" if named else ""
 
 
 def show_dry_run(reply: ValidateReply, *, as_json: bool) -> ExitCode:

@@ -14,6 +14,14 @@ _READ_AT_IMPORT = (
 )  # fmt: skip
 _READ_AT_IMPORT_EXACT = frozenset({"HOME", "PATH", "TMPDIR", "VIRTUAL_ENV", "CUDA_HOME", "CUDA_MODULE_LOADING"})
 
+_OF_ONE_PROCESS = ("TUNEFLEET_", "ORCHESTRATOR_", "NEBULA_", "WORKER_", "HOST_APP_", "PYTEST_")
+_OF_ONE_PROCESS_EXACT = frozenset({
+    # of our own processes
+    "RESULTS_DIR", "TASK_TOPIC", "HEARTBEAT_INTERVAL_SEC", "LOG_FILE", "LOG_LEVEL", "PORT", "PUBLIC_BASE_URL",
+    # of the shell or service that started one
+    "PWD", "OLDPWD", "SHLVL", "_", "TERM", "COLUMNS", "LINES", "INVOCATION_ID", "JOURNAL_STREAM", "SYSTEMD_EXEC_PID",
+})  # fmt: skip
+
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 SERVER_ENV = {
@@ -38,6 +46,21 @@ def job_environment(base: Mapping[str, str], job: Mapping[str, Any]) -> dict[str
         job: `job.json`.
     """
     return {**base, **(job.get("env") or {}), **_devices(job), **_interpreter(base, job)}
+
+
+def at_import(base: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of an environment that may matter to what is imported: without what names one process of ours.
+
+    Jobs whose environments agree in it can be forked from one server.
+
+    Args:
+        base: The supervisor's environment for jobs.
+    """
+    return {
+        name: value
+        for name, value in base.items()
+        if name not in _OF_ONE_PROCESS_EXACT and not name.startswith(_OF_ONE_PROCESS)
+    }
 
 
 def thread_count(environment: Mapping[str, str]) -> int:

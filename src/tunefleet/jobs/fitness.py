@@ -67,17 +67,26 @@ class Need:
     _users: dict[int, float | None] = field(default_factory=dict)
     _asked_at: float = field(default_factory=time.monotonic)
     _seen_at: float = field(default_factory=time.monotonic)
+    _released: bool = False
 
     def met(self, pid: int, *, asked: bool = False) -> None:
         """Note that a process has connected, and whether it asked for a job."""
-        now = time.monotonic()
+        now, self._released = time.monotonic(), False
         self._users[pid], self._seen_at = identity.process_started_at(pid), now
         if asked:
             self._asked_at = now
 
+    def left(self, pid: int) -> bool:
+        """Note that a process needs the server no more; returns whether nobody else does."""
+        self._users.pop(pid, None)
+        self._released = not self._users
+        return self._released
+
     def over(self) -> str | None:
         """Return why the server may end, or None while it may be needed."""
         now = time.monotonic()
+        if self._released:
+            return "all who have used it have left"
         if now - self._asked_at >= self.idle_s:
             return f"nobody has asked for a job in {self.idle_s:.0f} s"
         self._users = {pid: at for pid, at in self._users.items() if at and identity.process_started_at(pid) == at}

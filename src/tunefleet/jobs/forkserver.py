@@ -4,8 +4,9 @@ It only imports; it runs no tensor operation, opens no CUDA context and starts n
 what it cannot use. Before each fork that is checked; a server that is no longer fit ends, and jobs start cold. It
 waits for nobody: keepers are of their own.
 
-As a program: `python -m tunefleet.jobs.forkserver SOCKET IDLE_S USER_PID`, the jobs' environment as JSON on standard
-input.
+As a program: `python -m tunefleet.jobs.forkserver SOCKET IDLE_S USER_PID`, with the environment that the imports need.
+A request is one line of JSON: `folder`, the job's, and `environment`, its supervisor's for jobs; or `leaves`, from
+whoever needs no more jobs.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tunefleet import settings
 from tunefleet.jobs import locks
@@ -50,7 +53,8 @@ PRELOAD = (
 LAZY = frozenset({"bitsandbytes", "deepspeed", "wandb", "liger_kernel"})
 """Packages that touch a device or start threads when they are imported; they stay unexecuted until first used."""
 
-_MAX_REQUEST_BYTES = 4096
+_MAX_REQUEST_BYTES = 4 << 20
+"""An environment may be large: the kernel allows some megabytes."""
 _REQUEST_S = 5.0
 
 
@@ -67,18 +71,26 @@ def preload() -> None:
     gc.freeze()
 
 
-def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -> Held | None:
+@dataclass(frozen=True)
+class Asked:
+    """A request for a job: its folder, and its supervisor's environment for jobs."""
+
+    folder: Path
+    environment: Mapping[str, str]
+
+
+def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -> tuple[Held, Mapping[str, str]] | None:
     """Fork a keeper for each request, until nobody needs it any more or a fork would be unsafe.
 
     Returns:
-        None in the server; in a trainer that it led to, the job to run.
+        None in the server; in a trainer that it led to, the job to run, and the environment for it.
     """
     while (over := need.over()) is None:
         if not select.select([listener], [], [], need.look_s)[0]:
             continue
         connection = listener.accept()[0]
-        folder = _request(connection, need)
-        if folder is None:
+        asked = _request(connection, need)
+        if asked is None:
             connection.close()
             continue
         fault = fitness.fault()
@@ -89,7 +101,7 @@ def serve(listener: socket.socket, lock_fd: int, fitness: Fitness, need: Need) -
         if os.fork() == 0:
             listener.close()
             os.close(lock_fd)
-            return _keep(folder, connection.detach())
+            return _keep(asked.folder, connection.detach()), asked.environment
         connection.close()
     logger.info("The fork server ends: %s", over)
     return None
@@ -150,25 +162,47 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _request(connection: socket.socket, need: Need) -> Path | None:
-    """Return the job folder that a process of this user asks for."""
+def _request(connection: socket.socket, need: Need) -> Asked | None:
+    """Return the job that a process of this user asks for; null if it asks for none."""
     pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if uid != os.geteuid():
         logger.warning("A request of user %s is refused", uid)
         return None
     need.met(pid)
-    connection.settimeout(_REQUEST_S)
-    try:
-        line = connection.recv(_MAX_REQUEST_BYTES)
-    except OSError:
+    request = _read(connection)
+    if request.get("leaves") is True:
+        reply(os.dup(connection.fileno()), ok=True, ends=need.left(pid))
         return None
-    connection.settimeout(None)
-    folder = Path(os.fsdecode(line.rstrip(b"\n")))
+    folder, environment, idle_s = (
+        Path(str(request.get("folder", ""))),
+        request.get("environment"),
+        request.get("idle_s"),
+    )
     # Whoever only looks whether the server listens sends nothing.
-    if not line.endswith(b"\n") or not folder.is_absolute() or not (folder / "job.json").is_file():
+    if not isinstance(environment, dict) or not isinstance(idle_s, int | float):
+        return None
+    if not folder.is_absolute() or not (folder / "job.json").is_file():
         return None
     need.met(pid, asked=True)
-    return folder
+    need.idle_s = max(need.idle_s, idle_s)
+    return Asked(folder, {str(name): str(value) for name, value in environment.items()})
+
+
+def _read(connection: socket.socket) -> dict[str, Any]:
+    """Return a request; empty if there is none within some seconds, or it cannot be read."""
+    line, deadline = bytearray(), time.monotonic() + _REQUEST_S
+    try:
+        while not line.endswith(b"\n") and len(line) <= _MAX_REQUEST_BYTES:
+            connection.settimeout(max(deadline - time.monotonic(), 0.001))
+            piece = connection.recv(64 << 10)
+            if not piece:
+                return {}
+            line += piece
+        connection.settimeout(None)
+        request = json.loads(line)
+    except (OSError, ValueError):
+        return {}
+    return request if isinstance(request, dict) else {}
 
 
 def _end(_number: int, _frame: object) -> NoReturn:
@@ -187,7 +221,6 @@ def main(arguments: list[str]) -> int:
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     path, idle_s = Path(arguments[0]), float(arguments[1])
-    base_env: dict[str, str] = json.load(sys.stdin.buffer)
     lock_fd = locks.take(path.with_suffix(".lock"))
     if lock_fd is None:
         return 0  # another one serves
@@ -204,13 +237,13 @@ def main(arguments: list[str]) -> int:
             need, source = Need(idle_s, ORPHAN_S), newest_source()
             need.met(int(arguments[2]))
             preload()
-            held = serve(listener, lock_fd, Fitness.now(source), need)
+            led = serve(listener, lock_fd, Fitness.now(source), need)
     finally:
         if os.getpid() == server:
             # The log stays if the end was not a proper one: it says why.
             for suffix in (".sock", ".lock", ".log") if _ends_properly() else (".sock", ".lock"):
                 path.with_suffix(suffix).unlink(missing_ok=True)
-    return 0 if held is None else run(held, base_env)
+    return 0 if led is None else run(*led)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
 """The supervisor's side of the warm start: finds, starts and asks the fork server.
 
-Importing the training libraries takes seconds; the fork server has done it once. Whatever goes wrong here, the answer
-is None and the job starts cold.
+Importing the training libraries takes seconds; the fork server has done it once, for all workers and agents of this
+user whose imports would be the same. Whatever goes wrong here, the answer is None and the job starts cold.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
 import os
-import signal
 import socket
 import stat
 import struct
@@ -26,22 +24,23 @@ from typing import Any
 
 from tunefleet.attach import identity
 from tunefleet.errors import MachineError
-from tunefleet.jobs.environment import SERVER_ENV
+from tunefleet.jobs.environment import SERVER_ENV, at_import
 from tunefleet.jobs.reply import read_reply
 
 logger = logging.getLogger(__name__)
 
 IMPORT_S = 60.0
 _BIND_S = 15.0
+_LEAVE_S = 2.0
 _MAX_PATH_BYTES = 100
 _MAX_FAILURES = 3
 
 
 class WarmStarter:
-    """Asks the one fork server of this user, interpreter and environment for job starts.
+    """Asks the one fork server of this user, interpreter and import environment for job starts.
 
     Args:
-        base_env: The jobs' environment; a server with another one is another server.
+        base_env: The jobs' environment; one that other imports would come of has another server.
         idle_s: How long the server waits for a job before it ends.
     """
 
@@ -69,7 +68,7 @@ class WarmStarter:
         connection, reply = self._reach(), None
         if connection is not None:
             with connection:
-                reply = self._ask(connection, folder)
+                reply = self._ask(connection, {"folder": str(folder), "environment": self._base_env})
         if reply is None or reply.get("code") == "stale":
             self._failures += 1
             why = reply.get("message") if reply else "it does not answer"
@@ -84,17 +83,20 @@ class WarmStarter:
         if connection is None:
             return None
         with connection:
-            pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return pid if uid == os.geteuid() else None
+            return _pid_of(connection)
 
     def close(self) -> None:
-        """End the server; the jobs that it forked live on."""
+        """Need the server no more: it ends unless somebody else does. The jobs that it forked live on."""
         with self._lock:
-            pid = self._server.pid if self._server is not None and self._server.poll() is None else self.server_pid()
-            if pid is None:
+            connection = self._connect()
+            if connection is None:
+                return
+            with connection:
+                # While it imports it does not answer; it reads this when it is done, and ends then.
+                pid, told = _pid_of(connection), self._ask(connection, {"leaves": True}, _LEAVE_S)
+            if pid is None or told is None or not told.get("ends"):
                 return
             started_at = identity.process_started_at(pid)
-            os.kill(pid, signal.SIGTERM)
             deadline = time.monotonic() + 5.0
             while started_at is not None and identity.process_started_at(pid) == started_at:
                 if time.monotonic() > deadline:
@@ -103,7 +105,7 @@ class WarmStarter:
                 time.sleep(0.02)
 
     def _key(self) -> str:
-        text = json.dumps([sys.prefix, sys.version, sorted(self._base_env.items())])
+        text = json.dumps([sys.prefix, sys.version, sorted(at_import(self._base_env).items())])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -112,18 +114,13 @@ class WarmStarter:
         with self.socket_path.with_suffix(".log").open("wb") as log:
             server = subprocess.Popen(
                 command,
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**self._base_env, **SERVER_ENV},
+                env={**at_import(self._base_env), **SERVER_ENV},
                 start_new_session=True,
                 cwd="/",
             )
-        # One that has ended already is told nothing; whoever asks it finds out.
-        with contextlib.suppress(BrokenPipeError):
-            if server.stdin is not None:
-                with server.stdin as pipe:
-                    pipe.write(json.dumps(self._base_env).encode())
         threading.Thread(target=server.wait, name=f"forkserver-{server.pid}", daemon=True).start()
         return server
 
@@ -153,13 +150,20 @@ class WarmStarter:
             return None
         return connection
 
-    def _ask(self, connection: socket.socket, folder: Path) -> dict[str, Any] | None:
+    def _ask(
+        self, connection: socket.socket, what: dict[str, Any], patience_s: float = IMPORT_S
+    ) -> dict[str, Any] | None:
         try:
-            connection.sendall(str(folder).encode() + b"\n")
-            return read_reply(connection.fileno(), IMPORT_S)
+            connection.sendall(json.dumps({**what, "idle_s": self._idle_s}).encode() + b"\n")
+            return read_reply(connection.fileno(), patience_s)
         except (OSError, ValueError) as error:
             logger.debug("The fork server broke off: %s", error)
             return None
+
+
+def _pid_of(connection: socket.socket) -> int | None:
+    pid, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid if uid == os.geteuid() else None
 
 
 def socket_folder() -> Path:

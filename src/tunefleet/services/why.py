@@ -54,7 +54,11 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
             why=roster.reasons(connection, here, [row], fleet).get(row.id) or _standing(row),
             ahead=_ahead(connection, row, need, fleet, here.now) if need and row.status == TaskStatus.QUEUED else 0,
             waits_for=related.waits_for(connection, row),
-            workers=() if need is None else _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id),
+            workers=()
+            if need is None
+            else _with_tasks(
+                _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id), attempts.all_open(connection)
+            ),
             attempts=tuple(_sentence(row, each) for each in attempts.of_task(connection, row)),
         )
 
@@ -143,6 +147,18 @@ def _verdicts(
         word = "never" if told.lasting else "waits"
         views.append(WorkerVerdict.model_validate({"worker_id": worker_id, "verdict": word, "reason": told.reason}))
     return tuple(views)
+
+
+def _with_tasks(verdicts: Sequence[WorkerVerdict], running: Sequence[AttemptRow]) -> tuple[WorkerVerdict, ...]:
+    """Name, for each worker that a task waits for, what keeps it from that."""
+    kept: dict[str, list[str]] = {}
+    for attempt in running:
+        if attempt.merged_into is None:
+            kept.setdefault(attempt.worker_id, []).append(attempt.task_id)
+    return tuple(
+        each.model_copy(update={"runs": tuple(kept.get(each.worker_id, ()))}) if each.verdict == "waits" else each
+        for each in verdicts
+    )
 
 
 def _ahead(connection: Connection, row: TaskRow, need: Requirement, fleet: Sequence[WorkerState], now: float) -> int:

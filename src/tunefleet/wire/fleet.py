@@ -50,12 +50,14 @@ class WorkerVerdict(Message):
         verdict: `fits`, `waits` (it could, but not now) or `never` (as it is).
         reason: Why not, as a clause after the worker's name.
         score: What the placement policy makes of it, for those that fit; higher goes first.
+        runs: The tasks that it has now, where one waits for it.
     """
 
     worker_id: str
     verdict: Literal["fits", "waits", "never"]
     reason: str | None = None
     score: float | None = None
+    runs: tuple[str, ...] = ()
 
 
 class TaskForecast(Message):

@@ -55,6 +55,9 @@ def test_why_of_a_task_that_has_its_turn_shows_the_score(cli: Cli, client: Clien
     token = hand.take(task_id)
     said = cli("why", task_id).out
     assert "Attempt 1 on by-hand runs." in said
+    other = client.submit(ECHO).task_id
+    assert f"; runs {task_id}" in cli("why", other).out
+    client.tasks.cancel(other)
     assert re.search(r"^It runs on by-hand since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.$", said, re.MULTILINE)
     hand.finish(token)
     said = cli("why", task_id).out

@@ -48,13 +48,8 @@ def start_light(starter: WarmStarter, base: dict[str, str], *, idle_s: float = 6
         str(orphan_s),
     ]
     with starter.socket_path.with_suffix(".log").open("wb") as log:
-        server = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, env={**base, **SERVER_ENV}, start_new_session=True
-        )
+        server = subprocess.Popen(command, stdout=log, stderr=log, env={**base, **SERVER_ENV}, start_new_session=True)
     threading.Thread(target=server.wait, daemon=True).start()
-    assert server.stdin is not None
-    with server.stdin as pipe:
-        pipe.write(json.dumps(base).encode())
     until(lambda: starter.server_pid() is not None)
     return server.pid
 
@@ -153,8 +148,7 @@ def test_a_fork_server_that_ends_ends_no_job_and_its_name_is_free(warm: Supervis
     until(lambda: training(handle))
     warm.close()
     path = starter_of(warm).socket_path
-    assert not path.exists()
-    assert not path.with_suffix(".lock").exists()
+    until(lambda: not path.exists() and not path.with_suffix(".lock").exists())
     assert handle.wait(15) is not None
 
 
@@ -193,7 +187,19 @@ def test_a_gpu_that_is_taken_is_named(warm: Supervisor) -> None:
     assert handle.wait(10) is not None
 
 
-@pytest.mark.parametrize("request_", [b"", b"relative/path\n", b"/no/such/folder\n", b"/etc", b"\xff" * 9000])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"",
+        b"relative/path\n",
+        b"[]\n",
+        b'{"folder": "/etc"',
+        b"\xff" * 9000,
+        b'{"leaves": 1}\n',
+        b'{"folder": "/no/such/folder", "environment": {}, "idle_s": 1}\n',
+        b'{"folder": "/etc", "environment": []}\n',
+    ],
+)
 def test_anything_but_a_job_folder_is_not_answered(warm: Supervisor, request_: bytes) -> None:
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(5)
@@ -271,7 +277,7 @@ def test_a_server_that_nobody_needs_ends(tmp_path: Path, idle_s: float, orphan_s
     with log.open("wb") as stream:
         parent = subprocess.run(
             [sys.executable, "-S", "-c", starting],
-            input=json.dumps(base).encode(),
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stream,
             env=base,
@@ -288,7 +294,7 @@ def test_one_server_serves_all_of_a_users_supervisors(warm: Supervisor, tmp_path
     pid = server_pid(warm)
     second = subprocess.run(
         [sys.executable, "-P", "-m", "tunefleet.jobs.forkserver", str(starter_of(warm).socket_path), "60", "1"],
-        input=b"{}",
+        stdin=subprocess.DEVNULL,
         check=False,
         env={**warm._base_env},
         capture_output=True,
@@ -299,6 +305,47 @@ def test_one_server_serves_all_of_a_users_supervisors(warm: Supervisor, tmp_path
     handle = other.launch(make_job("finish"))
     assert handle.wait(20) is not None
     assert process_of(handle).warm
+
+
+def test_workers_of_other_names_share_a_server_and_their_jobs_have_their_own_environment(
+    warm: Supervisor, tmp_path: Path
+) -> None:
+    pid, own = server_pid(warm), {"WORKER_ID": "other", "TUNEFLEET_HOME": str(tmp_path / "elsewhere")}
+    other = Supervisor(
+        tmp_path / "other", endpoints_dir=tmp_path / "elsewhere" / "jobs", base_env={**warm._base_env, **own}
+    )
+    assert server_pid(other) == pid
+    for number, (supervisor, expected) in enumerate([(other, own), (warm, warm._base_env), (other, own)]):
+        handle = supervisor.launch(make_job("look", job_id=f"task-{number}"))
+        assert handle.wait(20) is not None
+        assert process_of(handle).warm
+        environ = json.loads((handle.folder.root / "facts.json").read_text())["environ"]
+        assert {name: environ.get(name) for name in own} == {name: expected.get(name) for name in own}
+
+
+def test_a_server_outlives_the_worker_that_started_it_while_another_one_needs_it(
+    warm: Supervisor, tmp_path: Path
+) -> None:
+    pid = server_pid(warm)
+    leaves = (
+        "import json, sys\n"
+        "from tunefleet.jobs.warm import WarmStarter\n"
+        "from tunefleet.jobs import warm\n"
+        "from pathlib import Path\n"
+        "warm.socket_folder = lambda: Path(sys.argv[1])\n"
+        "starter = WarmStarter(json.loads(sys.argv[2]), idle_s=60)\n"
+        "starter.prepare()\n"
+        "print(starter.server_pid(), flush=True)\n"
+        "starter.close()\n"
+    )
+    folder = str(starter_of(warm).socket_path.parent)
+    command = [sys.executable, "-c", leaves, folder, json.dumps(warm._base_env)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=warm._base_env)
+    assert int(done.stdout) == pid
+    assert server_pid(warm) == pid, "it is needed here"
+    warm.close()
+    # By nobody now.
+    until(lambda: identity.process_started_at(pid) is None)
 
 
 def test_a_socket_folder_of_somebody_else_is_not_used(

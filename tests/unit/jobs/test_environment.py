@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunefleet.jobs import environment
-from tunefleet.jobs.environment import core_count, job_environment, needs_cold_start, thread_count
+from tunefleet.jobs.environment import at_import, core_count, job_environment, needs_cold_start, thread_count
 from tunefleet.settings import inherited_environment
 from tunefleet.spec import dump_task_spec, parse_workflow
 
@@ -94,3 +94,9 @@ def test_a_containers_quota_counts(quota: str, cores: int, tmp_path: Path, monke
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     monkeypatch.setattr(environment, "_QUOTA", tmp_path / "cpu.max")
     assert core_count() == cores
+
+
+def test_what_names_one_process_of_ours_is_no_matter_of_imports() -> None:
+    own = {"WORKER_ID": "a", "RESULTS_DIR": "/r", "TUNEFLEET_HOME": "/h", "PWD": "/", "HOST_APP_PORT": "1"}
+    shared = {"PATH": "/bin", "HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "0", "SOMETHING": "else", "OMP_WAIT_POLICY": "P"}
+    assert at_import({**own, **shared}) == shared

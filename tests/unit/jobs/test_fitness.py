@@ -52,6 +52,18 @@ def test_it_ends_when_all_who_used_it_are_gone_but_not_at_once(clock: list[float
     assert server.over() == "all who have used it are gone"
 
 
+def test_it_ends_at_once_when_the_last_one_leaves_and_says_so(clock: list[float]) -> None:
+    server, other = need(clock), os.getppid()
+    server.met(os.getpid())
+    server.met(other)
+    assert server.left(os.getpid()) is False
+    assert server.over() is None
+    assert server.left(other) is True
+    assert server.over() == "all who have used it have left"
+    server.met(os.getpid())
+    assert server.over() is None
+
+
 def test_whoever_comes_back_in_time_keeps_it(clock: list[float]) -> None:
     server = need(clock, orphan_s=30.0)
     clock[0] += 29

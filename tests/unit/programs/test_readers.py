@@ -100,7 +100,11 @@ def test_whole_numbers_stay_whole(tmp_path: Path) -> None:
     [
         ("a.jsonl", '{"text": "good"}\n\n{"text": }\n', r"Line 3 of a\.jsonl is not valid JSON \(column 10"),
         ("a.jsonl", '["text"]\n', r"Line 1 of a\.jsonl holds a JSON list, not an object"),
-        ("a.jsonl", '{"id": 18446744073709551616}\n', r"Line 1 of a\.jsonl holds the whole number 18446744073709551616,"),
+        (
+            "a.jsonl",
+            '{"id": 18446744073709551616}\n',
+            r"Line 1 of a\.jsonl holds the whole number 18446744073709551616,",
+        ),
         ("a.json", '[{"id": -9223372036854775809}]', r"a\.json holds the whole number -9223372036854775809,"),
         ("a.json", '{"text": "a",}', r"a\.json is not valid JSON \(line 1, column"),
         ("a.json", '{"text": "a"}', r"a\.json is not a JSON array.*one object a line"),
