@@ -61,11 +61,13 @@ _REQUEST_S = 5.0
 def preload() -> None:
     """Import what jobs need; what is not installed is left out, a job that needs it will say so."""
     sys.meta_path.insert(0, LazyFinder(LAZY))
+    gc.disable()
     for name in PRELOAD:
         try:
             importlib.import_module(name)
         except ImportError as error:
             logger.warning("%s is not preloaded: %s", name, error)
+    gc.enable()
     gc.collect()
     # Objects of the imports are never looked at again, so that the children share their pages.
     gc.freeze()
