@@ -68,7 +68,10 @@ def test_every_other_kind_aligns_and_a_trained_judge_rewards(client: Client, tmp
 
 
 def test_a_killed_training_goes_on_and_ends_as_one(client: Client, fleet: LocalFleet) -> None:
-    changes = {"spec.training.save_strategy": "steps", "spec.training.save_steps": 2, "spec.training.max_steps": 24}
+    # Short rows and few of them: a step is to be cheap, and there are to be many.
+    few = {"max_steps": 24, "save_strategy": "steps", "save_steps": 2, "batch_size": 2, "max_seq_length": 96}
+    changes = {f"spec.training.{name}": value for name, value in few.items()}
+    changes |= {"spec.data.max_samples": 48, "spec.data.eval.max_samples": 4}
     task_id = client.submit(EXAMPLES / "dpo.yaml", overrides=changes).task_id
     folder = fleet.results_dir() / task_id
     until(
