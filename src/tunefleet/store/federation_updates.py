@@ -1,0 +1,161 @@
+"""Workers' updates: where each counts, and what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from tunefleet.store.tables_federation import federation_updates
+
+WAITING: Final = "waiting"
+"""Came when no round could take it; counts in the next one that its worker takes part in."""
+COUNTED: Final = "counted"
+SUPERSEDED: Final = "superseded"
+AGGREGATED: Final = "aggregated"
+REJECTED: Final = "rejected"
+DISCARDED: Final = "discarded"
+_at = federation_updates.c
+_INSERT = insert(federation_updates).returning(_at.seq)
+
+
+class UpdateRow(NamedTuple):
+    """An update; `config` and `tokenizer` (path → digest) are JSON. It has a `seq` once it is stored.
+
+    One that was refused before its files were looked at has neither digests nor config.
+    """
+
+    federation_seq: int
+    worker: str
+    round: int | None
+    state: str
+    reason: str | None
+    step: int
+    num_examples: int
+    base_version: int | None
+    model_digest: str | None
+    values_digest: str | None
+    config: str | None
+    tokenizer: str
+    upload_dtype: str
+    size_bytes: int
+    norm: float | None
+    loss_before: float | None
+    loss_after: float | None
+    weight: float | None
+    created_at: float
+    settled_at: float | None
+    seq: int = 0
+
+    @property
+    def holder(self) -> str:
+        """Who pins its files."""
+        return f"update-{self.seq}"
+
+
+_ROWS = select(*(_at[name] for name in UpdateRow._fields))
+
+
+def insert_one(connection: Connection, row: UpdateRow) -> UpdateRow:
+    """Store an update, and return it with its `seq`."""
+    values = row._asdict()
+    del values["seq"]
+    return row._replace(seq=connection.execute(_INSERT, values).scalar_one())
+
+
+def by_seq(connection: Connection, seq: int) -> UpdateRow | None:
+    """Return an update."""
+    row = connection.execute(_ROWS.where(_at.seq == seq)).first()
+    return UpdateRow(*row) if row else None
+
+
+def of_round(
+    connection: Connection, federation_seq: int, number: int, states: Sequence[str] | None = None
+) -> list[UpdateRow]:
+    """Return the updates of a round in the order in which they came.
+
+    Args:
+        connection: To read with.
+        federation_seq: Whose.
+        number: The round's.
+        states: Only in these.
+    """
+    query = _ROWS.where(_at.federation_seq == federation_seq, _at.round == number).order_by(_at.seq)
+    if states is not None:
+        query = query.where(_at.state.in_(list(states)))
+    return [UpdateRow(*row) for row in connection.execute(query)]
+
+
+def workers_of_rounds(connection: Connection, federation_seq: int, numbers: Sequence[int]) -> dict[int, list[str]]:
+    """Return whose updates count or counted in rounds, by round."""
+    query = (
+        select(_at.round, _at.worker)
+        .where(_at.federation_seq == federation_seq, _at.round.in_(list(numbers)))
+        .where(_at.state.in_((COUNTED, AGGREGATED)))
+        .order_by(_at.round, _at.seq)
+    )
+    found: dict[int, list[str]] = {}
+    for number, worker in connection.execute(query):
+        found.setdefault(number, []).append(worker)
+    return found
+
+
+def waiting(connection: Connection, federation_seq: int) -> list[UpdateRow]:
+    """Return the updates that wait for a round, in the order in which they came."""
+    query = _ROWS.where(_at.federation_seq == federation_seq, _at.state == WAITING).order_by(_at.seq)
+    return [UpdateRow(*row) for row in connection.execute(query)]
+
+
+def last_of(connection: Connection, federation_seq: int, worker: str) -> UpdateRow | None:
+    """Return the newest update of a worker that was not rejected."""
+    query = _ROWS.where(_at.federation_seq == federation_seq, _at.worker == worker, _at.state != REJECTED)
+    row = connection.execute(query.order_by(_at.seq.desc()).limit(1)).first()
+    return UpdateRow(*row) if row else None
+
+
+def change(connection: Connection, seqs: Sequence[int], values: Mapping[str, Any]) -> None:
+    """Change columns of updates."""
+    for start in range(0, len(seqs), 500):
+        part = list(seqs[start : start + 500])
+        connection.execute(update(federation_updates).where(_at.seq.in_(part)).values(dict(values)))
+
+
+def page(
+    connection: Connection,
+    federation_seq: int,
+    *,
+    limit: int,
+    before: int | None = None,
+    filters: Mapping[str, Sequence[Any] | None],
+) -> list[UpdateRow]:
+    """Return updates of a federation, newest first.
+
+    Args:
+        connection: To read with.
+        federation_seq: Whose.
+        limit: How many at most.
+        before: Only those with a smaller `seq`.
+        filters: Column → the values that it may have; null for any.
+    """
+    query = _ROWS.where(_at.federation_seq == federation_seq).order_by(_at.seq.desc()).limit(limit)
+    if before is not None:
+        query = query.where(_at.seq < before)
+    for name, values in filters.items():
+        if values is not None:
+            query = query.where(_at[name].in_(list(values)))
+    return [UpdateRow(*row) for row in connection.execute(query)]
+
+
+def holders_of(connection: Connection, federation_seq: int) -> list[str]:
+    """Return who pins files for the updates of a federation."""
+    return [
+        f"update-{seq}"
+        for seq in connection.execute(select(_at.seq).where(_at.federation_seq == federation_seq)).scalars()
+    ]
+
+
+def count(connection: Connection, federation_seq: int) -> int:
+    """Return how many updates a federation took."""
+    query = select(func.count()).select_from(federation_updates)
+    return connection.execute(query.where(_at.federation_seq == federation_seq, _at.state != REJECTED)).scalar_one()
