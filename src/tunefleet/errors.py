@@ -10,7 +10,8 @@
     ├── NotFoundError        nothing has that id or name
     ├── ConflictError        the thing is in a state that forbids the request
     │   ├── IllegalTransition   a status change that the lifecycle table does not have
-    │   └── OffsetConflict   a stream was continued at the wrong place; carries the right one
+    │   ├── OffsetConflict   a stream was continued at the wrong place; carries the right one
+    │   └── GoneError        the thing has ended, or has moved, for good
     ├── AuthError            no key, or a key that is wrong or revoked
     ├── ForbiddenError       a valid key that may not do this
     ├── TooLargeError        a body, file or archive over its limit
@@ -184,6 +185,12 @@ class OffsetConflict(ConflictError):
     def __init__(self, message: str, *, cursor: int) -> None:
         super().__init__(message)
         self.cursor = cursor
+
+
+class GoneError(ConflictError):
+    """The thing has ended, or has moved, for good; asking again does not help."""
+
+    code = "gone"
 
 
 class AuthError(TunefleetError):
