@@ -210,9 +210,15 @@ class JobProgress(Camel):
 
 
 class ClaimChunk(GuideRequest):
-    """Body of `POST /api/training/jobs/{id}/claim-chunk`."""
+    """Body of `POST /api/training/jobs/{id}/claim-chunk`.
+
+    Args:
+        worker_id: Who wants one; who has one already gets the same again.
+        completed_chunk: Number of the chunk that it has trained on to the end.
+    """
 
     worker_id: int | str = Field(validation_alias=_either("worker_id"))
+    completed_chunk: int | None = Field(default=None, ge=0, lt=MAX_COUNT, validation_alias=_either("completed_chunk"))
 
 
 class ChunkClaimed(Camel):
@@ -386,6 +392,14 @@ class FederationCreated(FederationDetail):
 
     token: str
     callback_secret: str
+
+
+class FederationToken(Message):
+    """The token of a federation, which is good for it alone."""
+
+    id: str
+    number: int
+    token: str
 
 
 class Contribution(Message):
