@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tunefleet.store.tables_federation import federation_updates
 
@@ -107,11 +107,28 @@ def waiting(connection: Connection, federation_seq: int) -> list[UpdateRow]:
     return [UpdateRow(*row) for row in connection.execute(query)]
 
 
-def last_of(connection: Connection, federation_seq: int, worker: str) -> UpdateRow | None:
-    """Return the newest update of a worker that was not rejected."""
-    query = _ROWS.where(_at.federation_seq == federation_seq, _at.worker == worker, _at.state != REJECTED)
-    row = connection.execute(query.order_by(_at.seq.desc()).limit(1)).first()
+def same(connection: Connection, federation_seq: int, worker: str, step: int, model_digest: str) -> UpdateRow | None:
+    """Return what became of an update that was taken before, if it was."""
+    query = _ROWS.where(_at.federation_seq == federation_seq, _at.worker == worker, _at.step == step)
+    query = query.where(_at.model_digest == model_digest).order_by(_at.seq).limit(1)
+    row = connection.execute(query).first()
     return UpdateRow(*row) if row else None
+
+
+def standing(connection: Connection, federation_seq: int, worker: str, number: int | None) -> UpdateRow | None:
+    """Return the update of a worker that counts in a round, or that waits for one if there is no number."""
+    state = WAITING if number is None else COUNTED
+    query = _ROWS.where(_at.federation_seq == federation_seq, _at.worker == worker, _at.state == state)
+    if number is not None:
+        query = query.where(_at.round == number)
+    row = connection.execute(query).first()
+    return UpdateRow(*row) if row else None
+
+
+def delete_rejected(connection: Connection, federation_seq: int, number: int, worker: str) -> None:
+    """Forget the updates of a worker that were refused in a round before their files were stored."""
+    here = (_at.federation_seq == federation_seq, _at.round == number, _at.worker == worker, _at.state == REJECTED)
+    connection.execute(delete(federation_updates).where(*here, _at.model_digest.is_(None)))
 
 
 def change(connection: Connection, seqs: Sequence[int], values: Mapping[str, Any]) -> None:

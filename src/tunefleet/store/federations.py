@@ -158,6 +158,13 @@ def put_member(connection: Connection, row: MemberRow) -> None:
         connection.execute(insert(federation_members).values(row._asdict()))
 
 
+def forget_values(connection: Connection, seq: int, workers: Sequence[str]) -> None:
+    """Forget what members have sent last, so that they may send it again."""
+    at = federation_members.c
+    here = (at.federation_seq == seq, at.worker.in_(list(workers)))
+    connection.execute(update(federation_members).where(*here).values(values_digest=None))
+
+
 def delete_one(connection: Connection, seq: int) -> None:
     """Forget a federation with its members, rounds, updates, versions and chunks; pins and artifacts stay."""
     for table in (federation_members, federation_rounds, federation_updates, federation_versions, federation_chunks):
