@@ -53,8 +53,8 @@ class RoundReason(StrEnum):
     VERSION_STORED = "version_stored"
     UPDATE_REFUSED = "update_refused"
     """The updates cannot be put together; the error names which, and why."""
-    MACHINE_FAILED = "machine_failed"
-    """It was tried as often as is worth while."""
+    SERVER_FAULT = "server_fault"
+    """The server came to grief on it, as often as is worth while."""
     ROLLED_BACK = "rolled_back"
     FEDERATION_ENDED = "federation_ended"
 
@@ -68,7 +68,7 @@ OUTCOMES: Final[dict[RoundReason, RoundStatus]] = {
     RoundReason.AGGREGATED: _S.PUBLISHING,
     RoundReason.VERSION_STORED: _S.PUBLISHED,
     RoundReason.UPDATE_REFUSED: _S.FAILED,
-    RoundReason.MACHINE_FAILED: _S.FAILED,
+    RoundReason.SERVER_FAULT: _S.FAILED,
     RoundReason.ROLLED_BACK: _S.ABANDONED,
     RoundReason.FEDERATION_ENDED: _S.ABANDONED,
 }

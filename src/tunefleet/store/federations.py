@@ -73,6 +73,11 @@ def by_seq(connection: Connection, seq: int, *, lock: bool = False) -> Federatio
     return _one(connection, federations.c.seq == seq, lock=lock)
 
 
+def by_id(connection: Connection, id_: str) -> FederationRow | None:
+    """Return a federation by its id."""
+    return _one(connection, federations.c.id == id_, lock=False)
+
+
 def find(connection: Connection, project: str, reference: str, *, lock: bool = False) -> FederationRow | None:
     """Return a federation of a project by its id, or by its number.
 

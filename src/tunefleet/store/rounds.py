@@ -13,7 +13,7 @@ from tunefleet.store.tables_federation import federation_rounds, federations
 
 _at = federation_rounds.c
 _CLOSED: Final = (RoundStatus.AGGREGATING.value, RoundStatus.PUBLISHING.value)
-_OPEN: Final = text("status IN ('sampling', 'collecting', 'aggregating', 'publishing')")
+_OPEN: Final = text("federation_rounds.status IN ('sampling', 'collecting', 'aggregating', 'publishing')")
 """Spelt as the index is, so that it is used."""
 
 
@@ -156,9 +156,10 @@ def release(connection: Connection, row: RoundRow, *, holder: str, until: float,
     return connection.execute(update(federation_rounds).where(*where).values(changes)).rowcount > 0
 
 
-def open_rounds(connection: Connection) -> list[RoundRow]:
-    """Return the rounds of all federations that have not ended."""
-    query = select(federation_rounds).where(_OPEN).order_by(_at.federation_seq)
+def to_look_after(connection: Connection) -> list[RoundRow]:
+    """Return the open rounds of all federations, but for those that wait for nothing while their federation rests."""
+    query = select(federation_rounds).join(federations, federations.c.seq == _at.federation_seq).where(_OPEN)
+    query = query.where(_at.status.in_(_CLOSED) | (federations.c.status == "running")).order_by(_at.federation_seq)
     return [RoundRow(*row) for row in connection.execute(query)]
 
 
