@@ -34,6 +34,7 @@ class UpdateRow(NamedTuple):
     step: int
     num_examples: int
     base_version: int | None
+    upload_digest: str | None
     model_digest: str | None
     values_digest: str | None
     config: str | None
@@ -107,10 +108,10 @@ def waiting(connection: Connection, federation_seq: int) -> list[UpdateRow]:
     return [UpdateRow(*row) for row in connection.execute(query)]
 
 
-def same(connection: Connection, federation_seq: int, worker: str, step: int, model_digest: str) -> UpdateRow | None:
+def same(connection: Connection, federation_seq: int, worker: str, step: int, digest: str) -> UpdateRow | None:
     """Return what became of an update that was taken before, if it was."""
     query = _ROWS.where(_at.federation_seq == federation_seq, _at.worker == worker, _at.step == step)
-    query = query.where(_at.model_digest == model_digest).order_by(_at.seq).limit(1)
+    query = query.where(_at.upload_digest == digest).order_by(_at.seq).limit(1)
     row = connection.execute(query).first()
     return UpdateRow(*row) if row else None
 
@@ -128,7 +129,7 @@ def standing(connection: Connection, federation_seq: int, worker: str, number: i
 def delete_rejected(connection: Connection, federation_seq: int, number: int, worker: str) -> None:
     """Forget the updates of a worker that were refused in a round before their files were stored."""
     here = (_at.federation_seq == federation_seq, _at.round == number, _at.worker == worker, _at.state == REJECTED)
-    connection.execute(delete(federation_updates).where(*here, _at.model_digest.is_(None)))
+    connection.execute(delete(federation_updates).where(*here, _at.upload_digest.is_(None)))
 
 
 def change(connection: Connection, seqs: Sequence[int], values: Mapping[str, Any]) -> None:

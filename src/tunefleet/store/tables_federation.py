@@ -95,6 +95,7 @@ federation_updates = Table(
     Column("step", BigInteger, nullable=False),
     Column("num_examples", BigInteger, nullable=False),
     Column("base_version", Integer),
+    Column("upload_digest", String),
     Column("model_digest", String),
     Column("values_digest", String),
     Column("config", Text),
@@ -118,7 +119,9 @@ federation_updates = Table(
     ),
     sqlite_autoincrement=True,
 )  # fmt: skip
-"""One worker's adapters. `round`: where it counts; null while it waits for one. `tokenizer`: JSON, path → digest."""
+"""One worker's adapters. `round`: where it counts; null while it waits for one. `tokenizer`: JSON, path → digest.
+
+`upload_digest`: of the weights as they came, `model_digest`: of the same as floats, if they came quantized."""
 
 federation_versions = Table(
     "federation_versions",

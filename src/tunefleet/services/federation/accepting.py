@@ -38,7 +38,7 @@ class Arrived:
         worker: Whose.
         step: The worker's own optimizer step.
         num_examples: What it counts for.
-        model_digest: Of its weights as they are stored.
+        model_digest: Of its weights as they are stored, in floats.
         size_bytes: Of the same file.
         values_digest: Of the values, however they were written.
         config: The text of its `adapter_config.json`.
@@ -48,6 +48,7 @@ class Arrived:
         tokenizer: Path → digest of the files that go with an adapter; may be empty.
         norm: Of its change to the model.
         losses: On its worker's own data.
+        upload_digest: Of the weights as they came, if that was not in floats.
         doubt: Why it does not count although nothing is wrong with it, and how to mend that.
     """
 
@@ -65,6 +66,7 @@ class Arrived:
     tokenizer: Mapping[str, str] = field(default_factory=dict)
     norm: float | None = None
     losses: Losses = field(default_factory=Losses)
+    upload_digest: str | None = None
     doubt: str | None = None
 
 
@@ -131,6 +133,20 @@ def refuse_upload(connection: Connection, row: FederationRow, worker: str) -> No
             raise ForbiddenError(f"{row.id} has its {spec.max_workers} workers, and {worker} is none of them.")
 
 
+def known(connection: Connection, row: FederationRow, worker: str, step: int, digest: str) -> Accepted | None:
+    """Return what became of an update that was taken before, if it was.
+
+    Args:
+        connection: To read with.
+        row: The federation.
+        worker: Whose update.
+        step: The worker's own optimizer step.
+        digest: Of the weights as they came.
+    """
+    found = federation_updates.same(connection, row.seq, worker, step, digest)
+    return None if found is None else _told(row, found, rounds.get(connection, row.seq, row.round), closes=False)
+
+
 def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: float) -> Accepted:
     """Store an update, and let it count in the round that is open for its worker, or wait for the next one.
 
@@ -150,9 +166,9 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
         ArtifactError: If one of its files is not stored.
     """
     row = locked(connection, row)
-    known = federation_updates.same(connection, row.seq, arrived.worker, arrived.step, arrived.model_digest)
-    if known is not None:
-        return _told(row, known, rounds.get(connection, row.seq, row.round), closes=False)
+    before = known(connection, row, arrived.worker, arrived.step, arrived.upload_digest or arrived.model_digest)
+    if before is not None:
+        return before
     refuse_upload(connection, row, arrived.worker)
     if row.contract != arrived.checked_against:
         raise CheckAgain(f"The first update of {row.id} came while this one was checked.", hint="Send it again.")
@@ -193,7 +209,7 @@ def reject(connection: Connection, row: FederationRow, refused: Refused, now: fl
         connection,
         UpdateRow(
             row.seq, refused.worker, row.round, REJECTED, refused.reason, refused.step, refused.num_examples,
-            refused.base_version, None, None, None, "{}", "fp32", refused.size_bytes, None, None, None, None, now, now,
+            refused.base_version, None, None, None, None, "{}", "fp32", refused.size_bytes, None, None, None, None, now, now,
         ),
     )  # fmt: skip
     told = {"worker": refused.worker, "update": stored.seq, "round": row.round, "reason": refused.reason}
@@ -237,7 +253,8 @@ def _store(
     state = DISCARDED if doubt is not None else COUNTED if counts else WAITING
     new = UpdateRow(
         row.seq, arrived.worker, current.number if counts or doubt else None, state, doubt, arrived.step,
-        arrived.num_examples, arrived.base_version, arrived.model_digest, arrived.values_digest, arrived.config,
+        arrived.num_examples, arrived.base_version, arrived.upload_digest or arrived.model_digest,
+        arrived.model_digest, arrived.values_digest, arrived.config,
         orjson.dumps(dict(arrived.tokenizer)).decode(), arrived.upload_dtype, arrived.size_bytes, arrived.norm,
         arrived.losses.before, arrived.losses.after, None, now, None if doubt is None else now,
     )  # fmt: skip

@@ -98,6 +98,7 @@ def _updates() -> None:
         sa.Column("step", sa.BigInteger(), nullable=False),
         sa.Column("num_examples", sa.BigInteger(), nullable=False),
         sa.Column("base_version", sa.Integer(), nullable=True),
+        sa.Column("upload_digest", sa.String(), nullable=True),
         sa.Column("model_digest", sa.String(), nullable=True),
         sa.Column("values_digest", sa.String(), nullable=True),
         sa.Column("config", sa.Text(), nullable=True),
