@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 from tunefleet.wire.base import Body, Message
 from tunefleet.wire.training import MAX_COUNT
 
-UploadDtype = Literal["fp32", "bf16", "int8"]
+UploadDtype = Literal["fp32", "fp16", "bf16", "int8"]
 FederationState = Literal["queued", "running", "paused", "completed", "failed", "cancelled"]
 RoundState = Literal["sampling", "collecting", "aggregating", "publishing", "published", "failed", "abandoned"]
 UpdateState = Literal["waiting", "counted", "superseded", "aggregated", "rejected", "discarded"]

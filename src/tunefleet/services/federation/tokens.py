@@ -11,13 +11,17 @@ import hmac
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
-from tunefleet.errors import AuthError, ForbiddenError, NotFoundError
+from pydantic import TypeAdapter, ValidationError
+
+from tunefleet.errors import AuthError, ForbiddenError, InputError, NotFoundError
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.store import DEFAULT_PROJECT
+from tunefleet.wire.federated import WorkerName
 
 PREFIX: Final = "fed-"
 _MAC_DIGITS: Final = 32
 _PEOPLE: Final = frozenset({"admin", "member"})
+_NAME: Final[TypeAdapter[str]] = TypeAdapter(WorkerName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,21 @@ def authenticate(server_secret: bytes, token: str) -> FederationActor:
             "The token of the federation is wrong.", hint="`tunefleet federation token FEDERATION` prints it."
         )
     return FederationActor(federation_id)
+
+
+def worker_name(given: str | int) -> str:
+    """Return how a worker is known: a whole number by its digits.
+
+    Raises:
+        InputError: If it is no name.
+    """
+    try:
+        return _NAME.validate_python(str(given))
+    except ValidationError:
+        raise InputError(
+            f"{str(given)[:130]!r} is not the name of a worker.",
+            hint="Use letters, digits, dots, dashes and underlines; at most 128 of them.",
+        ) from None
 
 
 def may_look(who: Who, federation: Owned) -> None:
