@@ -59,6 +59,12 @@ def held_by(connection: Connection, federation_seq: int, worker: str) -> ChunkRo
     return ChunkRow(*row) if row else None
 
 
+def held(connection: Connection, federation_seq: int) -> dict[str, int]:
+    """Return which chunk each worker has claimed and not finished."""
+    query = select(_at.worker, _at.number).where(_at.federation_seq == federation_seq, _at.state == CLAIMED)
+    return {worker: number for worker, number in connection.execute(query.order_by(_at.number.desc()))}
+
+
 def claim(connection: Connection, federation_seq: int, worker: str, *, now: float, until: float) -> ChunkRow | None:
     """Give a worker the first chunk that is free, or whose lease has ended; null if there is none.
 

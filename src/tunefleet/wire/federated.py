@@ -16,7 +16,7 @@ from tunefleet.wire.base import Body, Message
 from tunefleet.wire.training import MAX_COUNT
 
 UploadDtype = Literal["fp32", "fp16", "bf16", "int8"]
-FederationState = Literal["queued", "running", "paused", "completed", "failed", "cancelled"]
+FederationState = Literal["queued", "running", "paused", "completed", "cancelled"]
 RoundState = Literal["sampling", "collecting", "aggregating", "publishing", "published", "failed", "abandoned"]
 UpdateState = Literal["waiting", "counted", "superseded", "aggregated", "rejected", "discarded"]
 ADAPTER_FILE: Final = "adapter_model.safetensors"
@@ -289,7 +289,7 @@ class UpdateView(Message):
     """An update.
 
     Args:
-        sha256: Of its weights as they were uploaded.
+        sha256: Of its weights as they were uploaded; null if it was refused before they were stored.
         norm: Of its change to the model, Frobenius.
         weight: What it counted with, if it was aggregated.
     """
@@ -302,7 +302,7 @@ class UpdateView(Message):
     step: int
     num_examples: int
     base_version: int | None
-    sha256: str
+    sha256: str | None
     upload_dtype: UploadDtype
     size_bytes: int
     norm: float | None = None

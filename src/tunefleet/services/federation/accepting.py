@@ -205,13 +205,12 @@ def reject(connection: Connection, row: FederationRow, refused: Refused, now: fl
     """
     row = locked(connection, row)
     federation_updates.delete_rejected(connection, row.seq, row.round, refused.worker)
-    stored = federation_updates.insert_one(
-        connection,
-        UpdateRow(
-            row.seq, refused.worker, row.round, REJECTED, refused.reason, refused.step, refused.num_examples,
-            refused.base_version, None, None, None, None, "{}", "fp32", refused.size_bytes, None, None, None, None, now, now,
-        ),
+    new = UpdateRow(
+        row.seq, refused.worker, row.round, REJECTED, refused.reason, refused.step, refused.num_examples,
+        refused.base_version, None, None, None, None, "{}", "fp32", refused.size_bytes, None, None, None, None, now,
+        now,
     )  # fmt: skip
+    stored = federation_updates.insert_one(connection, new)
     told = {"worker": refused.worker, "update": stored.seq, "round": row.round, "reason": refused.reason}
     tell(connection, row, "federation.update_refused", now, **told)
     return stored
