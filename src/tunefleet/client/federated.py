@@ -15,12 +15,13 @@ from typing import Any, Final
 
 import httpx
 import numpy as np
+from pydantic import RootModel
 
 from tunefleet.artifacts import LocalFile, hash_file
 from tunefleet.client import federated_transfer
 from tunefleet.client.call import Call, model, path
 from tunefleet.client.connection import Connection, normalise, resolve
-from tunefleet.client.routes_federations import change_member, get_federation, get_version, newest_version
+from tunefleet.client.routes_federations import get_federation, get_version, newest_version
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.errors import InputError, NotFoundError
@@ -43,6 +44,10 @@ from tunefleet.wire.federated import (
 Adapter = Path | str | Mapping[str, np.ndarray[Any, Any]]
 """A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file."""
 _STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "bf16": "BF16"}
+
+
+class _Changes(RootModel[dict[str, Any]]):
+    """What a worker changes of what the server knows of it."""
 
 
 class FederatedClient:
@@ -114,8 +119,10 @@ class FederatedClient:
         Args:
             callback_url: Where the server posts that there is a new version; None leaves what was said before.
         """
-        changes = {} if callback_url is None else {"callback_url": callback_url}
-        return self._transport.run(change_member(self.job_id, self.worker_id, changes))
+        # What is not said stays as it was, so it must not be sent as null.
+        changes = _Changes({} if callback_url is None else {"callback_url": callback_url})
+        where = path("federations", self.job_id, "members", self.worker_id)
+        return self._transport.run(Call("PUT", where, model(MemberView), body=changes))
 
     def upload(
         self,
@@ -149,7 +156,7 @@ class FederatedClient:
             UnreachableError: If the server does not answer within `patience_s`. Calling again goes on where it broke.
         """
         with tempfile.TemporaryDirectory(prefix="tunefleet-update-") as scratch:
-            file, said = _material(adapter, config, upload_dtype, Path(scratch))
+            file, said, dtype = _material(adapter, config, upload_dtype, Path(scratch))
             digest = self.send(file)
         body = UpdateCreate(
             worker=self.worker_id,
@@ -158,7 +165,7 @@ class FederatedClient:
             sha256=digest,
             config=said,
             base_version=base_version,
-            upload_dtype=upload_dtype or "fp32",
+            upload_dtype=dtype,
             losses=losses or Losses(),
         )
         return self.announce(body)
@@ -235,25 +242,26 @@ def _connection(url: str, token: str | None) -> Connection:
 
 def _material(
     adapter: Adapter, config: Mapping[str, Any] | None, dtype: UploadDtype | None, scratch: Path
-) -> tuple[Path, dict[str, Any]]:
-    """Return the file to send and what its config says."""
+) -> tuple[Path, dict[str, Any], UploadDtype]:
+    """Return the file to send, what its config says, and how its weights are written."""
     if not isinstance(adapter, Path | str):
         if config is None:
             raise InputError(
                 "Arrays say nothing of rank and alpha.", hint="Give `config`: what adapter_config.json has."
             )
-        return _written(adapter, dtype or "fp32", scratch), dict(config)
+        return _written(adapter, dtype or "fp32", scratch), dict(config), dtype or "fp32"
     folder = Path(adapter).expanduser()
     file = folder / ADAPTER_FILE
     if not file.is_file():
         pickled = (folder / "adapter_model.bin").is_file()
         hint = "Save it with `safe_serialization=True`." if pickled else "Name the folder that `save_pretrained` wrote."
         raise NotFoundError(f"There is no {ADAPTER_FILE} in {folder}.", hint=hint)
-    said = dict(config) if config is not None else json.loads((folder / CONFIG_FILE).read_text())
-    if dtype is None:
-        return file, said
+    said = dict(config) if config is not None else json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     with AdapterFile(file) as opened:
-        return _written({name: opened.whole(name) for name in opened.tensors}, dtype, scratch), said
+        if dtype is None:
+            kinds = {tensor.dtype for tensor in opened.tensors.values()}
+            return file, said, "fp32" if kinds == {"F32"} else "bf16"
+        return _written({name: opened.whole(name) for name in opened.tensors}, dtype, scratch), said, dtype
 
 
 def _written(arrays: Mapping[str, np.ndarray[Any, Any]], dtype: UploadDtype, scratch: Path) -> Path:
