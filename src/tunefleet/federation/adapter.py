@@ -87,9 +87,15 @@ class AdapterConfig:
         changed: dict[str, Any] = {"r": rank, "lora_alpha": alpha, "rank_pattern": {}, "alpha_pattern": {}}
         return config_of({**self.raw, **changed})
 
-    def unscaled(self, rank: int) -> AdapterConfig:
-        """Return the config of an adapter with another rank whose product is not scaled at all."""
-        changed: dict[str, Any] = {"r": rank, "lora_alpha": rank, "use_rslora": False, "rank_pattern": {}, "alpha_pattern": {}}
+    def unscaled(self, rank: int, *, factors_only: bool = False) -> AdapterConfig:
+        """Return the config of an adapter with another rank whose product is not scaled at all.
+
+        Args:
+            rank: The same in all layers.
+            factors_only: Whether it has no layers that are trained whole.
+        """
+        changed: dict[str, Any] = {"r": rank, "lora_alpha": rank, "rank_pattern": {}, "alpha_pattern": {}}
+        changed |= {"use_rslora": False, **({"modules_to_save": None} if factors_only else {})}
         return config_of({**self.raw, **changed})
 
     def to_json(self) -> bytes:
