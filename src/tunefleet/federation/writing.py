@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
+
+import numpy.typing as npt
 
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation.floats import Array, holds, narrow
@@ -73,9 +75,18 @@ class AdapterWriter:
                 hint="Ask for float32, clip the norms, or look for an update with huge values.",
                 tensor=name,
             )
-        stored = narrow(values, tensor.dtype)
-        view = stored.data.cast("B")
-        at = tensor.start + start * stored.itemsize
+        self.raw(name, start, narrow(values, tensor.dtype))
+
+    def raw(self, name: str, start: int, stored: npt.NDArray[Any]) -> None:
+        """Write values that have the tensor's type already.
+
+        Args:
+            name: The tensor.
+            start: First value, counted along the flattened tensor.
+            stored: What comes there, as it lies in the file, without gaps.
+        """
+        view = stored.data.cast("B") if stored.size else stored.data[:0]
+        at = self.tensors[name].start + start * stored.itemsize
         while view:
             count = os.pwrite(self._fd, view, at)
             view, at = view[count:], at + count
