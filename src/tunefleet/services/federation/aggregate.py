@@ -131,7 +131,7 @@ async def run(core: Core, work: Work, folder: Path, holder: str) -> RoundRow | N
 
 def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
     # NumPy: most servers average nothing.
-    from tunefleet.federation import aggregate  # noqa: PLC0415
+    from tunefleet.federation.strategy import aggregate  # noqa: PLC0415
 
     into = folder / "made"
     shutil.rmtree(into, ignore_errors=True)
@@ -151,7 +151,7 @@ def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
     made = [files.keep(blobs, path, path.relative_to(into).as_posix()) for path in found]
     after = files.keep(blobs, new_state, _STATE) if new_state.exists() else None
     carried = [entry for entry in _tokenizer(blobs, work) if entry.path not in {each.path for each in made}]
-    return Made(tuple(sorted([*made, *carried], key=lambda each: each.path)), after, report.to_dict())
+    return Made(tuple(sorted([*made, *carried], key=lambda each: each.path)), after, report.to_json())
 
 
 def _update(blobs: BlobStore, row: UpdateRow, folder: Path) -> Update:
@@ -198,7 +198,8 @@ def _is_adapters(path: str) -> bool:
 
 def _to_blame(blobs: BlobStore, work: Work, folder: Path) -> Blamed | None:
     """Return the first update that is not what the federation's contract says, if there is one."""
-    from tunefleet.federation import AdapterFile, Contract, check  # noqa: PLC0415
+    from tunefleet.federation import AdapterFile  # noqa: PLC0415
+    from tunefleet.federation.contract import Contract, check  # noqa: PLC0415
 
     if work.federation.contract is None:
         return None

@@ -44,7 +44,9 @@ class Piece:
     rows: int
 
 
-async def cut(core: Core, actor: Actor, dataset: str, chunk_size: int) -> tuple[Piece, ...]:
+async def cut(
+    core: Core, actor: Actor, dataset: str, chunk_size: int, *, total: int | None = None
+) -> tuple[Piece, ...]:
     """Cut pushed data into chunks and keep them for the actor, until a federation does.
 
     Args:
@@ -52,12 +54,16 @@ async def cut(core: Core, actor: Actor, dataset: str, chunk_size: int) -> tuple[
         actor: Whose data it is.
         dataset: Name, digest or id of what was pushed.
         chunk_size: Rows of a chunk.
+        total: How many chunks there shall be, instead; the data is read once more to count its rows.
 
     Raises:
         NotFoundError: If there is no such data.
         DataError: If it is not JSON lines or CSV, has a row that is no object, no row at all, or too many chunks.
     """
     files = await core.read(lambda connection: _files(connection, actor.project, dataset))
+    if total is not None:
+        rows = await asyncio.to_thread(_count, core.blobs, files)
+        chunk_size = max(1, -(-rows // total))
     pieces = await asyncio.to_thread(_cut, core.blobs, files, chunk_size)
 
     def operation(connection: Connection) -> None:
@@ -90,8 +96,16 @@ def _files(connection: Connection, project: str, name: str) -> list[FileEntry]:
     return data
 
 
+def _rows(blobs: BlobStore, files: Sequence[FileEntry]) -> Iterator[bytes]:
+    return chain.from_iterable(_READERS[PurePosixPath(file.path).suffix.lower()](blobs, file) for file in files)
+
+
+def _count(blobs: BlobStore, files: Sequence[FileEntry]) -> int:
+    return sum(1 for _ in _rows(blobs, files))
+
+
 def _cut(blobs: BlobStore, files: Sequence[FileEntry], chunk_size: int) -> tuple[Piece, ...]:
-    rows = chain.from_iterable(_READERS[PurePosixPath(file.path).suffix.lower()](blobs, file) for file in files)
+    rows = _rows(blobs, files)
     pieces: list[Piece] = []
     while (piece := _one(blobs, islice(rows, chunk_size))) is not None:
         pieces.append(piece)

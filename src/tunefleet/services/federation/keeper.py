@@ -18,8 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.errors import AdapterRefused, NotFoundError, TunefleetError
-from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.errors import InputError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
 from tunefleet.services.core import Core
 from tunefleet.services.federation import aggregate, files, publish
@@ -141,7 +140,7 @@ class RoundKeeper:
         except Blamed as blame:
             error = f"Update {blame.update.seq} of {blame.update.worker}: {blame.error.message}"
             await self._end(taken, holder, RoundReason.UPDATE_REFUSED, error, blame.update)
-        except (AdapterRefused, NotFoundError) as refusal:
+        except (InputError, NotFoundError) as refusal:
             await self._end(taken, holder, RoundReason.UPDATE_REFUSED, refusal.message)
         except (TunefleetError, OSError) as error:
             await self._later(taken, holder, error.message if isinstance(error, TunefleetError) else str(error))
@@ -214,9 +213,9 @@ def _is_due(row: RoundRow, now: float) -> bool:
 
 def _fail(connection: Connection, *, taken: RoundRow, now: float, **how: Any) -> None:
     row = federations.by_seq(connection, taken.federation_seq, lock=True)
-    if row is not None and not FederationStatus(row.status).final:
-        # It may have come as far as publishing meanwhile.
-        current = rounds.get(connection, row.seq, taken.number) or taken
+    # It may have come as far as publishing meanwhile, or have been given up.
+    current = None if row is None else rounds.get(connection, row.seq, taken.number)
+    if row is not None and current is not None and not RoundStatus(current.status).final:
         verbs.fail(connection, row, current, now=now, **how)
 
 

@@ -174,7 +174,7 @@ def _contributions(
         federation_updates.change(connection, [each.seq], {**changes, "reason": reason})
         given = Contribution(
             worker=each.worker, update=each.seq, step=each.step, num_examples=each.num_examples,
-            base_version=each.base_version, weight=weight, norm=each.norm,
+            base_version=each.base_version, weight=weight, norm=report["norms"].get(each.worker, each.norm),
             losses=Losses(before=each.loss_before, after=each.loss_after),
         )  # fmt: skip
         if reason is None:

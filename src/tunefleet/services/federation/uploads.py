@@ -36,6 +36,8 @@ FIELDS: Final = ("numExamples", "round", "baseVersion", "sha256", "loss", "lossB
 """What may stand beside the archive."""
 _WHOLE: Final = re.compile(r"[0-9]{1,15}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_WIDTH: Final = 4
+"""Bytes of a float for each byte of an upload in 8 bits."""
 _KNOWN_VERSIONS: Final = 100
 """With so many of the newest versions an `aggregated/` folder is compared."""
 
@@ -217,7 +219,8 @@ def _refuse_unsent(connection: Connection, federation: FederationRow, body: Upda
 
 
 def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, landing: Landing) -> Content:
-    from tunefleet.services.federation.examining import examine, widened  # noqa: PLC0415 - NumPy, on first use
+    from tunefleet.federation.quantize import unpack  # noqa: PLC0415 - NumPy, on first use
+    from tunefleet.services.federation.examining import examine  # noqa: PLC0415
 
     weights = files.local(core.blobs, body.sha256, landing.folder)
     config = orjson.dumps(body.config)
@@ -225,7 +228,9 @@ def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, landing: Landing) 
     if body.upload_dtype != "int8":
         examined = examine(weights, config, ticket.spec, contract)
         return Content(examined, stored=body.tokenizer, digest=body.sha256)
-    wide = widened(weights, landing.folder / ADAPTER_FILE)
+    core.blobs.expect(_WIDTH * weights.stat().st_size)
+    wide = landing.folder / ADAPTER_FILE
+    unpack(weights, wide)
     return Content(examine(wide, config, ticket.spec, contract), stored=body.tokenizer, quantized=body.sha256)
 
 
