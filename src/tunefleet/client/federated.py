@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,8 +26,8 @@ from tunefleet.client.routes_federations import get_federation, get_version, new
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.errors import InputError, NotFoundError
-from tunefleet.federation import AdapterFile
-from tunefleet.federation.writing import write_tensors
+from tunefleet.federation import AdapterFile, write_tensors
+from tunefleet.federation.quantize import write_int8
 from tunefleet.wire.api import FileEntry
 from tunefleet.wire.federated import (
     ADAPTER_FILE,
@@ -44,6 +45,7 @@ from tunefleet.wire.federated import (
 Adapter = Path | str | Mapping[str, np.ndarray[Any, Any]]
 """A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file."""
 _STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "bf16": "BF16"}
+Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
 
 class _Changes(RootModel[dict[str, Any]]):
@@ -86,6 +88,7 @@ class FederatedClient:
         self.job_id = str(job_id)
         self.worker_id = str(worker_id)
         throttle = Throttle(max_bytes_per_s) if max_bytes_per_s else None
+        self._rounding: Arrays = {}
         self._transport = Transport(_connection(url, token), Policy(patience_s=patience_s), throttle=throttle)
 
     def __enter__(self) -> FederatedClient:
@@ -143,7 +146,8 @@ class FederatedClient:
             num_examples: Rows trained on since the last upload; what the update weighs.
             config: The adapter's `adapter_config.json`; by default the one in the folder.
             base_version: The version that the training started from; 0 for none.
-            upload_dtype: Send the weights as `fp32`, `bf16` or `int8`; by default as they are.
+            upload_dtype: Send the weights as `fp32`, `bf16` or `int8`; by default as they are. What 8 bits round away
+                is added to the next upload of this client.
             losses: On this worker's own data.
 
         Returns:
@@ -156,19 +160,21 @@ class FederatedClient:
             UnreachableError: If the server does not answer within `patience_s`. Calling again goes on where it broke.
         """
         with tempfile.TemporaryDirectory(prefix="tunefleet-update-") as scratch:
-            file, said, dtype = _material(adapter, config, upload_dtype, Path(scratch))
-            digest = self.send(file)
+            material = _material(adapter, config, upload_dtype, Path(scratch), self._rounding)
+            digest = self.send(material.file)
         body = UpdateCreate(
             worker=self.worker_id,
             step=step,
             num_examples=num_examples,
             sha256=digest,
-            config=said,
+            config=material.config,
             base_version=base_version,
-            upload_dtype=dtype,
+            upload_dtype=material.dtype,
             losses=losses or Losses(),
         )
-        return self.announce(body)
+        taken = self.announce(body)
+        self._rounding = material.rounding
+        return taken
 
     def send(self, file: Path) -> str:
         """Send a file of weights, the first half of an update; what an earlier call got through is not sent again.
@@ -240,16 +246,26 @@ def _connection(url: str, token: str | None) -> Connection:
     return Connection(base, secret) if secret else resolve(base)
 
 
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """What is sent: a file, what its config says, how its weights are written, and what their rounding lost."""
+
+    file: Path
+    config: dict[str, Any]
+    dtype: UploadDtype
+    rounding: Arrays = field(default_factory=dict)
+
+
 def _material(
-    adapter: Adapter, config: Mapping[str, Any] | None, dtype: UploadDtype | None, scratch: Path
-) -> tuple[Path, dict[str, Any], UploadDtype]:
-    """Return the file to send, what its config says, and how its weights are written."""
+    adapter: Adapter, config: Mapping[str, Any] | None, dtype: UploadDtype | None, scratch: Path, rounding: Arrays
+) -> _Material:
     if not isinstance(adapter, Path | str):
         if config is None:
             raise InputError(
                 "Arrays say nothing of rank and alpha.", hint="Give `config`: what adapter_config.json has."
             )
-        return _written(adapter, dtype or "fp32", scratch), dict(config), dtype or "fp32"
+        given = {name: np.asarray(each, np.float32) for name, each in adapter.items()}
+        return _written(given, dict(config), dtype or "fp32", scratch, rounding)
     folder = Path(adapter).expanduser()
     file = folder / ADAPTER_FILE
     if not file.is_file():
@@ -260,14 +276,16 @@ def _material(
     with AdapterFile(file) as opened:
         if dtype is None:
             kinds = {tensor.dtype for tensor in opened.tensors.values()}
-            return file, said, "fp32" if kinds == {"F32"} else "bf16"
-        return _written({name: opened.whole(name) for name in opened.tensors}, dtype, scratch), said, dtype
+            return _Material(file, said, "fp32" if kinds == {"F32"} else "bf16")
+        return _written({name: opened.whole(name) for name in opened.tensors}, said, dtype, scratch, rounding)
 
 
-def _written(arrays: Mapping[str, np.ndarray[Any, Any]], dtype: UploadDtype, scratch: Path) -> Path:
+def _written(arrays: Arrays, config: dict[str, Any], dtype: UploadDtype, scratch: Path, rounding: Arrays) -> _Material:
     file = scratch / ADAPTER_FILE
-    write_tensors(file, {name: np.asarray(each, np.float32) for name, each in arrays.items()}, dtype=_STORED[dtype])
-    return file
+    if dtype == "int8":
+        return _Material(file, config, dtype, write_int8(file, arrays, rounding))
+    write_tensors(file, arrays, dtype=_STORED[dtype])
+    return _Material(file, config, dtype)
 
 
 def _write(file: Path, text: str) -> None:

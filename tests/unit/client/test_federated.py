@@ -14,6 +14,7 @@ from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 from tunefleet import FederatedClient
 from tunefleet.errors import AuthError, GoneError, InputError, NotFoundError, UnreachableError
 from tunefleet.federation import AdapterFile
+from tunefleet.federation.quantize import unpack
 from tunefleet.federation.writing import write_tensors
 
 A, B = "base_model.model.q_proj.lora_A.weight", "base_model.model.q_proj.lora_B.weight"
@@ -73,6 +74,22 @@ def test_arrays_are_sent_by_name_in_the_type_that_is_asked_for(
     assert double.updates[0]["upload_dtype"] == dtype
     for name, sent in arrays().items():
         np.testing.assert_allclose(values[name], sent, rtol=error)
+
+
+def test_what_8_bits_round_away_is_made_up_for_by_the_next_upload(
+    client: FederatedClient, double: Double, tmp_path: Path
+) -> None:
+    for step in range(1, 9):
+        client.upload(arrays(), config=CONFIG, step=step, num_examples=8, upload_dtype="int8")
+    read_back = []
+    for update in double.updates:
+        (tmp_path / "small").write_bytes(double.file_of(update))
+        unpack(tmp_path / "small", tmp_path / "plain")
+        read_back.append(read((tmp_path / "plain").read_bytes(), tmp_path)[0][A])
+    assert {update["upload_dtype"] for update in double.updates} == {"int8"}
+    once = np.abs(read_back[0] - arrays()[A]).max()
+    together = np.abs(np.mean(read_back, axis=0) - arrays()[A]).max()
+    assert 0 < together < once / 4
 
 
 def test_a_folder_in_half_precision_is_called_so(client: FederatedClient, double: Double, tmp_path: Path) -> None:
