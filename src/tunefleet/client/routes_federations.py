@@ -31,8 +31,8 @@ _LONGEST_S = 15.0
 """What an answer may take beside the time that it is held."""
 
 
-class _Spec(RootModel[dict[str, Any]]):
-    """A federation as it is sent: with its secret, which the spec itself never shows."""
+class _Raw(RootModel[dict[str, Any]]):
+    """A body as it is sent: what is not in it stays as it is, which a model with defaults would not say."""
 
 
 def create_federation(spec: FederationSpec, *, start: bool = True) -> Call[FederationCreated]:
@@ -43,10 +43,11 @@ def create_federation(spec: FederationSpec, *, start: bool = True) -> Call[Feder
         start: Whether it takes updates at once.
     """
     body = spec.model_dump(mode="json", exclude_unset=True)
+    # The spec itself never shows its secret.
     if spec.callback_secret is not None:
         body["callback_secret"] = spec.callback_secret
     params = {"start": "true" if start else "false"}
-    return Call("POST", "/federations", model(FederationCreated), params, body=_Spec(body), repeatable=False)
+    return Call("POST", "/federations", model(FederationCreated), params, body=_Raw(body), repeatable=False)
 
 
 def list_federations(
@@ -134,7 +135,7 @@ def roll_back(federation: str, version: int) -> Call[VersionView]:
 
 def change_member(federation: str, worker: str, changes: Mapping[str, Any]) -> Call[MemberView]:
     """Change what a worker wants of a federation, such as its `callback_url`."""
-    body = MemberChange.model_validate(dict(changes))
+    body = _Raw(MemberChange.model_validate(dict(changes)).model_dump(mode="json", exclude_unset=True))
     return Call("PUT", path("federations", federation, "members", worker), model(MemberView), body=body)
 
 

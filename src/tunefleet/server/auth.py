@@ -133,6 +133,13 @@ def _role_or_attempt(*roles: str) -> Callable[[Request], Awaitable[Actor | Attem
     return role_or_attempt
 
 
+async def _person(request: Request) -> Actor:
+    who = await identify_participant(request)
+    if not isinstance(who, Actor):
+        raise ForbiddenError("The token of a federation is good for what it has already.", hint="Send your own key.")
+    return _require(request, who, _MEMBERS)
+
+
 async def _any_attempt(request: Request) -> AttemptActor:
     who = await identify(request)
     if not isinstance(who, AttemptActor):
@@ -160,6 +167,8 @@ AnyAttempt = Annotated[AttemptActor, Depends(_any_attempt)]
 """The token of an attempt, where the body names the task."""
 AgentKey = Annotated[Actor, Depends(_role(*_MEMBERS, "worker"))]
 """Who may take part as an agent: a worker's key, or a person's own."""
+Person = Annotated[Actor, Depends(_person)]
+"""Who may make federations; on the guide's routes the key may come as HTTP Basic."""
 Participant = Annotated[Actor | FederationActor, Depends(identify_participant)]
 """Whoever has any key, or the token of a federation; what they may do with one is for the services to say."""
 

@@ -19,9 +19,10 @@ from schemathesis import Case, GenerationMode
 
 from tests.integration.server.support import HandWorker, Running, submit
 from tunefleet import wire
+from tunefleet.spec import federating
 
 BUDGET_S = 20.0
-HOMES = [import_module(f"{wire.__name__}.{each.name}") for each in pkgutil.iter_modules(wire.__path__)]
+HOMES = [federating, *(import_module(f"{wire.__name__}.{each.name}") for each in pkgutil.iter_modules(wire.__path__))]
 PUBLIC = {"/api/v1/healthz", "/api/v1/info", "/api/v1/schema", "/healthz"}
 
 

@@ -195,9 +195,10 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
         return before
     ticket = await expect(core, who, reference, body.worker, body.step)
     refuse_count(body.num_examples, ticket.spec)
-    await core.read(lambda connection: _refuse_unsent(connection, ticket.federation, body))
+    size_bytes = await core.read(lambda connection: _sent_bytes(connection, ticket.federation, body))
     said = Said(body.num_examples, body.base_version, None, body.losses)
     landing = await asyncio.to_thread(Landing, core.blobs, ticket.spec.max_update_bytes)
+    landing.size_bytes = size_bytes
     try:
         async with remembering(core, ticket, said, landing):
             content = await in_thread(partial(_in_store, core, ticket, body, landing))
@@ -206,7 +207,8 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
         await asyncio.to_thread(landing.close)
 
 
-def _refuse_unsent(connection: Connection, federation: FederationRow, body: UpdateCreate) -> None:
+def _sent_bytes(connection: Connection, federation: FederationRow, body: UpdateCreate) -> int:
+    """Return the length of an update's weights, if all of its files were sent to its federation."""
     for name in body.tokenizer:
         if not is_tokenizer(name):
             raise InputError(f"{name[:200]!r} is no file of a tokenizer.", hint="Leave it out.")
@@ -216,6 +218,7 @@ def _refuse_unsent(connection: Connection, federation: FederationRow, body: Upda
             raise ArtifactError(
                 f"The file {name} ({digest[:12]}…) was not uploaded to this federation.", hint="Upload it first."
             )
+    return artifacts.sizes(connection, federation.project, [body.sha256]).get(body.sha256, 0)
 
 
 def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, landing: Landing) -> Content:
