@@ -10,24 +10,20 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx
-import numpy as np
 from pydantic import RootModel
 
 from tunefleet.artifacts import LocalFile, hash_file
 from tunefleet.client import federated_transfer
 from tunefleet.client.call import Call, model, path
 from tunefleet.client.connection import Connection, normalise, resolve
+from tunefleet.client.federated_material import Adapter, Arrays, material
 from tunefleet.client.routes_federations import get_federation, get_version, newest_version
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
-from tunefleet.errors import InputError, NotFoundError
-from tunefleet.federation import AdapterFile, write_tensors
-from tunefleet.federation.quantize import write_int8
 from tunefleet.wire.api import FileEntry
 from tunefleet.wire.federated import (
     ADAPTER_FILE,
@@ -41,11 +37,6 @@ from tunefleet.wire.federated import (
     VersionDetail,
     VersionView,
 )
-
-Adapter = Path | str | Mapping[str, np.ndarray[Any, Any]]
-"""A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file."""
-_STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "bf16": "BF16"}
-Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
 
 
 class _Changes(RootModel[dict[str, Any]]):
@@ -160,20 +151,20 @@ class FederatedClient:
             UnreachableError: If the server does not answer within `patience_s`. Calling again goes on where it broke.
         """
         with tempfile.TemporaryDirectory(prefix="tunefleet-update-") as scratch:
-            material = _material(adapter, config, upload_dtype, Path(scratch), self._rounding)
-            digest = self.send(material.file)
+            made = material(adapter, config, upload_dtype, Path(scratch), self._rounding)
+            digest = self.send(made.file)
         body = UpdateCreate(
             worker=self.worker_id,
             step=step,
             num_examples=num_examples,
             sha256=digest,
-            config=material.config,
+            config=made.config,
             base_version=base_version,
-            upload_dtype=material.dtype,
+            upload_dtype=made.dtype,
             losses=losses or Losses(),
         )
         taken = self.announce(body)
-        self._rounding = material.rounding
+        self._rounding = made.rounding
         return taken
 
     def send(self, file: Path) -> str:
@@ -244,48 +235,6 @@ def _connection(url: str, token: str | None) -> Connection:
     given = httpx.URL(url if "://" in url else f"http://{url}")
     secret = token or given.password or given.username or None
     return Connection(base, secret) if secret else resolve(base)
-
-
-@dataclass(frozen=True, slots=True)
-class _Material:
-    """What is sent: a file, what its config says, how its weights are written, and what their rounding lost."""
-
-    file: Path
-    config: dict[str, Any]
-    dtype: UploadDtype
-    rounding: Arrays = field(default_factory=dict)
-
-
-def _material(
-    adapter: Adapter, config: Mapping[str, Any] | None, dtype: UploadDtype | None, scratch: Path, rounding: Arrays
-) -> _Material:
-    if not isinstance(adapter, Path | str):
-        if config is None:
-            raise InputError(
-                "Arrays say nothing of rank and alpha.", hint="Give `config`: what adapter_config.json has."
-            )
-        given = {name: np.asarray(each, np.float32) for name, each in adapter.items()}
-        return _written(given, dict(config), dtype or "fp32", scratch, rounding)
-    folder = Path(adapter).expanduser()
-    file = folder / ADAPTER_FILE
-    if not file.is_file():
-        pickled = (folder / "adapter_model.bin").is_file()
-        hint = "Save it with `safe_serialization=True`." if pickled else "Name the folder that `save_pretrained` wrote."
-        raise NotFoundError(f"There is no {ADAPTER_FILE} in {folder}.", hint=hint)
-    said = dict(config) if config is not None else json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    with AdapterFile(file) as opened:
-        if dtype is None:
-            kinds = {tensor.dtype for tensor in opened.tensors.values()}
-            return _Material(file, said, "fp32" if kinds == {"F32"} else "bf16")
-        return _written({name: opened.whole(name) for name in opened.tensors}, said, dtype, scratch, rounding)
-
-
-def _written(arrays: Arrays, config: dict[str, Any], dtype: UploadDtype, scratch: Path, rounding: Arrays) -> _Material:
-    file = scratch / ADAPTER_FILE
-    if dtype == "int8":
-        return _Material(file, config, dtype, write_int8(file, arrays, rounding))
-    write_tensors(file, arrays, dtype=_STORED[dtype])
-    return _Material(file, config, dtype)
 
 
 def _write(file: Path, text: str) -> None:
