@@ -71,7 +71,7 @@ class AdapterWriter:
         tensor = self.tensors[name]
         if not holds(values, tensor.dtype):
             raise AdapterRefused(
-                f"The average of the tensor {name!r} has values that {tensor.dtype} cannot hold.",
+                f"The tensor {name!r} would have values that {tensor.dtype} cannot hold.",
                 hint="Ask for float32, clip the norms, or look for an update with huge values.",
                 tensor=name,
             )
