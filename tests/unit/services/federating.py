@@ -137,8 +137,7 @@ class Party:
         """Return the files of a version's archive."""
         data = self.lab.core.blobs.read((await self.version(number)).archive_sha256)
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
-            members = [(each.name, tar.extractfile(each)) for each in tar]
-        return {name: file.read() for name, file in members if file is not None}
+            return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
 
 
 async def party(lab: Lab, folder: Path, **spec: Any) -> Party:

@@ -184,13 +184,13 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     assert current is not None, "a federation that was started has a round"
     stored = _store(connection, row, current, arrived, doubt, now)
     _remember(connection, member, stored, arrived, now)
-    closes = stored.state == COUNTED and verbs.close_if_complete(
-        connection, row, _dated(connection, row, current, now), now
-    )
     tell(
         connection, row, "federation.update", now, worker=stored.worker, update=stored.seq, round=stored.round,
         state=stored.state, step=stored.step, num_examples=stored.num_examples,
     )  # fmt: skip
+    closes = False
+    if stored.state == COUNTED:
+        closes = verbs.close_if_complete(connection, row, _dated(connection, row, current, now), now)
     return _told(row, stored, current, closes=closes)
 
 
