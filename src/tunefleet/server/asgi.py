@@ -21,8 +21,9 @@ access_log = logging.getLogger("tunefleet.server.access")
 
 _UPLOADS: Final = re.compile(
     r"^(PUT /api/v1/(federations/[^/]+/)?blobs/[^/]+|POST /api/v1/results/[^/]+/files"
-    r"|POST /api/training/adapters/[^/]+/[^/]+/(?!aggregate$)[^/]+)$"
+    r"|POST /api/training/adapters/[^/]+/[^/]+/(?!aggregate$)[^/]+|POST /api/training/gradients)$"
 )
+"""Bodies that no handler has in memory; the last one is thrown away, to be told where it belongs now."""
 _ROUTINE_PATH: Final = re.compile(
     r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
 )
