@@ -18,6 +18,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.services import artifacts, garbage
 from tunefleet.services.federation import jobs, tokens, versions
 from tunefleet.services.federation.publish import archived
+from tunefleet.store import artifacts as rows
 from tunefleet.store import events, federation_versions
 from tunefleet.wire.api import FileEntry
 from tunefleet.wire.federated import Losses, VersionFile
@@ -180,6 +181,19 @@ async def test_files_of_versions_stay_and_those_of_settled_updates_go(lab: Lab, 
     version = await group.version()
     kept = [version.archive_sha256, *(each.sha256 for each in version.files)]
     assert all(lab.core.blobs.has(digest) for digest in kept)
+
+
+async def test_what_a_round_has_used_up_goes_at_once(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files")
+    used = [(await group.upload(worker, value)).update.model_digest for worker, value in (("w1", 1.0), ("w2", 2.0))]
+    shared = (await group.upload("w3", 2.0)).update.model_digest
+    assert shared == used[1], "the next round still needs it"
+    holders = [lab.admin.key_id]
+    await lab.core.write(lambda connection: rows.unpin(connection, holders))
+    await keep(lab.core)
+    assert [lab.core.blobs.has(digest or "") for digest in used] == [False, True]
+    known = await lab.core.read(partial(rows.known, project="default", digests=[digest or "" for digest in used]))
+    assert known == {shared}
 
 
 async def test_a_version_outlives_the_removal_of_its_artifact(lab: Lab, tmp_path: Path) -> None:

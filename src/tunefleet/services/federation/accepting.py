@@ -183,6 +183,8 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     current = rounds.get(connection, row.seq, row.round)
     assert current is not None, "a federation that was started has a round"
     stored = _store(connection, row, current, arrived, doubt, now)
+    # Whoever uploaded a file by itself held it until now.
+    artifacts.unpin_files(connection, [arrived.model_digest, arrived.upload_digest or ""], [row.id])
     _remember(connection, member, stored, arrived, now)
     tell(
         connection, row, "federation.update", now, worker=stored.worker, update=stored.seq, round=stored.round,

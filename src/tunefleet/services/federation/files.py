@@ -1,13 +1,19 @@
-"""Files of updates and versions: out of the store to a local path, and from there into the store. All may block."""
+"""Files of updates and versions: out of the store to a local path, from there into the store, and away.
+
+All of it may block, but for what is done with rows.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import BlobStore, hash_file
 from tunefleet.services.core import Core
+from tunefleet.store import Connection, after_commit, artifacts
 from tunefleet.wire.api import FileEntry
 
 _FOLDER: Final = "federation"
@@ -73,3 +79,25 @@ def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
         os.close(descriptor)
     blobs.keep(path, digest)
     return FileEntry(path=name, digest=digest, size_bytes=size_bytes)
+
+
+def drop(connection: Connection, blobs: BlobStore, digests: Sequence[str], now: float) -> None:
+    """Remove those files that nothing refers to and nobody holds, once the operation is committed.
+
+    A round with many workers leaves gigabytes behind: they do not wait for the collection of garbage.
+
+    Args:
+        connection: Of the operation.
+        blobs: The store.
+        digests: Of the files.
+        now: Unix time.
+    """
+    free = artifacts.unreferenced(connection, sorted(set(digests)), now=now)
+    artifacts.delete_blobs(connection, free, now=now)
+    if free:
+        after_commit(connection, partial(_delete, blobs, free))
+
+
+def _delete(blobs: BlobStore, digests: Sequence[str]) -> None:
+    for digest in digests:
+        blobs.delete(digest)

@@ -19,7 +19,7 @@ from tunefleet.artifacts import BlobStore, Intake, manifest_digest
 from tunefleet.errors import StoreError
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.services.core import Core
-from tunefleet.services.federation import callbacks, rounds
+from tunefleet.services.federation import callbacks, files, rounds
 from tunefleet.services.federation.aggregate import Made, Work
 from tunefleet.services.federation.status import FOREVER, spec_of, tell
 from tunefleet.services.ids import new_id
@@ -60,14 +60,14 @@ async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
     return await core.write(partial(_publish, core=core, work=work, made=made, archive=archive, holder=holder))
 
 
-def archived(blobs: BlobStore, files: Sequence[FileEntry]) -> FileEntry:
+def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
     """Put files of the store into one `.tar.gz`, at its root; the same files make the same archive."""
     with Intake(blobs) as intake:
         with (
             gzip.GzipFile("", "wb", _STORED, cast("IO[bytes]", intake), mtime=0) as packed,
             tarfile.open(fileobj=packed, mode="w|", bufsize=_BLOCK, format=tarfile.PAX_FORMAT) as tar,
         ):
-            for file in sorted(files, key=lambda each: each.path):
+            for file in sorted(entries, key=lambda each: each.path):
                 info = tarfile.TarInfo(file.path)
                 info.size, info.mode = file.size_bytes, 0o644
                 with io.BufferedReader(_Pieces(blobs.pieces(file.digest)), _BLOCK) as content:
@@ -114,6 +114,8 @@ def _publish(
     pinned = [archive.digest, *(each.digest for each in made.files), *([made.state.digest] if made.state else [])]
     artifacts.pin(connection, pinned, holder=version_holder(row.id, number), until=FOREVER)
     artifacts.unpin(connection, [rounds.result_holder(row.id, moved.number), *(each.holder for each in work.updates)])
+    settled = [digest for each in work.updates for digest in (each.model_digest, each.upload_digest) if digest]
+    files.drop(connection, core.blobs, settled, now)
     federations.change(connection, row.seq, {"version": number})
     row = row._replace(version=number)
     announced(connection, core, row, version, now)
@@ -211,15 +213,15 @@ def _mean(weighted: Iterable[tuple[float, float | None]]) -> float | None:
 
 
 def _artifact(
-    connection: Connection, row: FederationRow, name: str, files: Sequence[FileEntry], about: dict[str, Any], now: float
+    connection: Connection, row: FederationRow, name: str, made: Sequence[FileEntry], about: dict[str, Any], now: float
 ) -> str:
     id_ = new_id("art")
     values = {
-        "id": id_, "project": row.project, "name": name, "kind": KIND, "digest": manifest_digest(files),
-        "size_bytes": sum(each.size_bytes for each in files), "file_count": len(files), "task_id": None,
+        "id": id_, "project": row.project, "name": name, "kind": KIND, "digest": manifest_digest(made),
+        "size_bytes": sum(each.size_bytes for each in made), "file_count": len(made), "task_id": None,
         "attempt_id": None, "owner": row.owner, "created_at": now, "metadata": _json({"federation": row.id, **about}),
     }  # fmt: skip
-    artifacts.insert_one(connection, values, [(each.path, each.digest, each.size_bytes) for each in files])
+    artifacts.insert_one(connection, values, [(each.path, each.digest, each.size_bytes) for each in made])
     return id_
 
 
