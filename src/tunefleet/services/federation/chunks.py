@@ -56,7 +56,7 @@ async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Si
     """
     worker = worker_name(body.worker_id)
 
-    def operation(connection: Connection) -> ChunkClaimed:
+    def operation(connection: Connection) -> ChunkClaimed | None:
         federation = find(connection, who, reference)
         may_take_part(who, federation)
         refuse_idle(federation)
@@ -64,6 +64,8 @@ async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Si
         if body.completed_chunk is not None:
             _finish(connection, federation, worker, body.completed_chunk, now)
         chunk = _next(connection, federation, worker, now)
+        if chunk is None:
+            return None
         return ChunkClaimed(
             worker=JobWorker(id=worker, worker_id=worker, assigned_chunk=chunk.number, status="assigned"),
             chunk_index=chunk.number,
@@ -74,7 +76,11 @@ async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Si
             lease_until=moment(now + LEASE_S),
         )
 
-    return await core.write(operation)
+    claimed = await core.write(operation)
+    if claimed is None:
+        # Only now: what the worker has done is stored all the same.
+        raise NotFoundError(f"The federation {reference} has no chunk left that nobody works on.")
+    return claimed
 
 
 def heard_of(connection: Connection, federation_seq: int, worker: str, now: float) -> None:
@@ -144,14 +150,11 @@ def _finish(connection: Connection, federation: FederationRow, worker: str, numb
         )
 
 
-def _next(connection: Connection, federation: FederationRow, worker: str, now: float) -> ChunkRow:
+def _next(connection: Connection, federation: FederationRow, worker: str, now: float) -> ChunkRow | None:
     mine = federation_chunks.held_by(connection, federation.seq, worker)
     if mine is not None and federation_chunks.renew(connection, mine, until=now + LEASE_S):
         return mine
-    found = federation_chunks.claim(connection, federation.seq, worker, now=now, until=now + LEASE_S)
-    if found is None:
-        raise NotFoundError(f"The federation {federation.id} has no chunk left that nobody works on.")
-    return found
+    return federation_chunks.claim(connection, federation.seq, worker, now=now, until=now + LEASE_S)
 
 
 def linked(connection: Connection, reference: str) -> FederationRow:
