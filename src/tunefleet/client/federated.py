@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from pydantic import RootModel
@@ -37,6 +38,9 @@ from tunefleet.wire.federated import (
     VersionDetail,
     VersionView,
 )
+
+_HELD_S: Final = 30.0
+"""So long, at most, the server is asked to hold one answer."""
 
 
 class _Changes(RootModel[dict[str, Any]]):
@@ -193,14 +197,20 @@ class FederatedClient:
 
         Args:
             after: That one; 0 takes any.
-            wait_s: How long the server may hold the answer until there is one.
+            wait_s: How long to wait for one.
 
         Raises:
             NotFoundError: If there is no such federation.
             AuthError: If the token is not good.
             UnreachableError: If the server does not answer.
         """
-        return self._transport.run(newest_version(self.job_id, after=after, wait_s=wait_s))
+        until = time.monotonic() + wait_s
+        while True:
+            # In parts, since what lies between may not hold a connection open for long.
+            left_s = max(until - time.monotonic(), 0.0)
+            found = self._transport.run(newest_version(self.job_id, after=after, wait_s=min(left_s, _HELD_S)))
+            if found is not None or left_s <= _HELD_S:
+                return found
 
     def version(self, number: int) -> VersionDetail:
         """Return a version with who gave what to it; raises `NotFoundError` if there is none of that number."""
