@@ -19,6 +19,8 @@ from tunefleet.wire.federated import UploadDtype
 _given: Final[dict[tuple[str, str], tuple[str, str | None]]] = {}
 """Address and token by federation and worker: a Trainer that makes its callbacks anew has them from a checkpoint,
 where no secret lies."""
+_taking_part: Final[dict[tuple[str, str], Participation]] = {}
+"""Who takes part in this process: a training that was broken off leaves threads, and its successor ends them."""
 
 
 class FederatedCallback(TrainerCallback, ExportableState):
@@ -48,6 +50,7 @@ class FederatedCallback(TrainerCallback, ExportableState):
         sequences_per_row: How many sequences a row of the data becomes; by default 2 in TRL's trainings on pairs.
         on_refused: When the server refuses (bad token, unfit adapter, federation cancelled): `raise` ends the training
             with the reason; `warn` says it once, and the training goes on alone.
+        wait_s: How long each upload waits for the next version; 0 trains on meanwhile.
         final_wait_s: How long the end of the training may wait for the last upload.
         max_bytes_per_s: Holds uploads and downloads to a speed.
         folder: For what is on its way; by default `federated` in the trainer's `output_dir`.
@@ -74,6 +77,7 @@ class FederatedCallback(TrainerCallback, ExportableState):
         same_start: bool = True,
         sequences_per_row: int | None = None,
         on_refused: OnRefused = "raise",
+        wait_s: float = 0.0,
         final_wait_s: float = 60.0,
         max_bytes_per_s: float | None = None,
         folder: str | Path | None = None,
@@ -98,6 +102,7 @@ class FederatedCallback(TrainerCallback, ExportableState):
             same_start=same_start,
             sequences_per_row=sequences_per_row,
             on_refused=on_refused,
+            wait_s=wait_s,
             final_wait_s=final_wait_s,
             max_bytes_per_s=max_bytes_per_s,
             folder=None if folder is None else str(folder),
@@ -130,11 +135,14 @@ class FederatedCallback(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Meet the server, and start from its newest version."""
-        if self._part is not None:
-            self._part.abandon()
+        whose = (self._options.job_id, self._options.worker_id)
+        before = _taking_part.pop(whose, None)
+        if before is not None:
+            before.abandon()
         self._part = None
         saved = _mine((state.stateful_callbacks or {}).get(type(self).__name__), self._options)
         self._part = Participation(self._options, kwargs["model"], kwargs["optimizer"], args, state, saved)
+        _taking_part[whose] = self._part
         if state.stateful_callbacks is not None:
             # A checkpoint from before this callback knows nothing of it, and Transformers would stumble over that.
             state.stateful_callbacks.setdefault(type(self).__name__, self.state())
@@ -173,6 +181,7 @@ class FederatedCallback(TrainerCallback, ExportableState):
     ) -> None:
         """Send the last update."""
         if self._part is not None:
+            _taking_part.pop((self._options.job_id, self._options.worker_id), None)
             self._part.finish(int(state.global_step))
 
 

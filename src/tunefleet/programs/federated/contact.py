@@ -10,13 +10,22 @@ from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from tunefleet.errors import ConflictError, GoneError, MachineError, StoreError, TunefleetError, UnreachableError
+from tunefleet.errors import (
+    ArtifactError,
+    ConflictError,
+    GoneError,
+    MachineError,
+    StoreError,
+    TunefleetError,
+    UnreachableError,
+)
 
 logger = logging.getLogger("tunefleet.federation")
 
 T = TypeVar("T")
 _LONGEST_PAUSE_S = 30.0
-_PASSING = (UnreachableError, ConflictError, StoreError, MachineError)
+# What was damaged on its way may arrive whole the next time.
+_PASSING = (UnreachableError, ConflictError, StoreError, MachineError, ArtifactError)
 
 
 class Ended(Exception):

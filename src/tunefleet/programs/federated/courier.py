@@ -88,11 +88,13 @@ class Courier:
         """Introduce this worker, and fetch the newest version; a server that is away is met later.
 
         Returns:
-            `version` if one is here, `pull` if the federation wants one, and `refused` with why.
+            `id` of the federation if it is known, `version` if one is here, `pull` if the federation wants one, and
+            `refused` with why.
         """
-        found: dict[str, Any] = {"version": None, "pull": None, "refused": None}
+        named = self._options.job_id if not self._options.job_id.isdecimal() else None
+        found: dict[str, Any] = {"id": named, "version": None, "pull": None, "refused": None}
         try:
-            found["pull"] = self._introduce()
+            found["id"], found["pull"] = self._introduce()
             newest = self._client.newest(self._progress.version)
             if newest is not None:
                 self.arrived[newest.version] = self._inbox.fetch(newest)
@@ -128,7 +130,7 @@ class Courier:
             refused=self._refused,
             ended=self._one_ended,
         )
-        if self._stopped:
+        if self.stopped:
             self.close()
 
     def send(self, capture: Capture) -> None:
@@ -140,7 +142,8 @@ class Courier:
         """Wait until the last update is there, but no longer than that; fetch nothing any more."""
         if self._follower is not None:
             self._follower.close()
-        if self._uploader is not None and not self._uploader.drain(wait_s):
+        sent = self._uploader is None or self._uploader.drain(wait_s)
+        if not sent and not self.stopped:
             rows = self._progress.rows - self._progress.taken
             logger.warning(
                 "The last update, with %d rows, could not be sent within %.0f s. They go with the next one if the "
@@ -155,13 +158,16 @@ class Courier:
         for each in (self._uploader, self._follower):
             if each is not None:
                 each.close()
+        if self._uploader is None:
+            self._client.close()  # else the thread does that ends last
 
     def fault(self, text: str) -> Exception | None:
         """Return the error that a text tells of."""
         return self._faults.get(text)
 
     @property
-    def _stopped(self) -> bool:
+    def stopped(self) -> bool:
+        """Whether the server has said that there is nothing to talk about any more."""
         return any(isinstance(error, _FINAL) for error in self._faults.values())
 
     def _one_ended(self) -> None:
@@ -170,20 +176,24 @@ class Courier:
             if not self._running:
                 self._client.close()
 
-    def _introduce(self) -> float | None:
-        """Make this worker known; returns the pull that the federation wants, unless the user wants another."""
+    def _introduce(self) -> tuple[str, float | None]:
+        """Make this worker known; returns the federation's id, and the pull that it wants unless the user has one."""
         self._client.join()
-        strategy = self._client.federation().spec.get("strategy") or {}
+        detail = self._client.federation()
+        strategy = detail.spec.get("strategy") or {}
         self._met = True
         if strategy.get("output") == "residual":
             logger.warning(
                 "The versions of %s have a residual for the base model, which a reload leaves out.", self._client.job_id
             )
         wanted = strategy.get("mu") if strategy.get("name") == "fedprox" else None
-        return None if self._options.mu is not None or wanted is None else float(wanted)
+        return detail.id, None if self._options.mu is not None or wanted is None else float(wanted)
 
     def _meet_late(self) -> None:
-        if not self._met and (mu := self._introduce()) is not None:
+        if self._met:
+            return
+        _, mu = self._introduce()
+        if mu is not None:
             self._mailbox.submit(PULL, {"mu": mu})
 
     def _has_arrived(self, found: Arrived) -> None:
@@ -194,7 +204,7 @@ class Courier:
         data = self._told(error)
         if data is not None:
             self._mailbox.submit(REFUSED, data)
-        if self._stopped:
+        if self.stopped:
             self.close()
 
     def _told(self, error: Exception) -> dict[str, Any] | None:

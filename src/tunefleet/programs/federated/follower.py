@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from tunefleet.client.federated import FederatedClient
-from tunefleet.errors import ArtifactError, TunefleetError
+from tunefleet.errors import TunefleetError
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.contact import Contact, Ended, Patience
 from tunefleet.programs.federated.fitting import read_fitting
@@ -133,12 +133,7 @@ class Follower:
         if newest is None:
             self._pause(max(_SHORTEST_S - (time.monotonic() - began), 0.0))
             return
-        try:
-            found = self._patience.ask(lambda: self._inbox.fetch(newest))
-        except ArtifactError as error:
-            logger.warning("Version %d is fetched again: %s", newest.version, error)
-            self._pause(_SHORTEST_S)
-            return
+        found = self._patience.ask(lambda: self._inbox.fetch(newest))
         if not self._ended.is_set():
             self._after = newest.version
             self._arrived(found)

@@ -6,6 +6,7 @@ ahead at which step all of them take it.
 
 from __future__ import annotations
 
+import threading
 import uuid
 from typing import Any, Final
 
@@ -22,6 +23,10 @@ REFUSED: Final = "refused"
 class Mailbox(CommandBoard):
     """A board for a federation's own words, which are none of a job's commands."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived = threading.Condition(self._lock)
+
     def submit(self, command: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> Command:
         """Leave something for the end of the running step.
 
@@ -34,7 +39,14 @@ class Mailbox(CommandBoard):
         with self._lock:
             self._waiting.append(item)
             self.armed = True
+            self._arrived.notify_all()
         return item
+
+    def wait(self, timeout_s: float) -> list[Command]:
+        """Return what waits here, as soon as there is something; nothing if the time is over before."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: bool(self._waiting), timeout_s)
+            return self.take()
 
     def adopt(self, item: Command) -> Command:
         """Return what was decided on another rank, as it is."""

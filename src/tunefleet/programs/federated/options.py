@@ -24,7 +24,7 @@ class Options:
         InputError: If one of them cannot be meant.
     """
 
-    url: str
+    url: str = field(repr=False)
     job_id: str
     worker_id: str
     token: str | None = field(repr=False)
@@ -39,6 +39,7 @@ class Options:
     same_start: bool
     sequences_per_row: int | None
     on_refused: OnRefused
+    wait_s: float
     final_wait_s: float
     max_bytes_per_s: float | None
     folder: str | None

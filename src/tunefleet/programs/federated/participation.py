@@ -104,10 +104,14 @@ class Participation:
             self._pull_with(met["pull"])
         if met["version"] is not None:
             self._adopt(met["version"])
-        elif not self._resumed and self._options.same_start and begin_alike(self.live, self._options.job_id):
-            logger.info("The adapter begins as those of the other workers of %s.", self._options.job_id)
+        elif not self._resumed and self._options.same_start and met["id"] is not None:
+            self._begin_alike(met["id"])
         if self._courier is not None:
             self._courier.start()
+
+    def _begin_alike(self, federation: str) -> None:
+        if begin_alike(self.live, federation):
+            logger.info("The adapter begins as those of the other workers of %s.", federation)
 
     def step_ended(self, step: int) -> None:
         """Count, send if it is time, and take what has arrived; every rank calls it at the end of every step."""
@@ -117,8 +121,10 @@ class Participation:
         due = self._decider.due(step)
         if step % self._options.sync_every_steps == 0:
             self.capture(step)
-        for command in due:
-            self._act(command)
+        for item in due:
+            self._act(item.command, item.data)
+        if step % self._options.sync_every_steps == 0 and self._options.wait_s > 0:
+            self._wait()
 
     def before_optimizer(self) -> None:
         """Pull the gradients, if the federation wants that."""
@@ -165,13 +171,21 @@ class Participation:
         if self._courier is not None:
             self._courier.close()
 
-    def _act(self, command: Command) -> None:
-        if command.command == VERSION:
-            self._adopt(int(command.data["version"]))
-        elif command.command == PULL:
-            self._pull_with(float(command.data["mu"]))
-        elif command.command == REFUSED:
-            self._refused(command.data)
+    def _wait(self) -> None:
+        """Stand still until there is a version: every rank is at this step, so none has to be decided on."""
+        waiting: list[Command] = []
+        if self._courier is not None and not self._courier.arrived and not self._courier.stopped:
+            waiting = self._mailbox.wait(self._options.wait_s)
+        for command, data in self._ranks.tell([(item.command, item.data) for item in waiting]):
+            self._act(command, data)
+
+    def _act(self, command: str, data: Mapping[str, Any]) -> None:
+        if command == VERSION:
+            self._adopt(int(data["version"]))
+        elif command == PULL:
+            self._pull_with(float(data["mu"]))
+        elif command == REFUSED:
+            self._refused(data)
 
     def _adopt(self, version: int) -> None:
         """Copy a version into the adapter that trains."""
@@ -197,6 +211,7 @@ class Participation:
         """Tell of a refusal, once each, as was asked for."""
         error = self._courier.fault(data["text"]) if self._courier is not None else None
         if self._options.on_refused == "raise" and not data["over"]:
+            self.abandon()
             raise error if error is not None else ConflictError(data["text"])
         if self._ranks.leads:
             warnings.warn(data["text"], FederationWarning, stacklevel=2)
