@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, text, update
 
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.tables_federation import federation_updates
 
 WAITING: Final = "waiting"
@@ -17,6 +18,9 @@ AGGREGATED: Final = "aggregated"
 REJECTED: Final = "rejected"
 DISCARDED: Final = "discarded"
 _at = federation_updates.c
+# Spelt as the indexes are, so that they are used.
+_IS_COUNTED: Final = text("state = 'counted'")
+_IS_WAITING: Final = text("state = 'waiting'")
 _INSERT = insert(federation_updates).returning(_at.seq)
 
 
@@ -56,6 +60,23 @@ class UpdateRow(NamedTuple):
 
 
 _ROWS = select(*(_at[name] for name in UpdateRow._fields))
+# Said once: an upload asks for all of these, and making a statement takes longer than running it.
+_MINE = _ROWS.where(_at.federation_seq == bindparam("federation"), _at.worker == bindparam("by"))
+_SAME = (
+    _MINE.where(_at.step == bindparam("at_step"), _at.upload_digest == bindparam("digest")).order_by(_at.seq).limit(1)
+)
+_STANDING = _MINE.where(_at.round == bindparam("number"), _IS_COUNTED)
+_STANDING_BY = _MINE.where(_IS_WAITING)
+_WAITING = _ROWS.where(_at.federation_seq == bindparam("federation"), _IS_WAITING).order_by(_at.seq)
+_COUNTED = select(_at.worker).where(
+    _at.federation_seq == bindparam("federation"), _at.round == bindparam("number"), _IS_COUNTED
+)
+_SETTLE = Bulk(
+    update(federation_updates)
+    .where(_at.seq == bindparam("b_seq"))
+    .values({name: bindparam(f"b_{name}") for name in ("state", "weight", "reason", "settled_at")}),
+    ["b_seq", "b_state", "b_weight", "b_reason", "b_settled_at"],
+)
 
 
 def insert_one(connection: Connection, row: UpdateRow) -> UpdateRow:
@@ -104,26 +125,36 @@ def workers_of_rounds(connection: Connection, federation_seq: int, numbers: Sequ
 
 def waiting(connection: Connection, federation_seq: int) -> list[UpdateRow]:
     """Return the updates that wait for a round, in the order in which they came."""
-    query = _ROWS.where(_at.federation_seq == federation_seq, _at.state == WAITING).order_by(_at.seq)
-    return [UpdateRow(*row) for row in connection.execute(query)]
+    return [UpdateRow(*row) for row in connection.execute(_WAITING, {"federation": federation_seq})]
 
 
 def same(connection: Connection, federation_seq: int, worker: str, step: int, digest: str) -> UpdateRow | None:
     """Return what became of an update that was taken before, if it was."""
-    query = _ROWS.where(_at.federation_seq == federation_seq, _at.worker == worker, _at.step == step)
-    query = query.where(_at.upload_digest == digest).order_by(_at.seq).limit(1)
-    row = connection.execute(query).first()
+    given = {"federation": federation_seq, "by": worker, "at_step": step, "digest": digest}
+    row = connection.execute(_SAME, given).first()
     return UpdateRow(*row) if row else None
 
 
 def standing(connection: Connection, federation_seq: int, worker: str, number: int | None) -> UpdateRow | None:
     """Return the update of a worker that counts in a round, or that waits for one if there is no number."""
-    state = WAITING if number is None else COUNTED
-    query = _ROWS.where(_at.federation_seq == federation_seq, _at.worker == worker, _at.state == state)
-    if number is not None:
-        query = query.where(_at.round == number)
-    row = connection.execute(query).first()
+    given = {"federation": federation_seq, "by": worker}
+    if number is None:
+        row = connection.execute(_STANDING_BY, given).first()
+    else:
+        row = connection.execute(_STANDING, {**given, "number": number}).first()
     return UpdateRow(*row) if row else None
+
+
+def counted_workers(connection: Connection, federation_seq: int, number: int) -> set[str]:
+    """Return whose updates count in a round that has not ended."""
+    return set(connection.execute(_COUNTED, {"federation": federation_seq, "number": number}).scalars())
+
+
+def settle(
+    connection: Connection, outcomes: Sequence[tuple[int, float, str | None]], *, state: str, now: float
+) -> None:
+    """Store what became of the updates of a round: `seq`, weight, and why one was left out."""
+    _SETTLE.run(connection, [(seq, state, weight, reason, now) for seq, weight, reason in outcomes])
 
 
 def delete_rejected(connection: Connection, federation_seq: int, number: int, worker: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.tables_federation import (
     federation_chunks,
     federation_members,
@@ -17,6 +18,22 @@ from tunefleet.store.tables_federation import (
 )
 
 _INSERT = insert(federations).returning(federations.c.seq)
+# Said once: an upload asks for all of these, and making a statement takes longer than running it.
+_BY_SEQ = select(federations).where(federations.c.seq == bindparam("seq"))
+_LOCKED = _BY_SEQ.with_for_update()
+_MEMBER = select(federation_members).where(
+    federation_members.c.federation_seq == bindparam("seq"), federation_members.c.worker == bindparam("worker")
+)
+_KEY: Final = ("federation_seq", "worker")
+_REST: Final = (
+    "callback_url", "updates", "num_examples", "step", "round", "loss", "values_digest", "joined_at", "seen_at",
+)  # fmt: skip
+_NEW_MEMBER = Bulk(insert(federation_members), [*_KEY, *_REST])
+_CHANGE_MEMBER = (
+    update(federation_members)
+    .where(*(federation_members.c[name] == bindparam(f"b_{name}") for name in _KEY))
+    .values({name: bindparam(f"b_{name}") for name in _REST})
+)
 
 
 class FederationRow(NamedTuple):
@@ -70,7 +87,8 @@ def by_seq(connection: Connection, seq: int, *, lock: bool = False) -> Federatio
         seq: The number.
         lock: Whether nobody else may change it, its rounds and updates before the end of this transaction.
     """
-    return _one(connection, federations.c.seq == seq, lock=lock)
+    row = connection.execute(_LOCKED if lock else _BY_SEQ, {"seq": seq}).first()
+    return FederationRow(*row) if row else None
 
 
 def by_id(connection: Connection, id_: str) -> FederationRow | None:
@@ -135,9 +153,7 @@ def change(connection: Connection, seq: int, values: Mapping[str, Any]) -> None:
 
 def member(connection: Connection, seq: int, worker: str) -> MemberRow | None:
     """Return a member."""
-    at = federation_members.c
-    query = select(federation_members).where(at.federation_seq == seq, at.worker == worker)
-    row = connection.execute(query).first()
+    row = connection.execute(_MEMBER, {"seq": seq, "worker": worker}).first()
     return MemberRow(*row) if row else None
 
 
@@ -157,10 +173,9 @@ def member_counts(connection: Connection, seqs: Sequence[int]) -> dict[int, int]
 
 def put_member(connection: Connection, row: MemberRow) -> None:
     """Store a member, new or changed."""
-    at = federation_members.c
-    here = (at.federation_seq == row.federation_seq) & (at.worker == row.worker)
-    if connection.execute(update(federation_members).where(here).values(row._asdict())).rowcount == 0:
-        connection.execute(insert(federation_members).values(row._asdict()))
+    values = {f"b_{name}": value for name, value in row._asdict().items()}
+    if connection.execute(_CHANGE_MEMBER, values).rowcount == 0:
+        _NEW_MEMBER.run(connection, [row])
 
 
 def forget_values(connection: Connection, seq: int, workers: Sequence[str]) -> None:

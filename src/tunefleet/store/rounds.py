@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, text, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, text, update
 
 from tunefleet.lifecycle import round as lifecycle
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
@@ -15,6 +15,7 @@ _at = federation_rounds.c
 _CLOSED: Final = (RoundStatus.AGGREGATING.value, RoundStatus.PUBLISHING.value)
 _OPEN: Final = text("federation_rounds.status IN ('sampling', 'collecting', 'aggregating', 'publishing')")
 """Spelt as the index is, so that it is used."""
+_GET = select(federation_rounds).where(_at.federation_seq == bindparam("seq"), _at.number == bindparam("at"))
 
 
 class RoundRow(NamedTuple):
@@ -44,8 +45,7 @@ def insert_one(connection: Connection, row: RoundRow) -> None:
 
 def get(connection: Connection, seq: int, number: int) -> RoundRow | None:
     """Return a round."""
-    query = select(federation_rounds).where(_here(seq, number))
-    row = connection.execute(query).first()
+    row = connection.execute(_GET, {"seq": seq, "at": number}).first()
     return RoundRow(*row) if row else None
 
 

@@ -109,6 +109,7 @@ federation_updates = Table(
     Column("created_at", Double, nullable=False),
     Column("settled_at", Double),
     Index("ix_federation_updates_round", "federation_seq", "round"),
+    Index("ix_federation_updates_worker", "federation_seq", "worker", "step"),
     Index(
         "uq_federation_updates_counted",
         "federation_seq", "round", "worker", unique=True, sqlite_where=_COUNTED, postgresql_where=_COUNTED,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event
 
 from tunefleet.errors import IllegalTransition, StoreError
 from tunefleet.lifecycle.round import RoundReason
@@ -184,16 +184,29 @@ def test_what_is_to_be_looked_after(database: Database) -> None:
     write(database, operation)
 
 
-def test_the_look_uses_the_index_of_open_rounds(database: Database) -> None:
-    def operation(connection: Connection) -> list[str]:
-        statement = (
-            "EXPLAIN QUERY PLAN SELECT * FROM federation_rounds WHERE federation_rounds.status IN "
-            "('sampling', 'collecting', 'aggregating', 'publishing')"
-        )
-        return [str(row[-1]) for row in connection.execute(text(statement))]
+def test_what_every_upload_asks_for_is_found_by_an_index(database: Database) -> None:
+    asked: list[tuple[str, Any]] = []
 
-    plan = database.read(operation).result(20)
-    assert any("ix_federation_rounds_open" in line for line in plan), plan
+    def operation(connection: Connection) -> list[list[str]]:
+        event.listen(connection, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
+        federation_updates.same(connection, 1, "w1", 1, "d")
+        federation_updates.standing(connection, 1, "w1", 1)
+        federation_updates.standing(connection, 1, "w1", None)
+        federation_updates.counted_workers(connection, 1, 1)
+        federation_updates.waiting(connection, 1)
+        rounds.to_look_after(connection)
+        plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said}", given) for said, given in asked[-6:]]
+        return [[str(row[-1]) for row in plan] for plan in plans]
+
+    plans = database.read(operation).result(20)
+    for plan in plans:
+        assert not [line for line in plan if line.startswith("SCAN federation_updates") and "INDEX" not in line], plan
+    used = [plan[0].partition("INDEX ")[2].split()[0] for plan in plans[:5]]
+    assert used == [
+        "ix_federation_updates_worker", "uq_federation_updates_counted", "uq_federation_updates_waiting",
+        "uq_federation_updates_counted", "uq_federation_updates_waiting",
+    ]  # fmt: skip
+    assert any("ix_federation_rounds_open" in line for line in plans[5]), plans[5]
 
 
 def test_a_chunk_is_one_workers_until_its_lease_ends(database: Database) -> None:

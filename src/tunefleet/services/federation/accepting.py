@@ -269,7 +269,7 @@ def _store(
     if older is not None:
         verbs.supersede(connection, older, stored.seq, now)
     files = [arrived.model_digest, *arrived.tokenizer.values()]
-    artifacts.pin(connection, files, holder=stored.holder, until=FOREVER)
+    artifacts.hold(connection, files, holder=stored.holder, until=FOREVER)
     return stored
 
 

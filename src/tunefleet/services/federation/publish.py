@@ -112,7 +112,7 @@ def _publish(
     version = _version(connection, row, number, work, made, archive, now)
     federation_versions.insert_one(connection, version)
     pinned = [archive.digest, *(each.digest for each in made.files), *([made.state.digest] if made.state else [])]
-    artifacts.pin(connection, pinned, holder=version_holder(row.id, number), until=FOREVER)
+    artifacts.hold(connection, pinned, holder=version_holder(row.id, number), until=FOREVER)
     artifacts.unpin(connection, [rounds.result_holder(row.id, moved.number), *(each.holder for each in work.updates)])
     settled = [digest for each in work.updates for digest in (each.model_digest, each.upload_digest) if digest]
     files.drop(connection, core.blobs, settled, now)
@@ -165,23 +165,21 @@ def _version(
 
 
 def _contributions(
-    connection: Connection, updates: Iterable[UpdateRow], report: dict[str, Any], now: float
+    connection: Connection, updates: Sequence[UpdateRow], report: dict[str, Any], now: float
 ) -> list[Contribution]:
     """Settle the updates of a round, and return what each gave."""
-    found = []
-    for each in updates:
-        weight = float(report["weights"].get(each.worker, 0.0))
-        changes = {"state": AGGREGATED, "weight": weight, "settled_at": now}
-        reason = report["excluded"].get(each.worker)
-        federation_updates.change(connection, [each.seq], {**changes, "reason": reason})
-        given = Contribution(
+    weights, excluded, norms = report["weights"], report["excluded"], report["norms"]
+    outcomes = [(each.seq, float(weights.get(each.worker, 0.0)), excluded.get(each.worker)) for each in updates]
+    federation_updates.settle(connection, outcomes, state=AGGREGATED, now=now)
+    return [
+        Contribution(
             worker=each.worker, update=each.seq, step=each.step, num_examples=each.num_examples,
-            base_version=each.base_version, weight=weight, norm=report["norms"].get(each.worker, each.norm),
+            base_version=each.base_version, weight=weight, norm=norms.get(each.worker, each.norm),
             losses=Losses(before=each.loss_before, after=each.loss_after),
-        )  # fmt: skip
-        if reason is None:
-            found.append(given)
-    return found
+        )
+        for each, (_, weight, reason) in zip(updates, outcomes, strict=True)
+        if reason is None
+    ]  # fmt: skip
 
 
 def _refused(connection: Connection, row: FederationRow, work: Work, report: dict[str, Any]) -> list[Refusal]:

@@ -131,7 +131,8 @@ def close_if_complete(connection: Connection, row: FederationRow, current: Round
     """
     if row.status != RUNNING:
         return False
-    spec, here = spec_of(row), _workers(connection, current)
+    spec = spec_of(row)
+    here = federation_updates.counted_workers(connection, row.seq, current.number)
     if len(here) < spec.min_workers:
         return False
     names = participants(current)
@@ -165,7 +166,8 @@ def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRo
     assert current is not None, "a federation that runs has a round"
     if current.status != _COLLECTING:
         return current
-    spec, here = spec_of(row), _workers(connection, current)
+    spec = spec_of(row)
+    here = federation_updates.counted_workers(connection, row.seq, current.number)
     needed = max(spec.strategy.min_updates, min(2, spec.min_workers))
     if len(here) < needed:
         raise ConflictError(
@@ -173,11 +175,6 @@ def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRo
             hint="Wait for more workers to upload.",
         )
     return _close(connection, row, current, RoundReason.ASKED_FOR, now)
-
-
-def _workers(connection: Connection, current: RoundRow) -> set[str]:
-    counted = federation_updates.of_round(connection, current.federation_seq, current.number, [COUNTED])
-    return {each.worker for each in counted}
 
 
 def _close(connection: Connection, row: FederationRow, current: RoundRow, reason: RoundReason, now: float) -> RoundRow:

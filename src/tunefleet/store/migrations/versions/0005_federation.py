@@ -115,6 +115,9 @@ def _updates() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_federation_updates_round", "federation_updates", ["federation_seq", "round"], unique=False)
+    op.create_index(
+        "ix_federation_updates_worker", "federation_updates", ["federation_seq", "worker", "step"], unique=False
+    )
     for name, columns, where in (
         ("counted", ["federation_seq", "round", "worker"], sa.text("state = 'counted'")),
         ("waiting", ["federation_seq", "worker"], sa.text("state = 'waiting'")),
