@@ -21,6 +21,7 @@ from tunefleet.federation import strategy
 from tunefleet.federation.floats import Array
 from tunefleet.services.core import Clock, Core
 from tunefleet.services.federation import accepting, aggregate, files, jobs, publish
+from tunefleet.services.federation import keeper as keeping
 from tunefleet.services.federation.keeper import LEASE_S, MAX_FAULTS, RoundKeeper, pause_s
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
@@ -158,7 +159,7 @@ async def test_a_server_killed_before_it_publishes_is_taken_over_without_averagi
     assert (await group.row()).version == 1
 
 
-async def test_a_server_that_stops_lets_the_next_one_have_its_round_at_once(
+async def test_a_server_keeps_what_it_works_on_and_lets_the_next_one_have_it_when_it_stops(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = await closed(lab, tmp_path / "files")
@@ -171,9 +172,13 @@ async def test_a_server_that_stops_lets_the_next_one_have_its_round_at_once(
         return average(*given, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(strategy, "aggregate", slow)
+    monkeypatch.setattr(keeping, "RENEW_S", 0.01)
     keeper = RoundKeeper(lab.core)
     await keeper.start_due()
     await asyncio.to_thread(begun.wait, 20)
+    lab.clock.advance(LEASE_S - 1)
+    while (await group.round()).lease_until < lab.clock.wall + LEASE_S:
+        await asyncio.sleep(0.01)  # it is renewed while the work goes on
     await keeper.close()
     gate.set()
     left = await group.round()

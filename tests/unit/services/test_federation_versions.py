@@ -14,6 +14,7 @@ import pytest
 
 from tests.unit.services.federating import A, Party, keep, party
 from tests.unit.services.lab import Lab
+from tunefleet.artifacts import FolderStore, Link
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.services import artifacts, garbage
 from tunefleet.services.federation import jobs, tokens, versions
@@ -57,6 +58,38 @@ async def test_a_version_says_who_gave_what_and_what_came_of_it(lab: Lab, tmp_pa
     assert (stored.id, stored.name, stored.metadata["version"]) == (version.artifact_id, f"{group.id}-v1", 1)
     detail = await artifacts.get(lab.core, lab.admin, stored.id)
     assert [(each.path, each.digest) for each in detail.files] == [(each.path, each.sha256) for each in version.files]
+
+
+async def test_who_is_left_out_by_the_strategy_is_named_with_the_reason(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files", strategy={"name": "krum", "byzantine": 1}, min_workers=5)
+    for number in range(4):
+        await group.upload(f"w{number}", 1.0 + number / 100)
+    await group.upload("poison", 1000.0)
+    await keep(lab.core)
+    version = await group.version()
+    assert len(version.contributors) == 1
+    assert "poison" not in version.contributors
+    refused = {each.worker: each.reason for each in version.refused}
+    assert set(refused) == {"w0", "w1", "w2", "w3", "poison"} - set(version.contributors)
+    assert all(refused.values())
+    states = {each.worker: (each.state, each.weight, each.reason) for each in await group.updates(1)}
+    assert states["poison"] == ("aggregated", 0.0, refused["poison"])
+    assert states[version.contributors[0]] == ("aggregated", 1.0, None)
+
+
+class Far(FolderStore):
+    """A store whose files are no files of this machine."""
+
+    def source(self, digest: str, filename: str) -> Link:  # type: ignore[override]
+        super().source(digest, filename)
+        return Link(f"https://far.example.org/{digest}")
+
+
+async def test_files_that_lie_elsewhere_are_fetched_for_the_average_and_not_kept(lab: Lab, tmp_path: Path) -> None:
+    lab.core.blobs = Far(lab.core.settings.data_dir / "artifacts")
+    group = await published(lab, tmp_path / "files", 2, strategy={"name": "fedadam", "server_lr": 0.1})
+    assert [(await group.version(number)).contributors for number in (1, 2)] == [("w1", "w2")] * 2
+    assert list((lab.core.settings.data_dir / "federation").iterdir()) == []
 
 
 async def test_the_archive_has_the_files_at_its_root_and_is_always_the_same(lab: Lab, tmp_path: Path) -> None:

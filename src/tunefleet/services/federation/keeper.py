@@ -111,7 +111,8 @@ class RoundKeeper:
             async with self._turns:
                 await self._take(row)
         except Exception:
-            log.exception("Round %d of federation %d is left to the next look.", key[1], key[0])
+            log.exception("Round %d of federation %d is left to a later look.", key[1], key[0])
+            await asyncio.sleep(FIRST_PAUSE_S)
         finally:
             self._work.pop(key, None)
             core.signals.notify(TOPIC)
@@ -191,7 +192,12 @@ class RoundKeeper:
         while True:
             await asyncio.sleep(RENEW_S)
             until = core.clock.wall() + LEASE_S
-            if not await core.write(partial(rounds.renew, row=taken, holder=holder, until=until)):
+            try:
+                kept = await core.write(partial(rounds.renew, row=taken, holder=holder, until=until))
+            except TunefleetError as error:
+                log.warning("Round %d of federation %d is not renewed: %s", taken.number, taken.federation_seq, error)
+                continue
+            if not kept:
                 log.warning("Round %d of federation %d is somebody else's now.", taken.number, taken.federation_seq)
                 return
 
