@@ -161,10 +161,11 @@ class FederationSpec(Block):
     min_workers: Annotated[int, Field(ge=1, le=_MAX_WORKERS), NotBool] = 2
     """Fewest updates that make a round."""
     max_workers: Annotated[int, Field(ge=1, le=_MAX_WORKERS), NotBool] | None = None
-    """Most workers that may take part."""
+    """Most workers that take part in a round: of more `participants` so many are drawn for each round, and without
+    `participants` no others may join."""
     participants: tuple[Text, ...] | None = None
-    """Names of the workers that take part: a round closes when all of them have uploaded. By default anybody with the
-    federation's token may, and a round closes at `min_workers`."""
+    """Names of the workers that take part: a round closes when all of them, or of those drawn for it, have uploaded. By
+    default anybody with the federation's token may, and a round closes at `min_workers`."""
     deadline_s: Annotated[float, Field(gt=0, le=7 * _DAY_S), NotBool] = 600.0
     """Seconds from a round's first update until it closes with those that are there, `min_workers` at least."""
     rounds: PositiveInt | None = None
@@ -211,5 +212,3 @@ class FederationSpec(Block):
             raise wrong(
                 f"has {len(names)} names, and min_workers is {self.min_workers}", "name more", at="participants"
             )
-        if self.max_workers is not None and len(names) > self.max_workers:
-            raise wrong(f"has more names than max_workers, which is {self.max_workers}", "raise it", at="participants")

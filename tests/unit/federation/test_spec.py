@@ -61,7 +61,6 @@ def test_what_has_no_effect_is_refused(given: Any, words: str) -> None:
         ({"min_workers": 4, "max_workers": 3}, "less than min_workers, which is 4"),
         ({"participants": ["a"]}, "has 1 names, and min_workers is 2"),
         ({"participants": ["a", "a"]}, "names a worker twice"),
-        ({"participants": ["a", "b", "c"], "max_workers": 2}, "more names than max_workers"),
         ({"mixed_ranks": True}, "cannot be used with the strategy fedavg"),
         ({"mixed_ranks": True, "strategy": {"name": "median"}, "min_workers": 3}, "strategy median"),
         ({"strategy": {"name": "krum"}}, "too small for krum, which needs 5"),

@@ -199,6 +199,25 @@ async def test_no_more_workers_take_part_than_may(lab: Lab, tmp_path: Path) -> N
         await group.upload("w3", 3.0)
 
 
+async def test_of_many_participants_so_many_are_drawn_for_each_round(lab: Lab, tmp_path: Path) -> None:
+    names = [f"w{number}" for number in range(8)]
+    group = await party(lab, tmp_path / "files", participants=names, min_workers=2, max_workers=3)
+    drawn = []
+    for number in range(1, 5):
+        (shown,) = [each for each in (await jobs.get(lab.core, lab.admin, group.id)).rounds if each.number == number]
+        assert shown.participants is not None
+        assert len(shown.participants) == 3
+        drawn.append(shown.participants)
+        outsider = next(name for name in names if name not in shown.participants)
+        for turn, name in enumerate((outsider, *shown.participants)):
+            await group.upload(name, 1.0 + number + turn / 10)
+        await keep(lab.core)
+        assert (await group.version(number)).contributors == shown.participants
+    assert len(set(drawn)) > 1, "not the same ones each time"
+    kept = await lab.core.read(partial(federation_updates.waiting, federation_seq=group.made.number))
+    assert kept, "who was not drawn waits for a round in which it is"
+
+
 async def test_a_federation_is_complete_after_its_rounds_and_takes_nothing_more(lab: Lab, tmp_path: Path) -> None:
     group = await party(lab, tmp_path / "files", rounds=2)
     for number in range(2):
