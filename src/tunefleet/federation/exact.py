@@ -85,7 +85,8 @@ def to_rank(
         layer = terms.like.parts.layers[module]
         rank = written.tensors[layer.a].shape[0]
         stack = terms.stack(module)
-        found = truncate(*stack.grams(), rank, terms.mean(module, rank), terms.weights(module))
+        mean, weights = terms.mean(module, rank), terms.weights(module)
+        found = truncate(*stack.grams(), rank, mean, weights, tail=residual is not None)
         scale = config.scale_of(module, rank)
         _write(stack, layer, written, found.left, found.right, scale)
         if rank > stack.width:

@@ -31,8 +31,8 @@ class Truncated:
     Args:
         left: k × r; the new B is L · left.
         right: r × k; the new A is right · R.
-        tail_left: k × (k - r); L · tail_left is the B of what is left out.
-        tail_right: (k - r) × k; tail_right · R is the A of what is left out.
+        tail_left: k × (k - r), if it was asked for; L · tail_left is the B of what is left out.
+        tail_right: (k - r) × k, if it was asked for; tail_right · R is the A of what is left out.
         norm: Frobenius norm of the sum.
         error: Frobenius norm of what is left out, divided by `norm`; 0 if nothing is.
         spread: Root of the mean square of a row of the new A.
@@ -47,7 +47,9 @@ class Truncated:
     spread: float
 
 
-def truncate(gram_left: Wide, gram_right: Wide, rank: int, mean: Wide, weights: Wide) -> Truncated:
+def truncate(
+    gram_left: Wide, gram_right: Wide, rank: int, mean: Wide, weights: Wide, *, tail: bool = False
+) -> Truncated:
     """Find the best pair of factors of one rank.
 
     Args:
@@ -56,6 +58,7 @@ def truncate(gram_left: Wide, gram_right: Wide, rank: int, mean: Wide, weights: 
         rank: Of the new adapter; if it is larger than k, k.
         mean: What A should be near to, as mixture of the stacked ones: (its rank) × k.
         weights: k; how much each row of R counts where the sum itself says nothing.
+        tail: Whether what is left out is asked for.
     """
     # A factor may be long and its partner short: only their product means something, so both get the same length.
     even = _even(gram_left, gram_right)
@@ -67,15 +70,18 @@ def truncate(gram_left: Wide, gram_right: Wide, rank: int, mean: Wide, weights: 
     lifted = right + np.eye(size) * (_JITTER * trace / kept if trace > 0 else 1.0)
     basis = np.linalg.cholesky(lifted).astype(np.float64, copy=False)
     near: Wide = mean / even
-    values, vectors = _directions(basis.T @ left @ basis, basis, near, weights)
-    first, rest = vectors[:, :kept], vectors[:, kept:]
-    squares = np.maximum(values, 0.0)
-    total = float(squares.sum())
+    core = basis.T @ left @ basis
+    # With many updates each of these takes as much as all that stays.
+    del left, right, lifted
+    total = max(float(np.trace(core)), 0.0)
+    values, vectors = _directions(core, basis, near, weights)
+    del core
     # What the jitter and the tie may have added is no error.
-    lost = float(squares[kept:].sum())
+    lost = float(np.maximum(values[kept:], 0.0).sum())
     lost = lost if lost > 2 * size * _JITTER * total else 0.0
+    first, rest = vectors[:, :kept], vectors[:, kept : size if tail else kept]
     shape, inverse, spread = _shape(near @ basis @ first, float(weights @ np.diag(gram_right)) / weights.sum())
-    back = np.linalg.solve(basis.T, vectors).T
+    back = np.linalg.solve(basis.T, vectors[:, : kept + rest.shape[1]]).T
     return Truncated(
         left=(basis @ first @ inverse) / even[:, None],
         right=shape @ back[:kept] * even,
@@ -103,10 +109,8 @@ def _directions(core: Wide, basis: Wide, mean: Wide, weights: Wide) -> tuple[Wid
 
     Directions that the sum does not use are alike to it; a trace of the average A puts those in order.
     """
-    wished = (basis.T * weights) @ basis / weights.sum()
     near = mean @ basis
-    if near.size:
-        wished = wished * _TIE + near.T @ near
+    wished = near.T @ near if near.any() else (basis.T * weights) @ basis
     size, wish = float(np.trace(core)), float(np.trace(wished))
     tie = _TIE * (size if size > 0 else 1.0) / wish if wish > 0 else 0.0
     values, vectors = np.linalg.eigh(core + tie * wished)

@@ -193,6 +193,7 @@ def test_updates_that_learned_nothing_average_to_nothing_that_can_learn(tmp_path
         updates.append(save(tmp_path / f"w{n}", arrays, worker=f"w{n}"))
     report = aggregate(updates, EXACT, into=_out(tmp_path))
     assert report.error == 0
+    assert {layer.norm for layer in report.layers.values()} == {0.0}
     found = load(tmp_path / "out")
     for name, each in found.items():
         if "lora_B" in name:
