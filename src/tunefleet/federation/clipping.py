@@ -85,7 +85,12 @@ def _polynomial(source: Source, previous: Source) -> tuple[float, float, float]:
     straight = mixed = bent = 0.0
     for module, layer in source.parts.layers.items():
         before = previous.parts.layers[module]
-        stack = Stack([Piece(source.file, layer, layer.scale), Piece(previous.file, before, before.scale)])
+        stack = Stack(
+            [
+                Piece(source.worker, source.file, layer, layer.scale),
+                Piece(previous.worker, previous.file, before, before.scale),
+            ]
+        )
         left, right = (_differences(gram, layer.rank) for gram in stack.grams())
         rank = layer.rank
         # The first half of each is the change, the second the global adapter.

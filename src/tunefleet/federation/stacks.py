@@ -6,13 +6,14 @@ products follows from Lᵀ L and R Rᵀ: ⟨B₁A₁, B₂A₂⟩ = tr((B₁ᵀ 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
-from tunefleet.errors import InputError
+from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import AdapterFile
 from tunefleet.federation.floats import Array, Wide
 from tunefleet.federation.layers import Layer
@@ -27,6 +28,7 @@ _MAX_WIDTH: Final = 4096
 class Piece:
     """One adapter's factors of a layer, and what its product is multiplied by."""
 
+    worker: str
     file: AdapterFile
     layer: Layer
     factor: float
@@ -103,13 +105,32 @@ class Stack:
             self._right = buffer
 
     def grams(self) -> tuple[Wide, Wide]:
-        """Return Lᵀ L and R Rᵀ."""
+        """Return Lᵀ L and R Rᵀ.
+
+        Raises:
+            AdapterRefused: If a factor is not finite.
+        """
         left, right = np.zeros((self.width, self.width)), np.zeros((self.width, self.width))
         for _, rows in self.left():
             left += rows.T @ rows
         for _, columns in self.right():
             right += columns @ columns.T
+        self._check_finite("b", left)
+        self._check_finite("a", right)
         return left, right
+
+    def _check_finite(self, side: Literal["a", "b"], gram: Wide) -> None:
+        fine = np.isfinite(np.diag(gram))
+        if fine.all():
+            return
+        place = bisect_right(self.starts, int(np.argmin(fine))) - 1
+        piece = self._pieces[place]
+        name = piece.layer.a if side == "a" else piece.layer.b
+        raise AdapterRefused(
+            f"The tensor {name!r} of {piece.worker!r} is not finite.",
+            hint="Check updates as they arrive.",
+            tensor=name,
+        )
 
     def products(self, grams: tuple[Wide, Wide]) -> Wide:
         """Return the inner products of the adapters' products, one row and column for each adapter."""
@@ -129,7 +150,7 @@ def stack_of(sources: Sequence[Source], module: str, factors: Sequence[float]) -
     layers = [source.parts.layers[module] for source in sources]
     return Stack(
         [
-            Piece(source.file, layer, layer.scale * factor)
+            Piece(source.worker, source.file, layer, layer.scale * factor)
             for source, layer, factor in zip(sources, layers, factors, strict=True)
         ]
     )

@@ -163,6 +163,21 @@ def test_what_the_type_cannot_hold_is_refused(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["fedavg", "median", "fedavg_exact", "krum", "multi_krum"])
+@pytest.mark.parametrize("tensor", [A, B])
+def test_a_value_that_is_not_finite_is_refused_even_if_nobody_checked(tmp_path: Path, name: str, tensor: str) -> None:
+    rng = np.random.default_rng(1)
+    updates = [save(tmp_path / f"{n}", factors(rng), worker=f"{n}") for n in range(5)]
+    content = bytearray(updates[3].path.read_bytes())
+    with AdapterFile(updates[3].path) as file:
+        content[(at := file.tensors[tensor].start) : at + 4] = np.float32(np.nan).tobytes()
+    updates[3].path.write_bytes(bytes(content))
+    with pytest.raises(AdapterRefused) as caught:
+        aggregate(updates, StrategySpec(name=name), into=_out(tmp_path))
+    assert caught.value.tensor == tensor
+    assert list((tmp_path / "out").iterdir()) == []
+
+
 def test_layers_that_are_trained_whole_are_averaged_and_frozen_ones_copied(tmp_path: Path) -> None:
     rng = np.random.default_rng(2)
     table = rng.standard_normal((5, 4)).astype(np.float32)
