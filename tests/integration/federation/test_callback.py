@@ -196,7 +196,8 @@ def test_who_loses_the_network_trains_on_and_catches_up(
     with caplog.at_level(logging.INFO, "tunefleet.federation"):
         made.train()
     # Nothing of the time without the network is lost, and nothing is sent that nobody needs any more.
-    assert double.examples[:2] == [(2, 8), (12, 40)]
+    assert double.examples[0] == (2, 8)
+    assert {6, 8, 10}.isdisjoint(step for step, _ in double.examples)
     assert sum(examples for _, examples in double.examples) == 64
     assert (watch.versions[13], watch.versions[14]) == (0, 1)
     assert sorted(losses(made)) == list(range(1, 17))

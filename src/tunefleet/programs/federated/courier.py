@@ -15,12 +15,12 @@ from tunefleet.programs.federated.follower import Arrived, Follower, Inbox
 from tunefleet.programs.federated.mailbox import PULL, REFUSED, VERSION, Mailbox
 from tunefleet.programs.federated.options import Options
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
-from tunefleet.programs.federated.progress import Progress, TakenFile
+from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
 from tunefleet.programs.federated.uploader import Capture, Sent, Uploader, spool
 
 logger = logging.getLogger("tunefleet.federation")
 
-_PATIENCE_S: Final = 5.0
+_PATIENCE_S: Final = 2.0
 """Of one call; who calls goes on for as long as it takes."""
 _FINAL: Final = (AuthError, ForbiddenError, NotFoundError, GoneError)
 """After these there is nothing left to say."""
@@ -68,11 +68,12 @@ class Courier:
         place.mkdir(parents=True, exist_ok=True)
         self._taken = TakenFile(place, options.job_id, options.worker_id)
         self.packer = Packer(options.upload_dtype, spool(place), place / RESIDUAL)
+        self._intent: Intent | None = None
         if checkpoint is None:
             self._taken.forget()
             self.packer.forget()
         else:
-            self._taken.catch_up(progress)
+            self._intent = self._taken.catch_up(progress)
             if progress.taken:
                 self.packer.resume(checkpoint / RESIDUAL)
         self._inbox = Inbox(self._client, live, place)
@@ -115,7 +116,7 @@ class Courier:
             config,
             self.packer,
             self._progress,
-            self._taken,
+            (self._taken, self._intent),
             self._contact,
             refused=self._refused,
             ended=self._one_ended,
@@ -160,6 +161,11 @@ class Courier:
                 each.close()
         if self._uploader is None:
             self._client.close()  # else the thread does that ends last
+
+    def join(self) -> None:
+        """Wait, but not for long, until nothing is said any more."""
+        if self._uploader is not None:
+            self._uploader.join(2 * _PATIENCE_S)
 
     def fault(self, text: str) -> Exception | None:
         """Return the error that a text tells of."""

@@ -166,10 +166,11 @@ class Participation:
                 self._refused(item.data)
 
     def abandon(self) -> None:
-        """Let go of everything at once."""
+        """Let go of everything at once, and say nothing any more."""
         self._counter.close()
         if self._courier is not None:
             self._courier.close()
+            self._courier.join()
 
     def _wait(self) -> None:
         """Stand still until there is a version: every rank is at this step, so none has to be decided on."""

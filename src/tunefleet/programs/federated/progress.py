@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.attach.files import read_json, write_json
+from tunefleet.wire.federated import UpdateCreate
 
 _TAKEN: Final = "taken.json"
 
@@ -43,6 +44,19 @@ class Progress:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """An update that the server may have heard of, or not: what was going to be said, before it was.
+
+    Args:
+        rows: That the training had seen by then, in all.
+        body: What is said.
+    """
+
+    rows: int
+    body: UpdateCreate
+
+
 class TakenFile:
     """What the server has taken from this worker, written down at once; it outlives a crash that no checkpoint saw.
 
@@ -56,15 +70,27 @@ class TakenFile:
         self._file = folder / _TAKEN
         self._whose = {"federation": federation, "worker": worker}
 
-    def catch_up(self, progress: Progress) -> None:
-        """Bring what a checkpoint says to what has been taken since."""
-        saved = read_json(self._file) or {}
-        if {name: saved.get(name) for name in self._whose} == self._whose and int(saved["taken"]) > progress.taken:
-            progress.taken, progress.taken_step = int(saved["taken"]), int(saved["taken_step"])
+    def catch_up(self, progress: Progress) -> Intent | None:
+        """Bring what a checkpoint says to what has been taken since.
 
-    def note(self, progress: Progress) -> None:
-        """Write down what was taken, so that it survives a power cut."""
+        Returns:
+            What was being said when the process ended, if anything: it is to be said again, in the same words.
+        """
+        saved = read_json(self._file) or {}
+        if {name: saved.get(name) for name in self._whose} != self._whose:
+            return None
+        if int(saved["taken"]) > progress.taken:
+            progress.taken, progress.taken_step = int(saved["taken"]), int(saved["taken_step"])
+        intent = saved.get("intent")
+        if intent is None or int(intent["rows"]) <= progress.taken:
+            return None
+        return Intent(int(intent["rows"]), UpdateCreate.model_validate(intent["body"]))
+
+    def note(self, progress: Progress, intent: Intent | None = None) -> None:
+        """Write down what was taken, and what is about to be said, so that it survives a power cut."""
         data: dict[str, Any] = {**self._whose, "taken": progress.taken, "taken_step": progress.taken_step}
+        if intent is not None:
+            data["intent"] = {"rows": intent.rows, "body": intent.body.model_dump(mode="json")}
         write_json(self._file, data, sync=True)
 
     def forget(self) -> None:

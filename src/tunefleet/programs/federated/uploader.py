@@ -20,7 +20,7 @@ from tunefleet.client.federated import FederatedClient
 from tunefleet.errors import TunefleetError
 from tunefleet.programs.federated.contact import Contact, Ended, Patience
 from tunefleet.programs.federated.packing import Packer
-from tunefleet.programs.federated.progress import Progress, TakenFile
+from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
 from tunefleet.wire.federated import Losses, UpdateCreate, UpdateTaken
 
 logger = logging.getLogger("tunefleet.federation")
@@ -72,7 +72,7 @@ class Uploader:
         config: The adapter's `adapter_config.json`.
         packer: Writes the file.
         progress: Told what was taken.
-        taken: Where that is written down.
+        taken: Where that is written down, and what an earlier process was about to say; that is said first of all.
         contact: Shared with the thread that fetches.
         refused: Called with what the server refused, and why.
         ended: Called when the thread ends.
@@ -84,8 +84,9 @@ class Uploader:
         config: Mapping[str, Any],
         packer: Packer,
         progress: Progress,
-        taken: TakenFile,
+        taken: tuple[TakenFile, Intent | None],
         contact: Contact,
+        *,
         refused: Callable[[Exception], None],
         ended: Callable[[], None],
     ) -> None:
@@ -93,13 +94,14 @@ class Uploader:
         self._config = dict(config)
         self._packer = packer
         self._progress = progress
-        self._taken = taken
-        self._contact = contact
+        self._taken, self._intent = taken
+        self._patience = Patience(contact, self._pause)
         self._refused = refused
         self._over = ended
         self._changed = threading.Condition()
         self._next: Capture | None = None
-        self._busy = self._ended = False
+        self._busy = self._intent is not None
+        self._ended = False
         self._may_supersede = False
         self._warned: set[str] = set()
         self.sent: list[Sent] = []
@@ -128,24 +130,33 @@ class Uploader:
             self._ended = True
             self._changed.notify_all()
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until the thread has ended."""
+        self._thread.join(timeout_s)
+
     def _run(self) -> None:
+        if self._intent is not None:
+            self._do(self._settle, self._intent)
         while (capture := self._take()) is not None:
-            self._try(capture)
-            with self._changed:
-                self._busy = False
-                self._changed.notify_all()
+            self._do(self._deliver, capture)
         self._over()
 
-    def _try(self, capture: Capture) -> None:
+    def _do(self, act: Callable[[Any], None], what: Any) -> None:
+        self._try(act, what)
+        with self._changed:
+            self._busy = False
+            self._changed.notify_all()
+
+    def _try(self, act: Callable[[Any], None], what: Any) -> None:
         try:
-            self._deliver(capture)
+            act(what)
         except Superseded:
-            logger.info("The update of step %d is left out: a newer one has its rows.", capture.step)
+            logger.info("An update is left out: a newer one has its rows.")
         except Ended:
-            logger.debug("The update of step %d was on its way when the training ended.", capture.step)
-        except Exception as error:
+            logger.debug("An update was on its way when the training ended.")
+        except Exception as error:  # the edge of a thread: the training is told, whatever it is
             if not isinstance(error, TunefleetError):
-                logger.exception("The update of step %d could not be sent.", capture.step)
+                logger.exception("An update could not be sent.")
             self._refused(error)
 
     def _take(self) -> Capture | None:
@@ -160,11 +171,10 @@ class Uploader:
         if num_examples <= 0:
             logger.info("Step %d was uploaded before; its rows have counted already.", capture.step)
             return
-        patience = Patience(self._contact, self._pause)
         packed = self._packer.pack(capture.values)
         try:
             self._may_supersede = True
-            digest = patience.ask(lambda: self._client.send(packed.file))
+            digest = self._patience.ask(lambda: self._client.send(packed.file))
         finally:
             self._may_supersede = False
             packed.file.unlink(missing_ok=True)
@@ -178,23 +188,37 @@ class Uploader:
             upload_dtype=self._packer.dtype,
             losses=capture.losses,
         )
-        reply = patience.ask(lambda: self._client.announce(body))
-        self._progress.taken, self._progress.taken_step = capture.rows, capture.step
-        self.sent.append(Sent(capture.step, num_examples, reply))
-        self._tell(capture, num_examples, reply)
+        self._settle(Intent(capture.rows, body))
+        self._write(lambda: self._packer.keep(packed))
+
+    def _settle(self, intent: Intent) -> None:
+        """Say what an update is, until there is an answer, in this process or in the one after it."""
+        if self._ended:
+            raise Ended
+        self._write(lambda: self._taken.note(self._progress, intent))
         try:
-            self._taken.note(self._progress)
-            self._packer.keep(packed)
+            reply = self._patience.ask(lambda: self._client.announce(intent.body))
+        except TunefleetError:
+            self._write(lambda: self._taken.note(self._progress))
+            raise
+        self._progress.taken, self._progress.taken_step = intent.rows, intent.body.step
+        self.sent.append(Sent(intent.body.step, intent.body.num_examples, reply))
+        self._tell(intent.body, reply)
+        self._write(lambda: self._taken.note(self._progress))
+
+    def _write(self, do: Callable[[], None]) -> None:
+        try:
+            do()
         except OSError as error:
-            # The training knows; a resumed one would learn it from the next checkpoint.
+            # This process knows it; the next one learns it from its checkpoint.
             logger.warning("What the federation has taken could not be written down: %s", error)
 
-    def _tell(self, capture: Capture, num_examples: int, reply: UpdateTaken) -> None:
+    def _tell(self, body: UpdateCreate, reply: UpdateTaken) -> None:
         where = f"counts in round {reply.round}" if reply.counted else "does not count yet"
-        logger.info("The update of step %d with %d rows %s.", capture.step, num_examples, where)
+        logger.info("The update of step %d with %d rows %s.", body.step, body.num_examples, where)
         if reply.warning is not None and reply.warning not in self._warned:
             self._warned.add(reply.warning)
-            logger.warning("The federation says of the update of step %d: %s", capture.step, reply.warning)
+            logger.warning("The federation says of the update of step %d: %s", body.step, reply.warning)
 
     def _pause(self, seconds: float) -> None:
         with self._changed:

@@ -18,7 +18,7 @@ from tunefleet.errors import AdapterRefused, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.programs.federated.contact import Contact
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
-from tunefleet.programs.federated.progress import Progress, TakenFile
+from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
 from tunefleet.programs.federated.uploader import Capture, Uploader, spool
 from tunefleet.wire.federated import UpdateCreate, UpdateTaken
 
@@ -57,7 +57,7 @@ class Client:
 class Line:
     """An uploader with what it needs."""
 
-    def __init__(self, folder: Path, progress: Progress | None = None) -> None:
+    def __init__(self, folder: Path, progress: Progress | None = None, intent: Intent | None = None) -> None:
         self.client = Client()
         self.progress = progress or Progress()
         self.refused: list[Exception] = []
@@ -68,7 +68,7 @@ class Line:
             {"r": 2},
             Packer("fp32", spool(folder), folder / RESIDUAL),
             self.progress,
-            TakenFile(folder, "fed-1", "lab"),
+            (TakenFile(folder, "fed-1", "lab"), intent),
             Contact(),
             refused=self.refused.append,
             ended=self.ended.set,
@@ -147,6 +147,32 @@ def test_rows_that_an_earlier_launch_has_sent_are_not_sent_again(tmp_path: Path)
     assert line.uploader.drain(LIMIT_S)
     line.uploader.close()
     assert line.client.counted == [(20, 80)]
+
+
+def test_what_was_being_said_when_the_process_was_killed_is_said_again(tmp_path: Path) -> None:
+    killed = Line(tmp_path)
+    at_it = threading.Event()
+
+    def announce() -> None:
+        at_it.set()
+        raise UnreachableError("The connection broke.")
+
+    killed.client.before_announce = announce
+    killed.capture(10, 80)
+    assert at_it.wait(LIMIT_S)
+    killed.uploader.close()
+    assert killed.ended.wait(LIMIT_S)
+    # The checkpoint is of step 12, and knows of nothing that was taken.
+    progress = Progress(rows=96)
+    intent = TakenFile(tmp_path, "fed-1", "lab").catch_up(progress)
+    assert intent is not None
+    line = Line(tmp_path, progress, intent)
+    line.capture(20, 160)
+    assert line.uploader.drain(LIMIT_S)
+    line.uploader.close()
+    assert line.client.counted == [(10, 80), (20, 80)]
+    assert line.client.announced[0] == killed.client.announced[0]
+    assert TakenFile(tmp_path, "fed-1", "lab").catch_up(Progress()) is None
 
 
 def test_a_refusal_is_told_and_its_rows_go_with_the_next(line: Line) -> None:
