@@ -25,7 +25,7 @@ _BESIDE_BYTES: Final = 256 << 20
 _PICKLES: Final = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth", "adapter_model.pkl")
 _TOKENIZER: Final = re.compile(
     r"(tokenizer(_config)?|special_tokens_map|added_tokens|vocab|chat_template|processor_config)\.json"
-    r"|(vocab|merges)\.txt|[\w.-]+\.(model|tiktoken|jinja)|additional_chat_templates/[\w.-]+\.jinja"
+    r"|(vocab|merges)\.txt|\w[\w.-]*\.(model|tiktoken|jinja)|additional_chat_templates/\w[\w.-]*\.jinja"
 )
 _SAFE: Final = "Save it with `model.save_pretrained(folder, safe_serialization=True)`."
 
