@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tunefleet.artifacts import hash_file
-from tunefleet.errors import AdapterRefused, ArtifactError, NotFoundError, TooLargeError
+from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, chunks, files
 from tunefleet.services.federation.accepting import Accepted, Arrived, CheckAgain, Refused
@@ -129,16 +129,31 @@ async def take(core: Core, ticket: Ticket, said: Said, content: Content, landing
     """
     sizes = await in_thread(partial(_sizes, content))
     digests = {path: digest for path, (digest, _) in sizes.items()}
-    # Before the files go into the store: the collection of garbage leaves alone what somebody holds.
-    until = core.clock.wall() + _ON_ITS_WAY_S
-    holder = f"{ticket.federation.id}-{landing.folder.name}"
-    await core.write(lambda connection: artifacts.pin(connection, [*digests.values()], holder=holder, until=until))
+    arrived = _arrived(ticket, said, content, digests)
+    if not digests:
+        return await _accept(core, ticket, arrived, _New(), landing)
+    new = _New({digest: size for digest, size in sizes.values()}, f"{ticket.federation.id}-{landing.folder.name}")
+    await core.write(partial(_hold, core=core, new=new))
     try:
         await in_thread(partial(_keep, core, content, digests))
-        stored = {digest: size for digest, size in sizes.values()}
-        return await _accept(core, ticket, _arrived(ticket, said, content, digests), stored, landing)
-    finally:
-        await core.write(lambda connection: artifacts.unpin(connection, [holder]))
+        return await _accept(core, ticket, arrived, new, landing)
+    except BaseException:
+        await core.write(lambda connection: artifacts.unpin(connection, [new.holder]))
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """Files that go into the store with an update: digest → length, and who holds them meanwhile."""
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    holder: str = ""
+
+
+def _hold(connection: Connection, *, core: Core, new: _New) -> None:
+    # Before the files go into the store: the collection of garbage leaves alone what somebody holds.
+    until = core.clock.wall() + _ON_ITS_WAY_S
+    artifacts.pin(connection, [*new.sizes], holder=new.holder, until=until)
 
 
 _WEIGHTS: Final = ""
@@ -180,13 +195,11 @@ def _arrived(ticket: Ticket, said: Said, content: Content, digests: Mapping[str,
     )
 
 
-async def _accept(
-    core: Core, ticket: Ticket, arrived: Arrived, stored: Mapping[str, int], landing: Landing
-) -> Accepted:
+async def _accept(core: Core, ticket: Ticket, arrived: Arrived, new: _New, landing: Landing) -> Accepted:
     row = ticket.federation
     for _ in range(_TRIES):
         try:
-            return await core.write(partial(_count, core=core, row=row, arrived=arrived, stored=stored))
+            return await core.write(partial(_count, core=core, row=row, arrived=arrived, new=new))
         except CheckAgain:
             row = await core.read(partial(_again, seq=row.seq))
             await in_thread(partial(_recheck, core, ticket.spec, row.contract, arrived, landing))
@@ -194,15 +207,17 @@ async def _accept(
     raise CheckAgain(f"What updates of {row.id} must be changes all the time.", hint="Send it again.")
 
 
-def _count(
-    connection: Connection, *, core: Core, row: FederationRow, arrived: Arrived, stored: Mapping[str, int]
-) -> Accepted:
+def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: Arrived, new: _New) -> Accepted:
     now = core.clock.wall()
-    for digest, size_bytes in stored.items():
+    for digest, size_bytes in new.sizes.items():
+        # Files are deleted in this thread only, so that the file cannot go between this look and the commit.
+        if not core.blobs.has(digest):
+            raise ConflictError(f"The file {digest[:12]}… was collected as an old one.", hint="Upload it again.")
         artifacts.add_blob(connection, project=row.project, digest=digest, size_bytes=size_bytes, at=now)
     accepted = accepting.accept(connection, row, arrived, now)
     # Later updates name the tokenizer by its digests alone.
     artifacts.pin(connection, [*arrived.tokenizer.values()], holder=row.id, until=FOREVER)
+    artifacts.unpin(connection, [new.holder])
     chunks.heard_of(connection, row.seq, arrived.worker, now)
     return accepted
 
