@@ -44,12 +44,6 @@ def get(connection: Connection, federation_seq: int, number: int) -> ChunkRow | 
     return ChunkRow(*row) if row else None
 
 
-def all_of(connection: Connection, federation_seq: int) -> list[ChunkRow]:
-    """Return the chunks of a federation in order."""
-    query = select(federation_chunks).where(_at.federation_seq == federation_seq).order_by(_at.number)
-    return [ChunkRow(*row) for row in connection.execute(query)]
-
-
 def held_by(connection: Connection, federation_seq: int, worker: str) -> ChunkRow | None:
     """Return the chunk that a worker has claimed and not finished, however old its lease is."""
     query = select(federation_chunks).where(

@@ -86,12 +86,6 @@ def insert_one(connection: Connection, row: UpdateRow) -> UpdateRow:
     return row._replace(seq=connection.execute(_INSERT, values).scalar_one())
 
 
-def by_seq(connection: Connection, seq: int) -> UpdateRow | None:
-    """Return an update."""
-    row = connection.execute(_ROWS.where(_at.seq == seq)).first()
-    return UpdateRow(*row) if row else None
-
-
 def of_round(
     connection: Connection, federation_seq: int, number: int, states: Sequence[str] | None = None
 ) -> list[UpdateRow]:

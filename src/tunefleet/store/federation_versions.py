@@ -41,13 +41,6 @@ def get(connection: Connection, federation_seq: int, version: int) -> VersionRow
     return VersionRow(*row) if row else None
 
 
-def of_round(connection: Connection, federation_seq: int, number: int) -> VersionRow | None:
-    """Return the version that a round has made."""
-    query = select(federation_versions).where(_at.federation_seq == federation_seq, _at.round == number)
-    row = connection.execute(query).first()
-    return VersionRow(*row) if row else None
-
-
 def page(connection: Connection, federation_seq: int, *, limit: int, before: int | None = None) -> list[VersionRow]:
     """Return versions, newest first; their reports are left empty.
 

@@ -98,10 +98,11 @@ class Made:
         return cls(entries, state, body["report"])
 
 
-def look(connection: Connection, current: RoundRow) -> Work:
-    """Return what is known of a closed round."""
+def look(connection: Connection, current: RoundRow) -> Work | None:
+    """Return what is known of a closed round; null if its federation was removed."""
     row = federations.by_seq(connection, current.federation_seq)
-    assert row is not None, "a federation that is removed has no rounds"
+    if row is None:
+        return None
     counted = federation_updates.of_round(connection, row.seq, current.number, [COUNTED])
     newest = federation_versions.get(connection, row.seq, row.version) if row.version else None
     return Work(row, current, tuple(sorted(counted, key=lambda each: each.worker)), newest)

@@ -31,8 +31,8 @@ from tunefleet.store.rounds import RoundRow
 
 log = logging.getLogger(__name__)
 
-LEASE_S: Final = 15.0
-RENEW_S: Final = 4.0
+LEASE_S: Final = 10.0
+RENEW_S: Final = 3.0
 LOOK_S: Final = 30.0
 """What is due is looked for when something changes; this often even if nothing does."""
 FIRST_PAUSE_S: Final = 2.0
@@ -125,6 +125,9 @@ class RoundKeeper:
         if taken is None:
             return
         folder = files.work_folder(core, holder)
+        if row.holder is not None:
+            # Whoever had it and did not renew it may have been killed on this machine.
+            await asyncio.to_thread(shutil.rmtree, files.work_folder(core, row.holder), ignore_errors=True)
         try:
             async with self._renewing(taken, holder):
                 await self._do(taken, holder, folder)
@@ -156,6 +159,8 @@ class RoundKeeper:
     async def _go_on(self, taken: RoundRow, holder: str, folder: Path) -> None:
         core = self._core
         work = await core.read(partial(aggregate.look, current=taken))
+        if work is None:
+            return
         if taken.status == RoundStatus.AGGREGATING:
             moved = await aggregate.run(core, work, folder, holder)
             if moved is None:
