@@ -152,7 +152,7 @@ async def poll(
     who: Participant,
     job_id: JobId,
     after: Annotated[int | None, Query(ge=0, le=2**53, description="The version that the asker has.")] = None,
-    wait_s: Annotated[float, Query(ge=0, le=600, description="With `after`: wait so long for a newer one.")] = 0.0,
+    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
 ) -> Response:
     """Ask for the newest version: a link to it, its number and its digest; 404 if there is none yet."""
     reply = await guide.poll(core, who, job_id, after=after, wait_s=wait_s, sign=_signer(request, core))

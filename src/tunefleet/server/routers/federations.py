@@ -235,10 +235,10 @@ async def newest_version(
     who: Participant,
     federation_id: FederationId,
     after: Annotated[int, Query(ge=0, le=2**53, description="The version that the asker has.")] = 0,
-    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one.")] = 0.0,
+    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
 ) -> Response:
     """Show the newest version, once it is newer than `after`."""
-    found = await versions.newest(core, who, federation_id, after=after, wait_s=wait_s)
+    found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, guide.HELD_S))
     return Response(status_code=204) if found is None else bodies.answer(views.version_view(found))
 
 

@@ -35,6 +35,8 @@ from tunefleet.wire.federated import (
     JobCreated,
 )
 
+HELD_S: Final = 50.0
+"""Longest time that a poll is held: proxies close what is silent for a minute. Whoever wants to wait longer repeats."""
 AGGREGATION_S: Final = 240.0
 """How long a manual aggregation is waited for; the guide's clients wait for 300 s."""
 _LOOK_S: Final = 5.0
@@ -167,7 +169,7 @@ async def poll(
         who: Who asks.
         reference: The federation, by id or number.
         after: The version that the asker has.
-        wait_s: How long to wait for a newer one.
+        wait_s: How long to wait for a newer one; at most `HELD_S`.
         sign: Makes the link.
 
     Returns:
@@ -177,7 +179,7 @@ async def poll(
         NotFoundError: If there is no such federation, or it has no version yet and nobody wants to wait.
         ForbiddenError: If it is none of the asker's business.
     """
-    found = await versions.newest(core, who, reference, after=after or 0, wait_s=wait_s)
+    found = await versions.newest(core, who, reference, after=after or 0, wait_s=min(wait_s, HELD_S))
     row = await core.read(partial(find, who=who, reference=reference))
     if found is None and after is None and not wait_s:
         found = await core.read(partial(versions.version_of, row=row))
