@@ -10,6 +10,7 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
+from tunefleet.errors import NotFoundError
 from tunefleet.server import bodies, files, streams
 from tunefleet.server.auth import CoreDep, Participant, Person, Reader, identify_participant
 from tunefleet.server.params import Cursor, Limit, names, one_of
@@ -295,7 +296,10 @@ async def _news(core: Core, who: Who, federation_id: str, start: int) -> AsyncIt
     signals = core.signals
     while not signals.closed:
         seen = signals.version(topic(federation_id))
-        found = await news.after(core, who, federation_id, start)
+        try:
+            found = await news.after(core, who, federation_id, start)
+        except NotFoundError:
+            return  # it was removed
         for event in found:
             yield ServerSentEvent(event.model_dump_json(), id=str(event.id), event=event.kind)
         start = found[-1].id if found else start

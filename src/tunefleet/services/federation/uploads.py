@@ -38,7 +38,7 @@ _WHOLE: Final = re.compile(r"[0-9]{1,15}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _WIDTH: Final = 4
 """Bytes of a float for each byte of an upload in 8 bits."""
-_KNOWN_VERSIONS: Final = 100
+_KNOWN_VERSIONS: Final = 20
 """With so many of the newest versions an `aggregated/` folder is compared."""
 
 
