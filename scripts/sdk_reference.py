@@ -17,6 +17,7 @@ NOUNS = (
     ("client.events", resources.EventVerbs),
     ("client.artifacts, client.data", resources.ArtifactVerbs),
     ("client.workers", resources.WorkerVerbs),
+    ("client.federations", resources.FederationVerbs),
     ("client.notifications", resources.NotificationVerbs),
     ("client.keys", resources.KeyVerbs),
     ("run: what `client.submit` returns", resources.RunVerbs),

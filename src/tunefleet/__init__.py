@@ -9,10 +9,20 @@ if TYPE_CHECKING:
     from tunefleet.attach.trainer_control import TrainerControlCallback as TrainerControlCallback
     from tunefleet.client import AsyncClient as AsyncClient
     from tunefleet.client import Client as Client
+    from tunefleet.client.federated import FederatedClient as FederatedClient
+    from tunefleet.programs.federated.callback import FederatedCallback as FederatedCallback
 
     __version__: str
 
-__all__ = ["AsyncClient", "Client", "TrainerControlCallback", "__version__", "control"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "FederatedCallback",
+    "FederatedClient",
+    "TrainerControlCallback",
+    "__version__",
+    "control",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -25,6 +35,15 @@ def __getattr__(name: str) -> Any:
         from tunefleet import client  # noqa: PLC0415
 
         return getattr(client, name)
+    if name == "FederatedClient":
+        from tunefleet.client.federated import FederatedClient  # noqa: PLC0415
+
+        return FederatedClient
+    if name == "FederatedCallback":
+        # The only public name that needs torch.
+        from tunefleet.programs.federated.callback import FederatedCallback  # noqa: PLC0415
+
+        return FederatedCallback
     if name == "TrainerControlCallback":
         # Needs the standard library and transformers, and nothing that a foreign environment might lack.
         from tunefleet.attach.trainer_control import TrainerControlCallback  # noqa: PLC0415

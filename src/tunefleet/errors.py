@@ -5,11 +5,13 @@
     ├── InputError           data, a model or a value that a user named cannot be used
     │   ├── DataError        a dataset is missing, empty or lacks a field
     │   ├── ModelError       a model or tokenizer is missing or cannot be loaded
-    │   └── ReferenceFault   a reference to another task's result has no value there
+    │   ├── ReferenceFault   a reference to another task's result has no value there
+    │   └── AdapterRefused   an adapter cannot take part in an average; names the tensor
     ├── NotFoundError        nothing has that id or name
     ├── ConflictError        the thing is in a state that forbids the request
     │   ├── IllegalTransition   a status change that the lifecycle table does not have
-    │   └── OffsetConflict   a stream was continued at the wrong place; carries the right one
+    │   ├── OffsetConflict   a stream was continued at the wrong place; carries the right one
+    │   └── GoneError        the thing has ended, or has moved, for good
     ├── AuthError            no key, or a key that is wrong or revoked
     ├── ForbiddenError       a valid key that may not do this
     ├── TooLargeError        a body, file or archive over its limit
@@ -134,6 +136,25 @@ class ReferenceFault(InputError):
     code = "reference_invalid"
 
 
+class AdapterRefused(InputError):
+    """An adapter is damaged, unsafe, or not what the others are: it cannot take part in an average.
+
+    Args:
+        message: What is wrong, with the tensor's name where one is to blame; public.
+        hint: The way out; public.
+        detail: For logs.
+        tensor: Name of the tensor to blame, if there is one.
+    """
+
+    code = "adapter_refused"
+
+    def __init__(
+        self, message: str, *, hint: str | None = None, detail: str | None = None, tensor: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, detail=detail)
+        self.tensor = tensor
+
+
 class NotFoundError(TunefleetError):
     """Nothing has that id or name."""
 
@@ -164,6 +185,12 @@ class OffsetConflict(ConflictError):
     def __init__(self, message: str, *, cursor: int) -> None:
         super().__init__(message)
         self.cursor = cursor
+
+
+class GoneError(ConflictError):
+    """The thing has ended, or has moved, for good; asking again does not help."""
+
+    code = "gone"
 
 
 class AuthError(TunefleetError):

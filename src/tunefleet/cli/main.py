@@ -39,6 +39,7 @@ class Root(LazyGroup):
         Entry("export", "export:export", "Download a task's adapter or model, merged or as GGUF.", WORK),
         Entry("push", "push:push", "Publish what a task has made: hub, bucket or folder.", WORK),
         Entry("data", "data:app", "Push datasets and models to the server by name.", WORK),
+        Entry("federation", "federation:app", "Train one adapter with many workers, each on its own data.", WORK),
         Entry("pause", "steering:pause", "Pause tasks: each saves and ends; the GPU is free.", WORK),
         Entry("resume", "steering:resume", "Let paused tasks go on; an ended one goes on as a new task.", WORK),
         Entry("stop", "steering:stop", "End a training early; what it has learned is delivered.", WORK),

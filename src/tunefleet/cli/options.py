@@ -49,11 +49,16 @@ def _channels(client: Any) -> list[tuple[str, str]]:
     return [(channel.name, f"{channel.format}, {channel.to}") for channel in client.notifications.channels().items]
 
 
+def _federations(client: Any) -> list[tuple[str, str]]:
+    return [(made.id, f"{made.name}, {made.status}") for made in client.federations.list(limit=100).items]
+
+
 complete_task = _completer(_tasks)
 complete_task_or_workflow = _completer(lambda client: [*_tasks(client), *_workflows(client)])
 complete_artifact = _completer(_artifacts)
 complete_worker = _completer(_workers)
 complete_channel = _completer(_channels)
+complete_federation = _completer(_federations)
 
 
 def _ids(metavar: str, about: str, complete: Callable[[str], list[tuple[str, str]]] = complete_task) -> Any:

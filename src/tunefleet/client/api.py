@@ -56,6 +56,7 @@ class Client(ServerVerbs, Blocking):
         self.workers = resources.Workers(self.transport)
         self.keys = resources.Keys(self.transport)
         self.notifications = resources.Notifications(self.transport)
+        self.federations = resources.Federations(self.transport)
 
     def __enter__(self) -> Client:
         return self
@@ -130,6 +131,7 @@ class AsyncClient(ServerVerbs, Awaited):
         self.workers = resources.AsyncWorkers(self.transport)
         self.keys = resources.AsyncKeys(self.transport)
         self.notifications = resources.AsyncNotifications(self.transport)
+        self.federations = resources.AsyncFederations(self.transport)
 
     async def __aenter__(self) -> AsyncClient:
         return self

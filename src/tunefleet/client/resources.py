@@ -1,10 +1,10 @@
-"""The nouns of the API, for both clients: workflows, tasks, events, artifacts, workers, keys."""
+"""The nouns of the API, for both clients: workflows, tasks, events, artifacts, workers, federations, keys."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunefleet.client import flows, routes, routes_chat, routes_notify, transfer
+from tunefleet.client import flows, routes, routes_chat, routes_federations, routes_notify, transfer
 from tunefleet.client.verb import (
     Awaited,
     AwaitedTask,
@@ -122,6 +122,26 @@ class NotificationVerbs:
     test_channel = Verb(routes_notify.test_channel)
 
 
+class FederationVerbs:
+    """Federations: many workers train one adapter, each on its own data."""
+
+    create = Verb(routes_federations.create_federation)
+    list = Verb(routes_federations.list_federations)
+    get = Verb(routes_federations.get_federation)
+    start = Verb(routes_federations.start_federation)
+    pause = Verb(routes_federations.pause_federation)
+    cancel = Verb(routes_federations.cancel_federation)
+    remove = Verb(routes_federations.remove_federation)
+    token = Verb(routes_federations.federation_token)
+    updates = Verb(routes_federations.list_updates)
+    rounds = Verb(routes_federations.list_rounds)
+    versions = Verb(routes_federations.list_versions)
+    version = Verb(routes_federations.get_version)
+    newest = Verb(routes_federations.newest_version)
+    rollback = Verb(routes_federations.roll_back)
+    change_member = Verb(routes_federations.change_member)
+
+
 class RunVerbs:
     """One submitted task, from submit to its files."""
 
@@ -196,6 +216,14 @@ class Notifications(NotificationVerbs, Blocking):
 
 class AsyncNotifications(NotificationVerbs, Awaited):
     """Channels and notifications, asynchronously."""
+
+
+class Federations(FederationVerbs, Blocking):
+    """Federations, synchronously."""
+
+
+class AsyncFederations(FederationVerbs, Awaited):
+    """Federations, asynchronously."""
 
 
 class Run(RunVerbs, BlockingTask):

@@ -19,6 +19,8 @@ from tunefleet.server.routers import (
     blobs,
     chat,
     events,
+    federated,
+    federations,
     guide,
     info,
     keys,
@@ -85,10 +87,11 @@ def create_app(core: Core) -> FastAPI:
     app.state.core = core
     app.state.lifetime = lifetime
     work = (workflows, tasks, steering, chat, reports, events, artifacts, blobs, results)
-    for module in (*work, workers, link, notifications, keys, info):
+    for module in (*work, workers, link, federations, notifications, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)
+    app.include_router(federated.router, prefix="/api")
     app.include_router(guide.router, dependencies=[Depends(refuse_unknown)])
     app.include_router(pages.router)
     app.mount(pages.ASSETS_PATH, pages.assets())

@@ -19,9 +19,13 @@ from tunefleet.server import problems
 
 access_log = logging.getLogger("tunefleet.server.access")
 
-_UPLOADS: Final = re.compile(r"^(PUT /api/v1/blobs/[^/]+|POST /api/v1/results/[^/]+/files)$")
+_UPLOADS: Final = re.compile(
+    r"^(PUT /api/v1/(federations/[^/]+/)?blobs/[^/]+|POST /api/v1/results/[^/]+/files"
+    r"|POST /api/training/adapters/[^/]+/[^/]+/(?!aggregate$)[^/]+|POST /api/training/gradients)$"
+)
+"""Bodies that no handler has in memory; the last one is thrown away, to be told where it belongs now."""
 _ROUTINE_PATH: Final = re.compile(
-    r"^/api/v1/(healthz|link/exchange|blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
+    r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
 )
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _CLIENT_ERROR: Final = 400

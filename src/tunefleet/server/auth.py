@@ -1,12 +1,15 @@
 """Who asks, and whether that role may call a route; the parameter types that routers declare.
 
 A key comes as `Authorization: Bearer`, as `X-API-Key` or, for a browser, as a session cookie. A cookie is sent by the
-browser on its own, so an unsafe request with one must also come from a page of this server. What a role may do with
-one row is the services' business.
+browser on its own, so an unsafe request with one must also come from a page of this server. On the routes of
+federations, whose clients may know nothing but a URL, it comes as HTTP Basic too (`http://:TOKEN@host`). What a role
+may do with one row is the services' business.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Final
@@ -17,6 +20,8 @@ from fastapi import Depends, Path, Request, Response
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.services import keys
 from tunefleet.services.core import Core
+from tunefleet.services.federation import tokens
+from tunefleet.services.federation.tokens import FederationActor
 from tunefleet.services.identity import Actor, AttemptActor
 
 _ATTEMPT_PREFIX: Final = "att-"
@@ -46,10 +51,41 @@ async def identify(request: Request) -> Actor | AttemptActor:
 
     Raises:
         AuthError: If there is no key, or a wrong or revoked one.
-        ForbiddenError: If a page of another site uses the browser's session.
+        ForbiddenError: If a page of another site uses the browser's session, or the token is a federation's.
     """
-    core = core_of(request)
     secret = _header_secret(request)
+    if secret is not None and tokens.is_token(secret):
+        tokens.authenticate(core_of(request).secret, secret)
+        raise ForbiddenError(
+            f"The token of a federation may not call {request.method} {request.url.path}.",
+            hint="It is good for the uploads, versions and chunks of its federation.",
+        )
+    return await _identify(request, secret)
+
+
+async def identify_participant(request: Request) -> tokens.Who:
+    """Find out who asks something of a federation: by key, by the federation's token, by either as HTTP Basic.
+
+    Raises:
+        AuthError: If there is no key, or a wrong or revoked one.
+        ForbiddenError: If a page of another site uses what the browser keeps, or the token is an attempt's.
+    """
+    secret = _header_secret(request)
+    if secret is None:
+        secret = _basic_secret(request)
+        if secret is not None and request.method not in _SAFE_METHODS and _from_a_page(request):
+            # A browser keeps what stood in a URL, and sends it on its own as it does cookies.
+            refuse_foreign_page(request)
+    if secret is not None and tokens.is_token(secret):
+        return tokens.authenticate(core_of(request).secret, secret)
+    who = await _identify(request, secret)
+    if not isinstance(who, Actor):
+        raise ForbiddenError("The token of an attempt is good for its own results and files only.")
+    return who
+
+
+async def _identify(request: Request, secret: str | None) -> Actor | AttemptActor:
+    core = core_of(request)
     if secret is not None:
         if secret.startswith(_ATTEMPT_PREFIX):
             return await keys.authenticate_attempt(core, secret)
@@ -97,6 +133,13 @@ def _role_or_attempt(*roles: str) -> Callable[[Request], Awaitable[Actor | Attem
     return role_or_attempt
 
 
+async def _person(request: Request) -> Actor:
+    who = await identify_participant(request)
+    if not isinstance(who, Actor):
+        raise ForbiddenError("The token of a federation is good for what it has already.", hint="Send your own key.")
+    return _require(request, who, _MEMBERS)
+
+
 async def _any_attempt(request: Request) -> AttemptActor:
     who = await identify(request)
     if not isinstance(who, AttemptActor):
@@ -124,6 +167,10 @@ AnyAttempt = Annotated[AttemptActor, Depends(_any_attempt)]
 """The token of an attempt, where the body names the task."""
 AgentKey = Annotated[Actor, Depends(_role(*_MEMBERS, "worker"))]
 """Who may take part as an agent: a worker's key, or a person's own."""
+Person = Annotated[Actor, Depends(_person)]
+"""Who may make federations; on the guide's routes the key may come as HTTP Basic."""
+Participant = Annotated[Actor | FederationActor, Depends(identify_participant)]
+"""Whoever has any key, or the token of a federation; what they may do with one is for the services to say."""
 
 
 def reader_or_attempt(request: Request, who: Actor | AttemptActor) -> Actor | AttemptActor:
@@ -172,6 +219,22 @@ def refuse_foreign_page(request: Request) -> None:
         raise ForbiddenError(
             "A browser's session may only be used from a page of this server.", hint="Programs send a key instead."
         )
+
+
+def _from_a_page(request: Request) -> bool:
+    return "origin" in request.headers or "sec-fetch-site" in request.headers
+
+
+def _basic_secret(request: Request) -> str | None:
+    """Return the password of HTTP Basic, or the user name if there is no password."""
+    scheme, _, value = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        raise AuthError("The Basic credentials cannot be read.", hint="Use the URL http://:TOKEN@HOST.") from None
+    return password or user or None
 
 
 def _header_secret(request: Request) -> str | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tunefleet.services import artifacts, elastic, joining, placing, sweep
 from tunefleet.services.core import Core
 from tunefleet.services.fanout import JOINING
+from tunefleet.services.federation.keeper import RoundKeeper
 from tunefleet.services.notify.courier import Courier
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Lifetime:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _hub: RedisHub | None = None
     _courier: Courier | None = None
+    _rounds: RoundKeeper | None = None
 
     def stop(self) -> None:
         """Release every long poll and stream, for good."""
@@ -56,6 +58,8 @@ class Lifetime:
         }
         self._courier = Courier(self.core)
         loops["notifications"] = self._loop("notifications", self._courier.run_once)
+        self._rounds = RoundKeeper(self.core)
+        loops["rounds"] = self._loop("rounds", self._rounds.run_once)
         if self.core.settings.redis_url is not None:
             from tunefleet.server import redis_desk  # noqa: PLC0415 -- most servers need no Redis
 
@@ -72,6 +76,8 @@ class Lifetime:
             for task in left:
                 task.cancel()
             _, left = await asyncio.wait(left, timeout=1.0)
+        if self._rounds is not None:
+            await self._rounds.close()
         if self._courier is not None:
             await self._courier.close()
         if self._hub is not None:

@@ -1,4 +1,7 @@
-"""The one file of a multipart body, passed on as it arrives; nothing of it is kept in memory or in another file."""
+"""The one file of a multipart body, passed on as it arrives; nothing of it is kept in memory or in another file.
+
+Short texts beside it can be read too; they may come before or after the file.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from tunefleet.artifacts import check_path
 from tunefleet.errors import ArtifactError, InputError
 
 _MAX_HEADERS_BYTES: Final = 16 << 10
+_MAX_TEXT_BYTES: Final = 4 << 10
 
 
 class FilePart:
@@ -20,8 +24,10 @@ class FilePart:
     Args:
         content_type: Header of the request.
         write: Takes the bytes of the file.
-        field: Name of the field that is the file; other fields are left unread.
+        field: Name of the field that is the file.
         reserved: Names that the file may not have.
+        texts: Names of the fields that are read into `texts`; all others are left unread.
+        named: Whether the file's name matters; one that does not is not looked at.
 
     Raises:
         InputError: If the body is not multipart.
@@ -34,6 +40,8 @@ class FilePart:
         *,
         field: str = "file",
         reserved: Collection[str] = (),
+        texts: Collection[str] = (),
+        named: bool = True,
     ) -> None:
         kind, options = parse_options_header(content_type.encode("latin-1"))
         boundary = options.get(b"boundary")
@@ -42,6 +50,11 @@ class FilePart:
         self._field = field.encode()
         self._write = write
         self._reserved = reserved
+        self._wanted = frozenset(name.encode() for name in texts)
+        self._named = named
+        self.texts: dict[str, str] = {}
+        """What came in the fields that are read, by name; whole only after `finish`."""
+        self._text: tuple[str, bytearray] | None = None
         self._name: str | None = None
         self._header = (bytearray(), bytearray())
         self._disposition = b""
@@ -65,7 +78,7 @@ class FilePart:
         """Take the next piece of the body.
 
         Raises:
-            InputError: If it cannot be read, has two files, or the file has no plain name.
+            InputError: If it cannot be read, has two files or a field twice, or the file has no plain name.
         """
         try:
             self._parser.write(data)
@@ -73,7 +86,7 @@ class FilePart:
             raise InputError(f"The multipart body cannot be read: {error}.") from error
 
     def finish(self) -> str:
-        """Return the file's name, at the end of the body.
+        """Return the file's name, at the end of the body; empty if it does not matter.
 
         Raises:
             InputError: If there was no file, or the body ended before its end.
@@ -86,6 +99,7 @@ class FilePart:
 
     def _on_begin(self) -> None:
         self._disposition = b""
+        self._text = None
 
     def _on_header(self, which: int, data: bytes) -> None:
         if len(self._header[which]) + len(data) > _MAX_HEADERS_BYTES:
@@ -101,12 +115,26 @@ class FilePart:
 
     def _on_headers(self) -> None:
         _, options = parse_options_header(self._disposition)
-        self._open = options.get(b"name") == self._field
-        if not self._open:
-            return
+        field = options.get(b"name")
+        self._open = field == self._field
+        if self._open:
+            self._begin_file(options.get(b"filename", b""))
+        elif field in self._wanted:
+            self._begin_text(field.decode())
+
+    def _begin_text(self, name: str) -> None:
+        if name in self.texts:
+            raise InputError(f"The body has the field {name!r} twice.", hint="Send it once.")
+        self.texts[name] = ""
+        self._text = name, bytearray()
+
+    def _begin_file(self, name: bytes) -> None:
         if self._name is not None:
             raise InputError("The body has more than one file.", hint="Send them one by one.")
-        self._name = plain_name(options.get(b"filename", b"").decode(errors="replace"))
+        if not self._named:
+            self._name = ""
+            return
+        self._name = plain_name(name.decode(errors="replace"))
         if self._name in self._reserved:
             names = ", ".join(sorted(self._reserved))
             raise InputError(
@@ -116,9 +144,18 @@ class FilePart:
     def _on_data(self, data: bytes, start: int, end: int) -> None:
         if self._open:
             self._write(memoryview(data)[start:end])
+        elif self._text is not None:
+            name, text = self._text
+            if len(text) + end - start > _MAX_TEXT_BYTES:
+                raise InputError(f"The field {name!r} has more than {_MAX_TEXT_BYTES:,} bytes.")
+            text += data[start:end]
 
     def _on_end(self) -> None:
         self._open = False
+        if self._text is not None:
+            name, text = self._text
+            self.texts[name] = text.decode(errors="replace")
+            self._text = None
 
     def _on_last(self) -> None:
         self._whole = True

@@ -12,8 +12,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from tunefleet.server import examples, examples_training, problems
-from tunefleet.wire import chat, training, training_jobs, training_reports
+from tunefleet.server import examples, examples_federated, examples_training, problems
+from tunefleet.wire import chat, federated, training, training_jobs, training_reports
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
@@ -29,6 +29,7 @@ TAGS: Final = [
     {"name": "results", "description": "Results and files of tasks, under the names of the Worker Guide."},
     {"name": "workers", "description": "The machines that run tasks."},
     {"name": "link", "description": "How a worker meets the server."},
+    {"name": "federations", "description": "Many workers train one adapter, each on its own data."},
     {"name": "training", "description": "The backend of training agents: jobs, reports, polls."},
     {"name": "notifications", "description": "Who is told what of tasks, and what they were told."},
     {"name": "keys", "description": "API keys and login links."},
@@ -53,10 +54,16 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     training_reports.PredictionBatch,
     training_jobs.ResumeJob,
     training_jobs.StartJob,
+    federated.ClaimChunk,
+    federated.JobCreate,
 )
-_EXAMPLES: Final = examples.BODIES | examples_training.BODIES
+_EXAMPLES: Final = examples.BODIES | examples_training.BODIES | examples_federated.BODIES
 _KEYS: Final = {
-    "bearer": {"type": "http", "scheme": "bearer", "description": "An API key, or the token of an attempt."},
+    "bearer": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "An API key, or the token of an attempt or a federation.",
+    },
     "apiKey": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 _PROBLEM_EXAMPLE: Final = {
@@ -74,6 +81,9 @@ _EXAMPLE_PARAMETERS: Final = {
     "worker_id": "lab-3",
     "key_id": "key-0123456789ab",
     "channel_id": "chn-0123456789ab",
+    "job_id": "fed-0123456789ab",
+    "federation_id": "fed-0123456789ab",
+    "worker": "lab-3",
     "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 }
 

@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from tunefleet.errors import Fault, OffsetConflict, SpecError, TunefleetError
+from tunefleet.errors import AdapterRefused, Fault, OffsetConflict, SpecError, TunefleetError
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,7 @@ STATUSES: Final[dict[str, int]] = {
     "data_invalid": 422,
     "model_invalid": 422,
     "reference_invalid": 422,
+    "adapter_refused": 422,
     "artifact_invalid": 422,
     "request_invalid": 422,
     "unauthenticated": 401,
@@ -39,6 +40,7 @@ STATUSES: Final[dict[str, int]] = {
     "conflict": 409,
     "illegal_transition": 409,
     "offset_conflict": 409,
+    "gone": 410,
     "too_large": 413,
     "unsupported_media_type": 415,
     "range_invalid": 416,
@@ -109,10 +111,18 @@ def from_error(error: TunefleetError, *, status: int | None = None) -> Response:
         error.message,
         status=status,
         hint=error.hint,
-        faults=error.faults if isinstance(error, SpecError) else (),
+        faults=_faults_of(error),
         cursor=error.cursor if isinstance(error, OffsetConflict) else None,
         headers={"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None,
     )
+
+
+def _faults_of(error: TunefleetError) -> Iterable[Fault]:
+    if isinstance(error, SpecError):
+        return error.faults
+    if isinstance(error, AdapterRefused) and error.tensor is not None:
+        return (Fault(error.tensor, error.message, hint=error.hint),)
+    return ()
 
 
 def from_validation(errors: Iterable[Mapping[str, Any]]) -> Response:

@@ -6,7 +6,7 @@ signal and asks the store only then; the signal's version is read before each lo
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -39,18 +39,30 @@ class EventFilter:
     kinds: tuple[str, ...] | None = None
 
 
-def respond(request: Request, stream: AsyncIterator[ServerSentEvent]) -> Response:
+def respond(
+    request: Request,
+    stream: AsyncIterator[ServerSentEvent],
+    *,
+    know: Callable[[Request], Awaitable[object]] = identify,
+) -> Response:
     """Answer with a stream, for as long as the asker's key is good.
 
     A comment now and then keeps proxies from closing it.
+
+    Args:
+        request: Asks for it.
+        stream: What is sent.
+        know: Finds out who asks, as the route itself did.
     """
-    return EventSourceResponse(_while_known(request, stream), ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
+    return EventSourceResponse(_while_known(request, stream, know), ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
 
 
-async def _while_known(request: Request, stream: AsyncIterator[ServerSentEvent]) -> AsyncIterator[ServerSentEvent]:
+async def _while_known(
+    request: Request, stream: AsyncIterator[ServerSentEvent], know: Callable[[Request], Awaitable[object]]
+) -> AsyncIterator[ServerSentEvent]:
     async for message in stream:
         try:
-            await identify(request)
+            await know(request)
         except AuthError:
             return
         yield message

@@ -1,6 +1,7 @@
-"""How the training-agent routes say no: a problem like everywhere, with the `error` and `code` that agents read.
+"""How the training routes say no: a problem like everywhere, with the words that clients of the protocols read.
 
-A body that cannot be read is 400 here, as the protocol has it.
+Agents read `error` and `code`, the upload guide's workers `message`. A body that cannot be read is 400 here, as the
+protocols have it; an adapter that is refused is 422.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
-from tunefleet.errors import InputError, SpecError, TunefleetError
+from tunefleet.errors import AdapterRefused, InputError, SpecError, TunefleetError
 from tunefleet.server import problems
 
 _BAD_REQUEST: Final = 400
+_UNPROCESSABLE: Final = (SpecError, AdapterRefused)
 
 
 class TrainingRoute(APIRoute):
-    """A route whose errors carry `error` and `code` beside the problem's own fields."""
+    """A route whose errors carry `error`, `code` and `message` beside the problem's own fields."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Wrap the handler."""
@@ -39,10 +41,12 @@ class TrainingRoute(APIRoute):
 
 def _coded(answer: Response, error: TunefleetError | None, *, status: int | None = None) -> Response:
     body: dict[str, Any] = json.loads(bytes(answer.body))
-    number = status or (_BAD_REQUEST if isinstance(error, InputError) and not isinstance(error, SpecError) else None)
+    bad = isinstance(error, InputError) and not isinstance(error, _UNPROCESSABLE)
+    number = status or (_BAD_REQUEST if bad else None)
     # What the protocol has a word of its own for says so itself.
     code = getattr(error, "protocol_code", None) or (error.code if error is not None else "request_invalid").upper()
-    body |= {"error": body["detail"], "code": code}
+    message = body["detail"] if error is None else str(error)
+    body |= {"error": body["detail"], "code": code, "message": message}
     if number is not None:
         body |= {"status": number, "title": "Bad Request"}
     headers = {name: value for name, value in answer.headers.items() if name.startswith("www-")}

@@ -7,11 +7,18 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
 
+from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import ArtifactRow
 from tunefleet.store.tables import artifact_files, artifacts, blob_pins, blobs
 
 _KNOWN = select(blobs.c.digest, blobs.c.size_bytes).where(
     blobs.c.project == bindparam("project"), blobs.c.digest.in_(bindparam("digests", expanding=True))
+)
+
+_HOLD = Bulk(insert(blob_pins), ["digest", "holder", "until"])
+_UNPIN_FILES = delete(blob_pins).where(
+    blob_pins.c.holder.in_(bindparam("holders", expanding=True)),
+    blob_pins.c.digest.in_(bindparam("digests", expanding=True)),
 )
 
 
@@ -54,6 +61,11 @@ def pin(connection: Connection, digests: Sequence[str], *, holder: str, until: f
         part = unique[start : start + 500]
         connection.execute(delete(blob_pins).where(blob_pins.c.holder == holder, blob_pins.c.digest.in_(part)))
         connection.execute(insert(blob_pins), [{"digest": d, "holder": holder, "until": until} for d in part])
+
+
+def hold(connection: Connection, digests: Sequence[str], *, holder: str, until: float) -> None:
+    """Keep files for somebody who has held nothing yet."""
+    _HOLD.run(connection, [(digest, holder, until) for digest in sorted(set(digests))])
 
 
 def pinned_by(connection: Connection, digest: str, holder: str) -> bool:
@@ -182,7 +194,7 @@ def unpin_files(connection: Connection, digests: Sequence[str], holders: Sequenc
     """Let go of some of what somebody held."""
     for start in range(0, len(digests), 500):
         part = list(digests[start : start + 500])
-        connection.execute(delete(blob_pins).where(blob_pins.c.holder.in_(list(holders)), blob_pins.c.digest.in_(part)))
+        connection.execute(_UNPIN_FILES, {"holders": list(holders), "digests": part})
 
 
 def unreferenced(connection: Connection, digests: Sequence[str], *, now: float) -> list[str]:

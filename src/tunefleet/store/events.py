@@ -14,7 +14,10 @@ from tunefleet.store.rows import EventRow, TaskRow
 from tunefleet.store.tables import DEFAULT_PROJECT, events, tasks, workflows
 from tunefleet.store.writer import note, wake
 
-_INSERT = Bulk(insert(events), ["project", "at", "kind", "task_id", "workflow_id", "workflow_seq", "worker_id", "data"])
+_COLUMNS = (
+    "project", "at", "kind", "task_id", "workflow_id", "workflow_seq", "worker_id", "data", "federation_seq",
+)  # fmt: skip
+_INSERT = Bulk(insert(events), _COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Event:
     worker_id: str | None = None
     data: dict[str, Any] = field(default_factory=dict)
     project: str = DEFAULT_PROJECT
+    federation_seq: int | None = None
 
 
 def of_task(row: TaskRow, kind: str, at: float, data: dict[str, Any], *, worker_id: str | None = None) -> Event:
@@ -49,9 +53,12 @@ def append(connection: Connection, new: Sequence[Event]) -> None:
     if not new:
         return
     rows = [
-        (e.project, e.at, e.kind, e.task_id, e.workflow_id, e.workflow_seq, e.worker_id, orjson.dumps(e.data).decode())
+        (
+            e.project, e.at, e.kind, e.task_id, e.workflow_id, e.workflow_seq, e.worker_id,
+            orjson.dumps(e.data).decode(), e.federation_seq,
+        )
         for e in new
-    ]
+    ]  # fmt: skip
     _INSERT.run(connection, rows)
     note(connection, new)
     wake(connection, "events")
@@ -66,6 +73,7 @@ def after(
     task_id: str | None = None,
     workflow_id: str | None = None,
     kinds: Sequence[str] | None = None,
+    federation_seq: int | None = None,
 ) -> list[EventRow]:
     """Return events with a greater id, oldest first."""
     query = select(events).where(events.c.id > event_id, events.c.project == project).order_by(events.c.id).limit(limit)
@@ -75,6 +83,8 @@ def after(
     if workflow_id is not None:
         mine = select(workflows.c.seq).where(workflows.c.id == workflow_id).scalar_subquery()
         query = query.where(events.c.workflow_seq == mine)
+    if federation_seq is not None:
+        query = query.where(events.c.federation_seq == federation_seq)
     if kinds:
         query = query.where(events.c.kind.in_(list(kinds)))
     return [EventRow(*row) for row in connection.execute(query)]
@@ -94,3 +104,8 @@ def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
 def delete_of_workflows(connection: Connection, workflow_seqs: Sequence[int]) -> None:
     """Forget the events of workflows that are removed."""
     connection.execute(delete(events).where(events.c.workflow_seq.in_(list(workflow_seqs))))
+
+
+def delete_of_federation(connection: Connection, federation_seq: int) -> None:
+    """Forget the events of a federation that is removed."""
+    connection.execute(delete(events).where(events.c.federation_seq == federation_seq))

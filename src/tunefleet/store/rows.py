@@ -188,6 +188,7 @@ class EventRow(NamedTuple):
     workflow_seq: int | None
     worker_id: str | None
     data: str
+    federation_seq: int | None = None
 
 
 class LaunchRow(NamedTuple):

@@ -43,6 +43,7 @@ _EXPIRING: Final = text("status = 'queued' AND queue_deadline IS NOT NULL")
 _OPEN: Final = text("state IN ('offered', 'accepted')")
 _MERGING: Final = text("status = 'queued' AND merge_key IS NOT NULL")
 _UNDER_WAY: Final = text("state IN ('pending', 'acknowledged', 'applied')")
+_FEDERATED: Final = text("federation_seq IS NOT NULL")
 
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
@@ -306,6 +307,8 @@ events = Table(
     Column("workflow_seq", BigInteger, index=True),
     Column("worker_id", String),
     Column("data", Text, nullable=False),
+    Column("federation_seq", BigInteger),
+    Index("ix_events_federation_seq", "federation_seq", sqlite_where=_FEDERATED, postgresql_where=_FEDERATED),
     sqlite_autoincrement=True,
 )
 

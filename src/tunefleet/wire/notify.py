@@ -11,6 +11,8 @@ from tunefleet.spec.notify import OCCASIONS, Format, Occasion
 from tunefleet.wire.base import Body, Message
 
 NoticeState = Literal["waiting", "sent", "failed"]
+Happened = Occasion | Literal["published"]
+"""What is told: what users choose from, and that a federation has published a version, which its workers ask for."""
 
 
 class ChannelCreate(Body):
@@ -82,7 +84,8 @@ class NotificationView(Message):
     Args:
         id: The same at each try: who gets it twice knows it by that.
         event_id: The event that it tells of.
-        channel_id: The channel that it goes to; null if the document of its task names the address.
+        channel_id: The channel that it goes to, or `FEDERATION/WORKER`; null if the document of its task names the
+            address.
         channel: That channel's name; null if there is none, or it was removed.
         error: Why the last try failed.
         next_try_at: When it is tried again, while it waits.
@@ -90,7 +93,7 @@ class NotificationView(Message):
 
     id: str
     owner: str
-    event: Occasion
+    event: Happened
     event_id: int
     task_id: str | None
     title: str
@@ -138,6 +141,31 @@ class ToldWorkflow(Message):
     name: str
 
 
+class ToldVersion(Message):
+    """The version of a federation's adapter that a callback tells of.
+
+    Args:
+        id: Of the federation.
+        number: The same as a whole number.
+        worker: Who is told.
+        round: That made it; null after a rollback.
+        equals: The version that a rollback has brought back.
+        sha256: Of `adapter_model.safetensors`.
+        archive_sha256: Of the `.tar.gz`.
+    """
+
+    id: str
+    number: int
+    name: str
+    worker: str | None = None
+    version: int
+    round: int | None
+    equals: int | None
+    sha256: str
+    archive_sha256: str
+    contributors: tuple[str, ...]
+
+
 class Told(Message):
     """What a webhook gets.
 
@@ -148,17 +176,19 @@ class Told(Message):
         title: In a few words.
         text: In sentences.
         worker_id: The worker that it is about, where it is about none of the tasks.
+        federation: What it published, where it is about that.
         url: Where to read more; null without `PUBLIC_BASE_URL`.
         command: How to look further on the command line.
     """
 
     id: str
-    event: Occasion
+    event: Happened
     at: datetime
     title: str
     text: str
     task: ToldTask | None = None
     workflow: ToldWorkflow | None = None
     worker_id: str | None = None
+    federation: ToldVersion | None = None
     url: str | None = None
     command: str

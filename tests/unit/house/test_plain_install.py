@@ -51,7 +51,7 @@ def _run(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("module", ["torch", "transformers", "peft", "numpy", "pytest"])
+@pytest.mark.parametrize("module", ["torch", "transformers", "peft", "safetensors", "pytest"])
 def test_the_blocker_blocks(module: str) -> None:
     done = _run(f"import {module}")
     assert done.returncode != 0
@@ -65,6 +65,7 @@ def test_the_blocker_blocks(module: str) -> None:
         "import tunefleet.cli.main",
         "import tunefleet.server.app, tunefleet.server.__main__",
         "import tunefleet.services, tunefleet.store, tunefleet.placement, tunefleet.spec, tunefleet.artifacts",
+        "import tunefleet.federation",
         "import tunefleet.worker, tunefleet.worker.__main__, tunefleet.executors.echo, tunefleet.executors.sft",
     ],
 )

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Final, cast
 
 from tunefleet.services.core import Core
+from tunefleet.services.federation import callbacks
 from tunefleet.services.notify.sending import Outcome, Sender
 from tunefleet.services.notify.watch import TOPIC
 from tunefleet.spec.notify import Format
@@ -118,8 +119,10 @@ class Courier:
 
 def _next(connection: Connection, lane: str) -> tuple[NoticeRow | None, str | None]:
     row = notifications.first_of(connection, lane)
-    channel = None if row is None or row.channel_id is None else channels.by_id(connection, row.channel_id)
-    return row, None if channel is None else channel.secret
+    if row is None or row.channel_id is None:
+        return row, None
+    channel = channels.by_id(connection, row.channel_id)
+    return row, callbacks.secret_of(connection, row.channel_id) if channel is None else channel.secret
 
 
 def _settle(connection: Connection, *, row: NoticeRow, lane: str, outcome: Outcome, now: float) -> None:

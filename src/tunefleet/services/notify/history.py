@@ -12,11 +12,11 @@ from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.notify.channels import find, shown
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.spec.notify import Format, Occasion
+from tunefleet.spec.notify import Format
 from tunefleet.store import Connection, channels, notifications
 from tunefleet.store.notifications import NoticeRow
 from tunefleet.wire.api import Page
-from tunefleet.wire.notify import NotificationView
+from tunefleet.wire.notify import Happened, NotificationView
 
 
 async def list_(
@@ -72,7 +72,7 @@ def notice_view(row: NoticeRow, channel: str | None) -> NotificationView:
     return NotificationView(
         id=row.id,
         owner=row.owner,
-        event=cast(Occasion, row.event),
+        event=cast(Happened, row.event),
         event_id=row.event_id,
         task_id=row.task_id,
         title=str(orjson.loads(row.body)["title"]),

@@ -1,0 +1,322 @@
+"""What an average of adapters costs and what it gets wrong, beside Flower and PEFT, all in one run.
+
+    python bench/aggregate.py                    # some minutes
+    python bench/aggregate.py --quick            # about one minute; fewer rounds, smaller layers
+    python bench/aggregate.py --figure FILE.svg  # the figure of docs/explanation/averaging-lora.md, and nothing else
+
+1. Ten adapters of 100 MB, file to file, warm page cache: seconds and peak memory of the whole process, ours and
+   Flower's `aggregate_arrayrecords` by turns, each in a process of its own. Budgets: a quarter of Flower's time end to
+   end; 100 MB of memory.
+2. The exact average of eight adapters of rank 16 on 4096 × 4096 weights: milliseconds a layer, file to file.
+   Budget: 10.
+3. The error of each way against the true weighted sum of products, with its seconds: ours, Flower's, and PEFT's
+   `add_weighted_adapter` in its three ways. The adapters are trained apart on different targets, from one start.
+4. Bytes of an upload of rank 16 on q, k, v and o of an 8B model. Budget: 26 MiB of values in bf16.
+
+Flower has pins that contradict ours; its environment is made beside ours at the first run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import interval, status, verdict
+from _lora import drawing, errors_by_steps, trained
+from peers.environment import FLOWER, ROOT, interpreter
+
+from tunefleet.federation import CONFIG, TENSORS, AdapterFile, update_in, write_tensors
+from tunefleet.federation.fidelity import product_error
+from tunefleet.federation.quantize import write_int8
+from tunefleet.federation.writing import AdapterWriter
+
+FLOWER_BUDGET = 0.25
+MEMORY_BUDGET_MB = 100.0
+LAYER_BUDGET_MS = 10.0
+UPLOAD_BUDGET_MIB = 26.0
+MIB = 1 << 20
+SIZES = (("float32", "F32"), ("bf16", "BF16"), ("its values alone", "bf16_values"), ("int8", "int8"))
+OURS = """
+import json, sys, time
+from pathlib import Path
+from tunefleet.federation import aggregate, update_in
+from tunefleet.spec.federating import StrategySpec
+
+def peak():
+    return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+
+spec, out, *given = sys.argv[1:]
+pairs = [each.rpartition(":") for each in given]
+updates = [update_in(Path(path), worker=f"{n:03}", num_examples=int(count)) for n, (path, _, count) in enumerate(pairs)]
+spec = StrategySpec.model_validate_json(spec)
+Path(out).mkdir(parents=True, exist_ok=True)
+few = max(1, spec.min_updates)
+aggregate(updates[:few], spec, into=Path(out))
+times = []
+for _ in range(3):
+    began = time.perf_counter()
+    report = aggregate(updates, spec, into=Path(out))
+    times.append(time.perf_counter() - began)
+print(json.dumps({"seconds": min(times), "first": times[0], "peak_mb": peak(), "report": report.to_json()}))
+"""
+Found = dict[str, Any]
+
+
+def run(*command: str) -> Found:
+    """Run a process that prints one JSON object, on one thread of each library but our own two."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command[:3])} failed:\n{done.stderr[-3000:]}")
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def config(rank: int, modules: list[str]) -> str:
+    """A config as PEFT writes it; the scale is 2."""
+    return json.dumps(
+        {
+            "peft_type": "LORA",
+            "r": rank,
+            "lora_alpha": 2 * rank,
+            "target_modules": sorted({name.rpartition(".")[2] for name in modules}),
+            "base_model_name_or_path": None,
+            "bias": "none",
+        }
+    )
+
+
+def tensors(layers: int, size: int, rank: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Shapes of an adapter on square layers."""
+    found: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for layer in range(layers):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        found[f"{name}.lora_A.weight"] = ("F32", (rank, size))
+        found[f"{name}.lora_B.weight"] = ("F32", (size, rank))
+    return found
+
+
+def random_adapters(root: Path, count: int, layers: int, size: int, rank: int) -> list[str]:
+    """Write adapters with random values; returns their folders."""
+    folders = []
+    for number in range(count):
+        rng = np.random.default_rng(number)
+        folder = root / f"r{number}"
+        folder.mkdir(parents=True)
+        (folder / CONFIG).write_text(config(rank, ["q_proj"]))
+        shapes = tensors(layers, size, rank)
+        with AdapterWriter(folder / TENSORS, shapes) as written:
+            for name, (_, shape) in shapes.items():
+                written.write(name, 0, rng.standard_normal(shape, np.float32) / 64)
+        folders.append(str(folder))
+    return folders
+
+
+def file_to_file(root: Path, rounds: int) -> Found:
+    """Ten adapters of 100 MB, ours and Flower's by turns."""
+    folders = random_adapters(root / "large", 10, 192, 4096, 16)
+    python = str(interpreter("flower", FLOWER))
+    script = str(ROOT / "bench/peers/flower_average.py")
+    ours: list[Found] = []
+    theirs: list[Found] = []
+    for number in range(rounds + 1):
+        mine = run(
+            sys.executable, "-c", OURS, '{"name": "fedavg"}', str(root / "ours"), *(f"{each}:100" for each in folders)
+        )
+        its = run(python, script, str(root / "flower.safetensors"), *(f"{each}/{TENSORS}:100" for each in folders))
+        if number:  # the first of each reads what is not in the page cache yet
+            ours.append(mine)
+            theirs.append(its)
+    apart = difference(root / "ours" / TENSORS, root / "flower.safetensors")
+    shutil.rmtree(root / "large")
+    # One run each time, as Flower's is: not the best of ours.
+    ratios = [mine["first"] / its["seconds"] for mine, its in zip(ours, theirs, strict=True)]
+    low, high = interval(ratios)
+    peak = max(each["peak_mb"] for each in ours)
+    return {
+        "ours_s": statistics.median(each["first"] for each in ours),
+        "flower_s": statistics.median(each["seconds"] for each in theirs),
+        "flower_average_s": statistics.median(each["average_seconds"] for each in theirs),
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
+        "budget": verdict(low, high, FLOWER_BUDGET),
+        "ours_peak_mb": peak,
+        "flower_peak_mb": max(each["peak_mb"] for each in theirs),
+        "memory_budget": verdict(peak, peak, MEMORY_BUDGET_MB),
+        "largest_difference": apart,
+    }
+
+
+def difference(one: Path, other: Path) -> float:
+    """Largest difference between two files' values."""
+    with AdapterFile(one) as left, AdapterFile(other) as right:
+        return max(float(np.abs(left.whole(name) - right.whole(name)).max()) for name in left.tensors)
+
+
+def exact_layer(root: Path, rounds: int) -> Found:
+    """Milliseconds of one layer of the exact average, file to file."""
+    layers = 8
+    folders = random_adapters(root / "exact", 8, layers, 4096, 16)
+    times = []
+    for _ in range(rounds):
+        found = run(
+            sys.executable,
+            "-c",
+            OURS,
+            '{"name": "fedavg_exact"}',
+            str(root / "exact-out"),
+            *(f"{f}:1" for f in folders),
+        )
+        times.append(1000 * found["seconds"] / layers)
+    low, high = interval(times)
+    shutil.rmtree(root / "exact")
+    return {
+        "ms_per_layer": statistics.median(times),
+        "low": low,
+        "high": high,
+        "budget": verdict(low, high, LAYER_BUDGET_MS),
+        "peak_mb": found["peak_mb"],
+    }
+
+
+def ways(root: Path, size: int) -> list[Found]:
+    """Seconds and error of each way to average the same eight adapters."""
+    modules = [f"model.layers.{layer}.self_attn.q_proj" for layer in range(2)]
+    folders, counts = [], [1, 2, 3, 4, 5, 6, 7, 8]
+    for number, arrays in enumerate(trained(len(counts), modules, size, 16)):
+        folder = root / f"t{number}"
+        folder.mkdir()
+        (folder / CONFIG).write_text(config(16, modules))
+        write_tensors(folder / TENSORS, arrays)
+        folders.append(folder)
+    pairs = [f"{folder}:{count}" for folder, count in zip(folders, counts, strict=True)]
+    updates = [
+        update_in(folder, worker=f"{n:03}", num_examples=count)
+        for n, (folder, count) in enumerate(zip(folders, counts, strict=True))
+    ]
+    weights = {update.worker: update.num_examples / sum(counts) for update in updates}
+    found: list[Found] = []
+
+    def add(name: str, cost: Found, folder: Path) -> None:
+        measured = product_error(updates, weights, update_in(folder))
+        lost = sum((each.error * each.norm) ** 2 for each in measured.values())
+        error = (lost / sum(each.norm**2 for each in measured.values())) ** 0.5
+        kept = {"seconds": cost.get("average_seconds", cost["seconds"]), "peak_mb": cost["peak_mb"]}
+        found.append({"way": name, **kept, "rank": update_in(folder).config.rank, "error": error})
+
+    for name, spec in (
+        ("tunefleet fedavg", {"name": "fedavg"}),
+        ("tunefleet fedavg_exact, rank", {"name": "fedavg_exact"}),
+        ("tunefleet fedavg_exact, stack", {"name": "fedavg_exact", "output": "stack"}),
+    ):
+        out = root / name.replace(" ", "-")
+        add(name, run(sys.executable, "-c", OURS, json.dumps(spec), str(out), *pairs), out)
+    out = root / "flower"
+    out.mkdir()
+    shutil.copy(folders[0] / CONFIG, out / CONFIG)
+    flower = [f"{folder}/{TENSORS}:{count}" for folder, count in zip(folders, counts, strict=True)]
+    script = str(ROOT / "bench/peers/flower_average.py")
+    add(
+        "flower aggregate_arrayrecords",
+        run(str(interpreter("flower", FLOWER)), script, str(out / TENSORS), *flower),
+        out,
+    )
+    shares = [f"{folder}:{count / sum(counts)}" for folder, count in zip(folders, counts, strict=True)]
+    for way in ("linear", "svd", "cat"):
+        out = root / f"peft-{way}"
+        script = str(ROOT / "bench/peers/peft_average.py")
+        add(f"peft {way}", run(sys.executable, script, way, str(out), str(size), *shares), out / "mean")
+    return found
+
+
+def upload(root: Path) -> Found:
+    """Bytes of one upload: 32 layers of width 4096, with 8 key and value heads of 128."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer in range(32):
+        for name, rows in (("q_proj", 4096), ("k_proj", 1024), ("v_proj", 1024), ("o_proj", 4096)):
+            module = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            shapes[f"{module}.lora_A.weight"] = (16, 4096)
+            shapes[f"{module}.lora_B.weight"] = (rows, 16)
+    values = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    found: Found = {}
+    for dtype in ("F32", "BF16"):
+        write_tensors(root / dtype, values, dtype=dtype)
+        found[dtype] = (root / dtype).stat().st_size
+    write_int8(root / "int8", values)
+    found["int8"] = (root / "int8").stat().st_size
+    with AdapterFile(root / "BF16") as file:
+        found["bf16_values"] = sum(2 * tensor.size for tensor in file.tensors.values())
+    share = found["bf16_values"] / MIB
+    found["budget"] = verdict(share, share, UPLOAD_BUDGET_MIB)
+    return found
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--figure", type=Path, help="write the figure of the documents there, and nothing else")
+    options = parser.parse_args()
+    if options.figure is not None:
+        options.figure.write_text(drawing(errors_by_steps()), encoding="utf-8")
+        return 0
+    rounds = 3 if options.quick else 9
+    with tempfile.TemporaryDirectory(prefix="aggregate-", ignore_cleanup_errors=True) as folder:
+        root = Path(folder)
+        found = {
+            "files": file_to_file(root, rounds),
+            "exact": exact_layer(root, rounds),
+            "ways": ways(root, 512 if options.quick else 2048),
+            "upload": upload(root),
+        }
+    return report(found, as_json=options.json)
+
+
+def report(found: Found, *, as_json: bool) -> int:
+    """Print all figures with their budgets; returns the exit status."""
+    files, exact, sent = found["files"], found["exact"], found["upload"]
+    verdicts = [files["budget"], files["memory_budget"], exact["budget"], sent["budget"]]
+    if as_json:
+        print(json.dumps(found))
+        return status(*verdicts)
+    print("Ten adapters of 100 MB, file to file, medians:")
+    print(f"  ours    {files['ours_s']:6.3f} s, peak {files['ours_peak_mb']:5} MB")
+    print(
+        f"  Flower  {files['flower_s']:6.3f} s, peak {files['flower_peak_mb']:5} MB "
+        f"({files['flower_average_s']:.3f} s of it without files)"
+    )
+    print(f"  ours ÷ Flower {files['ratio']:.3f}, 95 % {files['low']:.3f} to {files['high']:.3f}")
+    print(f"  budget {FLOWER_BUDGET}: {files['budget']}; {MEMORY_BUDGET_MB:.0f} MB: {files['memory_budget']}")
+    print(f"  largest difference between the two: {files['largest_difference']:.1e}")
+    print("Exact average of 8 adapters of rank 16 on 4096 × 4096 weights, file to file:")
+    print(f"  {exact['ms_per_layer']:.1f} ms a layer, 95 % {exact['low']:.1f} to {exact['high']:.1f}")
+    print(f"  budget {LAYER_BUDGET_MS:.0f}: {exact['budget']}")
+    print("Eight adapters trained apart, two layers, error against the weighted sum of products:")
+    for way in found["ways"]:
+        print(
+            f"  {way['way']:<30} {way['seconds']:8.3f} s  {way['peak_mb']:5} MB  rank {way['rank']:>4}  "
+            f"error {way['error']:.1e}"
+        )
+    sizes = ", ".join(f"{name} {sent[key] / MIB:.2f}" for name, key in SIZES)
+    print("Upload of rank 16 on q, k, v, o of an 8B model, MiB:")
+    print(f"  {sizes}; budget {UPLOAD_BUDGET_MIB:.0f} of values in bf16: {sent['budget']}")
+    return status(*verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""Environments for peers whose pins contradict ours: made once beside ours, with pip."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FLOWER = ("flwr==1.42.0", "safetensors>=0.8", "numpy>=2.0")
+
+
+def interpreter(name: str, requirements: tuple[str, ...]) -> Path:
+    """Return the interpreter of a peer's environment; the first call makes it.
+
+    `BENCH_<NAME>_PYTHON` names another one that has what is needed.
+    """
+    given = os.environ.get(f"BENCH_{name.upper()}_PYTHON")
+    if given:
+        return Path(given)
+    folder = ROOT / f".venv-bench-{name}"
+    python = folder / "bin" / "python"
+    ready = folder / ".ready"
+    wanted = "\n".join(requirements)
+    if not ready.exists() or ready.read_text() != wanted:
+        print(f"-> installing {requirements[0]} into {folder.name}", file=sys.stderr)
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True)
+        ready.write_text(wanted)
+    return python

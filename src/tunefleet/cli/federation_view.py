@@ -1,0 +1,195 @@
+"""Federations, their rounds and versions as tables and lists of facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import urlsplit, urlunsplit
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tunefleet.cli import words
+from tunefleet.cli.console import cut, facts, status_text, table
+from tunefleet.wire.federated import (
+    FederationDetail,
+    FederationView,
+    Losses,
+    MemberView,
+    RoundView,
+    VersionDetail,
+    VersionView,
+)
+
+_ROUND_STYLES = {"published": "good", "failed": "bad", "abandoned": "warn"}
+
+
+def url_with_token(url: str, token: str) -> str:
+    """Return a server's URL with a token as the password: all that a worker needs."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f":{token}@{parts.netloc}"))
+
+
+def federation_table(found: Sequence[FederationView]) -> Table:
+    """Make the table of federations."""
+    made = table(
+        "federation", "no", "name", "status", "strategy", "workers", "version", "created",
+        right=("no", "workers", "version"), wide="name",
+    )  # fmt: skip
+    for each in found:
+        made.add_row(
+            Text(each.id, style="id"),
+            str(each.number),
+            cut(each.name),
+            status_text(each.status),
+            each.strategy,
+            str(each.members),
+            str(each.version),
+            f"{words.age(each.created_at)} ago",
+        )
+    return made
+
+
+def detail(found: FederationDetail) -> Iterator[RenderableType]:
+    """Yield what is shown of a federation."""
+    yield Text.assemble((found.name, "head"), "  ", (found.id, "id"), "  ", status_text(found.status))
+    spec = found.spec
+    quorum = f"{spec.get('min_workers')} workers"
+    if spec.get("participants"):
+        quorum = f"all of {', '.join(spec['participants'])}; {quorum} at the deadline"
+    yield facts(
+        [
+            ("number", str(found.number)),
+            ("why", found.why),
+            ("base model", found.base_model),
+            ("strategy", found.strategy),
+            ("a round needs", quorum),
+            ("deadline", words.duration(spec.get("deadline_s"))),
+            ("newest version", str(found.version) if found.version else "none yet"),
+            ("round", f"{found.round} of {spec['rounds']}" if spec.get("rounds") else str(found.round or "–")),
+            ("owner", found.owner),
+            ("created", f"{words.age(found.created_at)} ago"),
+        ]
+    )
+    if found.member_list:
+        yield ""
+        yield _members(found.member_list)
+    if found.rounds:
+        yield ""
+        yield _rounds(found.rounds)
+
+
+def _members(found: Sequence[MemberView]) -> Table:
+    made = table(
+        "worker", "updates", "examples", "step", "round", "loss", "seen",
+        right=("updates", "examples", "step", "round", "loss"), wide="worker",
+    )  # fmt: skip
+    for each in found:
+        made.add_row(
+            cut(each.worker, "id"),
+            str(each.updates),
+            words.number(each.num_examples),
+            words.number(each.step),
+            words.number(each.round),
+            words.number(each.loss),
+            f"{words.age(each.seen_at)} ago",
+        )
+    return made
+
+
+def _rounds(found: Sequence[RoundView]) -> Table:
+    made = table("round", "status", "uploaded", "version", "opened", "why", right=("round", "version"), wide="why")
+    for each in found:
+        expected = f" of {len(each.participants)}" if each.participants is not None else ""
+        made.add_row(
+            str(each.number),
+            Text(each.status, style=_ROUND_STYLES.get(each.status, "busy")),
+            f"{len(each.uploaded)}{expected}",
+            words.number(each.version),
+            f"{words.age(each.opened_at)} ago",
+            cut(each.why or ""),
+        )
+    return made
+
+
+def version_table(found: Sequence[VersionView]) -> Table:
+    """Make the table of versions."""
+    made = table(
+        "version", "round", "by", "examples", "loss", "size", "made", "artifact",
+        right=("version", "round", "examples", "loss", "size"), wide="by",
+    )  # fmt: skip
+    for each in found:
+        made.add_row(
+            str(each.version),
+            words.number(each.round),
+            cut(", ".join(each.contributors) if each.equals is None else f"version {each.equals} again"),
+            words.number(each.num_examples),
+            words.number(each.loss),
+            words.size(each.size_bytes),
+            f"{words.age(each.created_at)} ago",
+            Text(each.artifact_id, style="id"),
+        )
+    return made
+
+
+def version_detail(found: VersionDetail) -> Iterator[RenderableType]:
+    """Yield what is shown of a version."""
+    yield facts(
+        [
+            ("version", str(found.version)),
+            ("round", None if found.round is None else str(found.round)),
+            ("equals", None if found.equals is None else f"version {found.equals}"),
+            ("strategy", found.strategy),
+            ("step", words.number(found.step)),
+            ("examples", words.number(found.num_examples)),
+            ("loss", losses(found.losses)),
+            ("size", f"{words.size(found.size_bytes)}, as archive {words.size(found.archive_size_bytes)}"),
+            ("sha256", found.sha256),
+            ("made", f"{words.age(found.created_at)} ago"),
+            *((name.replace("_", " "), words.number(value)) for name, value in _figures(found)),
+        ]
+    )
+    if found.contributions:
+        yield ""
+        yield _contributions(found)
+    if found.refused:
+        yield ""
+        made = table("refused", "update", "reason", right=("update",), wide="reason")
+        for each in found.refused:
+            made.add_row(each.worker, words.number(each.update), cut(each.reason))
+        yield made
+    yield Text(f"Fetch it: tunefleet artifacts get {found.artifact_id}", style="dim")
+
+
+def _figures(found: VersionDetail) -> Iterator[tuple[str, float]]:
+    """Yield what the strategy reports as single numbers."""
+    for name, value in found.report.items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield name, value
+
+
+def _contributions(found: VersionDetail) -> Table:
+    made = table(
+        "worker", "weight", "examples", "step", "from", "norm", "loss",
+        right=("weight", "examples", "step", "from", "norm"), wide="worker",
+    )  # fmt: skip
+    for each in found.contributions:
+        made.add_row(
+            cut(each.worker, "id"),
+            f"{each.weight:.3f}",
+            words.number(each.num_examples),
+            words.number(each.step),
+            "–" if each.base_version is None else f"v{each.base_version}",
+            words.number(each.norm),
+            losses(each.losses) or "–",
+        )
+    return made
+
+
+def losses(found: Losses) -> str | None:
+    """Return losses before and after, such as `2.31 → 1.98`."""
+    if found.before is None and found.after is None:
+        return None
+    if found.before is None:
+        return words.number(found.after)
+    return f"{words.number(found.before)} → {words.number(found.after)}"

@@ -1,0 +1,253 @@
+"""`FederatedClient`: one worker's end of a federation, for training loops that somebody wrote himself.
+
+It needs no torch: adapters are folders as PEFT saves them, or named NumPy arrays. What is sent goes on where it broke,
+is tried again while the server does not answer, and counts once however often it is sent. `FederatedCallback` does the
+same for whoever has a Trainer, on top of this.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from pydantic import RootModel
+
+from tunefleet.artifacts import LocalFile, hash_file
+from tunefleet.client import federated_transfer
+from tunefleet.client.call import Call, model, path
+from tunefleet.client.connection import Connection, normalise, resolve
+from tunefleet.client.federated_material import Adapter, Arrays, material
+from tunefleet.client.routes_federations import get_federation, get_version, newest_version
+from tunefleet.client.throttle import Throttle
+from tunefleet.client.transport import Policy, Transport
+from tunefleet.wire.api import FileEntry
+from tunefleet.wire.federated import (
+    ADAPTER_FILE,
+    CONFIG_FILE,
+    FederationDetail,
+    Losses,
+    MemberView,
+    UpdateCreate,
+    UpdateTaken,
+    UploadDtype,
+    VersionDetail,
+    VersionView,
+)
+
+_HELD_S: Final = 30.0
+"""So long, at most, the server is asked to hold one answer."""
+
+
+class _Changes(RootModel[dict[str, Any]]):
+    """What a worker changes of what the server knows of it."""
+
+
+class FederatedClient:
+    """One worker of one federation; may be shared between threads.
+
+        with FederatedClient("http://server:8000", "fed-…", "lab-3", token) as federation:
+            federation.upload("out/adapter", step=100, num_examples=1600)
+            newest = federation.newest(after=0, wait_s=600)
+            if newest is not None:
+                folder = federation.download(newest, "inbox")
+
+    Args:
+        url: The server; `http://:TOKEN@host:8000` brings the token along.
+        job_id: The federation: its id or its number.
+        worker_id: What this worker calls itself; the same name again is the same worker.
+        token: The federation's token, or any key that may take part; by default the one in the URL, then the key that
+            is saved for that server.
+        patience_s: How long a call is tried again while the server does not answer.
+        max_bytes_per_s: Holds what is sent and fetched to a speed.
+
+    Raises:
+        InputError: If the URL is not one.
+        AuthError: If no token is known.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        job_id: str | int,
+        worker_id: str | int,
+        token: str | None = None,
+        *,
+        patience_s: float = 600.0,
+        max_bytes_per_s: float | None = None,
+    ) -> None:
+        self.job_id = str(job_id)
+        self.worker_id = str(worker_id)
+        throttle = Throttle(max_bytes_per_s) if max_bytes_per_s else None
+        self._rounding: Arrays = {}
+        self._transport = Transport(_connection(url, token), Policy(patience_s=patience_s), throttle=throttle)
+
+    def __enter__(self) -> FederatedClient:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    @property
+    def url(self) -> str:
+        """The server, without a token."""
+        return self._transport.connection.url
+
+    def federation(self) -> FederationDetail:
+        """Return the federation: its spec, contract, members and newest rounds.
+
+        Raises:
+            NotFoundError: If there is none of that id.
+            AuthError: If the token is not good.
+            UnreachableError: If the server does not answer.
+        """
+        return self._transport.run(get_federation(self.job_id))
+
+    def join(self, *, callback_url: str | None = None) -> MemberView:
+        """Make this worker known before its first upload; raises as `federation` does.
+
+        Args:
+            callback_url: Where the server posts that there is a new version; None leaves what was said before.
+        """
+        # What is not said stays as it was, so it must not be sent as null.
+        changes = _Changes({} if callback_url is None else {"callback_url": callback_url})
+        where = path("federations", self.job_id, "members", self.worker_id)
+        return self._transport.run(Call("PUT", where, model(MemberView), body=changes))
+
+    def upload(
+        self,
+        adapter: Adapter,
+        *,
+        step: int,
+        num_examples: int,
+        config: Mapping[str, Any] | None = None,
+        base_version: int | None = None,
+        upload_dtype: UploadDtype | None = None,
+        losses: Losses | None = None,
+    ) -> UpdateTaken:
+        """Send an update: the weights as they are now, and how many rows they were trained on.
+
+        Args:
+            adapter: The folder that `save_pretrained` wrote, or arrays by name.
+            step: This worker's optimizer step.
+            num_examples: Rows trained on since the last upload; what the update weighs.
+            config: The adapter's `adapter_config.json`; by default the one in the folder.
+            base_version: The version that the training started from; 0 for none.
+            upload_dtype: Send the weights as `fp32`, `bf16` or `int8`; by default as they are. What 8 bits round away
+                is added to the next upload of this client.
+            losses: On this worker's own data.
+
+        Returns:
+            Whether it counts, in which round; `warning` says why it does not.
+
+        Raises:
+            InputError: If the server refuses it, or there is no adapter there; the text says which tensor, and why.
+            ConflictError: If the federation does not take updates now.
+            AuthError: If the token is not good.
+            UnreachableError: If the server does not answer within `patience_s`. Calling again goes on where it broke.
+        """
+        with tempfile.TemporaryDirectory(prefix="tunefleet-update-") as scratch:
+            made = material(adapter, config, upload_dtype, Path(scratch), self._rounding)
+            digest = self.send(made.file)
+        body = UpdateCreate(
+            worker=self.worker_id,
+            step=step,
+            num_examples=num_examples,
+            sha256=digest,
+            config=made.config,
+            base_version=base_version,
+            upload_dtype=made.dtype,
+            losses=losses or Losses(),
+        )
+        taken = self.announce(body)
+        self._rounding = made.rounding
+        return taken
+
+    def send(self, file: Path) -> str:
+        """Send a file of weights, the first half of an update; what an earlier call got through is not sent again.
+
+        Returns:
+            Its sha256, which `announce` wants.
+
+        Raises:
+            UnreachableError: If the server does not answer within `patience_s`.
+        """
+        digest, size_bytes = hash_file(file)
+        entry = FileEntry(path=file.name, digest=digest, size_bytes=size_bytes)
+        self._transport.run(
+            federated_transfer.send(self.job_id, LocalFile(entry, file), self._transport.policy.patience_s)
+        )
+        return digest
+
+    def announce(self, update: UpdateCreate) -> UpdateTaken:
+        """Say what a file is that was sent; said twice, it counts once. Raises as `upload` does."""
+        where = path("federations", self.job_id, "updates")
+        return self._transport.run(Call("POST", where, model(UpdateTaken), body=update))
+
+    def newest(self, after: int = 0, *, wait_s: float = 0.0) -> VersionView | None:
+        """Return the newest version of the global adapter, if it is newer than one.
+
+        Args:
+            after: That one; 0 takes any.
+            wait_s: How long to wait for one.
+
+        Raises:
+            NotFoundError: If there is no such federation.
+            AuthError: If the token is not good.
+            UnreachableError: If the server does not answer.
+        """
+        until = time.monotonic() + wait_s
+        while True:
+            # In parts, since what lies between may not hold a connection open for long.
+            left_s = max(until - time.monotonic(), 0.0)
+            found = self._transport.run(newest_version(self.job_id, after=after, wait_s=min(left_s, _HELD_S)))
+            if found is not None or left_s <= _HELD_S:
+                return found
+
+    def version(self, number: int) -> VersionDetail:
+        """Return a version with who gave what to it; raises `NotFoundError` if there is none of that number."""
+        return self._transport.run(get_version(self.job_id, number))
+
+    def download(self, version: VersionView, dest: Path | str) -> Path:
+        """Fetch a version, and go on where an earlier call was cut.
+
+        Args:
+            version: As `newest` gives it.
+            dest: The folder to put it into.
+
+        Returns:
+            A folder in it, as PEFT loads one: `version-3/adapter_model.safetensors` and `adapter_config.json`.
+
+        Raises:
+            ArtifactError: If what arrives does not have its digest.
+            UnreachableError: If the server does not answer.
+        """
+        folder = Path(dest).expanduser() / f"version-{version.version}"
+        folder.mkdir(parents=True, exist_ok=True)
+        where = ("federations", self.job_id, "versions", str(version.version))
+        config = self._transport.run(Call("GET", path(*where, "config"), model(dict[str, Any])))
+        entry = FileEntry(path=ADAPTER_FILE, digest=version.sha256, size_bytes=version.size_bytes)
+        self._transport.run(federated_transfer.fetch(path(*where, "adapter"), entry, folder / ADAPTER_FILE))
+        _write(folder / CONFIG_FILE, json.dumps(config, indent=2))
+        return folder
+
+
+def _connection(url: str, token: str | None) -> Connection:
+    base = normalise(url)
+    given = httpx.URL(url if "://" in url else f"http://{url}")
+    secret = token or given.password or given.username or None
+    return Connection(base, secret) if secret else resolve(base)
+
+
+def _write(file: Path, text: str) -> None:
+    part = file.with_name(f".{file.name}.part")
+    part.write_text(text)
+    part.replace(file)

@@ -1,0 +1,42 @@
+"""The arithmetic of averaging LoRA adapters: files in, one adapter out, on NumPy.
+
+Knows files and numbers, and nothing durable: no store, no rounds, no clock but for its own seconds, no torch. Reads
+safetensors block by block, reckons in float32 (float64 where small matrices are squared), and refuses by name what it
+does not understand. The server averages with it; a worker packs its uploads with it. Importing it imports NumPy, so
+whoever starts quickly imports it on first use.
+
+`aggregate` averages by a strategy. Three kinds of strategy differ in what they average: `linear`, `optimizing` and
+`coordinates` the factors A and B, number by number; `exact` and `krum` the products scale · B · A.
+"""
+
+from __future__ import annotations
+
+from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig, AdapterFile, config_of, read_config
+from tunefleet.federation.by_products import RESIDUAL
+from tunefleet.federation.contract import Checked, Contract, check, check_asked, contract_of
+from tunefleet.federation.report import LayerReport, Report
+from tunefleet.federation.strategy import aggregate, refit
+from tunefleet.federation.update import Update, update_in
+from tunefleet.federation.writing import write_tensors
+
+__all__ = [
+    "CONFIG",
+    "RESIDUAL",
+    "TENSORS",
+    "AdapterConfig",
+    "AdapterFile",
+    "Checked",
+    "Contract",
+    "LayerReport",
+    "Report",
+    "Update",
+    "aggregate",
+    "check",
+    "check_asked",
+    "config_of",
+    "contract_of",
+    "read_config",
+    "refit",
+    "update_in",
+    "write_tensors",
+]

@@ -1,0 +1,286 @@
+"""What all updates of a federation must be, and the check that each passes before it counts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict
+
+from tunefleet.errors import AdapterRefused
+from tunefleet.federation.adapter import AdapterConfig, AdapterFile
+from tunefleet.federation.layers import Parts, parts_of
+from tunefleet.federation.scan import product_norm, tensor_digest, values_digest
+from tunefleet.spec.federating import FederationSpec
+
+
+class Contract(BaseModel):
+    """What the adapters of one federation have in common; JSON in the store."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    base_model: str | None
+    """The model below."""
+    rank: int
+    alpha: float
+    use_rslora: bool
+    rank_pattern: dict[str, int] = {}
+    alpha_pattern: dict[str, float] = {}
+    targets: tuple[str, ...] | str
+    """Names of the layers, as the config says them; what counts are the tensors."""
+    layers: dict[str, tuple[int, int]]
+    """By module: rows and columns of its update, whatever its rank."""
+    factors: dict[str, tuple[str, str]]
+    """By module: the names of A and B."""
+    whole: dict[str, tuple[int, ...]] = {}
+    """Shapes of the tensors of layers that are trained whole."""
+    frozen: dict[str, str] = {}
+    """Digests of the base model's tensors that PEFT saved along."""
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """Read what `to_json` wrote."""
+        return cls.model_validate_json(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found out about an update while it was checked.
+
+    Args:
+        digest: sha256 of names, types, shapes and values; equal updates have equal ones.
+        norm: Frobenius norm of scale · B · A over all layers.
+        norms: The same by module.
+        rank: As the config says.
+        dtypes: The types of its tensors, ordered.
+        parameters: How many values it has.
+        size_bytes: Of the file.
+    """
+
+    digest: str
+    norm: float
+    norms: Mapping[str, float]
+    rank: int
+    dtypes: tuple[str, ...]
+    parameters: int
+    size_bytes: int
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether the adapter is as PEFT begins it, B being zero: nothing was learned, or it was not saved."""
+        return self.norm == 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "digest": self.digest,
+            "norm": self.norm,
+            "norms": dict(self.norms),
+            "rank": self.rank,
+            "dtypes": list(self.dtypes),
+            "parameters": self.parameters,
+            "size_bytes": self.size_bytes,
+        }
+
+
+def contract_of(config: AdapterConfig, file: AdapterFile) -> Contract:
+    """Return what others must be to be averaged with this adapter.
+
+    Raises:
+        AdapterRefused: If the adapter itself is not understood.
+    """
+    parts = parts_of(config, file)
+    return Contract(
+        base_model=config.base_model,
+        rank=config.rank,
+        alpha=config.alpha,
+        use_rslora=config.use_rslora,
+        rank_pattern=dict(config.rank_pattern),
+        alpha_pattern=dict(config.alpha_pattern),
+        targets=config.targets if isinstance(config.targets, str) else tuple(sorted(config.targets)),
+        layers={name: (layer.rows, layer.columns) for name, layer in parts.layers.items()},
+        factors={name: (layer.a, layer.b) for name, layer in parts.layers.items()},
+        whole={name: file.tensors[name].shape for name in parts.whole},
+        frozen={name: tensor_digest(file, name) for name in parts.frozen},
+    )
+
+
+def check(contract: Contract, config: AdapterConfig, file: AdapterFile, *, mixed_ranks: bool = False) -> Checked:
+    """Hold an update against the contract, and look at every value of it once.
+
+    Args:
+        contract: Of the federation.
+        config: The update's.
+        file: The update's tensors.
+        mixed_ranks: Whether rank and alpha may differ from the contract's.
+
+    Raises:
+        AdapterRefused: With the tensor and the reason.
+    """
+    check_base(contract.base_model, config.base_model)
+    if not mixed_ranks:
+        _check_scale(contract, config)
+    parts = parts_of(config, file)
+    _check_layers(contract, config, parts)
+    _check_others(contract, parts, file)
+    # The values come last: this reads the whole file.
+    digest = values_digest(file)
+    norms = {module: product_norm(file, layer) for module, layer in parts.layers.items()}
+    return Checked(
+        digest=digest,
+        norm=sum(norm**2 for norm in norms.values()) ** 0.5,
+        norms=norms,
+        rank=config.rank,
+        dtypes=tuple(sorted({tensor.dtype for tensor in file.tensors.values()})),
+        parameters=sum(tensor.size for tensor in file.tensors.values()),
+        size_bytes=file.size_bytes,
+    )
+
+
+def check_base(wanted: str | None, found: str | None) -> None:
+    """Refuse an adapter of another base model.
+
+    A path differs from machine to machine, so of a path the last part counts.
+
+    Args:
+        wanted: Name or path of the federation's model; null if none was named.
+        found: What the update's config says.
+
+    Raises:
+        AdapterRefused: If they are not the same.
+    """
+    if wanted is None or wanted == found:
+        return
+    if found is None:
+        raise AdapterRefused(
+            f"The adapter's config names no base model; this federation trains {wanted!r}.",
+            hint="Set base_model_name_or_path in adapter_config.json.",
+        )
+    if (_is_path(wanted) or _is_path(found)) and _last(wanted) == _last(found):
+        return
+    raise AdapterRefused(
+        f"The adapter was trained on {found!r}; this federation trains {wanted!r}.", hint="Train on that model."
+    )
+
+
+def check_asked(spec: FederationSpec, config: AdapterConfig) -> None:
+    """Refuse an adapter that is not what the federation's spec asks for; the first update is held against it.
+
+    Args:
+        spec: Of the federation.
+        config: The update's.
+
+    Raises:
+        AdapterRefused: With what differs.
+    """
+    check_base(spec.base_model, config.base_model)
+    asked = spec.lora
+    if asked is None:
+        return
+    pairs: list[tuple[str, object, object]] = [
+        ("rank (r)", asked.r, config.rank),
+        ("lora_alpha", float(asked.alpha), config.alpha),
+        ("use_rslora", asked.use_rslora, config.use_rslora),
+    ]
+    pairs = [] if spec.mixed_ranks else pairs
+    if not isinstance(asked.target_modules, str) and not isinstance(config.targets, str):
+        pairs.append(("list of target_modules", sorted(asked.target_modules), sorted(config.targets)))
+    pairs.append(("list of modules_to_save", sorted(asked.modules_to_save), sorted(config.modules_to_save)))
+    for name, wanted, found in pairs:
+        if wanted != found:
+            raise AdapterRefused(
+                f"The adapter's {name} is {found}; this federation asks for {wanted}.", hint="Train with that."
+            )
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "~", "/", "\\")) or name[1:3] in (":\\", ":/") or name.count("/") > 1
+
+
+def _last(name: str) -> str:
+    return PureWindowsPath(name).name if "\\" in name else PurePosixPath(name).name
+
+
+def _check_scale(contract: Contract, config: AdapterConfig) -> None:
+    pairs: list[tuple[str, object, object]] = [
+        ("rank (r)", contract.rank, config.rank),
+        ("lora_alpha", contract.alpha, config.alpha),
+        ("use_rslora", contract.use_rslora, config.use_rslora),
+        ("rank_pattern", contract.rank_pattern, dict(config.rank_pattern)),
+        ("alpha_pattern", contract.alpha_pattern, dict(config.alpha_pattern)),
+    ]
+    for name, wanted, found in pairs:
+        if wanted != found:
+            raise AdapterRefused(
+                f"The adapter's {name} is {found}; this federation's is {wanted}.",
+                hint="Train with that, or make the federation with mixed_ranks and the strategy fedavg_exact.",
+            )
+
+
+def _check_layers(contract: Contract, config: AdapterConfig, parts: Parts) -> None:
+    missing = sorted(set(contract.factors) - set(parts.layers))
+    strange = sorted(set(parts.layers) - set(contract.factors))
+    if missing or strange:
+        module = (missing or strange)[0]
+        tensor = contract.factors[module][0] if missing else parts.layers[module].a
+        count = len(missing or strange)
+        more = f" (and {count - 1} more)" if count > 1 else ""
+        raise AdapterRefused(
+            f"The tensor {tensor!r}{more} {_fate(bool(missing))}.",
+            hint=f"Its target_modules are {_listed(config.targets)}; those of the federation, "
+            f"{_listed(contract.targets)}.",
+            tensor=tensor,
+        )
+    for module, layer in parts.layers.items():
+        rows, columns = contract.layers[module]
+        _check_size(layer.b, "rows", layer.rows, rows)
+        _check_size(layer.a, "columns", layer.columns, columns)
+
+
+def _fate(missing: bool) -> str:
+    return "is missing" if missing else "is not one of this federation"
+
+
+def _listed(targets: Collection[str] | str) -> str:
+    return (targets if isinstance(targets, str) else ", ".join(sorted(targets))) or "not given"
+
+
+def _check_size(name: str, axis: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise AdapterRefused(
+            f"The tensor {name!r} has {found} {axis}; in this federation it has {wanted}.",
+            hint="Train on the same base model.",
+            tensor=name,
+        )
+
+
+def _check_others(contract: Contract, parts: Parts, file: AdapterFile) -> None:
+    for wanted, found in ((set(contract.whole), set(parts.whole)), (set(contract.frozen), set(parts.frozen))):
+        if wanted != found:
+            name = min(wanted ^ found)
+            raise AdapterRefused(
+                f"The tensor {name!r} {_fate(name in wanted)}.",
+                hint="Train all workers with the same modules_to_save, and save them alike.",
+                tensor=name,
+            )
+    for name, shape in contract.whole.items():
+        if file.tensors[name].shape != shape:
+            raise AdapterRefused(
+                f"The tensor {name!r} has the shape {file.tensors[name].shape}; in this federation it has {shape}.",
+                hint="Train on the same base model.",
+                tensor=name,
+            )
+    for name, digest in contract.frozen.items():
+        if tensor_digest(file, name) != digest:
+            raise AdapterRefused(
+                f"The tensor {name!r} belongs to the base model, and differs from the other workers'.",
+                hint="Train on the same base model, list the layer in modules_to_save, or save with "
+                "save_embedding_layers=False.",
+                tensor=name,
+            )

@@ -1,0 +1,142 @@
+"""The exact average of updates: of their products scale · B · A, which the average of the factors is not.
+
+The sum of several products of one rank has up to the sum of their ranks. What becomes of it is chosen: the nearest
+adapter of one rank (with the error of each layer), all factors side by side, or the nearest adapter and a second one
+that holds the rest, to be merged into the base.
+
+Sources: stacking, Wang et al. 2024 (FLoRA), https://arxiv.org/abs/2409.05976; the rest into the base, Singhal et al.
+2024 (FedEx-LoRA), https://arxiv.org/abs/2410.09432; one rank by SVD, Bai et al. 2024 (FlexLoRA),
+https://arxiv.org/abs/2402.11505.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tunefleet.federation.adapter import AdapterConfig
+from tunefleet.federation.floats import Wide
+from tunefleet.federation.layers import Layer
+from tunefleet.federation.report import LayerReport
+from tunefleet.federation.sources import Source
+from tunefleet.federation.stacks import Stack, stack_of
+from tunefleet.federation.truncate import Truncated, truncate
+from tunefleet.federation.writing import AdapterWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is added up.
+
+    Args:
+        sources: The adapters, the global one among them where changes were shortened.
+        shares: What each one's product is multiplied by.
+        like: The adapter whose factors' basis and names the outcome has.
+    """
+
+    sources: Sequence[Source]
+    shares: Sequence[float]
+    like: Source
+
+    def stack(self, module: str) -> Stack:
+        """Return a layer's factors side by side, weighted."""
+        return stack_of(self.sources, module, self.shares)
+
+    def widths(self) -> dict[str, int]:
+        """Return, by module, the sum of the ranks."""
+        return {
+            module: sum(source.parts.layers[module].rank for source in self.sources)
+            for module in self.like.parts.layers
+        }
+
+    def mean(self, module: str, rank: int) -> Wide:
+        """Return the average A of those with one rank, as mixture of the stacked ones; without rows if none has it."""
+        ranks = [source.parts.layers[module].rank for source in self.sources]
+        total = sum(share for share, each in zip(self.shares, ranks, strict=True) if each == rank)
+        if total <= 0:
+            return np.zeros((0, sum(ranks)))
+        parts = [
+            np.eye(rank) * (share / total) if each == rank else np.zeros((rank, each))
+            for share, each in zip(self.shares, ranks, strict=True)
+        ]
+        return np.concatenate(parts, axis=1)
+
+    def weights(self, module: str) -> Wide:
+        """Return each stacked row's weight."""
+        ranks = [source.parts.layers[module].rank for source in self.sources]
+        return np.repeat(np.maximum(self.shares, 1e-9), ranks)
+
+
+def to_rank(
+    terms: Terms, config: AdapterConfig, written: AdapterWriter, residual: AdapterWriter | None
+) -> Iterator[tuple[str, LayerReport]]:
+    """Write the nearest adapter, and the rest if there is a file for it; yields each layer's report.
+
+    Args:
+        terms: What is added up.
+        config: Of the outcome; says the rank of each layer, and the scale.
+        written: The outcome.
+        residual: What the outcome leaves out, unscaled.
+    """
+    for module in terms.like.parts.layers:
+        layer = terms.like.parts.layers[module]
+        rank = written.tensors[layer.a].shape[0]
+        stack = terms.stack(module)
+        mean, weights = terms.mean(module, rank), terms.weights(module)
+        found = truncate(*stack.grams(), rank, mean, weights, tail=residual is not None)
+        scale = config.scale_of(module, rank)
+        _write(stack, layer, written, found.left, found.right, scale)
+        if rank > stack.width:
+            _fill_up(written, layer, stack.width, found)
+        if residual is not None:
+            _write(stack, layer, residual, found.tail_left, found.tail_right, 1.0)
+        yield module, LayerReport(rank, found.norm, found.error)
+
+
+def side_by_side(
+    terms: Terms, config: AdapterConfig, written: AdapterWriter, _residual: AdapterWriter | None = None
+) -> Iterator[tuple[str, LayerReport]]:
+    """Write all factors side by side, whose product is the sum itself; yields each layer's report.
+
+    Args:
+        terms: What is added up.
+        config: Of the outcome; says the scale.
+        written: The outcome; a layer whose ranks sum to less than the outcome's is filled up with zeros.
+        _residual: Nothing is left out, so nothing is written there.
+    """
+    for module, layer in terms.like.parts.layers.items():
+        rank = written.tensors[layer.a].shape[0]
+        stack = terms.stack(module)
+        scale = config.scale_of(module, rank)
+        grams = stack.grams()
+        norm = max(float(np.vdot(*grams)), 0.0) ** 0.5
+        _write(stack, layer, written, None, None, scale)
+        yield module, LayerReport(rank, norm, 0.0)
+
+
+def _write(
+    stack: Stack, layer: Layer, written: AdapterWriter, left: Wide | None, right: Wide | None, scale: float
+) -> None:
+    """Write B = L · left / scale and A = right · R (null: as they are); what the tensors have beyond stays zero."""
+    rank = written.tensors[layer.a].shape[0]
+    for start, rows in stack.left():
+        mixed = rows if left is None else rows @ left
+        block = np.zeros((len(rows), rank), np.float32)
+        np.divide(mixed, scale, out=block[:, : mixed.shape[1]], casting="same_kind")
+        written.write(layer.b, start * rank, block)
+    for start, columns in stack.right():
+        mixed = columns if right is None else right @ columns
+        block = np.zeros((rank, columns.shape[1]), np.float32)
+        block[: len(mixed)] = mixed
+        written.columns(layer.a, start, block)
+
+
+def _fill_up(written: AdapterWriter, layer: Layer, first: int, found: Truncated) -> None:
+    """Give rows of A that no update fills random values, as LoRA begins: with zeros in A and B they could not learn."""
+    random = np.random.default_rng(zlib.crc32(layer.module.encode()))
+    for row in range(first, written.tensors[layer.a].shape[0]):
+        values = random.standard_normal(layer.columns, np.float32)
+        written.write(layer.a, row * layer.columns, values * np.float32(found.spread / layer.columns**0.5))

@@ -1,0 +1,123 @@
+"""Adapters on their way up: as float32, in half of that, or in 8 bits whose rounding is made up for the next time."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from tunefleet.errors import AdapterRefused
+from tunefleet.federation import write_tensors
+from tunefleet.federation.quantize import write_int8
+from tunefleet.wire.federated import UploadDtype
+
+logger = logging.getLogger("tunefleet.federation")
+
+Residual = Mapping[str, npt.NDArray[np.float32]]
+RESIDUAL: Final = "federated_residual.safetensors"
+_STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "bf16": "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A file that can be sent.
+
+    Args:
+        file: Where it lies.
+        residual: What its rounding has left out, by name; empty if it is exact enough.
+    """
+
+    file: Path
+    residual: Residual = field(default_factory=dict, repr=False)
+
+
+class Packer:
+    """Writes the files that are sent.
+
+    In 8 bits the rounding of an update that was taken is added to the next one, so that over several rounds nothing is
+    lost. It belongs to what the server has, and is kept beside the checkpoints.
+
+    Args:
+        dtype: How weights are written.
+        place: A folder for the files; nobody else writes there.
+        kept: Where the rounding is kept.
+    """
+
+    def __init__(self, dtype: UploadDtype, place: Path, kept: Path) -> None:
+        self.dtype = dtype
+        self._place = place
+        self._kept = kept
+        self._residual: Residual = {}
+        self._numbers = itertools.count(1)
+
+    def resume(self, others: Path) -> None:
+        """Take up the rounding of the last update that was taken.
+
+        Args:
+            others: Where a checkpoint has its copy, if the newest is gone.
+        """
+        if self.dtype != "int8":
+            return
+        for file in (self._kept, others):
+            try:
+                self._residual = load_file(file)
+            except FileNotFoundError:
+                continue
+            except SafetensorError as error:
+                logger.warning("%s cannot be read (%s).", file, error)
+                continue
+            return
+        logger.warning("The rounding of the last update is not here any more; the next one does without it.")
+
+    def forget(self) -> None:
+        """Begin anew: another training."""
+        self._kept.unlink(missing_ok=True)
+
+    def pack(self, values: Mapping[str, torch.Tensor]) -> Packed:
+        """Write a file.
+
+        Args:
+            values: By published name, on any device.
+
+        Raises:
+            AdapterRefused: If a value is not finite.
+        """
+        arrays = {name: tensor.detach().cpu().float().numpy() for name, tensor in values.items()}
+        wild = next((name for name, array in arrays.items() if not np.isfinite(array).all()), None)
+        if wild is not None:
+            raise AdapterRefused(
+                f"The tensor {wild} that trains is not finite, so it is not uploaded.",
+                hint="The training has diverged: lower the learning rate.",
+                tensor=wild,
+            )
+        file = self._place / f"update-{next(self._numbers)}.safetensors"
+        if self.dtype == "int8":
+            return Packed(file, write_int8(file, arrays, self._residual))
+        write_tensors(file, arrays, dtype=_STORED[self.dtype])
+        return Packed(file)
+
+    def keep(self, packed: Packed) -> None:
+        """Remember the rounding of an update that the server has taken."""
+        if self.dtype == "int8":
+            self._residual = packed.residual
+            _write(self._kept, self._residual)
+
+    def copy_to(self, folder: Path) -> None:
+        """Leave a copy of the rounding in a checkpoint."""
+        if self._residual and folder.is_dir():
+            _write(folder / RESIDUAL, self._residual)
+
+
+def _write(file: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    part = file.with_name(f".{file.name}.part")
+    save_file(dict(arrays), part)
+    part.replace(file)

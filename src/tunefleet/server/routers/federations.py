@@ -1,0 +1,318 @@
+"""Federations: make and steer them, send updates, follow their rounds and fetch their versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated, Any, Final, get_args
+
+from fastapi import APIRouter, Header, Path, Query, Request, Response
+from pydantic import BaseModel, Field
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+from tunefleet.errors import NotFoundError
+from tunefleet.server import bodies, files, streams
+from tunefleet.server.auth import CoreDep, Participant, Person, Reader, identify_participant
+from tunefleet.server.params import Cursor, Limit, names, one_of
+from tunefleet.server.routers.blobs import Digest, UploadLength, UploadOffset
+from tunefleet.services.core import Core
+from tunefleet.services.federation import (
+    fetching,
+    guide,
+    jobs,
+    members,
+    news,
+    uploads,
+    versions,
+    views,
+)
+from tunefleet.services.federation.accepting import Accepted
+from tunefleet.services.federation.status import topic
+from tunefleet.services.federation.tokens import Who
+from tunefleet.spec.federating import FederationSpec
+from tunefleet.wire.api import Page
+from tunefleet.wire.federated import (
+    ADAPTER_FILE,
+    CONFIG_FILE,
+    Aggregated,
+    FederationCreated,
+    FederationDetail,
+    FederationState,
+    FederationToken,
+    FederationView,
+    MemberChange,
+    MemberView,
+    RollbackRequest,
+    RoundView,
+    UpdateCreate,
+    UpdateState,
+    UpdateTaken,
+    UpdateView,
+    VersionDetail,
+    VersionView,
+    WorkerName,
+)
+from tunefleet.wire.link import Cursor as Reached
+
+router = APIRouter(prefix="/federations", tags=["federations"])
+
+FederationId = Annotated[str, Path(max_length=64, description="Its id, or its number.")]
+Version = Annotated[int, Path(ge=1, le=2**53)]
+_LOOK_S: Final = 10.0
+_STATES: Final = get_args(FederationState)
+_UPDATE_STATES: Final = get_args(UpdateState)
+
+
+class FederationFilter(BaseModel):
+    """Which federations to list; a filter takes several values separated by commas."""
+
+    limit: Limit = 50
+    cursor: Cursor = None
+    status: Annotated[str | None, one_of(_STATES), Field(examples=["running"])] = None
+    owner: str | None = None
+
+
+class UpdateFilter(BaseModel):
+    """Which updates to list; a filter of states takes several separated by commas."""
+
+    limit: Limit = 50
+    cursor: Cursor = None
+    round: Annotated[int | None, Field(ge=1, le=2**53)] = None
+    worker: str | None = None
+    state: Annotated[str | None, one_of(_UPDATE_STATES), Field(examples=["counted"])] = None
+
+
+@router.post("", status_code=201)
+async def create(core: CoreDep, who: Person, spec: FederationSpec, start: bool = True) -> FederationCreated:
+    """Create a federation; the answer has the token that its workers need, and the secret that signs callbacks."""
+    return await guide.create_with_data(core, who, spec, start=start)
+
+
+@router.get("")
+async def list_federations(
+    core: CoreDep, who: Reader, wanted: Annotated[FederationFilter, Query()]
+) -> Page[FederationView]:
+    """List federations, newest first."""
+    return await jobs.list_(
+        core, who, limit=wanted.limit, cursor=wanted.cursor, statuses=names(wanted.status), owner=wanted.owner
+    )
+
+
+@router.get("/{federation_id}")
+async def get(core: CoreDep, who: Participant, federation_id: FederationId) -> FederationDetail:
+    """Show a federation with its members and newest rounds."""
+    return await jobs.get(core, who, federation_id)
+
+
+@router.delete("/{federation_id}", status_code=204)
+async def remove(core: CoreDep, who: Person, federation_id: FederationId) -> None:
+    """Remove a federation that has ended, with its versions."""
+    await jobs.remove(core, who, federation_id)
+
+
+@router.post("/{federation_id}/start")
+async def start_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
+    """Let a federation run, or go on after a pause."""
+    return await jobs.start(core, who, federation_id)
+
+
+@router.post("/{federation_id}/pause")
+async def pause_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
+    """Pause a federation: updates are taken, and no round is closed until it goes on."""
+    return await jobs.pause(core, who, federation_id)
+
+
+@router.post("/{federation_id}/cancel")
+async def cancel_federation(core: CoreDep, who: Person, federation_id: FederationId) -> FederationDetail:
+    """End a federation for good; its versions stay."""
+    return await jobs.cancel(core, who, federation_id)
+
+
+@router.post("/{federation_id}/aggregate")
+async def aggregate_now(core: CoreDep, who: Participant, federation_id: FederationId) -> Aggregated:
+    """Aggregate the open round now, and answer when its version is there."""
+    return await guide.aggregate(core, who, federation_id)
+
+
+@router.get("/{federation_id}/token")
+async def get_token(core: CoreDep, who: Person, federation_id: FederationId) -> FederationToken:
+    """Show the token that workers take part with; it is for the federation's owner and admins."""
+    return await fetching.token(core, who, federation_id)
+
+
+@router.put("/{federation_id}/members/{worker}")
+async def change_member(
+    core: CoreDep, who: Participant, federation_id: FederationId, worker: WorkerName, change: MemberChange
+) -> MemberView:
+    """Let a worker join, or change where it is told of new versions by a signed POST."""
+    return await members.change(core, who, federation_id, worker, change)
+
+
+@router.post("/{federation_id}/updates")
+async def send_update(
+    core: CoreDep, who: Participant, federation_id: FederationId, update: UpdateCreate
+) -> UpdateTaken:
+    """Send an update whose files were uploaded before; it is checked before it counts, and a repetition counts once."""
+    return _taken(await uploads.take_update(core, who, federation_id, update))
+
+
+@router.get("/{federation_id}/updates")
+async def list_updates(
+    core: CoreDep, who: Participant, federation_id: FederationId, wanted: Annotated[UpdateFilter, Query()]
+) -> Page[UpdateView]:
+    """List updates with what became of each, newest first."""
+    return await jobs.list_updates(
+        core,
+        who,
+        federation_id,
+        limit=wanted.limit,
+        cursor=wanted.cursor,
+        round_=wanted.round,
+        worker=wanted.worker,
+        states=names(wanted.state),
+    )
+
+
+@router.get("/{federation_id}/rounds")
+async def list_rounds(
+    core: CoreDep, who: Participant, federation_id: FederationId, limit: Limit = 50, cursor: Cursor = None
+) -> Page[RoundView]:
+    """List rounds, newest first."""
+    return await jobs.list_rounds(core, who, federation_id, limit=limit, cursor=cursor)
+
+
+@router.put(
+    "/{federation_id}/blobs/{digest}",
+    response_model=Reached,
+    status_code=201,
+    responses={202: {"model": Reached, "description": "A part is stored; the file is not whole yet."}},
+    openapi_extra=bodies.documented(bodies.RAW),
+)
+async def upload_file(
+    request: Request,
+    core: CoreDep,
+    who: Participant,
+    federation_id: FederationId,
+    digest: Digest,
+    upload_offset: UploadOffset,
+    upload_length: UploadLength,
+) -> Response:
+    """Store a file for an update, or the part of it from `Upload-Offset`.
+
+    A wrong offset is answered 409 with the right one; a file that is there already 201, whatever is sent.
+    """
+    federation = await uploads.expect_file(core, who, federation_id, upload_length)
+    if await uploads.has_file(core, federation, digest):
+        async for _ in request.stream():
+            pass  # a client that still sends does not see an answer
+        await uploads.stored_file(core, federation, digest, upload_length)
+        return bodies.answer(Reached(cursor=upload_length), 201)
+    incoming = await asyncio.to_thread(core.blobs.append, digest, upload_offset, upload_length)
+    try:
+        await files.drain(request, incoming.write)
+        whole = await files.kept(core.blobs, incoming.finish)
+        if whole:
+            await uploads.stored_file(core, federation, digest, upload_length)
+    finally:
+        await files.to_the_end(asyncio.to_thread(incoming.close))
+    return bodies.answer(Reached(cursor=incoming.offset), 201 if whole else 202)
+
+
+@router.get("/{federation_id}/versions")
+async def list_versions(
+    core: CoreDep, who: Participant, federation_id: FederationId, limit: Limit = 50, cursor: Cursor = None
+) -> Page[VersionView]:
+    """List versions of the adapter, newest first."""
+    return await versions.list_(core, who, federation_id, limit=limit, cursor=cursor)
+
+
+@router.get(
+    "/{federation_id}/versions/newest",
+    response_model=VersionView,
+    responses={204: {"description": "Nothing newer within `wait_s`."}},
+)
+async def newest_version(
+    core: CoreDep,
+    who: Participant,
+    federation_id: FederationId,
+    after: Annotated[int, Query(ge=0, le=2**53, description="The version that the asker has.")] = 0,
+    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
+) -> Response:
+    """Show the newest version, once it is newer than `after`."""
+    found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, guide.HELD_S))
+    return Response(status_code=204) if found is None else bodies.answer(views.version_view(found))
+
+
+@router.get("/{federation_id}/versions/{version}")
+async def get_version(core: CoreDep, who: Participant, federation_id: FederationId, version: Version) -> VersionDetail:
+    """Show a version: who gave what with which weight, what was refused, and what the strategy reports."""
+    return await versions.get(core, who, federation_id, version)
+
+
+@router.head("/{federation_id}/versions/{version}/adapter", include_in_schema=False)
+@router.get("/{federation_id}/versions/{version}/adapter", response_class=files.BlobResponse, responses=files.ELSEWHERE)
+async def get_adapter(
+    request: Request, core: CoreDep, who: Participant, federation_id: FederationId, version: Version
+) -> Response:
+    """Download a version's weights; takes `HEAD`, `Range` and `If-None-Match`."""
+    file = await fetching.file(core, who, federation_id, version, ADAPTER_FILE)
+    return await files.send(request, core.blobs, file.digest, filename=ADAPTER_FILE, size_bytes=file.size_bytes)
+
+
+@router.get("/{federation_id}/versions/{version}/config")
+async def get_config(
+    request: Request, core: CoreDep, who: Participant, federation_id: FederationId, version: Version
+) -> dict[str, Any]:
+    """Return a version's `adapter_config.json`."""
+    file = await fetching.file(core, who, federation_id, version, CONFIG_FILE)
+    return files.send_made(request, await asyncio.to_thread(core.blobs.read, file.digest))  # type: ignore[return-value]
+
+
+@router.post("/{federation_id}/rollback")
+async def roll_back(core: CoreDep, who: Person, federation_id: FederationId, request: RollbackRequest) -> VersionView:
+    """Bring an earlier version back: it becomes the newest one, under a number of its own."""
+    return await versions.rollback(core, who, federation_id, request.version)
+
+
+@router.get("/{federation_id}/events", response_class=EventSourceResponse)
+async def follow(
+    request: Request,
+    core: CoreDep,
+    who: Participant,
+    federation_id: FederationId,
+    after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
+) -> Response:
+    """Follow what happens to a federation, from behind `Last-Event-ID` or `after`; without either, from now on.
+
+    `federation.version` says that there is a new one.
+    """
+    asked = last_event_id if last_event_id is not None else after
+    id_, start = await news.start(core, who, federation_id, asked)
+    return streams.respond(request, _news(core, who, id_, start), know=identify_participant)
+
+
+async def _news(core: Core, who: Who, federation_id: str, start: int) -> AsyncIterator[ServerSentEvent]:
+    signals = core.signals
+    while not signals.closed:
+        seen = signals.version(topic(federation_id))
+        try:
+            found = await news.after(core, who, federation_id, start)
+        except NotFoundError:
+            return  # it was removed
+        for event in found:
+            yield ServerSentEvent(event.model_dump_json(), id=str(event.id), event=event.kind)
+        start = found[-1].id if found else start
+        if len(found) < news.PAGE:
+            await signals.wait(topic(federation_id), _LOOK_S, seen)
+
+
+def _taken(accepted: Accepted) -> UpdateTaken:
+    return UpdateTaken(
+        id=accepted.update.seq,
+        counted=accepted.counted,
+        should_aggregate=accepted.closes,
+        round=accepted.round,
+        version=accepted.version,
+        warning=accepted.warning,
+    )

@@ -1,0 +1,312 @@
+"""Take an update whose files are stored and checked: decide in which round it counts, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
+
+from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, GoneError
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.services.federation import rounds as verbs
+from tunefleet.services.federation.status import FOREVER, PAUSED, QUEUED, locked, move, spec_of, tell
+from tunefleet.store import Connection, artifacts, federation_updates, federations, rounds
+from tunefleet.store.federation_updates import COUNTED, DISCARDED, REJECTED, WAITING, UpdateRow
+from tunefleet.store.federations import FederationRow, MemberRow
+from tunefleet.store.rounds import RoundRow
+from tunefleet.wire.federated import Losses, UploadDtype
+
+UNCHANGED: Final = (
+    "These are the weights of your last update: nothing was trained since, and they do not count. After a hot reload "
+    "the optimizer still holds the old parameters; copy the new values into the adapter that trains, as "
+    "tunefleet.FederatedCallback does."
+)
+
+
+class CheckAgain(ConflictError):
+    """What each update must be was settled while an update was checked; check it again, against that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An update that was checked.
+
+    Args:
+        worker: Whose.
+        step: The worker's own optimizer step.
+        num_examples: What it counts for.
+        model_digest: Of its weights as they are stored, in floats.
+        size_bytes: Of the same file.
+        values_digest: Of the values, however they were written.
+        config: The text of its `adapter_config.json`.
+        checked_against: The federation's contract (JSON) that it was checked against; null if there was none.
+        contract: What it would make each later update be (JSON), should it be the first.
+        base_version: The version that it started from, if its worker says so.
+        tokenizer: Path → digest of the files that go with an adapter; may be empty.
+        norm: Of its change to the model.
+        losses: On its worker's own data.
+        upload_digest: Of the weights as they came, if that was not in floats.
+        doubt: Why it does not count although nothing is wrong with it, and how to mend that.
+    """
+
+    worker: str
+    step: int
+    num_examples: int
+    model_digest: str
+    size_bytes: int
+    values_digest: str
+    config: str
+    checked_against: str | None
+    contract: str
+    base_version: int | None = None
+    upload_dtype: UploadDtype = "fp32"
+    tokenizer: Mapping[str, str] = field(default_factory=dict)
+    norm: float | None = None
+    losses: Losses = field(default_factory=Losses)
+    upload_digest: str | None = None
+    doubt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """An update that cannot take part.
+
+    Args:
+        worker: Whose.
+        step: The worker's own optimizer step.
+        num_examples: As it was said, if that could be read.
+        size_bytes: Of what was uploaded.
+        reason: The sentence that the worker was told.
+    """
+
+    worker: str
+    step: int
+    num_examples: int
+    size_bytes: int
+    reason: str
+    base_version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What became of an update.
+
+    Args:
+        update: As it is stored.
+        counted: Whether it counts in `round`; else `warning` says why not.
+        closes: Whether it was the last one that its round waited for.
+        round: Where it counts, or may count.
+        version: The federation's newest.
+        warning: What its worker should know.
+    """
+
+    update: UpdateRow
+    counted: bool
+    closes: bool
+    round: int
+    version: int
+    warning: str | None = None
+
+
+def refuse_upload(connection: Connection, row: FederationRow, worker: str) -> None:
+    """Refuse, before anything is read, an update that cannot count.
+
+    Raises:
+        GoneError: If the federation has ended.
+        ForbiddenError: If the worker is none of those who take part, or there are as many as there may be.
+    """
+    if FederationStatus(row.status).final:
+        raise GoneError(f"The federation {row.id} is {row.status}; it takes no more updates.")
+    spec = spec_of(row)
+    if spec.participants is not None:
+        if worker not in spec.participants:
+            raise ForbiddenError(
+                f"{worker} does not take part in {row.id}; {', '.join(sorted(spec.participants)[:20])} do.",
+                hint="Upload under one of these names.",
+            )
+    elif spec.max_workers is not None and federations.member(connection, row.seq, worker) is None:
+        others = federations.member_counts(connection, [row.seq]).get(row.seq, 0)
+        if others >= spec.max_workers:
+            raise ForbiddenError(f"{row.id} has its {spec.max_workers} workers, and {worker} is none of them.")
+
+
+def known(connection: Connection, row: FederationRow, worker: str, step: int, digest: str) -> Accepted | None:
+    """Return what became of an update that was taken before, if it was.
+
+    Args:
+        connection: To read with.
+        row: The federation.
+        worker: Whose update.
+        step: The worker's own optimizer step.
+        digest: Of the weights as they came.
+    """
+    found = federation_updates.same(connection, row.seq, worker, step, digest)
+    return None if found is None else _told(row, found, rounds.get(connection, row.seq, row.round), closes=False)
+
+
+def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: float) -> Accepted:
+    """Store an update, and let it count in the round that is open for its worker, or wait for the next one.
+
+    It replaces an earlier one of its worker. The same update (worker, step and file) is taken once, however often it
+    is sent: each time it gets the answer that fits what became of it.
+
+    Args:
+        connection: Of the operation.
+        row: The federation as the caller knows it.
+        arrived: The update; its files are stored.
+        now: Unix time.
+
+    Raises:
+        GoneError: If the federation has ended.
+        ForbiddenError: If the worker may not take part.
+        CheckAgain: If the federation's contract is not the one that the update was checked against.
+        ArtifactError: If one of its files is not stored.
+    """
+    row = locked(connection, row)
+    before = known(connection, row, arrived.worker, arrived.step, arrived.upload_digest or arrived.model_digest)
+    if before is not None:
+        return before
+    refuse_upload(connection, row, arrived.worker)
+    if row.contract != arrived.checked_against:
+        raise CheckAgain(f"The first update of {row.id} came while this one was checked.", hint="Send it again.")
+    _refuse_unstored(connection, row, arrived)
+    if row.contract is None and arrived.doubt is None:
+        federations.change(connection, row.seq, {"contract": arrived.contract})
+    if row.status == QUEUED:
+        # The guide's workers upload as soon as they have something.
+        row = begin(connection, row, now)
+    member = _member(connection, row, arrived, now)
+    doubt = arrived.doubt or (UNCHANGED if member.values_digest == arrived.values_digest else None)
+    current = rounds.get(connection, row.seq, row.round)
+    assert current is not None, "a federation that was started has a round"
+    stored = _store(connection, row, current, arrived, doubt, now)
+    # Whoever uploaded a file by itself held it until now.
+    artifacts.unpin_files(connection, [arrived.model_digest, arrived.upload_digest or ""], [row.id])
+    _remember(connection, member, stored, arrived, now)
+    tell(
+        connection, row, "federation.update", now, worker=stored.worker, update=stored.seq, round=stored.round,
+        state=stored.state, step=stored.step, num_examples=stored.num_examples,
+    )  # fmt: skip
+    closes = False
+    if stored.state == COUNTED:
+        closes = verbs.close_if_complete(connection, row, _dated(connection, row, current, now), now)
+    return _told(row, stored, current, closes=closes)
+
+
+def reject(connection: Connection, row: FederationRow, refused: Refused, now: float) -> UpdateRow:
+    """Keep that an update was refused, so that the round's version says so; the newest of each worker is enough.
+
+    Args:
+        connection: Of the operation.
+        row: The federation.
+        refused: The update.
+        now: Unix time.
+    """
+    row = locked(connection, row)
+    federation_updates.delete_rejected(connection, row.seq, row.round, refused.worker)
+    new = UpdateRow(
+        row.seq, refused.worker, row.round, REJECTED, refused.reason, refused.step, refused.num_examples,
+        refused.base_version, None, None, None, None, "{}", "fp32", refused.size_bytes, None, None, None, None, now,
+        now,
+    )  # fmt: skip
+    stored = federation_updates.insert_one(connection, new)
+    told = {"worker": refused.worker, "update": stored.seq, "round": row.round, "reason": refused.reason}
+    tell(connection, row, "federation.update_refused", now, **told)
+    return stored
+
+
+def begin(connection: Connection, row: FederationRow, now: float) -> FederationRow:
+    """Start a federation, or let it go on after a pause.
+
+    Args:
+        connection: Of the operation.
+        row: The federation, locked.
+        now: Unix time.
+
+    Raises:
+        IllegalTransition: If it runs or has ended.
+    """
+    row = move(connection, row, FederationStatus.RUNNING, now)
+    verbs.tick(connection, row.seq, now)
+    return locked(connection, row)
+
+
+def _refuse_unstored(connection: Connection, row: FederationRow, arrived: Arrived) -> None:
+    digests = [arrived.model_digest, *arrived.tokenizer.values()]
+    known = artifacts.known(connection, row.project, digests)
+    lacking = [digest for digest in digests if digest not in known]
+    if lacking:
+        raise ArtifactError(f"The file {lacking[0][:12]}… of the update was not uploaded.", hint="Upload it first.")
+
+
+def _member(connection: Connection, row: FederationRow, arrived: Arrived, now: float) -> MemberRow:
+    known = federations.member(connection, row.seq, arrived.worker)
+    return known or MemberRow(row.seq, arrived.worker, None, 0, 0, None, None, None, None, now, now)
+
+
+def _store(
+    connection: Connection, row: FederationRow, current: RoundRow, arrived: Arrived, doubt: str | None, now: float
+) -> UpdateRow:
+    counts = doubt is None and verbs.takes(current, arrived.worker)
+    state = DISCARDED if doubt is not None else COUNTED if counts else WAITING
+    new = UpdateRow(
+        row.seq, arrived.worker, current.number if counts or doubt else None, state, doubt, arrived.step,
+        arrived.num_examples, arrived.base_version, arrived.upload_digest or arrived.model_digest,
+        arrived.model_digest, arrived.values_digest, arrived.config,
+        orjson.dumps(dict(arrived.tokenizer)).decode(), arrived.upload_dtype, arrived.size_bytes, arrived.norm,
+        arrived.losses.before, arrived.losses.after, None, now, None if doubt is None else now,
+    )  # fmt: skip
+    if doubt is not None:
+        return federation_updates.insert_one(connection, new)
+    older = federation_updates.standing(connection, row.seq, arrived.worker, new.round)
+    if older is not None:
+        # Out of the way first: a worker has one update in a round.
+        federation_updates.change(connection, [older.seq], {"state": DISCARDED})
+    stored = federation_updates.insert_one(connection, new)
+    if older is not None:
+        verbs.supersede(connection, older, stored.seq, now)
+    files = [arrived.model_digest, *arrived.tokenizer.values()]
+    artifacts.hold(connection, files, holder=stored.holder, until=FOREVER)
+    return stored
+
+
+def _remember(connection: Connection, member: MemberRow, stored: UpdateRow, arrived: Arrived, now: float) -> None:
+    loss = arrived.losses.after if arrived.losses.after is not None else arrived.losses.before
+    member = member._replace(
+        step=stored.step,
+        seen_at=now,
+        loss=loss if loss is not None else member.loss,
+        round=stored.round or member.round,
+    )
+    if stored.state != DISCARDED:
+        member = member._replace(
+            updates=member.updates + 1,
+            num_examples=member.num_examples + stored.num_examples,
+            values_digest=stored.values_digest,
+        )
+    federations.put_member(connection, member)
+
+
+def _dated(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> RoundRow:
+    """Return a round whose time runs: it does from the first update."""
+    if current.deadline_at is not None:
+        return current
+    return rounds.change(connection, current, {"deadline_at": now + spec_of(row).deadline_s})
+
+
+def _told(row: FederationRow, stored: UpdateRow, current: RoundRow | None, *, closes: bool) -> Accepted:
+    counted = stored.state not in {WAITING, DISCARDED, REJECTED}
+    at, warning = stored.round or row.round, None
+    if stored.state == WAITING:
+        drawn = current is not None and current.status != RoundStatus.SAMPLING
+        at = row.round + 1 if drawn else row.round
+        status = f"Round {row.round} is {current.status} and does not take it. " if current and drawn else ""
+        warning = f"{status}This update counts in round {at}, if {stored.worker} takes part in that."
+    elif not counted:
+        warning = stored.reason
+    elif row.status == PAUSED:
+        warning = f"The federation is paused; the update counts in round {at}, which ends after it is resumed."
+    return Accepted(stored, counted, closes, at, row.version, warning)

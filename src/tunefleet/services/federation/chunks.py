@@ -1,0 +1,169 @@
+"""Chunks of a federation's data: who has which, for how long, and where it is fetched.
+
+A chunk belongs to one worker at a time, under a lease. Claims and uploads of that worker renew it; the chunk of a
+worker that is silent goes to the next one that asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tunefleet.errors import ConflictError, GoneError, NotFoundError
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.services.core import Core
+from tunefleet.services.federation import links
+from tunefleet.services.federation.cutting import Piece
+from tunefleet.services.federation.links import Signer
+from tunefleet.services.federation.status import FOREVER, find
+from tunefleet.services.federation.tokens import Who, may_take_part, worker_name
+from tunefleet.services.links import Signature
+from tunefleet.services.views import moment
+from tunefleet.store import DEFAULT_PROJECT, Connection, artifacts, federation_chunks, federations
+from tunefleet.store.federation_chunks import FREE, ChunkRow
+from tunefleet.store.federations import FederationRow
+from tunefleet.wire.federated import ChunkClaimed, ClaimChunk, JobWorker
+
+LEASE_S: Final = 1800.0
+"""How long a worker may be silent before its chunk is somebody else's."""
+
+
+def add(connection: Connection, federation: FederationRow, pieces: Sequence[Piece]) -> None:
+    """Give a new federation its chunks, and keep their files as long as it is there."""
+    rows = [
+        ChunkRow(federation.seq, number, each.digest, each.size_bytes, each.rows, FREE, None, None, 0, None)
+        for number, each in enumerate(pieces)
+    ]
+    federation_chunks.insert_all(connection, rows)
+    holder = federation_chunks.holder(federation.id)
+    artifacts.pin(connection, [each.digest for each in pieces], holder=holder, until=FOREVER)
+
+
+async def claim(core: Core, who: Who, reference: str, body: ClaimChunk, sign: Signer) -> ChunkClaimed:
+    """Give a worker a chunk: the one that it has already, else the first that is free.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation, by id or number.
+        body: The worker's name, and the chunk that it has done, if it says so.
+        sign: Makes the link to the chunk.
+
+    Raises:
+        NotFoundError: If there is no such federation, or no chunk left.
+        ForbiddenError: If it is none of the asker's business.
+        ConflictError: If the federation does not run, or the chunk that is done is somebody else's by now.
+    """
+    worker = worker_name(body.worker_id)
+
+    def operation(connection: Connection) -> ChunkClaimed | None:
+        federation = find(connection, who, reference)
+        may_take_part(who, federation)
+        refuse_idle(federation)
+        now = core.clock.wall()
+        if body.completed_chunk is not None:
+            _finish(connection, federation, worker, body.completed_chunk, now)
+        chunk = _next(connection, federation, worker, now)
+        if chunk is None:
+            return None
+        return ChunkClaimed(
+            worker=JobWorker(id=worker, worker_id=worker, assigned_chunk=chunk.number, status="assigned"),
+            chunk_index=chunk.number,
+            chunk_path=links.chunk_path(reference, chunk.number),
+            download_url=sign.chunk(federation.id, reference, chunk.number, chunk.digest),
+            sha256=chunk.digest,
+            rows=chunk.rows,
+            lease_until=moment(now + LEASE_S),
+        )
+
+    claimed = await core.write(operation)
+    if claimed is None:
+        # Only now: what the worker has done is stored all the same.
+        raise NotFoundError(f"The federation {reference} has no chunk left that nobody works on.")
+    return claimed
+
+
+def heard_of(connection: Connection, federation_seq: int, worker: str, now: float) -> None:
+    """Renew the lease of a worker that has just been heard of, if it has a chunk."""
+    mine = federation_chunks.held_by(connection, federation_seq, worker)
+    if mine is not None:
+        federation_chunks.renew(connection, mine, until=now + LEASE_S)
+
+
+async def get(core: Core, who: Who | None, reference: str, number: int, signature: Signature | None) -> ChunkRow:
+    """Find a chunk, for who may take part or has a good link.
+
+    Args:
+        core: The server.
+        who: Who asks; null if nothing says so.
+        reference: The federation, by id or number.
+        number: Of the chunk.
+        signature: Of the link.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If the link is not good, or it is none of the asker's business.
+    """
+
+    def operation(connection: Connection) -> ChunkRow:
+        federation = linked(connection, reference) if who is None else find(connection, who, reference)
+        if who is not None:
+            may_take_part(who, federation)
+        chunk = federation_chunks.get(connection, federation.seq, number)
+        if chunk is None:
+            raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
+        if who is None:
+            assert signature is not None
+            links.verify_chunk(core, federation.id, number, chunk.digest, signature)
+        return chunk
+
+    return await core.read(operation)
+
+
+def refuse_idle(federation: FederationRow) -> None:
+    """Refuse what only a running federation takes.
+
+    Raises:
+        GoneError: If it has ended.
+        ConflictError: If it was not started yet, or is paused.
+    """
+    status = FederationStatus(federation.status)
+    if status.final:
+        raise GoneError(f"The federation {federation.id} is {status.value}.")
+    if status is not FederationStatus.RUNNING:
+        raise ConflictError(
+            f"The federation {federation.id} is {status.value}.",
+            hint=f"`tunefleet federation start {federation.id}` lets it run.",
+        )
+
+
+def _finish(connection: Connection, federation: FederationRow, worker: str, number: int, now: float) -> None:
+    chunk = federation_chunks.get(connection, federation.seq, number)
+    if chunk is None:
+        raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
+    if chunk.state == federation_chunks.DONE and chunk.worker == worker:
+        return  # said twice
+    if not federation_chunks.finish(connection, federation.seq, worker, number, now=now):
+        raise ConflictError(
+            f"The chunk {number} is not {worker}'s: it was silent for too long, and another worker has it.",
+            hint="Claim the next one, without `completedChunk`.",
+        )
+
+
+def _next(connection: Connection, federation: FederationRow, worker: str, now: float) -> ChunkRow | None:
+    mine = federation_chunks.held_by(connection, federation.seq, worker)
+    if mine is not None and federation_chunks.renew(connection, mine, until=now + LEASE_S):
+        return mine
+    return federation_chunks.claim(connection, federation.seq, worker, now=now, until=now + LEASE_S)
+
+
+def linked(connection: Connection, reference: str) -> FederationRow:
+    """Return the federation that a link leads to; whether the link is good is not known yet.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    row = federations.find(connection, DEFAULT_PROJECT, reference)
+    if row is None:
+        raise NotFoundError(f"There is no federation {reference}.")
+    return row

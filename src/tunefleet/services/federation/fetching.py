@@ -1,0 +1,82 @@
+"""What is fetched of a federation: files of its versions, by key or by link, and its token."""
+
+from __future__ import annotations
+
+import orjson
+
+from tunefleet.errors import NotFoundError
+from tunefleet.services.core import Core
+from tunefleet.services.federation import chunks, links, tokens
+from tunefleet.services.federation.status import find
+from tunefleet.services.federation.tokens import Who, may_steer
+from tunefleet.services.federation.versions import version_of
+from tunefleet.services.links import Signature
+from tunefleet.store import Connection
+from tunefleet.store.federation_versions import VersionRow
+from tunefleet.wire.api import FileEntry
+from tunefleet.wire.federated import FederationToken
+
+
+async def archive(
+    core: Core, who: Who | None, reference: str, version: int | None, signature: Signature | None
+) -> VersionRow:
+    """Find a version to download, for who may see it or has a good link.
+
+    Args:
+        core: The server.
+        who: Who asks; null if nothing says so.
+        reference: The federation, by id or number.
+        version: Which; default: the newest.
+        signature: Of the link.
+
+    Raises:
+        NotFoundError: If there is no such federation or version.
+        ForbiddenError: If the link is not good, or it is none of the asker's business.
+    """
+
+    def operation(connection: Connection) -> VersionRow:
+        row = chunks.linked(connection, reference) if who is None else find(connection, who, reference)
+        found = version_of(connection, row, version)
+        if who is None:
+            assert signature is not None, "who has neither key nor link is refused before"
+            links.verify_version(core, row.id, found.version, found.archive_digest, signature)
+        return found
+
+    return await core.read(operation)
+
+
+async def file(core: Core, who: Who, reference: str, version: int | None, path: str) -> FileEntry:
+    """Find one file of a version.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation, by id or number.
+        version: Which; default: the newest.
+        path: Of the file.
+
+    Raises:
+        NotFoundError: If there is no such federation, version or file.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    found = await core.read(lambda connection: version_of(connection, find(connection, who, reference), version))
+    for name, digest, size_bytes in orjson.loads(found.files):
+        if name == path:
+            return FileEntry(path=name, digest=digest, size_bytes=size_bytes)
+    raise NotFoundError(f"Version {found.version} has no file {path}.")
+
+
+async def token(core: Core, who: Who, reference: str) -> FederationToken:
+    """Return the token of a federation, for who may steer it.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it belongs to somebody else.
+    """
+
+    def operation(connection: Connection) -> FederationToken:
+        row = find(connection, who, reference)
+        may_steer(who, row)
+        return FederationToken(id=row.id, number=row.seq, token=tokens.token_of(core.secret, row.id))
+
+    return await core.read(operation)

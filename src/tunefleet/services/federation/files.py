@@ -1,0 +1,103 @@
+"""Files of updates and versions: out of the store to a local path, from there into the store, and away.
+
+All of it may block, but for what is done with rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from tunefleet.artifacts import BlobStore, hash_file
+from tunefleet.services.core import Core
+from tunefleet.store import Connection, after_commit, artifacts
+from tunefleet.wire.api import FileEntry
+
+_FOLDER: Final = "federation"
+
+
+def work_folder(core: Core, holder: str) -> Path:
+    """Return where whoever holds a round keeps what it works with; nobody else uses it, and it is removed after."""
+    return core.settings.data_dir / _FOLDER / holder
+
+
+def leftovers(core: Core, holders: set[str]) -> list[Path]:
+    """Return the folders of those who were killed at work.
+
+    Args:
+        core: The server.
+        holders: Who holds a round now.
+    """
+    root = core.settings.data_dir / _FOLDER
+    return [folder for folder in root.iterdir() if folder.name not in holders] if root.is_dir() else []
+
+
+def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
+    """Return a path at which a file of the store can be read; it must not be changed.
+
+    Args:
+        blobs: The store.
+        digest: Of the file.
+        folder: Where a copy goes, if the store is not a folder of this machine.
+
+    Raises:
+        NotFoundError: If the store does not have it.
+        UnreachableError: If the store does not answer.
+    """
+    source = blobs.source(digest, digest)
+    if isinstance(source, Path):
+        return source
+    path = folder / digest
+    if not path.exists():
+        part = folder / f".{digest}.part"
+        with part.open("wb") as file:
+            for piece in blobs.pieces(digest):
+                file.write(piece)
+        part.replace(path)
+    return path
+
+
+def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
+    """Move a file into the store; it is synced before, and gone from its path afterwards.
+
+    Args:
+        blobs: The store.
+        path: The file.
+        name: What it is called in an artifact.
+
+    Raises:
+        UnreachableError: If the store does not answer.
+    """
+    digest, size_bytes = hash_file(path)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    blobs.keep(path, digest)
+    return FileEntry(path=name, digest=digest, size_bytes=size_bytes)
+
+
+def drop(connection: Connection, blobs: BlobStore, digests: Sequence[str], now: float) -> None:
+    """Remove those files that nothing refers to and nobody holds, once the operation is committed.
+
+    A round with many workers leaves gigabytes behind: they do not wait for the collection of garbage.
+
+    Args:
+        connection: Of the operation.
+        blobs: The store.
+        digests: Of the files.
+        now: Unix time.
+    """
+    free = artifacts.unreferenced(connection, sorted(set(digests)), now=now)
+    artifacts.delete_blobs(connection, free, now=now)
+    if free:
+        after_commit(connection, partial(_delete, blobs, free))
+
+
+def _delete(blobs: BlobStore, digests: Sequence[str]) -> None:
+    for digest in digests:
+        blobs.delete(digest)

@@ -1,0 +1,277 @@
+"""Federations as people handle them: make, show, start, pause, cancel and remove."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tunefleet.errors import ConflictError, InputError
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.lifecycle.round import RoundReason
+from tunefleet.services.core import Core
+from tunefleet.services.federation import accepting, callbacks, rounds, tokens, views
+from tunefleet.services.federation.status import find, move, tell
+from tunefleet.services.federation.tokens import Who, may_steer
+from tunefleet.services.identity import Actor, may_read, may_submit
+from tunefleet.services.ids import new_id
+from tunefleet.services.notify import formats
+from tunefleet.services.paging import before, bounded, split
+from tunefleet.spec.federating import FederationSpec
+from tunefleet.store import (
+    Connection,
+    artifacts,
+    events,
+    federation_chunks,
+    federation_updates,
+    federation_versions,
+    federations,
+    notifications,
+    tasks,
+)
+from tunefleet.store import rounds as round_rows
+from tunefleet.store.federations import FederationRow
+from tunefleet.wire.api import Page
+from tunefleet.wire.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
+
+
+async def create(
+    core: Core,
+    actor: Actor,
+    spec: FederationSpec,
+    *,
+    start: bool = True,
+    then: Callable[[Connection, FederationRow], object] | None = None,
+) -> FederationCreated:
+    """Make a federation.
+
+    Args:
+        core: The server.
+        actor: Whose it is.
+        spec: What is asked of it.
+        start: Whether it runs at once; else it does with the first upload, or when somebody starts it.
+        then: Stores more in the same transaction.
+
+    Raises:
+        InputError: If the secret for callbacks cannot be used.
+        ForbiddenError: If the actor may not make rows.
+    """
+    may_submit(actor)
+    now = core.clock.wall()
+    if spec.callback_secret is not None and not formats.is_secret(spec.callback_secret):
+        raise InputError("The callback_secret cannot be used.", hint="Write whsec_ and base64 of 24 bytes or more.")
+    id_ = new_id("fed")
+    values = {
+        "id": id_, "project": actor.project, "name": spec.name or id_, "owner": actor.owner, "status": "queued",
+        "spec": spec.model_dump_json(exclude_none=True), "contract": None,
+        "callback_secret": spec.callback_secret or formats.new_secret(), "version": 0, "round": 0, "created_at": now,
+    }  # fmt: skip
+
+    def operation(connection: Connection) -> tuple[FederationRow, FederationDetail]:
+        row = federations.insert_one(connection, values)
+        tell(connection, row, "federation.created", now, name=row.name)
+        if then is not None:
+            then(connection, row)
+        if start:
+            row = accepting.begin(connection, row, now)
+        return row, views.federation_detail(connection, row)
+
+    row, detail = await core.write(operation)
+    token = tokens.token_of(core.secret, row.id)
+    return FederationCreated(**dict(detail), token=token, callback_secret=row.callback_secret)
+
+
+async def list_(
+    core: Core,
+    actor: Actor,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    statuses: Sequence[str] | None = None,
+    owner: str | None = None,
+) -> Page[FederationView]:
+    """Return federations, newest first.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        limit: How many at most.
+        cursor: Where the page before ended.
+        statuses: Only in these.
+        owner: Only this owner's.
+    """
+    may_read(actor)
+    start, count = before(cursor), bounded(limit)
+
+    def operation(connection: Connection) -> Page[FederationView]:
+        found = federations.page(
+            connection, project=actor.project, limit=count + 1, before=start, statuses=statuses, owner=owner
+        )
+        rows, next_cursor = split(found, count)
+        items = tuple(views.federation_view(connection, row) for row in rows)
+        return Page[FederationView](items=items, next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def get(core: Core, who: Who, reference: str) -> FederationDetail:
+    """Return a federation.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    return await core.read(lambda connection: views.federation_detail(connection, find(connection, who, reference)))
+
+
+async def list_rounds(
+    core: Core, who: Who, reference: str, *, limit: int = 50, cursor: str | None = None
+) -> Page[RoundView]:
+    """Return rounds of a federation, newest first; raises what `get` raises."""
+    start, count = before(cursor), bounded(limit)
+
+    def operation(connection: Connection) -> Page[RoundView]:
+        row = find(connection, who, reference)
+        found = round_rows.newest(connection, row.seq, limit=count + 1, before=start)
+        shown = views.round_views(connection, row, found[:count])
+        next_cursor = str(shown[-1].number) if len(found) > count else None
+        return Page[RoundView](items=tuple(shown), next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def list_updates(
+    core: Core,
+    who: Who,
+    reference: str,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    round_: int | None = None,
+    worker: str | None = None,
+    states: Sequence[str] | None = None,
+) -> Page[UpdateView]:
+    """Return updates of a federation, newest first; raises what `get` raises.
+
+    Args:
+        core: The server.
+        who: Who reads.
+        reference: The federation.
+        limit: How many at most.
+        cursor: Where the page before ended.
+        round_: Only of this round.
+        worker: Only of this worker.
+        states: Only in these.
+    """
+    start, count = before(cursor), bounded(limit)
+    filters = {
+        "round": None if round_ is None else [round_],
+        "worker": None if worker is None else [worker],
+        "state": states,
+    }
+
+    def operation(connection: Connection) -> Page[UpdateView]:
+        row = find(connection, who, reference)
+        found = federation_updates.page(connection, row.seq, limit=count + 1, before=start, filters=filters)
+        rows, next_cursor = split(found, count)
+        return Page[UpdateView](items=tuple(views.update_view(each) for each in rows), next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def start(core: Core, who: Who, reference: str) -> FederationDetail:
+    """Let a federation run, or go on after a pause; one that runs is left as it is.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it belongs to somebody else.
+        IllegalTransition: If it has ended.
+    """
+    return await _change(core, who, reference, _start)
+
+
+async def pause(core: Core, who: Who, reference: str) -> FederationDetail:
+    """Keep a federation from closing rounds; updates are taken. One that is paused is left as it is.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it belongs to somebody else.
+        IllegalTransition: If it does not run.
+    """
+    return await _change(core, who, reference, _pause)
+
+
+async def cancel(core: Core, who: Who, reference: str) -> FederationDetail:
+    """End a federation; its versions stay.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it belongs to somebody else.
+        IllegalTransition: If it has ended.
+    """
+    return await _change(core, who, reference, _cancel)
+
+
+async def remove(core: Core, who: Who, reference: str) -> None:
+    """Forget a federation that has ended, with its versions; files that nothing else needs are collected.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If it has not ended, or a task reads one of its versions.
+    """
+
+    def operation(connection: Connection) -> None:
+        row = find(connection, who, reference, lock=True)
+        may_steer(who, row)
+        if not FederationStatus(row.status).final:
+            raise ConflictError(f"The federation {row.id} is {row.status}.", hint="Cancel it first.")
+        _forget(connection, row)
+
+    await core.write(operation)
+
+
+_Verb = Callable[[Connection, FederationRow, float], FederationRow]
+
+
+async def _change(core: Core, who: Who, reference: str, verb: _Verb) -> FederationDetail:
+    def operation(connection: Connection) -> FederationDetail:
+        row = find(connection, who, reference, lock=True)
+        may_steer(who, row)
+        return views.federation_detail(connection, verb(connection, row, core.clock.wall()))
+
+    return await core.write(operation)
+
+
+def _start(connection: Connection, row: FederationRow, now: float) -> FederationRow:
+    return row if row.status == FederationStatus.RUNNING else accepting.begin(connection, row, now)
+
+
+def _pause(connection: Connection, row: FederationRow, now: float) -> FederationRow:
+    paused = FederationStatus.PAUSED
+    return row if row.status == paused else move(connection, row, paused, now)
+
+
+def _cancel(connection: Connection, row: FederationRow, now: float) -> FederationRow:
+    ended = move(connection, row, FederationStatus.CANCELLED, now)
+    rounds.abandon(connection, ended, RoundReason.FEDERATION_ENDED, "The federation was cancelled.", now)
+    return ended
+
+
+def _forget(connection: Connection, row: FederationRow) -> None:
+    made = federation_versions.of_artifacts(connection, row.seq)
+    reader = next((reader for id_ in made for reader in tasks.in_use(connection, id_)), None)
+    if reader is not None:
+        raise ConflictError(f"A version of {row.id} is read by {reader}.", hint="Wait for it, or cancel it.")
+    holders = [
+        row.id,
+        federation_chunks.holder(row.id),
+        *federation_updates.holders_of(connection, row.seq),
+        *federation_versions.holders_of(connection, row.seq, row.id),
+    ]
+    for start_ in range(0, len(holders), 500):
+        artifacts.unpin(connection, holders[start_ : start_ + 500])
+    artifacts.delete_rows(connection, made)
+    for member in federations.members(connection, row.seq):
+        lane = callbacks.lane(row.id, member.worker)
+        notifications.give_up_channel(connection, lane, "The federation was removed.")
+    events.delete_of_federation(connection, row.seq)
+    federations.delete_one(connection, row.seq)

@@ -1,0 +1,69 @@
+"""Workers of a federation: who there is, and where each wants to hear of new versions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tunefleet.errors import InputError
+from tunefleet.services.core import Core
+from tunefleet.services.federation import accepting, callbacks, views
+from tunefleet.services.federation.status import find
+from tunefleet.services.federation.tokens import Who, may_take_part
+from tunefleet.services.notify.watch import TOPIC
+from tunefleet.spec.notify import address_fault
+from tunefleet.store import Connection, federations, notifications, wake
+from tunefleet.store.federations import MemberRow
+from tunefleet.wire.federated import MemberChange, MemberView
+
+
+async def list_(core: Core, who: Who, reference: str) -> tuple[MemberView, ...]:
+    """Return the workers that a federation has heard of, by name.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business.
+    """
+
+    def operation(connection: Connection) -> tuple[MemberView, ...]:
+        row = find(connection, who, reference)
+        return tuple(views.member_view(each) for each in federations.members(connection, row.seq))
+
+    return await core.read(operation)
+
+
+async def change(core: Core, who: Who, reference: str, worker: str, body: MemberChange) -> MemberView:
+    """Let a worker join, or change where it is told of new versions; what waits goes to its new address.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business, or the worker may not take part.
+        GoneError: If the federation has ended.
+        InputError: If the address cannot be used.
+    """
+    fault = None if body.callback_url is None else address_fault(body.callback_url, "webhook")
+    if fault is not None:
+        raise InputError(f"The callback_url {fault}.")
+    changed = await core.write(partial(_change, core=core, who=who, reference=reference, worker=worker, body=body))
+    return views.member_view(changed)
+
+
+def _change(
+    connection: Connection, *, core: Core, who: Who, reference: str, worker: str, body: MemberChange
+) -> MemberRow:
+    row, now = find(connection, who, reference, lock=True), core.clock.wall()
+    may_take_part(who, row)
+    accepting.refuse_upload(connection, row, worker)
+    member = federations.member(connection, row.seq, worker)
+    if member is None:
+        member = MemberRow(row.seq, worker, None, 0, 0, None, None, None, None, now, now)
+    member = member._replace(seen_at=now)
+    if "callback_url" in body.model_fields_set:
+        member = member._replace(callback_url=body.callback_url)
+        lane = callbacks.lane(row.id, worker)
+        if body.callback_url is None:
+            notifications.give_up_channel(connection, lane, "The worker does not want to be told any more.")
+        else:
+            notifications.readdress(connection, lane, target=body.callback_url, format_="webhook", now=now)
+        wake(connection, TOPIC)
+    federations.put_member(connection, member)
+    return member

@@ -1,0 +1,227 @@
+"""Publish what a round has made: archive, artifact, version, event and callbacks, all or nothing, and once.
+
+The archive is made in a thread; everything else is one transaction that only whoever holds the round can commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import IO, Any, Final, cast
+
+import orjson
+
+from tunefleet.artifacts import BlobStore, Intake, manifest_digest
+from tunefleet.errors import StoreError
+from tunefleet.lifecycle.round import RoundReason
+from tunefleet.services.core import Core
+from tunefleet.services.federation import callbacks, files, rounds
+from tunefleet.services.federation.aggregate import Made, Work
+from tunefleet.services.federation.status import FOREVER, spec_of, tell
+from tunefleet.services.ids import new_id
+from tunefleet.store import Connection, artifacts, federation_updates, federation_versions, federations
+from tunefleet.store import rounds as rows
+from tunefleet.store.federation_updates import AGGREGATED, DISCARDED, REJECTED, UpdateRow
+from tunefleet.store.federation_versions import VersionRow
+from tunefleet.store.federation_versions import holder as version_holder
+from tunefleet.store.federations import FederationRow
+from tunefleet.wire.api import FileEntry
+from tunefleet.wire.federated import ADAPTER_FILE, Contribution, Losses, Refusal
+from tunefleet.wire.notify import ToldVersion
+
+KIND: Final = "adapter"
+ARCHIVE: Final = "adapter.tar.gz"
+_BLOCK: Final = 1 << 20
+_STORED: Final = 0
+"""Weights hardly shrink: squeezing them would take longer than averaging them."""
+
+
+async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
+    """Publish what a round has made.
+
+    Args:
+        core: The server.
+        work: The round, publishing.
+        holder: Who works on it.
+
+    Returns:
+        The version; null if somebody else has the round by now.
+
+    Raises:
+        TunefleetError: If the store does not answer, or has no room.
+    """
+    assert work.round.result is not None, "a round that is published has a result"
+    made = Made.load(work.round.result)
+    archive = await asyncio.to_thread(archived, core.blobs, made.files)
+    return await core.write(partial(_publish, core=core, work=work, made=made, archive=archive, holder=holder))
+
+
+def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
+    """Put files of the store into one `.tar.gz`, at its root; the same files make the same archive."""
+    with Intake(blobs) as intake:
+        with (
+            gzip.GzipFile("", "wb", _STORED, cast("IO[bytes]", intake), mtime=0) as packed,
+            tarfile.open(fileobj=packed, mode="w|", bufsize=_BLOCK, format=tarfile.PAX_FORMAT) as tar,
+        ):
+            for file in sorted(entries, key=lambda each: each.path):
+                info = tarfile.TarInfo(file.path)
+                info.size, info.mode = file.size_bytes, 0o644
+                with io.BufferedReader(_Pieces(blobs.pieces(file.digest)), _BLOCK) as content:
+                    tar.addfile(info, content)
+        return FileEntry(path=ARCHIVE, digest=intake.finish(), size_bytes=intake.size_bytes)
+
+
+class _Pieces(io.RawIOBase):
+    """A file that comes in pieces."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        count = min(len(buffer), len(self._rest))
+        buffer[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def _publish(
+    connection: Connection, *, core: Core, work: Work, made: Made, archive: FileEntry, holder: str
+) -> VersionRow | None:
+    now = core.clock.wall()
+    row = federations.by_seq(connection, work.federation.seq, lock=True)
+    if row is None:
+        return None
+    number = row.version + 1
+    changes = {"version": number, "result": None}
+    moved = rows.move(connection, work.round, RoundReason.VERSION_STORED, now, holder=holder, values=changes)
+    if moved is None:
+        return None
+    if not core.blobs.has(archive.digest):
+        raise StoreError(f"The archive of round {moved.number} was collected; it is made again.")
+    artifacts.add_blob(connection, project=row.project, digest=archive.digest, size_bytes=archive.size_bytes, at=now)
+    version = _version(connection, row, number, work, made, archive, now)
+    federation_versions.insert_one(connection, version)
+    pinned = [archive.digest, *(each.digest for each in made.files), *([made.state.digest] if made.state else [])]
+    artifacts.hold(connection, pinned, holder=version_holder(row.id, number), until=FOREVER)
+    artifacts.unpin(connection, [rounds.result_holder(row.id, moved.number), *(each.holder for each in work.updates)])
+    settled = [digest for each in work.updates for digest in (each.model_digest, each.upload_digest) if digest]
+    files.drop(connection, core.blobs, settled, now)
+    federations.change(connection, row.seq, {"version": number})
+    row = row._replace(version=number)
+    announced(connection, core, row, version, now)
+    rounds.open_next(connection, row, now)
+    return version
+
+
+def announced(connection: Connection, core: Core, row: FederationRow, version: VersionRow, now: float) -> None:
+    """Tell of a version that was just stored: by an event, and by callbacks.
+
+    Args:
+        connection: Of the operation.
+        core: The server.
+        row: The federation.
+        version: Its newest version.
+        now: Unix time.
+    """
+    model = next(digest for path, digest, _ in orjson.loads(version.files) if path == ADAPTER_FILE)
+    news = {
+        "version": version.version, "round": version.round, "equals": version.equals, "sha256": model,
+        "archive_sha256": version.archive_digest, "contributors": orjson.loads(version.summary)["contributors"],
+    }  # fmt: skip
+    tell(connection, row, "federation.version", now, **news)
+    told = ToldVersion(id=row.id, number=row.seq, name=row.name, **news)
+    callbacks.announce(connection, row, told, now, base_url=core.settings.public_base_url)
+
+
+def _version(
+    connection: Connection, row: FederationRow, number: int, work: Work, made: Made, archive: FileEntry, now: float
+) -> VersionRow:
+    spec = spec_of(row)
+    contributions = _contributions(connection, work.updates, made.report, now)
+    refused = _refused(connection, row, work, made.report)
+    summary = _summary(contributions)
+    report = {
+        "contributions": [each.model_dump() for each in contributions],
+        "refused": [each.model_dump() for each in refused],
+        "report": made.report,
+    }
+    name = f"{row.id}-v{number}"
+    artifact_id = _artifact(connection, row, name, made.files, {"version": number, "round": work.round.number}, now)
+    return VersionRow(
+        row.seq, number, work.round.number, None, artifact_id, spec.strategy.name,
+        _json([(each.path, each.digest, each.size_bytes) for each in made.files]), archive.digest, archive.size_bytes,
+        None if made.state is None else made.state.digest, _json(summary), _json(report), now,
+    )  # fmt: skip
+
+
+def _contributions(
+    connection: Connection, updates: Sequence[UpdateRow], report: dict[str, Any], now: float
+) -> list[Contribution]:
+    """Settle the updates of a round, and return what each gave."""
+    weights, excluded, norms = report["weights"], report["excluded"], report["norms"]
+    outcomes = [(each.seq, float(weights.get(each.worker, 0.0)), excluded.get(each.worker)) for each in updates]
+    federation_updates.settle(connection, outcomes, state=AGGREGATED, now=now)
+    return [
+        Contribution(
+            worker=each.worker, update=each.seq, step=each.step, num_examples=each.num_examples,
+            base_version=each.base_version, weight=weight, norm=norms.get(each.worker, each.norm),
+            losses=Losses(before=each.loss_before, after=each.loss_after),
+        )
+        for each, (_, weight, reason) in zip(updates, outcomes, strict=True)
+        if reason is None
+    ]  # fmt: skip
+
+
+def _refused(connection: Connection, row: FederationRow, work: Work, report: dict[str, Any]) -> list[Refusal]:
+    """Return who wanted to give something, and why it was not taken."""
+    seqs = {each.worker: each.seq for each in work.updates}
+    left_out = [
+        Refusal(worker=worker, update=seqs.get(worker), reason=reason) for worker, reason in report["excluded"].items()
+    ]
+    others = federation_updates.of_round(connection, row.seq, work.round.number, [REJECTED, DISCARDED])
+    return left_out + [Refusal(worker=each.worker, update=each.seq, reason=each.reason or "") for each in others]
+
+
+def _summary(contributions: Sequence[Contribution]) -> dict[str, Any]:
+    before = _mean([(each.weight, each.losses.before) for each in contributions])
+    after = _mean([(each.weight, each.losses.after) for each in contributions])
+    return {
+        "contributors": [each.worker for each in contributions],
+        "num_examples": sum(each.num_examples for each in contributions),
+        "step": max((each.step for each in contributions), default=0),
+        "losses": {"before": before, "after": after},
+    }
+
+
+def _mean(weighted: Iterable[tuple[float, float | None]]) -> float | None:
+    """Return the weighted mean of those losses that are known."""
+    known = [(weight, loss) for weight, loss in weighted if loss is not None]
+    total = sum(weight for weight, _ in known)
+    return sum(weight * loss for weight, loss in known) / total if total > 0 else None
+
+
+def _artifact(
+    connection: Connection, row: FederationRow, name: str, made: Sequence[FileEntry], about: dict[str, Any], now: float
+) -> str:
+    id_ = new_id("art")
+    values = {
+        "id": id_, "project": row.project, "name": name, "kind": KIND, "digest": manifest_digest(made),
+        "size_bytes": sum(each.size_bytes for each in made), "file_count": len(made), "task_id": None,
+        "attempt_id": None, "owner": row.owner, "created_at": now, "metadata": _json({"federation": row.id, **about}),
+    }  # fmt: skip
+    artifacts.insert_one(connection, values, [(each.path, each.digest, each.size_bytes) for each in made])
+    return id_
+
+
+def _json(value: Any) -> str:
+    return orjson.dumps(value).decode()

@@ -1,0 +1,109 @@
+"""Where a federation stands: find it, read what was asked of it, move it, and tell of it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from tunefleet.errors import NotFoundError
+from tunefleet.lifecycle import federation as lifecycle
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.services.federation.tokens import Who, may_look
+from tunefleet.spec.federating import FederationSpec
+from tunefleet.store import Connection, events, federations, wake
+from tunefleet.store.events import Event
+from tunefleet.store.federations import FederationRow
+
+TOPIC: Final = "federations"
+"""Notified when a round of any federation may want something of the server."""
+FOREVER: Final = 1e11
+"""Until when what a federation needs is pinned: it is let go of by name."""
+RUNNING: Final = FederationStatus.RUNNING.value
+PAUSED: Final = FederationStatus.PAUSED.value
+QUEUED: Final = FederationStatus.QUEUED.value
+
+
+def topic(federation_id: str) -> str:
+    """Return what is notified when anything about a federation changes; long polls wait for it."""
+    return f"federation:{federation_id}"
+
+
+@lru_cache(maxsize=256)
+def _parsed(spec: str) -> FederationSpec:
+    return FederationSpec.model_validate_json(spec)
+
+
+def spec_of(row: FederationRow) -> FederationSpec:
+    """Return what was asked of a federation."""
+    return _parsed(row.spec)
+
+
+def find(connection: Connection, who: Who, reference: str, *, lock: bool = False) -> FederationRow:
+    """Return a federation that somebody may see.
+
+    Args:
+        connection: To read with.
+        who: Who asks.
+        reference: Its id or its number.
+        lock: Whether nobody else may change it before the end of this transaction.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    row = federations.find(connection, who.project, reference, lock=lock)
+    if row is None:
+        raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
+    may_look(who, row)
+    return row
+
+
+def locked(connection: Connection, row: FederationRow) -> FederationRow:
+    """Return a federation as it is now, and keep others from changing it before the end of this transaction.
+
+    Raises:
+        NotFoundError: If it was removed meanwhile.
+    """
+    found = federations.by_seq(connection, row.seq, lock=True)
+    if found is None:
+        raise NotFoundError(f"The federation {row.id} was removed.")
+    return found
+
+
+def move(connection: Connection, row: FederationRow, target: FederationStatus, now: float) -> FederationRow:
+    """Change the status of a federation, and tell of it.
+
+    Args:
+        connection: Of the operation.
+        row: The federation, locked.
+        target: Where it goes.
+        now: Unix time.
+
+    Raises:
+        IllegalTransition: If the lifecycle has no such change.
+    """
+    lifecycle.move(FederationStatus(row.status), target)
+    changes: dict[str, Any] = {"status": target.value}
+    if target is FederationStatus.RUNNING and row.started_at is None:
+        changes["started_at"] = now
+    if target.final:
+        changes["finished_at"] = now
+    federations.change(connection, row.seq, changes)
+    moved = row._replace(**changes)
+    tell(connection, moved, f"federation.{target.value}", now)
+    return moved
+
+
+def tell(connection: Connection, row: FederationRow, kind: str, now: float, **data: Any) -> None:
+    """Append an event of a federation, and wake who waits for news of it.
+
+    Args:
+        connection: Of the operation.
+        row: The federation.
+        kind: What happened, such as `federation.version`.
+        now: Unix time.
+        data: More about it.
+    """
+    about = {"federation": row.id, "number": row.seq, **data}
+    events.append(connection, [Event(kind, now, data=about, project=row.project, federation_seq=row.seq)])
+    wake(connection, TOPIC, topic(row.id))

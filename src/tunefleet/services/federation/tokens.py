@@ -1,0 +1,160 @@
+"""Who takes part in a federation: people with a key, workers with theirs, and whoever has the federation's own token.
+
+The token names its federation and proves that this server named it; nothing of it is stored. It reaches that one
+federation: uploads, versions and chunks of it, and nothing else of the server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+from pydantic import TypeAdapter, ValidationError
+
+from tunefleet.errors import AuthError, ForbiddenError, InputError, NotFoundError
+from tunefleet.services.identity import Actor, may_change, may_read, may_submit
+from tunefleet.store import DEFAULT_PROJECT
+from tunefleet.wire.federated import WorkerName
+
+PREFIX: Final = "fed-"
+_MAC_DIGITS: Final = 32
+_PEOPLE: Final = frozenset({"admin", "member"})
+_NAME: Final[TypeAdapter[str]] = TypeAdapter(WorkerName)
+
+
+@dataclass(frozen=True, slots=True)
+class FederationActor:
+    """Whoever has the token of a federation.
+
+    Args:
+        federation_id: The federation that it reaches.
+        project: Where that is.
+    """
+
+    federation_id: str
+    project: str = DEFAULT_PROJECT
+
+
+Who: TypeAlias = Actor | FederationActor
+
+
+class Owned(Protocol):
+    """A federation, as far as it says who may do what with it."""
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+
+    @property
+    def project(self) -> str:
+        """Where it is."""
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+
+
+def token_of(server_secret: bytes, federation_id: str) -> str:
+    """Return the token that names a federation and proves that the server named it."""
+    return f"{federation_id}.{_mac(server_secret, federation_id)}"
+
+
+def is_token(secret: str) -> bool:
+    """Whether a secret has the form of a federation's token."""
+    return secret.startswith(PREFIX) and "." in secret
+
+
+def authenticate(server_secret: bytes, token: str) -> FederationActor:
+    """Return for which federation a token speaks.
+
+    Raises:
+        AuthError: If this server never made it.
+    """
+    federation_id, _, mac = token.partition(".")
+    if not hmac.compare_digest(mac.encode(), _mac(server_secret, federation_id).encode()):
+        raise AuthError(
+            "The token of the federation is wrong.", hint="`tunefleet federation token FEDERATION` prints it."
+        )
+    return FederationActor(federation_id)
+
+
+def worker_name(given: str | int) -> str:
+    """Return how a worker is known: a whole number by its digits.
+
+    Raises:
+        InputError: If it is no name.
+    """
+    try:
+        return _NAME.validate_python(str(given))
+    except ValidationError:
+        raise InputError(
+            f"{str(given)[:130]!r} is not the name of a worker.",
+            hint="Use letters, digits, dots, dashes and underlines; at most 128 of them.",
+        ) from None
+
+
+def may_look(who: Who, federation: Owned) -> None:
+    """Refuse who may not see a federation.
+
+    Raises:
+        NotFoundError: If it is another project's.
+        ForbiddenError: If the token is another federation's.
+    """
+    _same_project(who, federation)
+    if isinstance(who, FederationActor):
+        _same_federation(who, federation)
+    elif who.role != "worker":
+        may_read(who)
+
+
+def may_take_part(who: Who, federation: Owned) -> None:
+    """Refuse who may not upload to a federation, or take its chunks: it takes its token, a worker's key, or its owner.
+
+    Raises:
+        NotFoundError: If it is another project's.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    _same_project(who, federation)
+    if isinstance(who, FederationActor):
+        _same_federation(who, federation)
+    elif who.role in _PEOPLE:
+        may_change(who, federation.owner, federation.id)
+    elif who.role != "worker":
+        raise ForbiddenError(
+            f"A {who.role} key cannot take part in a federation.", hint="Use the token of the federation."
+        )
+
+
+def may_steer(who: Who, federation: Owned) -> None:
+    """Refuse who may not start, pause, roll back or cancel a federation: it takes its owner or an admin.
+
+    Raises:
+        NotFoundError: If it is another project's.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    _same_project(who, federation)
+    if isinstance(who, FederationActor):
+        raise ForbiddenError(
+            "The token of a federation is good for its uploads, versions and chunks only.",
+            hint="Use the key of its owner.",
+        )
+    may_submit(who)
+    may_change(who, federation.owner, federation.id)
+
+
+def _same_project(who: Who, federation: Owned) -> None:
+    if who.project != federation.project:
+        raise NotFoundError(f"There is no federation {federation.id}.")
+
+
+def _same_federation(who: FederationActor, federation: Owned) -> None:
+    if who.federation_id != federation.id:
+        raise ForbiddenError(f"This token is good for {who.federation_id} only.")
+
+
+def _mac(server_secret: bytes, federation_id: str) -> str:
+    # The secret signs attempts' tokens and links too; none of these begins with this word.
+    text = f"federation\n{federation_id}"
+    return hmac.new(server_secret, text.encode(), hashlib.sha256).hexdigest()[:_MAC_DIGITS]

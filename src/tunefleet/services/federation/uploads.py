@@ -1,0 +1,289 @@
+"""Uploads of workers: an archive in one piece, as the upload guide has it, or an update whose file was sent before.
+
+Nothing counts before all of it is checked; what is refused is remembered with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from tunefleet.errors import ArtifactError, GoneError, InputError, OffsetConflict
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.services.core import Core
+from tunefleet.services.federation import accepting, files
+from tunefleet.services.federation.accepting import Accepted
+from tunefleet.services.federation.archives import RECIPE_FOLDER, is_tokenizer, open_archive
+from tunefleet.services.federation.landing import Landing, too_large
+from tunefleet.services.federation.status import find, spec_of
+from tunefleet.services.federation.taking import Content, Said, Ticket, in_thread, remembering, take
+from tunefleet.services.federation.tokens import Who, may_take_part, worker_name
+from tunefleet.spec.federating import FederationSpec
+from tunefleet.store import Connection, artifacts, federation_versions
+from tunefleet.store.federations import FederationRow
+from tunefleet.wire.federated import ADAPTER_FILE, Losses, UpdateCreate
+
+PIN_S: Final = 24 * 3600.0
+"""How long a file is kept for the update that will name it."""
+FIELDS: Final = ("numExamples", "round", "baseVersion", "sha256", "loss", "lossBefore")
+"""What may stand beside the archive."""
+_WHOLE: Final = re.compile(r"[0-9]{1,15}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_WIDTH: Final = 4
+"""Bytes of a float for each byte of an upload in 8 bits."""
+_KNOWN_VERSIONS: Final = 20
+"""With so many of the newest versions an `aggregated/` folder is compared."""
+
+
+async def expect(core: Core, who: Who, reference: str, worker: str, step: int) -> Ticket:
+    """Look, before a body is read, whether an upload can count.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation, by id or number.
+        worker: Whose upload it is.
+        step: The worker's own optimizer step.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business, or the worker does not take part.
+        GoneError: If the federation has ended.
+    """
+    name = worker_name(worker)
+
+    def operation(connection: Connection) -> Ticket:
+        row = find(connection, who, reference)
+        may_take_part(who, row)
+        accepting.refuse_upload(connection, row, name)
+        return Ticket(row, spec_of(row), name, step)
+
+    return await core.read(operation)
+
+
+def read_fields(texts: Mapping[str, str], spec: FederationSpec) -> Said:
+    """Read what stands beside an archive.
+
+    Args:
+        texts: Field → text.
+        spec: What was asked of the federation.
+
+    Raises:
+        InputError: If the number of examples is missing or none, or another field cannot be read.
+    """
+    if "numExamples" not in texts:
+        raise InputError("The upload has no field numExamples.", hint="Send how many rows it was trained on.")
+    count = _whole("numExamples", texts["numExamples"])
+    refuse_count(count, spec)
+    if "round" in texts:
+        _whole("round", texts["round"])  # when it comes decides in which round it counts
+    base = _whole("baseVersion", texts["baseVersion"]) if "baseVersion" in texts else None
+    digest = texts.get("sha256")
+    if digest is not None and _DIGEST.fullmatch(digest) is None:
+        raise InputError("The field sha256 is not 64 hexadecimal digits.")
+    return Said(count, base, digest, Losses(before=_loss(texts, "lossBefore"), after=_loss(texts, "loss")))
+
+
+def refuse_count(count: int, spec: FederationSpec) -> None:
+    """Refuse a number of examples that cannot be.
+
+    Raises:
+        InputError: If it is 0, or above what the federation takes.
+    """
+    if count < 1:
+        raise InputError("numExamples is 0: an update counts by the rows that it was trained on.", hint="Send them.")
+    if count > spec.max_num_examples:
+        raise InputError(
+            f"numExamples is {count:,}; this federation takes at most {spec.max_num_examples:,}.",
+            hint="Send the rows since the last version, or make the federation with a larger max_num_examples.",
+        )
+
+
+def _whole(name: str, text: str) -> int:
+    if _WHOLE.fullmatch(text.strip()) is None:
+        raise InputError(f"The field {name} is {text[:50]!r}; it must be a whole number, and not negative.")
+    return int(text)
+
+
+def _loss(texts: Mapping[str, str], name: str) -> float | None:
+    text = texts.get(name)
+    if text is None:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not abs(value) < float("inf"):
+        raise InputError(f"The field {name} is {text[:50]!r}; it must be a finite number.")
+    return value
+
+
+async def take_archive(core: Core, ticket: Ticket, landing: Landing, said: Said) -> Accepted:
+    """Unpack, check and take an archive that has arrived.
+
+    Args:
+        core: The server.
+        ticket: Of `expect`.
+        landing: With the archive.
+        said: What came beside it.
+
+    Raises:
+        AdapterRefused: If the adapter may not take part.
+        ArtifactError: If the archive is unsafe or broken, or its digest is not the one that was said.
+        TooLargeError: If it unpacks to too much.
+    """
+    if said.sha256 not in {None, landing.digest}:
+        raise ArtifactError("The archive does not have the sha256 that was said.", hint="Upload it again.")
+    async with remembering(core, ticket, said, landing):
+        into, most = landing.folder / "files", ticket.spec.max_update_bytes
+        folder = await in_thread(partial(open_archive, landing.file, into, max_bytes=most))
+        landing.file.unlink()
+        known = await _versions(core, ticket.federation) if (folder / RECIPE_FOLDER).is_dir() else []
+        content = await in_thread(partial(_in_archive, core, ticket, folder, known, landing))
+        accepted = await take(core, ticket, said, content, landing)
+    remark = content.examined.remark
+    return accepted if remark is None else replace(accepted, warning=accepted.warning or remark)
+
+
+def _in_archive(core: Core, ticket: Ticket, folder: Path, known: Sequence[str], landing: Landing) -> Content:
+    from tunefleet.services.federation.examining import examine_archive  # noqa: PLC0415 - NumPy, on first use
+
+    versions = (files.local(core.blobs, digest, landing.folder) for digest in known)
+    examined, found = examine_archive(folder, ticket.spec, ticket.federation.contract, versions)
+    return Content(examined, tokenizer=found.tokenizer)
+
+
+async def _versions(core: Core, federation: FederationRow) -> list[str]:
+    """Return the digests of the adapters that workers may have fetched, newest first."""
+    rows = await core.read(
+        lambda connection: federation_versions.page(connection, federation.seq, limit=_KNOWN_VERSIONS)
+    )
+    return [digest for row in rows for path, digest, _ in orjson.loads(row.files) if path == ADAPTER_FILE]
+
+
+async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) -> Accepted:
+    """Check and take an update whose files were uploaded before; a repetition gets the first answer.
+
+    Args:
+        core: The server.
+        who: Who sends it.
+        reference: The federation, by id or number.
+        body: The update.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business, or the worker does not take part.
+        GoneError: If the federation has ended.
+        ArtifactError: If a file of it was not uploaded to this federation.
+        AdapterRefused: If the adapter may not take part.
+    """
+
+    def known(connection: Connection) -> Accepted | None:
+        row = find(connection, who, reference)
+        may_take_part(who, row)
+        return accepting.known(connection, row, body.worker, body.step, body.sha256)
+
+    before = await core.read(known)
+    if before is not None:
+        return before
+    ticket = await expect(core, who, reference, body.worker, body.step)
+    refuse_count(body.num_examples, ticket.spec)
+    size_bytes = await core.read(lambda connection: _sent_bytes(connection, ticket.federation, body))
+    said = Said(body.num_examples, body.base_version, None, body.losses)
+    landing = await asyncio.to_thread(Landing, core.blobs, ticket.spec.max_update_bytes)
+    landing.size_bytes = size_bytes
+    try:
+        async with remembering(core, ticket, said, landing):
+            content = await in_thread(partial(_in_store, core, ticket, body, landing))
+            return await take(core, ticket, said, content, landing)
+    finally:
+        await asyncio.to_thread(landing.close)
+
+
+def _sent_bytes(connection: Connection, federation: FederationRow, body: UpdateCreate) -> int:
+    """Return the length of an update's weights, if all of its files were sent to its federation."""
+    for name in body.tokenizer:
+        if not is_tokenizer(name):
+            raise InputError(f"{name[:200]!r} is no file of a tokenizer.", hint="Leave it out.")
+    for name, digest in ((ADAPTER_FILE, body.sha256), *body.tokenizer.items()):
+        # Who knows a digest does not know the file yet: nobody gets at what others have stored by naming it.
+        if not artifacts.pinned_by(connection, digest, federation.id):
+            raise ArtifactError(
+                f"The file {name} ({digest[:12]}…) was not uploaded to this federation.", hint="Upload it first."
+            )
+    return artifacts.sizes(connection, federation.project, [body.sha256]).get(body.sha256, 0)
+
+
+def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, landing: Landing) -> Content:
+    from tunefleet.federation.quantize import unpack  # noqa: PLC0415 - NumPy, on first use
+    from tunefleet.services.federation.examining import examine  # noqa: PLC0415
+
+    weights = files.local(core.blobs, body.sha256, landing.folder)
+    config = orjson.dumps(body.config)
+    contract = ticket.federation.contract
+    if body.upload_dtype != "int8":
+        examined = examine(weights, config, ticket.spec, contract)
+        return Content(examined, stored=body.tokenizer, digest=body.sha256)
+    core.blobs.expect(_WIDTH * weights.stat().st_size)
+    wide = landing.folder / ADAPTER_FILE
+    unpack(weights, wide)
+    return Content(examine(wide, config, ticket.spec, contract), stored=body.tokenizer, quantized=body.sha256)
+
+
+async def expect_file(core: Core, who: Who, reference: str, size_bytes: int) -> FederationRow:
+    """Look whether somebody may send a file for an update.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation, by id or number.
+        size_bytes: Length of the whole file.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business.
+        GoneError: If the federation has ended.
+        TooLargeError: If the file is longer than an update may be.
+    """
+
+    def operation(connection: Connection) -> FederationRow:
+        row = find(connection, who, reference)
+        may_take_part(who, row)
+        if FederationStatus(row.status).final:
+            raise GoneError(f"The federation {row.id} is {row.status}; it takes no more updates.")
+        most = spec_of(row).max_update_bytes
+        if size_bytes > most:
+            raise too_large(most)
+        return row
+
+    return await core.read(operation)
+
+
+async def has_file(core: Core, federation: FederationRow, digest: str) -> bool:
+    """Whether a file was sent to a federation before, and is still kept for it."""
+    return await core.read(lambda connection: artifacts.pinned_by(connection, digest, federation.id))
+
+
+async def stored_file(core: Core, federation: FederationRow, digest: str, size_bytes: int) -> None:
+    """Record a file that the store has just verified; it is kept for the update that will name it.
+
+    Raises:
+        OffsetConflict: If the file is gone again: upload it anew.
+    """
+
+    def operation(connection: Connection) -> None:
+        # Files are deleted in this thread only, so that the file cannot go between this look and the commit.
+        if not core.blobs.has(digest):
+            raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
+        now = core.clock.wall()
+        artifacts.add_blob(connection, project=federation.project, digest=digest, size_bytes=size_bytes, at=now)
+        artifacts.pin(connection, [digest], holder=federation.id, until=now + PIN_S)
+
+    await core.write(operation)

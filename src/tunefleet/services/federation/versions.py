@@ -1,0 +1,143 @@
+"""Versions of a federation's adapter: list them, wait for the next one, go back to an earlier one."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import orjson
+
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.federation import FederationStatus
+from tunefleet.lifecycle.round import RoundReason
+from tunefleet.services.core import Core
+from tunefleet.services.federation import publish, rounds, views
+from tunefleet.services.federation.status import FOREVER, find, topic
+from tunefleet.services.federation.tokens import Who, may_steer
+from tunefleet.services.paging import before, bounded
+from tunefleet.store import Connection, artifacts, federation_versions, federations
+from tunefleet.store.federation_versions import VersionRow
+from tunefleet.store.federations import FederationRow
+from tunefleet.wire.api import Page
+from tunefleet.wire.federated import VersionDetail, VersionView
+
+LOOK_S: Final = 5.0
+"""Who waits for a version looks this often, even if nothing says that there is one: another server may make it."""
+
+
+async def list_(
+    core: Core, who: Who, reference: str, *, limit: int = 50, cursor: str | None = None
+) -> Page[VersionView]:
+    """Return versions, newest first.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    start, count = before(cursor), bounded(limit)
+
+    def operation(connection: Connection) -> Page[VersionView]:
+        row = find(connection, who, reference)
+        found = federation_versions.page(connection, row.seq, limit=count + 1, before=start)
+        shown = tuple(views.version_view(each) for each in found[:count])
+        next_cursor = str(shown[-1].version) if len(found) > count else None
+        return Page[VersionView](items=shown, next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def get(core: Core, who: Who, reference: str, version: int) -> VersionDetail:
+    """Return a version with how it came about.
+
+    Raises:
+        NotFoundError: If there is no such federation or version.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    return await core.read(
+        lambda connection: views.version_detail(version_of(connection, find(connection, who, reference), version))
+    )
+
+
+def version_of(connection: Connection, row: FederationRow, version: int | None = None) -> VersionRow:
+    """Return a version of a federation, by default the newest.
+
+    Raises:
+        NotFoundError: If there is no such version, or none yet.
+    """
+    found = federation_versions.get(connection, row.seq, row.version if version is None else version)
+    if found is None and version is None:
+        raise NotFoundError(f"The federation {row.id} has no version yet.", hint="Its first round makes one.")
+    if found is None:
+        raise NotFoundError(f"The federation {row.id} has no version {version}; its newest is {row.version}.")
+    return found
+
+
+async def newest(core: Core, who: Who, reference: str, *, after: int = 0, wait_s: float = 0.0) -> VersionRow | None:
+    """Return the newest version, once it is newer than one that the asker has.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation.
+        after: The version that the asker has; 0 for none.
+        wait_s: How long to wait for a newer one.
+
+    Returns:
+        The version; null if none is newer.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business.
+    """
+    row = await core.read(partial(find, who=who, reference=reference))
+    end = core.clock.monotonic() + wait_s
+    while True:
+        # The version first: what is published during the look ends the wait.
+        seen = core.signals.version(topic(row.id))
+        found = await core.read(partial(_newer, who=who, reference=reference, after=after))
+        left = end - core.clock.monotonic()
+        if found is not None or left <= 0 or core.signals.closed:
+            return found
+        await core.signals.wait(topic(row.id), min(left, LOOK_S), seen)
+
+
+def _newer(connection: Connection, who: Who, reference: str, after: int) -> VersionRow | None:
+    row = find(connection, who, reference)
+    return federation_versions.get(connection, row.seq, row.version) if row.version > after else None
+
+
+async def rollback(core: Core, who: Who, reference: str, version: int) -> VersionView:
+    """Make an earlier version the newest one again, as a version of its own: workers look for greater numbers.
+
+    What has come for the open round was trained on what is undone, and is put aside.
+
+    Raises:
+        NotFoundError: If there is no such federation or version.
+        ForbiddenError: If it belongs to somebody else.
+        ConflictError: If it is the newest one already.
+    """
+    made = await core.write(partial(_roll_back, core=core, who=who, reference=reference, version=version))
+    return views.version_view(made)
+
+
+def _roll_back(connection: Connection, *, core: Core, who: Who, reference: str, version: int) -> VersionRow:
+    row, now = find(connection, who, reference, lock=True), core.clock.wall()
+    may_steer(who, row)
+    target = version_of(connection, row, version)
+    if target.version == row.version:
+        raise ConflictError(f"Version {version} is the newest one of {row.id}.")
+    rounds.abandon(
+        connection, row, RoundReason.ROLLED_BACK, f"The federation went back to version {target.version}.", now
+    )
+    made = target._replace(version=row.version + 1, round=None, equals=target.version, created_at=now)
+    federation_versions.insert_one(connection, made)
+    digests = [made.archive_digest, *(digest for _, digest, _ in orjson.loads(made.files))]
+    digests += [] if made.state_digest is None else [made.state_digest]
+    holder = federation_versions.holder(row.id, made.version)
+    artifacts.pin(connection, digests, holder=holder, until=FOREVER)
+    federations.change(connection, row.seq, {"version": made.version})
+    row = row._replace(version=made.version)
+    publish.announced(connection, core, row, made, now)
+    if not FederationStatus(row.status).final and row.round:
+        rounds.open_next(connection, row, now)
+    return made

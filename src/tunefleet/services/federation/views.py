@@ -1,0 +1,198 @@
+"""Rows of federations as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import orjson
+
+from tunefleet.lifecycle.round import RoundStatus
+from tunefleet.services.federation.rounds import participants
+from tunefleet.services.federation.status import spec_of
+from tunefleet.services.notify.channels import shown
+from tunefleet.services.views import maybe_moment, moment
+from tunefleet.store import Connection, federation_updates, federations, rounds
+from tunefleet.store.federation_updates import UpdateRow
+from tunefleet.store.federation_versions import VersionRow
+from tunefleet.store.federations import FederationRow, MemberRow
+from tunefleet.store.rounds import RoundRow
+from tunefleet.wire.federated import (
+    ADAPTER_FILE,
+    CheckpointMark,
+    FederationDetail,
+    FederationView,
+    Losses,
+    MemberView,
+    RoundView,
+    UpdateView,
+    VersionDetail,
+    VersionFile,
+    VersionView,
+)
+
+NEWEST_ROUNDS = 10
+"""How many rounds are shown with their federation."""
+
+
+def federation_view(connection: Connection, row: FederationRow) -> FederationView:
+    """Show a federation in a list."""
+    return FederationView(**_fields(connection, row))
+
+
+def federation_detail(connection: Connection, row: FederationRow) -> FederationDetail:
+    """Show all that is known of a federation."""
+    newest = rounds.newest(connection, row.seq, limit=NEWEST_ROUNDS)
+    return FederationDetail(
+        **_fields(connection, row),
+        spec=spec_of(row).model_dump(mode="json", exclude_none=True),
+        contract=None if row.contract is None else orjson.loads(row.contract),
+        member_list=tuple(member_view(each) for each in federations.members(connection, row.seq)),
+        rounds=tuple(round_views(connection, row, newest)),
+    )
+
+
+def _fields(connection: Connection, row: FederationRow) -> dict[str, Any]:
+    spec = spec_of(row)
+    current = rounds.get(connection, row.seq, row.round)
+    contract = {} if row.contract is None else orjson.loads(row.contract)
+    return {
+        "id": row.id,
+        "number": row.seq,
+        "name": row.name,
+        "owner": row.owner,
+        "status": row.status,
+        "why": None if current is None else round_views(connection, row, [current])[0].why,
+        "base_model": spec.base_model or contract.get("base_model"),
+        "strategy": spec.strategy.name,
+        "version": row.version,
+        "round": row.round or None,
+        "members": federations.member_counts(connection, [row.seq]).get(row.seq, 0),
+        "created_at": moment(row.created_at),
+        "started_at": maybe_moment(row.started_at),
+        "finished_at": maybe_moment(row.finished_at),
+    }
+
+
+def round_views(connection: Connection, row: FederationRow, found: Sequence[RoundRow]) -> list[RoundView]:
+    """Show rounds of a federation."""
+    workers = federation_updates.workers_of_rounds(connection, row.seq, [each.number for each in found])
+    return [_round(row, each, workers.get(each.number, [])) for each in found]
+
+
+def _round(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> RoundView:
+    return RoundView(
+        number=found.number,
+        status=cast(Any, found.status),
+        why=_why(row, found, workers),
+        participants=participants(found),
+        uploaded=tuple(workers),
+        version=found.version,
+        opened_at=moment(found.opened_at),
+        deadline_at=maybe_moment(found.deadline_at),
+        closed_at=maybe_moment(found.closed_at),
+        finished_at=maybe_moment(found.finished_at),
+    )
+
+
+def _why(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> str | None:
+    status = RoundStatus(found.status)
+    if status is RoundStatus.SAMPLING:
+        return f"The federation is {row.status}."
+    if status is not RoundStatus.COLLECTING:
+        again = "It is tried again: " if found.error and not status.final else ""
+        return f"{again}{found.error}" if found.error else None
+    names, spec = participants(found), spec_of(row)
+    wanted = spec.min_workers if names is None else len(names)
+    text = f"{len(workers)} of {wanted} updates are there."
+    missing = sorted(set(names or ()) - set(workers))
+    if missing and workers:
+        text += f" {', '.join(missing[:5])}{' and others' if len(missing) > 5 else ''} did not upload yet."
+    return text if row.status == "running" else f"{text} The federation is {row.status}."
+
+
+def member_view(row: MemberRow) -> MemberView:
+    """Show a worker of a federation."""
+    return MemberView(
+        worker=row.worker,
+        callback_url=None if row.callback_url is None else shown(row.callback_url),
+        updates=row.updates,
+        num_examples=row.num_examples,
+        step=row.step,
+        round=row.round,
+        loss=row.loss,
+        joined_at=moment(row.joined_at),
+        seen_at=moment(row.seen_at),
+    )
+
+
+def update_view(row: UpdateRow) -> UpdateView:
+    """Show an update."""
+    return UpdateView(
+        id=row.seq,
+        worker=row.worker,
+        round=row.round,
+        state=cast(Any, row.state),
+        reason=row.reason,
+        step=row.step,
+        num_examples=row.num_examples,
+        base_version=row.base_version,
+        sha256=row.upload_digest,
+        upload_dtype=cast(Any, row.upload_dtype),
+        size_bytes=row.size_bytes,
+        norm=row.norm,
+        weight=row.weight,
+        losses=Losses(before=row.loss_before, after=row.loss_after),
+        created_at=moment(row.created_at),
+    )
+
+
+def version_view(row: VersionRow) -> VersionView:
+    """Show a version in a list."""
+    return VersionView(**_version(row))
+
+
+def version_detail(row: VersionRow) -> VersionDetail:
+    """Show a version with how it came about."""
+    files = [VersionFile(path=path, sha256=digest, size_bytes=size) for path, digest, size in orjson.loads(row.files)]
+    return VersionDetail.model_validate(
+        {
+            **_version(row),
+            **orjson.loads(row.report),
+            "losses": orjson.loads(row.summary)["losses"],
+            "files": files,
+        }
+    )
+
+
+def _version(row: VersionRow) -> dict[str, Any]:
+    summary = orjson.loads(row.summary)
+    model = next(each for each in orjson.loads(row.files) if each[0] == ADAPTER_FILE)
+    return {
+        "version": row.version,
+        "round": row.round,
+        "equals": row.equals,
+        "strategy": row.strategy,
+        "contributors": summary["contributors"],
+        "num_examples": summary["num_examples"],
+        "step": summary["step"],
+        "loss": summary["losses"]["after"],
+        "sha256": model[1],
+        "size_bytes": model[2],
+        "archive_sha256": row.archive_digest,
+        "archive_size_bytes": row.archive_size_bytes,
+        "artifact_id": row.artifact_id,
+        "created_at": moment(row.created_at),
+    }
+
+
+def checkpoint_mark(row: VersionRow) -> CheckpointMark:
+    """Show where a version stands, in the upload guide's words."""
+    summary = orjson.loads(row.summary)
+    return CheckpointMark(
+        step=summary["step"],
+        timestamp=moment(row.created_at),
+        round=row.round,
+        contributors=summary["contributors"],
+        strategy=row.strategy,
+    )

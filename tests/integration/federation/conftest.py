@@ -1,0 +1,37 @@
+"""A real server on a free port, in a thread of the test process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.server.support import Running, until
+from tunefleet.server import launch
+from tunefleet.server.app import create_app
+from tunefleet.services.core import open_core
+from tunefleet.settings import ServerSettings, load
+
+
+@pytest.fixture
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    data = tmp_path_factory.mktemp("data")
+    core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=600))
+    bound = launch.bind("127.0.0.1", 0)
+    server = launch.make(create_app(core))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    keys = data / "keys"
+    running = Running(
+        url=f"http://127.0.0.1:{bound.getsockname()[1]}",
+        core=core,
+        server=server,
+        thread=thread,
+        admin_key=(keys / "admin.key").read_text().strip(),
+        worker_key=(keys / "worker.key").read_text().strip(),
+    )
+    yield running
+    running.stop()
+    core.close()

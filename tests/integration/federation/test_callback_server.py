@@ -1,0 +1,213 @@
+"""`FederatedCallback` and `FederatedClient` with the real server: uploads are averaged, and versions come back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("peft")
+
+import torch
+from transformers import TrainerCallback
+
+from tests.integration.federation.training import At, Watch, adapted, arrived, rows, sent, trainer, until
+from tests.integration.server.support import Running
+from tunefleet import FederatedCallback, FederatedClient
+from tunefleet.client import Client
+from tunefleet.client.routes_federations import cancel_federation, create_federation, pause_federation
+from tunefleet.errors import AdapterRefused, GoneError
+from tunefleet.programs.federated import RowCounter, hot_reload
+from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
+from tunefleet.spec.federating import FederationSpec, StrategySpec
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+
+@pytest.fixture
+def client(running: Running) -> Iterator[Client]:
+    with Client(running.url, running.admin_key) as client:
+        yield client
+
+
+@pytest.fixture
+def federate(client: Client) -> Callable[..., Any]:
+    def make(**spec: Any) -> Any:
+        return client.transport.run(create_federation(FederationSpec(name="test", **spec)))
+
+    return make
+
+
+def callback(running: Running, made: Any, worker: str, **options: Any) -> FederatedCallback:
+    address = running.url.replace("http://", f"http://:{made.token}@")
+    return FederatedCallback(address, made.id, worker, **{"sync_every_steps": 4, **options})
+
+
+class Meet(TrainerCallback):
+    """Lets two trainings wait for each other before a step."""
+
+    def __init__(self, step: int, barrier: threading.Barrier) -> None:
+        self.step, self.barrier = step, barrier
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step - 1:
+            self.barrier.wait(60)
+
+
+def test_two_trainings_take_the_weighted_mean_of_what_both_have_learnt(
+    running: Running, federate: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = federate(min_workers=2)
+    one, two = callback(running, made, "one"), callback(running, made, "two")
+    watches = {"one": Watch(one), "two": Watch(two)}
+    barrier = threading.Barrier(2)
+    ended: dict[str, Any] = {}
+
+    def train(name: str, federated: FederatedCallback, batch: int) -> None:
+        steps = [Meet(5, barrier), At(5, lambda: until(sent(federated, 1))), At(6, lambda: until(arrived(federated)))]
+        training = trainer(
+            tmp_path / name,
+            federated,
+            watches[name],
+            *steps,
+            data=rows(32, seed=batch),
+            model=adapted(seed=batch),
+            max_steps=8,
+            per_device_train_batch_size=batch,
+        )
+        training.train()
+        ended[name] = training
+
+    threads = [
+        threading.Thread(target=train, args=("one", one, 2)),
+        threading.Thread(target=train, args=("two", two, 6)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(110)
+    assert set(ended) == {"one", "two"}
+    assert [watches[name].versions[6] for name in ("one", "two")] == [1, 1]
+    for name, tensor in watches["one"].values[6].items():
+        assert torch.equal(tensor, watches["two"].values[6][name])
+        mean = 0.25 * watches["one"].values[4][name] + 0.75 * watches["two"].values[4][name]
+        torch.testing.assert_close(tensor, mean, rtol=1e-5, atol=1e-7)
+    assert [each.num_examples for each in (*one.sent, *two.sent)] == [8, 8, 24, 24]
+    with FederatedClient(running.url, made.id, "one", made.token) as federation:
+        version = federation.version(1)
+        weights = {each.worker: (each.num_examples, each.weight) for each in version.contributions}
+        assert weights == {"one": (8, 0.25), "two": (24, 0.75)}
+
+
+def test_one_who_joins_late_starts_from_the_newest_version(
+    running: Running, federate: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = federate(min_workers=1)
+    first = callback(running, made, "one", upload_dtype="bf16")
+    trainer(tmp_path / "one", first, max_steps=4).train()
+    started: dict[str, torch.Tensor] = {}
+    with FederatedClient(running.url, made.id, "look", made.token) as federation:
+        newest = federation.newest(wait_s=60)
+        assert newest is not None
+        published, _ = read_adapter(federation.download(newest, tmp_path / "inbox"))
+    late = callback(running, made, "two", upload_dtype="int8")
+    training = trainer(tmp_path / "two", late, model=adapted(seed=5), max_steps=4)
+    training.add_callback(At(1, lambda: started.update(LiveAdapter(training.model).copied())))
+    training.train()
+    assert all(torch.equal(started[name], value.float()) for name, value in published.items())
+    assert [each.reply.counted for each in late.sent] == [True]
+
+
+def test_a_loop_of_ones_own_takes_part(running: Running, federate: Callable[..., Any], tmp_path: Path) -> None:
+    made = federate(min_workers=1)
+    model = adapted()
+    optimizer = torch.optim.AdamW([each for each in model.parameters() if each.requires_grad], lr=5e-3)
+    batch = torch.stack([row["input_ids"] for row in rows(5)])
+    model.train()
+    version, losses = 0, []
+    federation = FederatedClient(running.url, made.id, "loop", made.token)
+    with federation, RowCounter(model) as counter:
+        for step in range(1, 13):
+            loss = model(input_ids=batch, labels=batch).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(float(loss.detach()))
+            if step % 4 == 0:
+                model.save_pretrained(tmp_path / "adapter")
+                reply = federation.upload(
+                    tmp_path / "adapter", step=step, num_examples=counter.take(), base_version=version
+                )
+                assert (reply.counted, reply.warning) == (True, None)
+                newest = federation.newest(after=version, wait_s=60)
+                assert newest is not None
+                hot_reload(model, federation.download(newest, tmp_path / "inbox"), optimizer)
+                version = newest.version
+        detail = federation.federation()
+    assert version == 3
+    assert detail.member_list[0].num_examples == 60
+    # What comes back to the only worker is what it sent: it goes on learning.
+    assert losses[11] < losses[8] < losses[4] < losses[0]
+
+
+def test_workers_of_different_ranks_learn_from_each_other(
+    running: Running, client: Client, federate: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = federate(min_workers=1, mixed_ranks=True, strategy=StrategySpec(name="fedavg_exact"))
+    wide = callback(running, made, "wide")
+    source = trainer(tmp_path / "wide", wide, model=adapted(r=8, lora_alpha=16), max_steps=4)
+    source.train()
+    with FederatedClient(running.url, made.id, "look", made.token) as federation:
+        assert federation.newest(wait_s=60) is not None
+    # So that all look at the same version.
+    client.transport.run(pause_federation(made.id))
+    probe = torch.stack([row["input_ids"] for row in rows(4)])
+    outputs = {}
+    for rank in (8, 12, 2):
+        worker = callback(running, made, f"rank-{rank}", sync_every_steps=100, final_wait_s=0.0)
+        training = trainer(tmp_path / str(rank), worker, model=adapted(seed=3, r=rank, lora_alpha=rank), max_steps=1)
+
+        def look(training: Any = training, rank: int = rank) -> None:
+            training.model.eval()
+            with torch.no_grad():
+                outputs[rank] = training.model(input_ids=probe).logits
+            training.model.train()
+
+        training.add_callback(At(1, look))
+        training.train()
+        assert worker.version == 1
+    with torch.no_grad(), source.model.disable_adapter():
+        bare = source.model.eval()(input_ids=probe).logits
+    with torch.no_grad():
+        wanted = source.model(input_ids=probe).logits
+    torch.testing.assert_close(outputs[12], outputs[8], rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(outputs[8], wanted, rtol=1e-3, atol=1e-4)
+    assert (outputs[2] - wanted).norm() < 0.9 * (bare - wanted).norm()
+
+
+def test_what_the_server_refuses_is_told_in_its_words(
+    running: Running, client: Client, federate: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = federate(min_workers=2, base_model="somebody/else")
+    federated = callback(running, made, "one")
+    training = trainer(tmp_path, federated, At(6, lambda: until(arrived(federated))), max_steps=8)
+    with pytest.raises(AdapterRefused, match="somebody/else"):
+        training.train()
+    client.transport.run(cancel_federation(made.id))
+    federated = callback(running, made, "one")
+    with pytest.raises(GoneError):
+        trainer(tmp_path, federated, At(6, lambda: until(arrived(federated))), max_steps=8).train()
+
+
+def test_the_pull_of_fedprox_comes_from_the_federation(
+    running: Running, federate: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = federate(min_workers=2, strategy=StrategySpec(name="fedprox", mu=0.25))
+    federated = callback(running, made, "one")
+    trainer(tmp_path, federated, max_steps=2).train()
+    assert federated._part is not None
+    assert federated._part._pull is not None
+    assert federated._part._pull._mu == 0.25
