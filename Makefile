@@ -23,7 +23,7 @@ SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 # Tests run several processes at once.
-test test-heavy unit chaos: export OMP_NUM_THREADS ?= 1
+test test-heavy proofs unit chaos: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help
 help: ## list the targets
@@ -39,7 +39,7 @@ test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage
 	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
 	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"
 	@scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"
-	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy" $(ARGS)
+	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy and not long" $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
@@ -47,6 +47,11 @@ test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage
 test-heavy: $(DEV_READY) ## set up the large environments (vLLM: 4 GB), then run the tests that need them
 	@scripts/environments.sh heavy
 	@$(BIN)/python -m pytest tests -m heavy $(ARGS)
+
+.PHONY: proofs
+proofs: $(DEV_READY) ## run the further cases of slow proofs that `make test` leaves out
+	@scripts/environments.sh
+	@$(BIN)/python -m pytest $(SPREAD) tests -m "long and not heavy" $(ARGS)
 
 .PHONY: unit
 unit: $(DEV_READY) ## run the quick tests only, without coverage

@@ -114,7 +114,10 @@ class Crash(TrainerCallback):
             raise RuntimeError("lost in the middle")
 
 
-@pytest.mark.parametrize("kind", ["dpo", "kto", "orpo", "reward", "grpo", "rloo"])
+@pytest.mark.parametrize(
+    "kind",
+    ["dpo", "reward", "grpo", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("kto", "orpo", "rloo"))],
+)
 def test_a_training_that_broke_ends_with_the_weights_of_one_that_did_not(
     kind: str, align: Align, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,13 @@ CASES: dict[str, dict[str, Any]] = {
         "training": {"packing": True, "batch_size": 1, "gradient_accumulation_steps": 2, "dataloader_num_workers": 1},
     },
 }
+SHORT = (
+    "full, shuffled, evaluated",
+    "checkpoints in the background, compressed",
+    "stream, packed, accumulated, read ahead",
+)
+"""What `make test` plays: between them all that a checkpoint has to carry, and both kinds of end. The rest is for
+`make proofs`."""
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +176,9 @@ def _digest(value: Any) -> str:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", range(ROUNDS), ids=lambda number: f"round-{number}")
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [case if case in SHORT else pytest.param(case, marks=pytest.mark.long) for case in CASES]
+)
 def test_weights_are_those_of_a_training_that_was_never_killed(
     case: str, number: int, supervisor: Supervisor, rows: Path, tiny_model: Path
 ) -> None:

@@ -56,6 +56,7 @@ def resumed(supervisor: Supervisor, name: str, train: dict[str, Any]) -> JobHand
     return handle
 
 
+@pytest.mark.long
 def test_going_on_before_a_broken_checkpoint_of_two_ranks_is_exact(supervisor: Supervisor) -> None:
     third = STEPS // 3
     train = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": third}
