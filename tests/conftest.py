@@ -27,6 +27,11 @@ KEPT = {"TUNEFLEET_CHAOS_ROUNDS", "TUNEFLEET_EXACT_ROUNDS", "TUNEFLEET_RANK_STEP
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a document be given whose printed blocks are to be run."""
+    parser.addoption("--upload-guide", metavar="PATH", help="Run the blocks that are printed in the upload guide.")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give the whole run an environment of its own: no test reads a developer's key, or finds a developer's job.
 

@@ -12,12 +12,15 @@ https://arxiv.org/abs/2402.11505.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from tunefleet.federation.adapter import AdapterConfig
+from tunefleet.federation.blocks import THREADS
 from tunefleet.federation.floats import Wide
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.report import LayerReport
@@ -25,6 +28,9 @@ from tunefleet.federation.sources import Source
 from tunefleet.federation.stacks import Stack, stack_of
 from tunefleet.federation.truncate import Truncated, truncate
 from tunefleet.federation.writing import AdapterWriter
+
+_SMALL: Final = 512
+"""Sum of ranks up to which two layers are worked on at once; beyond it memory counts for more than seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +87,21 @@ def to_rank(
         written: The outcome.
         residual: What the outcome leaves out, unscaled.
     """
-    for module in terms.like.parts.layers:
+
+    def one(module: str) -> LayerReport:
         layer = terms.like.parts.layers[module]
         rank = written.tensors[layer.a].shape[0]
         stack = terms.stack(module)
         mean, weights = terms.mean(module, rank), terms.weights(module)
         found = truncate(*stack.grams(), rank, mean, weights, tail=residual is not None)
-        scale = config.scale_of(module, rank)
-        _write(stack, layer, written, found.left, found.right, scale)
+        _write(stack, layer, written, found.left, found.right, config.scale_of(module, rank))
         if rank > stack.width:
             _fill_up(written, layer, stack.width, found)
         if residual is not None:
             _write(stack, layer, residual, found.tail_left, found.tail_right, 1.0)
-        yield module, LayerReport(rank, found.norm, found.error)
+        return LayerReport(rank, found.norm, found.error)
+
+    yield from _each_layer(terms, one)
 
 
 def side_by_side(
@@ -107,14 +115,24 @@ def side_by_side(
         written: The outcome; a layer whose ranks sum to less than the outcome's is filled up with zeros.
         _residual: Nothing is left out, so nothing is written there.
     """
-    for module, layer in terms.like.parts.layers.items():
+
+    def one(module: str) -> LayerReport:
+        layer = terms.like.parts.layers[module]
         rank = written.tensors[layer.a].shape[0]
         stack = terms.stack(module)
-        scale = config.scale_of(module, rank)
-        grams = stack.grams()
-        norm = max(float(np.vdot(*grams)), 0.0) ** 0.5
-        _write(stack, layer, written, None, None, scale)
-        yield module, LayerReport(rank, norm, 0.0)
+        norm = max(float(np.vdot(*stack.grams())), 0.0) ** 0.5
+        _write(stack, layer, written, None, None, config.scale_of(module, rank))
+        return LayerReport(rank, norm, 0.0)
+
+    yield from _each_layer(terms, one)
+
+
+def _each_layer(terms: Terms, one: Callable[[str], LayerReport]) -> Iterator[tuple[str, LayerReport]]:
+    """Do all layers, two at a time unless their square matrices are large."""
+    modules = list(terms.like.parts.layers)
+    threads = THREADS if max(terms.widths().values()) <= _SMALL else 1
+    with ThreadPoolExecutor(threads, thread_name_prefix="average") as pool:
+        yield from zip(modules, pool.map(one, modules), strict=True)
 
 
 def _write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from transformers import TrainerCallback
 
 from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 from tests.integration.federation.training import (
+    LIMIT_S,
     At,
     Watch,
     adapted,
@@ -134,6 +136,43 @@ def test_training_goes_on_from_a_version_and_what_is_uploaded_next_was_trained_f
     assert [update["base_version"] for update in double.updates] == [0, 1, 1, 1, 1, 1]
     assert following["losses"]["before"] == following["losses"]["after"] == pytest.approx(after[8], abs=1e-3)
     assert made.state.global_step == 24
+
+
+def test_training_does_not_wait_for_an_upload(federated: Make, double: Double, tmp_path: Path) -> None:
+    reached = threading.Event()
+    double.on_update = lambda double, update: reached.wait(LIMIT_S) and None
+    callback = federated()
+    known: list[int] = []
+
+    def look() -> None:
+        known.append(len(callback.sent))
+        reached.set()
+
+    made = trainer(tmp_path, callback, At(11, look), max_steps=12)
+    made.train()
+    assert known == [0]
+    assert sum(examples for _, examples in double.examples) == 48
+
+
+def test_rounds_may_go_in_step_and_then_nothing_is_trained_in_vain(
+    federated: Make, double: Double, tmp_path: Path
+) -> None:
+    def publish(double: Double, update: dict[str, Any]) -> None:
+        double.publish(save({name: 0.9 * each for name, each in weights(double, update).items()}), update["config"])
+
+    double.on_update = publish
+    callback = federated(wait_s=LIMIT_S)
+    watch = Watch(callback)
+    trainer(tmp_path, callback, watch, max_steps=8).train()
+    assert [watch.versions[step] for step in (3, 4, 7, 8)] == [0, 1, 1, 2]
+    for number, step in ((1, 4), (2, 8)):
+        uploaded = weights(double, double.updates[number - 1])
+        assert all(torch.equal(0.9 * uploaded[name], value) for name, value in watch.values[step].items())
+    assert [update["base_version"] for update in double.updates] == [0, 1]
+    double.on_update = None
+    callback = federated(wait_s=0.01)
+    trainer(tmp_path, callback, max_steps=8).train()
+    assert callback.version == 2
 
 
 @pytest.mark.parametrize(("policy", "step"), [("keep", 8), ("reset", 1), ("scale(0.5)", 8)])
