@@ -50,6 +50,8 @@ class Double:
     break_downloads_after: list[int] = field(default_factory=list)
     lose_answers: int = 0
     """So many announcements are taken, and their answers lost."""
+    received_bytes: int = 0
+    """Of files, whole or in parts."""
     warning: str | None = None
     on_update: Callable[[Double, dict[str, Any]], None] | None = None
     """Called with each update that counts, in the server's thread."""
@@ -166,16 +168,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         offset, length = int(self.headers["Upload-Offset"]), int(self.headers["Upload-Length"])
         left = int(self.headers["Content-Length"])
         if digest in double.blobs:
-            self.rfile.read(left)
+            double.received_bytes += len(self.rfile.read(left))
             self._say({"cursor": length}, 201)
             return
         have = double.partials.get(digest, b"")
         if offset != len(have):
-            self.rfile.read(left)
+            double.received_bytes += len(self.rfile.read(left))
             self._problem(409, "offset_conflict", "Wrong offset.", cursor=len(have))
             return
         limit = double.break_uploads_after.pop(0) if left and double.break_uploads_after else None
-        have += self.rfile.read(left if limit is None else min(limit, left))
+        part = self.rfile.read(left if limit is None else min(limit, left))
+        have += part
+        double.received_bytes += len(part)
         double.partials[digest] = have
         if limit is not None:
             self._hang_up()

@@ -18,7 +18,7 @@ from tunefleet.wire.federated import ADAPTER_FILE, CONFIG_FILE, UploadDtype
 Adapter = Path | str | Mapping[str, np.ndarray[Any, Any]]
 """A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file."""
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
-_STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "bf16": "BF16"}
+_STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,9 @@ def material(
     with AdapterFile(file) as opened:
         if dtype is None:
             kinds = {tensor.dtype for tensor in opened.tensors.values()}
-            return Material(file, said, "fp32" if kinds == {"F32"} else "bf16")
+            # Of several, the widest: what it says is how exact the file is.
+            widest = next((name for name, stored in _STORED.items() if stored in kinds), "fp32")
+            return Material(file, said, widest)
         return _written({name: opened.whole(name) for name in opened.tensors}, said, dtype, scratch, rounding)
 
 

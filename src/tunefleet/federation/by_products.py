@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tunefleet.errors import InputError
+from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig
 from tunefleet.federation.distances import squared_norms_and_distances
 from tunefleet.federation.exact import Terms, side_by_side, to_rank
@@ -108,6 +108,13 @@ def _factors(made: Making, like: Source, ranks: Mapping[str, int]) -> dict[str, 
 
 def _residual(made: Making, terms: Terms, ranks: Mapping[str, int], stack: ExitStack) -> AdapterWriter:
     """Open the file of what the outcome leaves out: an adapter too, unscaled, in float32."""
+    frozen = terms.like.parts.frozen
+    if frozen:
+        raise AdapterRefused(
+            f"The updates carry {frozen[0]!r} of the base model: loading the average would undo a residual in it.",
+            hint="Save them with save_embedding_layers=False, or take another output.",
+            tensor=frozen[0],
+        )
     rank = max(1, *(width - ranks[module] for module, width in terms.widths().items()))
     folder: Path = made.into / RESIDUAL
     folder.mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ import numpy as np
 
 from tunefleet.federation.adapter import AdapterConfig
 from tunefleet.federation.blocks import THREADS
-from tunefleet.federation.floats import Wide
+from tunefleet.federation.floats import Array, Wide
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.report import LayerReport
 from tunefleet.federation.sources import Source
@@ -140,16 +140,23 @@ def _write(
 ) -> None:
     """Write B = L · left / scale and A = right · R (null: as they are); what the tensors have beyond stays zero."""
     rank = written.tensors[layer.a].shape[0]
+    factors = (stack.factors / scale).astype(np.float32)
+    narrow = None if left is None else (left * (stack.factors / scale)[:, None]).astype(np.float32)
     for start, rows in stack.left():
-        mixed = rows if left is None else rows @ left
-        block = np.zeros((len(rows), rank), np.float32)
-        np.divide(mixed, scale, out=block[:, : mixed.shape[1]], casting="same_kind")
-        written.write(layer.b, start * rank, block)
+        mixed = rows * factors if narrow is None else rows @ narrow
+        written.write(layer.b, start * rank, _widened(mixed, (len(rows), rank)))
     for start, columns in stack.right():
-        mixed = columns if right is None else right @ columns
-        block = np.zeros((rank, columns.shape[1]), np.float32)
-        block[: len(mixed)] = mixed
-        written.columns(layer.a, start, block)
+        # Where workers' As are nearly alike, a direction of their differences has large parts that cancel: float64.
+        mixed = columns if right is None else (right @ columns.astype(np.float64)).astype(np.float32)
+        written.columns(layer.a, start, _widened(mixed, (rank, columns.shape[1])))
+
+
+def _widened(values: Array, shape: tuple[int, int]) -> Array:
+    if values.shape == shape:
+        return values
+    block = np.zeros(shape, np.float32)
+    block[: values.shape[0], : values.shape[1]] = values
+    return block
 
 
 def _fill_up(written: AdapterWriter, layer: Layer, first: int, found: Truncated) -> None:

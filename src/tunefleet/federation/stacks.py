@@ -22,6 +22,8 @@ from tunefleet.federation.sources import Source
 _MAX_BYTES: Final = 16 << 20
 """Of a block of stacked factors."""
 _MAX_WIDTH: Final = 4096
+_WIDENED: Final = 1024
+"""Rows or columns that are turned into float64 at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Piece:
 
 
 class Stack:
-    """The factors of one layer of several adapters side by side.
+    """The factors of one layer of several adapters side by side, as they are stored.
 
     A layer whose stacked factors fit into a block is read once, a larger one each time that its blocks are asked for.
 
@@ -45,6 +47,7 @@ class Stack:
     Attributes:
         width: Sum of the ranks.
         starts: Where each adapter's part begins.
+        factors: By stacked column, what its product is multiplied by; it belongs to L.
         rows: Of the products.
         columns: Of the products.
 
@@ -57,6 +60,7 @@ class Stack:
         ranks = [piece.layer.rank for piece in pieces]
         self.width = sum(ranks)
         self.starts = [sum(ranks[:place]) for place in range(len(ranks))]
+        self.factors: Wide = np.repeat([piece.factor for piece in pieces], ranks)
         self.rows, self.columns = pieces[0].layer.rows, pieces[0].layer.columns
         if self.width > _MAX_WIDTH:
             raise InputError(
@@ -64,16 +68,16 @@ class Stack:
                 f"products takes {_MAX_WIDTH:,} at most.",
                 hint="Set max_workers, use a smaller rank, or average factors (fedavg).",
             )
-        self._step = max(64, _MAX_BYTES // (8 * self.width))
-        self._left: Wide | None = None
-        self._right: Wide | None = None
+        self._step = max(64, _MAX_BYTES // (4 * self.width))
+        self._left: Array | None = None
+        self._right: Array | None = None
 
-    def left(self) -> Iterator[tuple[int, Wide]]:
-        """Yield rows of L: the first one's number, and some rows × `width`."""
+    def left(self) -> Iterator[tuple[int, Array]]:
+        """Yield rows of L without the factors: the first one's number, and some rows × `width`."""
         if self._left is not None:
             yield 0, self._left
             return
-        buffer = np.empty((min(self._step, self.rows), self.width))
+        buffer = np.empty((min(self._step, self.rows), self.width), np.float32)
         scratch = np.empty(buffer.shape[0] * max(piece.layer.rank for piece in self._pieces), np.float32)
         for start in range(0, self.rows, self._step):
             block = buffer[: self.rows - start]
@@ -81,25 +85,23 @@ class Stack:
                 rank = piece.layer.rank
                 part = scratch[: len(block) * rank].reshape(len(block), rank)
                 piece.file.read(piece.file.tensors[piece.layer.b], start * rank, part)
-                np.multiply(part, piece.factor, out=block[:, at : at + rank], dtype=np.float64)
+                block[:, at : at + rank] = part
             yield start, block
         if self.rows <= self._step:
             self._left = buffer
 
-    def right(self) -> Iterator[tuple[int, Wide]]:
+    def right(self) -> Iterator[tuple[int, Array]]:
         """Yield columns of R: the first one's number, and `width` × some columns."""
         if self._right is not None:
             yield 0, self._right
             return
         step = min(self._step, self.columns)
-        buffer = np.empty((self.width, step))
-        scratch = np.empty((max(piece.layer.rank for piece in self._pieces), step), np.float32)
+        buffer = np.empty((self.width, step), np.float32)
         for start in range(0, self.columns, step):
             count = min(step, self.columns - start)
             for piece, at in zip(self._pieces, self.starts, strict=True):
-                part: Array = scratch[: piece.layer.rank, :count]
+                part = buffer[at : at + piece.layer.rank, :count]
                 piece.file.columns(piece.file.tensors[piece.layer.a], start, part)
-                buffer[at : at + piece.layer.rank, :count] = part
             yield start, buffer[:, :count]
         if self.columns <= self._step:
             self._right = buffer
@@ -112,11 +114,17 @@ class Stack:
         """
         left, right = np.zeros((self.width, self.width)), np.zeros((self.width, self.width))
         for _, rows in self.left():
-            left += rows.T @ rows
+            for at in range(0, len(rows), _WIDENED):
+                wide = rows[at : at + _WIDENED].astype(np.float64)
+                left += wide.T @ wide
         for _, columns in self.right():
-            right += columns @ columns.T
+            for at in range(0, columns.shape[1], _WIDENED):
+                wide = columns[:, at : at + _WIDENED].astype(np.float64)
+                right += wide @ wide.T
         self._check_finite("b", left)
         self._check_finite("a", right)
+        left *= self.factors
+        left *= self.factors[:, None]
         return left, right
 
     def _check_finite(self, side: Literal["a", "b"], gram: Wide) -> None:

@@ -75,7 +75,10 @@ class LiveAdapter:
         config = copy.copy(self.config)
         config.inference_mode = True
         config.base_model_name_or_path = (
-            base_model or config.base_model_name_or_path or getattr(self.model.get_base_model(), "name_or_path", None)
+            base_model
+            or config.base_model_name_or_path
+            or getattr(self.model.get_base_model(), "name_or_path", None)
+            or None
         )
         with tempfile.TemporaryDirectory(prefix="tunefleet-config-") as folder:
             config.save_pretrained(folder)

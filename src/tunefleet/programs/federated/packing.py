@@ -24,7 +24,7 @@ logger = logging.getLogger("tunefleet.federation")
 
 Residual = Mapping[str, npt.NDArray[np.float32]]
 RESIDUAL: Final = "federated_residual.safetensors"
-_STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "bf16": "BF16"}
+_STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 
 
 @dataclass(frozen=True, slots=True)

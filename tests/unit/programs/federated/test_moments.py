@@ -9,8 +9,7 @@ import pytest
 pytest.importorskip("peft")
 
 import torch
-from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.state import AcceleratorState
+from accelerate import Accelerator
 
 from tests.unit.programs.federated.tiny import adapted, other_values, train
 from tunefleet.errors import InputError
@@ -76,8 +75,7 @@ def test_parameters_that_are_not_the_adapters_keep_their_state() -> None:
 
 def test_momentum_of_sgd_is_shortened_through_accelerates_wrapper() -> None:
     model, inner, live = trained(torch.optim.SGD, momentum=0.9)
-    AcceleratorState(cpu=True)
-    optimizer = AcceleratedOptimizer(inner)
+    optimizer = Accelerator(cpu=True).prepare(inner)
     before = state_of(inner, live)
     hot_reload(model, other_values(live), optimizer, optimizer_state="scale(0.1)")
     for name, moments in state_of(inner, live).items():

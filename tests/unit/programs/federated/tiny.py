@@ -14,7 +14,6 @@ SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "nu
 def base(dtype: torch.dtype = torch.float32) -> Any:
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=32, **SIZES)).to(dtype)
-    model.name_or_path = "example/tiny"
     return model
 
 
