@@ -117,10 +117,10 @@ def test_training_goes_on_from_a_version_and_what_is_uploaded_next_was_trained_f
     double.on_update = publish_shifted
     callback = federated()
     watch = Watch(callback)
-    made = trainer(tmp_path, callback, watch, At(7, lambda: until(arrived(callback))), max_steps=24)
+    made = trainer(tmp_path, callback, watch, At(5, lambda: until(arrived(callback))), max_steps=24)
     made.train()
     took = min(step for step, version in watch.versions.items() if version == 1)
-    assert took == 7
+    assert took == 5
     published = dict(load(double.versions[0][0]))
     assert all(torch.equal(watch.values[took][name], value) for name, value in published.items())
     # The same parameters, in the same optimizer, learn on.
@@ -128,13 +128,16 @@ def test_training_goes_on_from_a_version_and_what_is_uploaded_next_was_trained_f
     assert not any(torch.equal(watch.values[took + 1][name], value) for name, value in published.items())
     after = losses(made)
     assert sorted(after) == list(range(1, 25))
-    assert sum(after[step] for step in (21, 22, 23, 24)) < sum(after[step] for step in (8, 9, 10, 11))
+    assert sum(after[step] for step in (21, 22, 23, 24)) < sum(after[step] for step in (6, 7, 8, 9))
     following = next(update for update in double.updates if update["step"] == 8)
     uploaded = weights(double, following)
     assert all(torch.equal(uploaded[name], value) for name, value in watch.values[8].items())
     assert not any(torch.equal(uploaded[name], value) for name, value in published.items())
     assert [update["base_version"] for update in double.updates] == [0, 1, 1, 1, 1, 1]
-    assert following["losses"]["before"] == following["losses"]["after"] == pytest.approx(after[8], abs=1e-3)
+    assert following["losses"] == {
+        "before": pytest.approx(after[6], abs=1e-3),
+        "after": pytest.approx(after[7], abs=1e-3),
+    }
     assert made.state.global_step == 24
 
 
@@ -175,20 +178,20 @@ def test_rounds_may_go_in_step_and_then_nothing_is_trained_in_vain(
     assert callback.version == 2
 
 
-@pytest.mark.parametrize(("policy", "step"), [("keep", 8), ("reset", 1), ("scale(0.5)", 8)])
+@pytest.mark.parametrize(("policy", "step"), [("keep", 6), ("reset", 1), ("scale(0.5)", 6)])
 def test_the_optimizers_state_follows_the_policy(
     federated: Make, double: Double, tmp_path: Path, policy: str, step: int
 ) -> None:
     double.on_update = publish_shifted
     callback = federated(optimizer_state=policy, reload="mix(0.5)")
     watch = Watch(callback)
-    made = trainer(tmp_path, callback, watch, At(7, lambda: until(arrived(callback))), max_steps=8)
+    made = trainer(tmp_path, callback, watch, At(5, lambda: until(arrived(callback))), max_steps=6)
     made.train()
     state = watch.optimizer.state
     assert {int(state[each]["step"]) for each in watch.live.trained.values()} == {step}
     published = dict(load(double.versions[0][0]))
-    assert watch.versions[7] == 1
-    assert not any(torch.equal(watch.values[7][name], value) for name, value in published.items())
+    assert watch.versions[5] == 1
+    assert not any(torch.equal(watch.values[5][name], value) for name, value in published.items())
 
 
 def test_who_joins_late_starts_from_the_newest_version(federated: Make, double: Double, tmp_path: Path) -> None:
@@ -222,6 +225,7 @@ def test_who_loses_the_network_trains_on_and_catches_up(
     def back() -> None:
         assert sent(callback, 1)()
         assert not sent(callback, 2)()
+        until(lambda: "catches up" in caplog.text)
         double.away = False
         double.publish(
             save({k: 0.5 * v for k, v in LiveAdapter(made.model).copied().items()}), double.updates[0]["config"]
@@ -273,7 +277,7 @@ def test_fedprox_stays_nearer_to_the_global_adapter(federated: Make, double: Dou
         made.add_callback(At(1, lambda: start.update(LiveAdapter(made.model).copied())))
         made.train()
         live = LiveAdapter(made.model).tensors
-        return float(sum(((live[name] - value) ** 2).sum() for name, value in start.items()) ** 0.5)
+        return float(sum(((live[name].detach() - value) ** 2).sum() for name, value in start.items()) ** 0.5)
 
     free, pulled = far(None), far(1.5)
     double.spec = {"strategy": {"name": "fedprox", "mu": 1.5}}
@@ -301,9 +305,9 @@ def test_a_refused_update_ends_the_training_with_the_reason_or_warns_once(
     double.refuse_updates = refusal
     callback = federated()
     with pytest.raises(error, match=refusal[2]):
-        trainer(tmp_path, callback, At(7, lambda: until(arrived(callback))), max_steps=12).train()
+        trainer(tmp_path, callback, At(5, lambda: until(arrived(callback))), max_steps=12).train()
     callback = federated(on_refused="warn")
-    made = trainer(tmp_path, callback, At(7, lambda: until(arrived(callback))), max_steps=12)
+    made = trainer(tmp_path, callback, At(5, lambda: until(arrived(callback))), max_steps=12)
     caplog.clear()
     with pytest.warns(FederationWarning, match=refusal[2]) as told:
         made.train()
@@ -452,7 +456,7 @@ def test_a_frozen_copy_is_kept_saved_and_not_uploaded(federated: Make, double: D
     callback = federated(keep_as="global")
     watch = Watch(callback)
     with pytest.raises(Crash):
-        trainer(tmp_path, callback, watch, At(7, lambda: until(arrived(callback))), At(10, crash), **options).train()
+        trainer(tmp_path, callback, watch, At(5, lambda: until(arrived(callback))), At(10, crash), **options).train()
     published = dict(load(double.versions[0][0]))
     kept, _ = read_adapter(tmp_path / "checkpoint-8/global")
     assert all(torch.equal(kept[name], value) for name, value in published.items())
@@ -479,6 +483,7 @@ def test_the_best_checkpoint_does_not_take_the_place_of_the_last_values(
         callback,
         watch,
         max_steps=6,
+        held_out=rows(4),
         save_strategy="steps",
         save_steps=2,
         eval_strategy="steps",
@@ -487,7 +492,6 @@ def test_the_best_checkpoint_does_not_take_the_place_of_the_last_values(
         greater_is_better=True,
         metric_for_best_model="loss",
     )
-    made.eval_dataset = rows(4)  # type: ignore[assignment]
     made.train()
     assert made.state.best_global_step == 2
     (update,) = double.updates

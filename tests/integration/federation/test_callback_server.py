@@ -12,9 +12,8 @@ import pytest
 pytest.importorskip("peft")
 
 import torch
-from transformers import TrainerCallback
 
-from tests.integration.federation.training import At, Watch, adapted, arrived, rows, sent, trainer, until
+from tests.integration.federation.training import At, Watch, adapted, arrived, rows, trainer, until
 from tests.integration.server.support import Running
 from tunefleet import FederatedCallback, FederatedClient
 from tunefleet.client import Client
@@ -46,33 +45,20 @@ def callback(running: Running, made: Any, worker: str, **options: Any) -> Federa
     return FederatedCallback(address, made.id, worker, **{"sync_every_steps": 4, **options})
 
 
-class Meet(TrainerCallback):
-    """Lets two trainings wait for each other before a step."""
-
-    def __init__(self, step: int, barrier: threading.Barrier) -> None:
-        self.step, self.barrier = step, barrier
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step - 1:
-            self.barrier.wait(60)
-
-
 def test_two_trainings_take_the_weighted_mean_of_what_both_have_learnt(
     running: Running, federate: Callable[..., Any], tmp_path: Path
 ) -> None:
     made = federate(min_workers=2)
     one, two = callback(running, made, "one"), callback(running, made, "two")
     watches = {"one": Watch(one), "two": Watch(two)}
-    barrier = threading.Barrier(2)
     ended: dict[str, Any] = {}
 
     def train(name: str, federated: FederatedCallback, batch: int) -> None:
-        steps = [Meet(5, barrier), At(5, lambda: until(sent(federated, 1))), At(6, lambda: until(arrived(federated)))]
         training = trainer(
             tmp_path / name,
             federated,
             watches[name],
-            *steps,
+            At(5, lambda: until(arrived(federated))),
             data=rows(32, seed=batch),
             model=adapted(seed=batch),
             max_steps=8,
@@ -90,9 +76,9 @@ def test_two_trainings_take_the_weighted_mean_of_what_both_have_learnt(
     for thread in threads:
         thread.join(110)
     assert set(ended) == {"one", "two"}
-    assert [watches[name].versions[6] for name in ("one", "two")] == [1, 1]
-    for name, tensor in watches["one"].values[6].items():
-        assert torch.equal(tensor, watches["two"].values[6][name])
+    assert [watches[name].versions[5] for name in ("one", "two")] == [1, 1]
+    for name, tensor in watches["one"].values[5].items():
+        assert torch.equal(tensor, watches["two"].values[5][name])
         mean = 0.25 * watches["one"].values[4][name] + 0.75 * watches["two"].values[4][name]
         torch.testing.assert_close(tensor, mean, rtol=1e-5, atol=1e-7)
     assert [each.num_examples for each in (*one.sent, *two.sent)] == [8, 8, 24, 24]
@@ -193,13 +179,13 @@ def test_what_the_server_refuses_is_told_in_its_words(
 ) -> None:
     made = federate(min_workers=2, base_model="somebody/else")
     federated = callback(running, made, "one")
-    training = trainer(tmp_path, federated, At(6, lambda: until(arrived(federated))), max_steps=8)
+    training = trainer(tmp_path, federated, At(5, lambda: until(arrived(federated))), max_steps=8)
     with pytest.raises(AdapterRefused, match="somebody/else"):
         training.train()
     client.transport.run(cancel_federation(made.id))
     federated = callback(running, made, "one")
     with pytest.raises(GoneError):
-        trainer(tmp_path, federated, At(6, lambda: until(arrived(federated))), max_steps=8).train()
+        trainer(tmp_path, federated, At(5, lambda: until(arrived(federated))), max_steps=8).train()
 
 
 def test_the_pull_of_fedprox_comes_from_the_federation(

@@ -43,7 +43,14 @@ def adapted(seed: int = 1, **lora: Any) -> Any:
     return get_peft_model(model, LoraConfig(**given))
 
 
-def trainer(output: Path, *callbacks: TrainerCallback, data: Any = None, model: Any = None, **options: Any) -> Trainer:
+def trainer(
+    output: Path,
+    *callbacks: TrainerCallback,
+    data: Any = None,
+    held_out: Any = None,
+    model: Any = None,
+    **options: Any,
+) -> Trainer:
     """Return a trainer as a script would make it."""
     given: dict[str, Any] = {
         "max_steps": 12,
@@ -67,6 +74,7 @@ def trainer(output: Path, *callbacks: TrainerCallback, data: Any = None, model: 
         model=model if model is not None else adapted(),
         args=args,
         train_dataset=rows(16) if data is None else data,  # type: ignore[arg-type]
+        eval_dataset=held_out,
         callbacks=list(callbacks),
     )
 

@@ -162,7 +162,7 @@ class FederatedCallback(TrainerCallback, ExportableState):
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Note the loss, which goes with the next update."""
         if self._part is not None:
-            self._part.logged(kwargs.get("logs") or {})
+            self._part.logged(int(state.global_step), kwargs.get("logs") or {})
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -67,6 +67,7 @@ class Patience:
     def __init__(self, contact: Contact, pause: Callable[[float], None], *, first_s: float = 0.5) -> None:
         self._contact = contact
         self._pause = pause
+        self._error: BaseException | None = None
         self._wait = wait_random_exponential(multiplier=first_s, max=_LONGEST_PAUSE_S)
 
     def ask(self, question: Callable[[], T]) -> T:
@@ -77,7 +78,7 @@ class Patience:
             Exception: What `pause` raised.
         """
         tries = Retrying(
-            retry=retry_if_exception(passes), wait=self._wait, sleep=self._pause, before_sleep=self._say, reraise=True
+            retry=retry_if_exception(passes), wait=self._wait, before_sleep=self._note, sleep=self._rest, reraise=True
         )
         try:
             answer = tries(question)
@@ -87,8 +88,13 @@ class Patience:
         self._contact.found()
         return answer
 
-    def _say(self, state: RetryCallState) -> None:
-        self._contact.lost(state.outcome.exception() if state.outcome is not None else None)
+    def _note(self, state: RetryCallState) -> None:
+        self._error = state.outcome.exception() if state.outcome is not None else None
+
+    def _rest(self, seconds: float) -> None:
+        self._pause(0.0)  # who wants no answer any more need not hear that there is none
+        self._contact.lost(self._error)
+        self._pause(seconds)
 
 
 def passes(error: BaseException) -> bool:

@@ -74,9 +74,10 @@ class Participation:
         self.progress.taken = self._ranks.tell(self.progress.taken)
         self._tally = Tally(self._ranks, self.progress.rows)
         self._captured = self.progress.taken
-        self._pull: Pull | None = Pull(self.live, options.mu) if options.mu else None
+        self._pull: Pull | None = None
         self._args = args
         self._losses: tuple[float | None, float | None] = (None, None)
+        self._step = self._adopted_at = int(state.global_step)
         per_row = options.sequences_per_row or sequences_per_row(args)
         self._counter = RowCounter(model, sequences_per_row=per_row)
         try:
@@ -100,12 +101,13 @@ class Participation:
         met = self._ranks.tell(self._courier.meet() if self._courier is not None else None)
         if met["refused"] is not None:
             self._refused(met["refused"])
-        if met["pull"] is not None:
-            self._pull_with(met["pull"])
+        if met["version"] is None and met["id"] is not None and self._options.same_start and not self._resumed:
+            self._begin_alike(met["id"])
+        mu = self._options.mu if self._options.mu is not None else met["pull"]
+        if mu:
+            self._pull_with(mu)
         if met["version"] is not None:
             self._adopt(met["version"])
-        elif not self._resumed and self._options.same_start and met["id"] is not None:
-            self._begin_alike(met["id"])
         if self._courier is not None:
             self._courier.start()
 
@@ -115,6 +117,7 @@ class Participation:
 
     def step_ended(self, step: int) -> None:
         """Count, send if it is time, and take what has arrived; every rank calls it at the end of every step."""
+        self._step = step
         rows = self._counter.take()
         # A step whose gradients overflowed has taught nothing.
         self._tally.add(0 if getattr(self._optimizer, "step_was_skipped", False) else rows)
@@ -131,10 +134,11 @@ class Participation:
         if self._pull is not None:
             self._pull.apply()
 
-    def logged(self, logs: Mapping[str, Any]) -> None:
+    def logged(self, step: int, logs: Mapping[str, Any]) -> None:
         """Note the loss: the first one since the last version, and the newest."""
         loss = logs.get("loss")
-        if isinstance(loss, int | float) and math.isfinite(loss):
+        # What is logged at the step of a version was reckoned before it came in.
+        if isinstance(loss, int | float) and math.isfinite(loss) and step != self._adopted_at:
             before, _ = self._losses
             self._losses = (float(loss) if before is None else before, float(loss))
 
@@ -199,7 +203,7 @@ class Participation:
             keep_beside(self.live, values, self._options.keep_as)
         if self._pull is not None:
             self._pull.towards(values)
-        self.progress.version = version
+        self.progress.version, self._adopted_at = version, self._step
         self._losses = (None, None)
         logger.info("Version %d of the global adapter is in.", version)
 

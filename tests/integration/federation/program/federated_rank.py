@@ -44,7 +44,7 @@ def main(folder: Path, url: str, federation: str, token: str, options: dict[str,
     digests, watch = Digests(), Watch(callback)
     steps: list[TrainerCallback] = []
     if leads and not straight:
-        steps = [At(9, lambda: until(arrived(callback)))]
+        steps = [At(5, lambda: until(arrived(callback)))]
     if leads and crash_at is not None:
         steps.append(At(crash_at, lambda: until(sent(callback, 1))))
     if crash_at is not None:

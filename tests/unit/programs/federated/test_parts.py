@@ -201,7 +201,7 @@ def test_a_server_that_is_away_is_told_once_and_its_return_too(caplog: pytest.Lo
     patience = Patience(Contact(), pauses.append)
     with caplog.at_level(logging.WARNING, "tunefleet.federation"):
         assert (patience.ask(ask), patience.ask(ask)) == (7, 8)
-    assert len(pauses) == 2
+    assert len([each for each in pauses if each]) == 2
     assert [("goes on" in each.message, "answers again" in each.message) for each in caplog.records] == [
         (True, False),
         (False, True),
