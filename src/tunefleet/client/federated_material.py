@@ -73,7 +73,7 @@ def material(
         if dtype is None:
             kinds = {tensor.dtype for tensor in opened.tensors.values()}
             # Of several, the widest: what it says is how exact the file is.
-            widest = next((name for name, stored in _STORED.items() if stored in kinds), "fp32")
+            widest: UploadDtype = next((name for name, stored in _STORED.items() if stored in kinds), "fp32")
             return Material(file, said, widest)
         return _written({name: opened.whole(name) for name in opened.tensors}, said, dtype, scratch, rounding)
 

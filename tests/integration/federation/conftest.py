@@ -1,12 +1,14 @@
-"""A real server on a free port, in a thread of the test process."""
+"""A real server on a free port, in a thread of the test process; a double of one, and a callback that talks to it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
+from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 from tests.integration.server.support import Running, until
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
@@ -35,3 +37,20 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     yield running
     running.stop()
     core.close()
+
+
+@pytest.fixture
+def double() -> Iterator[Double]:
+    with serving() as double:
+        yield double
+
+
+@pytest.fixture
+def federated(double: Double) -> Callable[..., Any]:
+    def make(**options: Any) -> Any:
+        from tunefleet import FederatedCallback
+
+        given: dict[str, Any] = {"token": TOKEN, "sync_every_steps": 4, **options}
+        return FederatedCallback(double.url, FEDERATION, given.pop("worker_id", "lab"), **given)
+
+    return make

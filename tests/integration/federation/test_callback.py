@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,15 @@ import torch
 from safetensors.torch import load, save
 from transformers import TrainerCallback
 
-from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
+from tests.fakes.federation import Double
 from tests.integration.federation.training import (
     LIMIT_S,
     At,
+    Crash,
     Watch,
     adapted,
     arrived,
+    crash,
     digest,
     losses,
     rows,
@@ -40,21 +41,6 @@ from tunefleet.programs.federated.adapter import LiveAdapter, read_adapter
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 Make = Callable[..., FederatedCallback]
-
-
-@pytest.fixture
-def double() -> Iterator[Double]:
-    with serving() as double:
-        yield double
-
-
-@pytest.fixture
-def federated(double: Double) -> Make:
-    def make(**options: Any) -> FederatedCallback:
-        given: dict[str, Any] = {"token": TOKEN, "sync_every_steps": 4, **options}
-        return FederatedCallback(double.url, FEDERATION, given.pop("worker_id", "lab"), **given)
-
-    return make
 
 
 def weights(double: Double, update: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -359,76 +345,6 @@ def test_the_end_waits_for_the_last_update_but_not_for_ever(
     assert len(double.updates) == 1
 
 
-class Crash(Exception):
-    """What a killed process would be."""
-
-
-def crash() -> None:
-    raise Crash
-
-
-@pytest.mark.parametrize(
-    ("save_steps", "crash_at", "lost"), [(4, 10, False), (4, 8, False), (8, 11, True)], ids=["after", "before", "lost"]
-)
-def test_a_resumed_training_uploads_nothing_twice_and_counts_no_row_twice(
-    federated: Make, double: Double, tmp_path: Path, save_steps: int, crash_at: int, lost: bool
-) -> None:
-    options = {"max_steps": 16, "save_strategy": "steps", "save_steps": save_steps}
-    straight = trainer(tmp_path / "straight", federated(worker_id="other", sync_every_steps=6), **options)
-    straight.train()
-    expected = [(update["step"], update["num_examples"], update["sha256"]) for update in double.updates]
-    assert [(step, count) for step, count, _ in expected] == [(6, 24), (12, 24), (16, 16)]
-    double.updates.clear()
-    first = federated(sync_every_steps=6)
-    out = tmp_path / "out"
-    with pytest.raises(Crash):
-        trainer(out, first, At(7, lambda: until(sent(first, 1))), At(crash_at, crash), **options).train()
-    assert double.examples == [(6, 24)]
-    if lost:  # resumed elsewhere, with the checkpoint alone
-        (out / "federated/taken.json").unlink()
-    again = trainer(out, federated(sync_every_steps=6), **options)
-    again.train(resume_from_checkpoint=True)
-    assert [(update["step"], update["num_examples"], update["sha256"]) for update in double.updates] == expected
-    assert digest(again.model) == digest(straight.model)
-
-
-def test_a_new_training_in_the_same_folder_begins_anew(federated: Make, double: Double, tmp_path: Path) -> None:
-    for _ in range(2):
-        trainer(tmp_path, federated(), max_steps=4).train()
-    # The same bits again count once.
-    assert double.examples == [(4, 16)]
-    assert len(double.announced) == 2
-    trainer(tmp_path, federated(), max_steps=4, learning_rate=1e-3).train()
-    assert double.examples == [(4, 16), (4, 16)]
-
-
-def test_callbacks_that_the_trainer_makes_anew_know_their_secret(
-    federated: Make, double: Double, tmp_path: Path
-) -> None:
-    options = {
-        "max_steps": 8,
-        "save_strategy": "steps",
-        "save_steps": 4,
-        "restore_callback_states_from_checkpoint": True,
-    }
-    with pytest.raises(Crash):
-        trainer(tmp_path, federated(), At(6, crash), **options).train()
-    assert TOKEN not in (tmp_path / "checkpoint-4/trainer_state.json").read_text()
-    trainer(tmp_path, federated(), **options).train(resume_from_checkpoint=True)
-    assert sum(examples for _, examples in double.examples) == 32
-
-
-def test_a_checkpoint_from_before_the_federation_can_be_gone_on_with(
-    federated: Make, double: Double, tmp_path: Path
-) -> None:
-    options = {"save_strategy": "steps", "save_steps": 4}
-    trainer(tmp_path, max_steps=4, **options).train()
-    trainer(tmp_path, federated(), max_steps=8, **options).train(resume_from_checkpoint=True)
-    assert double.examples == [(8, 16)]
-    saved = json.loads((tmp_path / "checkpoint-8/trainer_state.json").read_text())
-    assert saved["stateful_callbacks"]["FederatedCallback"]["attributes"]["progress"]["rows"] == 16
-
-
 def test_without_versions_the_training_is_the_one_without_the_callback(
     federated: Make, double: Double, tmp_path: Path
 ) -> None:
@@ -497,16 +413,3 @@ def test_the_best_checkpoint_does_not_take_the_place_of_the_last_values(
     (update,) = double.updates
     assert update["step"] == 6
     assert all(torch.equal(watch.values[6][name], value) for name, value in weights(double, update).items())
-
-
-def test_rounding_in_8_bits_survives_a_crash(federated: Make, double: Double, tmp_path: Path) -> None:
-    options = {"max_steps": 12, "save_strategy": "steps", "save_steps": 4}
-    trainer(tmp_path / "straight", federated(worker_id="other", upload_dtype="int8"), **options).train()
-    expected = [update["sha256"] for update in double.updates]
-    double.updates.clear()
-    first = federated(upload_dtype="int8")
-    with pytest.raises(Crash):
-        trainer(tmp_path / "out", first, At(9, lambda: until(sent(first, 2))), At(10, crash), **options).train()
-    trainer(tmp_path / "out", federated(upload_dtype="int8"), **options).train(resume_from_checkpoint=True)
-    assert [update["sha256"] for update in double.updates] == expected
-    assert {update["upload_dtype"] for update in double.updates} == {"int8"}

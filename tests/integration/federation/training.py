@@ -133,3 +133,11 @@ def digest(model: Any) -> str:
 def losses(made: Trainer) -> dict[int, float]:
     """Return the loss of every step."""
     return {entry["step"]: entry["loss"] for entry in made.state.log_history if "loss" in entry}
+
+
+class Crash(Exception):
+    """What a killed process would be."""
+
+
+def crash() -> None:
+    raise Crash
