@@ -34,7 +34,8 @@ def double() -> Iterator[Double]:
 def run(double: Double, folder: Path, repository: Path, **options: Any) -> tuple[int, str]:
     """Train in two processes; returns how they ended, and what they said."""
     folder.mkdir(exist_ok=True)
-    environment = {**os.environ, "PYTHONPATH": str(repository), "CUDA_VISIBLE_DEVICES": ""}
+    found = os.pathsep.join([str(repository / "src"), str(repository)])
+    environment = {**os.environ, "PYTHONPATH": found, "CUDA_VISIBLE_DEVICES": ""}
     given = json.dumps({"sync_every_steps": 4, **options})
     command = [*LAUNCHER, str(PROGRAM), str(folder), double.url, FEDERATION, TOKEN, given]
     log = folder / "log"
