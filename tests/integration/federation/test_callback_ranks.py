@@ -19,7 +19,7 @@ from safetensors.torch import load, save
 
 from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROGRAM = Path(__file__).parent / "program" / "federated_rank.py"
 LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

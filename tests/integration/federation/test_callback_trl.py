@@ -24,7 +24,7 @@ from tunefleet import FederatedCallback
 from tunefleet.programs import base_model
 from tunefleet.programs.federated.adapter import LiveAdapter
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.long, pytest.mark.torch, pytest.mark.slow]
 
 PAIRS = [
     {"prompt": f"What is {n}?", "chosen": f" It is {n}.", "rejected": f" It is {n + 1}, or so."} for n in range(16)
