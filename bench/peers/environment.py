@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FLOWER = ("flwr==1.41.0", "safetensors>=0.8", "numpy>=2.0")
+FLOWER = ("flwr[simulation]==1.41.0", "safetensors>=0.8", "numpy>=2.0")
 
 
 def interpreter(name: str, requirements: tuple[str, ...]) -> Path:

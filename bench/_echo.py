@@ -1,0 +1,236 @@
+"""Workers of a federation that train nothing: each fetches the newest version and sends it back, a little changed.
+
+    python bench/_echo.py URL TOKEN FEDERATION CLIENTS VERSIONS MIB WAY
+
+Prints when each version was seen first, as JSON. Every client is a thread with one connection. It imports nothing of
+ours: what is measured is the server, so that its counterpart is as cheap as HTTP allows, and what it does is what any
+worker must. It checks the sha256 of what it fetches, and says that of what it sends.
+
+WAY is `raw`, the federation's own routes with a bare safetensors file, or `archive`, the upload guide's calls with a
+`.tar.gz` as Python's `tarfile` makes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import json
+import sys
+import tarfile
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+RANK, WIDTH = 16, 4096
+LAYER_BYTES = 2 * 4 * RANK * WIDTH
+WEIGHTS = "adapter_model.safetensors"
+CONFIG = "adapter_config.json"
+CONFIG_TEXT = json.dumps(
+    {
+        "peft_type": "LORA",
+        "r": RANK,
+        "lora_alpha": 2 * RANK,
+        "target_modules": ["q_proj"],
+        "base_model_name_or_path": "bench/echo",
+        "bias": "none",
+    }
+)
+HELD_S = 30
+_BOUNDARY = "echo-7f3a"
+
+
+def shapes(mib: float) -> dict[str, tuple[int, int]]:
+    """Names and shapes of an adapter of that size: rank 16 on layers of 4096 × 4096, half a MiB each."""
+    found = {}
+    for layer in range(round(mib * 2**20 / LAYER_BYTES)):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        found[f"{name}.lora_A.weight"] = (RANK, WIDTH)
+        found[f"{name}.lora_B.weight"] = (WIDTH, RANK)
+    return found
+
+
+def first_weights(mib: float) -> bytearray:
+    """The file that every client begins with."""
+    rng, at, header = np.random.default_rng(0), 0, {}
+    for name, shape in shapes(mib).items():
+        end = at + 4 * shape[0] * shape[1]
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    values = rng.standard_normal(at // 4, np.float32) / 64
+    return bytearray(len(text).to_bytes(8, "little") + text + values.tobytes())
+
+
+class Client:
+    """One worker.
+
+    Args:
+        url: The server.
+        token: Of the federation.
+        federation: Its id.
+        number: Which worker this is.
+    """
+
+    def __init__(self, url: str, token: str, federation: str, number: int) -> None:
+        place = urlsplit(url)
+        self.name = f"echo-{number:03}"
+        self._number = number
+        self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=300)
+        self._headers = {"Authorization": f"Bearer {token}"}
+        self._own, self._guide = f"/api/v1/federations/{federation}", "/api/training"
+        self._federation = federation
+
+    def change(self, file: bytearray, version: int) -> None:
+        """Change some values, differently in each client and round."""
+        begin = 8 + int.from_bytes(file[:8], "little")
+        np.frombuffer(file, np.float32, 8, begin)[:] += 1e-3 * (self._number + 1) / (version + 1)
+
+    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+        """Send a request and return its answer.
+
+        Raises:
+            SystemExit: If it is refused.
+        """
+        self._connection.request(method, path, body, {**self._headers, **(headers or {})})
+        answer = self._connection.getresponse()
+        length = answer.length
+        content = bytearray(length or 0)
+        view, at = memoryview(content), 0
+        while at < len(content) and (count := answer.readinto(view[at:])):
+            at += count
+        answer.read()
+        if answer.status >= 400:
+            raise SystemExit(f"{method} {path}: {answer.status} {bytes(content[:2000])!r}")
+        return answer.status, content
+
+    def newest(self, after: int) -> dict[str, Any]:
+        """Wait for a version."""
+        while True:
+            path = f"{self._own}/versions/newest?after={after}&wait_s={HELD_S}"
+            status, body = self.ask("GET", path)
+            if status == 200:
+                return dict(json.loads(body))
+
+    def fetch(self, version: dict[str, Any]) -> bytearray:
+        """Fetch a version's weights."""
+        _, body = self.ask("GET", f"{self._own}/versions/{version['version']}/adapter")
+        if hashlib.sha256(body).hexdigest() != version["sha256"]:
+            raise SystemExit(f"Version {version['version']} does not have its digest.")
+        return body
+
+    def send(self, file: bytearray, version: int) -> None:
+        """Send an update that was made of a version."""
+        digest = hashlib.sha256(file).hexdigest()
+        headers = {"Upload-Offset": "0", "Upload-Length": str(len(file)), "Content-Type": "application/octet-stream"}
+        self.ask("PUT", f"{self._own}/blobs/{digest}", memoryview(file), headers)
+        update = {
+            "worker": self.name,
+            "step": version + 1,
+            "num_examples": 100,
+            "sha256": digest,
+            "config": json.loads(CONFIG_TEXT),
+            "base_version": version,
+        }
+        _, body = self.ask("POST", f"{self._own}/updates", json.dumps(update), {"Content-Type": "application/json"})
+        taken = json.loads(body)
+        if not taken["counted"]:
+            raise SystemExit(f"The update of {self.name} does not count: {taken['warning']}")
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+
+class GuideClient(Client):
+    """One worker that follows the upload guide."""
+
+    def newest(self, after: int) -> dict[str, Any]:
+        """Wait for a version."""
+        while True:
+            path = f"{self._guide}/checkpoints/{self._federation}?after={after}&wait_s={HELD_S}"
+            status, body = self.ask("GET", path)
+            found = dict(json.loads(body)) if status == 200 else {}
+            if found.get("version", 0) > after:
+                return found
+
+    def fetch(self, version: dict[str, Any]) -> bytearray:
+        """Fetch a version's archive and take the weights out of it."""
+        place = urlsplit(version["downloadUrl"])
+        _, body = self.ask("GET", f"{place.path}?{place.query}")
+        if hashlib.sha256(body).hexdigest() != version["sha256"]:
+            raise SystemExit(f"Version {version['version']} does not have its digest.")
+        with tarfile.open(fileobj=io.BytesIO(body)) as archive:
+            member = archive.extractfile(WEIGHTS)
+            assert member is not None
+            return bytearray(member.read())
+
+    def send(self, file: bytearray, version: int) -> None:
+        """Send an update as an archive."""
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            for name, content in ((WEIGHTS, file), (CONFIG, CONFIG_TEXT.encode())):
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                archive.addfile(info, io.BytesIO(content))
+        field = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="numExamples"\r\n\r\n100\r\n'
+        head = (
+            f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="adapter"; filename="adapter.tar.gz"\r\n'
+            "Content-Type: application/gzip\r\n\r\n"
+        )
+        body = b"".join((field.encode(), head.encode(), packed.getbuffer(), f"\r\n--{_BOUNDARY}--\r\n".encode()))
+        path = f"{self._guide}/adapters/{self._federation}/{self.name}/{version + 1}"
+        _, answer = self.ask("POST", path, body, {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"})
+        taken = json.loads(answer)
+        if taken.get("warning"):
+            raise SystemExit(f"The update of {self.name} does not count: {taken['warning']}")
+
+
+def work(client: Client, versions: int, first: bytes, seen_at: dict[int, float], failed: threading.Event) -> None:
+    """Echo until there are so many versions."""
+    try:
+        file, version = bytearray(first), 0
+        while True:
+            client.change(file, version)
+            client.send(file, version)
+            found = client.newest(version)
+            version = found["version"]
+            seen_at.setdefault(version, time.monotonic())
+            if version >= versions or failed.is_set():
+                return
+            file = client.fetch(found)
+    except BaseException:
+        failed.set()
+        raise
+    finally:
+        client.close()
+
+
+def main() -> None:
+    """Run all clients to the end and say when each version came."""
+    url, token, federation, clients, versions, mib, way = sys.argv[1:]
+    kind = {"raw": Client, "archive": GuideClient}[way]
+    seen_at: dict[int, float] = {}
+    failed = threading.Event()
+    first = bytes(first_weights(float(mib)))
+    threads = [
+        threading.Thread(
+            target=work, args=(kind(url, token, federation, number), int(versions), first, seen_at, failed)
+        )
+        for number in range(int(clients))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failed.is_set():
+        sys.exit(1)
+    print(json.dumps({"seen_at": [seen_at[version] for version in sorted(seen_at)]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""How many federated rounds a second: a real server over HTTP, beside Flower's simulation in the same run.
+
+    python bench/rounds.py            # about twenty minutes
+    python bench/rounds.py --quick    # about five; the two sizes that have a budget, fewer turns
+
+Echo clients: each fetches the newest version and sends it back as its update. Ours are threads of one process, with
+one connection each; the server is a process of its own with its default settings. Every upload has its sha256 checked,
+is validated value by value and stored durably before it counts; the average is stored, and published as a version that
+survives a power cut. Flower's clients are actors of its simulation: no network, no disk, no digests. Both average the
+same tensors by FedAvg, in turns. Rounds in which the processes warm up are not counted.
+
+Budgets with 10 clients: 1.5 times Flower's rounds a second at 1 MiB, and as many at 16 MiB. The upload guide's
+`.tar.gz` calls are timed beside, without a budget: their clients squeeze each upload with `gzip` as Python's `tarfile`
+does, on the same processors.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from _common import Verdict, free_port, interval, status, verdict
+from peers.environment import FLOWER, ROOT, interpreter
+
+from tunefleet.cli.fleet import LocalFleet
+from tunefleet.client import Client
+from tunefleet.client.routes_federations import cancel_federation, create_federation, get_version
+from tunefleet.spec.federating import FederationSpec
+
+WARM_UP = 3
+Found = dict[str, Any]
+
+
+class Case(NamedTuple):
+    """One size of federation.
+
+    Args:
+        clients: How many there are.
+        mib: Size of the adapter.
+        rounds: That are timed.
+        budget: Least ratio to Flower's rounds a second, if there is one.
+    """
+
+    clients: int
+    mib: int
+    rounds: int
+    budget: float | None = None
+
+
+CASES = (Case(10, 1, 40, 1.5), Case(10, 16, 12, 1.0), Case(100, 1, 6), Case(100, 16, 3))
+ARCHIVES = Case(10, 1, 8)
+
+
+def output_of(*command: str) -> Found:
+    """Run a process, and return the JSON object in its output."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "RAY_DEDUP_LOGS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    found = next((line for line in done.stdout.splitlines() if line.startswith("{")), None)
+    if done.returncode or found is None:
+        raise SystemExit(f"{' '.join(command[:3])} failed:\n{done.stderr[-3000:]}")
+    return dict(json.loads(found))
+
+
+def ours(fleet: LocalFleet, client: Client, case: Case, way: str = "raw") -> float:
+    """Rounds a second of a federation of its own."""
+    made = client.transport.run(create_federation(FederationSpec(name="echo", min_workers=case.clients)))
+    last = WARM_UP + case.rounds
+    given = (str(case.clients), str(last), str(case.mib), way)
+    script = str(ROOT / "bench/_echo.py")
+    seen_at = output_of(sys.executable, script, fleet.url, made.token, made.id, *given)["seen_at"]
+    version = client.transport.run(get_version(made.id, last))
+    if len(seen_at) != last or len(version.contributors) != case.clients:
+        raise SystemExit(f"{made.id} made {len(seen_at)} versions, the last of {len(version.contributors)} updates.")
+    client.transport.run(cancel_federation(made.id))
+    return case.rounds / float(seen_at[-1] - seen_at[WARM_UP - 1])
+
+
+def flowers(case: Case) -> float:
+    """Rounds a second of Flower's simulation."""
+    python, script = str(interpreter("flower", FLOWER)), str(ROOT / "bench/peers/flower_rounds.py")
+    return float(output_of(python, script, str(case.mib), str(case.clients), str(case.rounds))["rounds_per_s"])
+
+
+def compare(fleet: LocalFleet, client: Client, case: Case, turns: int) -> Found:
+    """Time both in turns."""
+    mine, theirs = [], []
+    for turn in range(turns):
+        if turn % 2:
+            theirs.append(flowers(case))
+        mine.append(ours(fleet, client, case))
+        if not turn % 2:
+            theirs.append(flowers(case))
+    ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
+    low, high = interval(ratios)
+    kept = None if case.budget is None else verdict(1 / high, 1 / low, 1 / case.budget)
+    return {
+        **case._asdict(),
+        "ours_per_s": statistics.median(mine),
+        "flower_per_s": statistics.median(theirs),
+        "ratio": statistics.median(ratios),
+        "low": low,
+        "high": high,
+        "verdict": kept,
+    }
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    options = parser.parse_args()
+    turns, cases = (3, CASES[:2]) if options.quick else (7, CASES)
+    interpreter("flower", FLOWER)
+    with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as folder, ExitStack() as stack:
+        root = Path(folder)
+        os.environ["TUNEFLEET_HOME"] = str(root / "home")
+        quiet = {"LOG_LEVEL": "WARNING"}
+        fleet = LocalFleet(root / "fleet", port=free_port(), workers=0, environment=quiet, save_client=False)
+        stack.enter_context(fleet)
+        client = stack.enter_context(Client(fleet.url, fleet.key))
+        began = os.getloadavg()[0]
+        rows = [compare(fleet, client, case, turns) for case in cases]
+        archives = statistics.median(ours(fleet, client, ARCHIVES, "archive") for _ in range(3))
+        found = {"cases": rows, "archives_per_s": archives, "load": [began, os.getloadavg()[0]]}
+    return report(found, as_json=options.json)
+
+
+def report(found: Found, *, as_json: bool) -> int:
+    """Print all figures with their budgets; returns the exit status."""
+    verdicts: list[Verdict] = [row["verdict"] for row in found["cases"] if row["verdict"] is not None]
+    if as_json:
+        print(json.dumps(found))
+        return status(*verdicts)
+    for row in found["cases"]:
+        print(f"{row['clients']} clients, {row['mib']} MiB, rounds a second, medians:")
+        print(f"  ours {row['ours_per_s']:.2f}, Flower's simulation {row['flower_per_s']:.2f}")
+        print(f"  ours ÷ Flower {row['ratio']:.2f}, 95 % {row['low']:.2f} to {row['high']:.2f}", end="")
+        print("" if row["budget"] is None else f"; budget {row['budget']}: {row['verdict']}")
+    size = f"{ARCHIVES.clients} clients, {ARCHIVES.mib} MiB"
+    print(f"By the upload guide's archives, {size}: {found['archives_per_s']:.2f} rounds a second")
+    before, after = found["load"]
+    print(f"Load of the machine before {before:.1f}, after {after:.1f}; above 2 others were at work.")
+    return status(*verdicts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
