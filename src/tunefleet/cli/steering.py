@@ -56,8 +56,8 @@ def resume(
 ) -> None:
     """Let paused tasks go on; an ended one goes on as a new task.
 
-    A paused task goes back to its place in the queue. One that failed, was cancelled or is completed goes on from its
-    checkpoint as a new task that is linked to it.
+    A running task that is to pause is not paused. A paused task goes back to its place in the queue. One that failed,
+    was cancelled or is completed goes on from its checkpoint as a new task that is linked to it.
     """
     from_step = _step(start)
     with connect() as client:

@@ -12,7 +12,7 @@ import orjson
 
 from tunefleet.services.ids import attempt_token
 from tunefleet.services.scrub import scrub
-from tunefleet.store import Connection, commands, events, tasks
+from tunefleet.store import Connection, commands, events, tasks, wake
 from tunefleet.store.events import Event
 from tunefleet.store.rows import AttemptRow, CommandRow, TaskRow
 from tunefleet.wire.control import ControlCommand
@@ -70,6 +70,18 @@ def take_outcomes(
         _tell(connection, after, task, now)
         if task is not None and after.command == ControlCommand.PAUSE and after.state == "failed":
             rows[task.id] = _give_up_pause(connection, task, mine[row.attempt_id or ""], after)
+
+
+def take_back_pause(connection: Connection, task: TaskRow, now: float) -> None:
+    """Want a task that is to pause to run on; its job is not asked for the pause if it has not been yet."""
+    asked = commands.get(connection, pause_id(task.id, task.attempts, task.generation))
+    tasks.desire(connection, task.id, "run")
+    events.append(connection, [events.of_task(task, "task.resuming", now, {})])
+    if asked is not None and asked.state == "pending":
+        after = asked._replace(state="failed", message="Taken back: the task is to go on.", updated_at=now)
+        commands.store(connection, [after])
+        _tell(connection, after, task, now)
+    wake(connection, f"worker:{task.worker_id}", f"task:{task.id}")
 
 
 def close(

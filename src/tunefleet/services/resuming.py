@@ -14,7 +14,7 @@ from tunefleet.services.checkpoints import Known
 from tunefleet.services.ids import new_id
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.training.held import EXTERNAL
-from tunefleet.store import Connection, artifacts, resumes, workers
+from tunefleet.store import Connection, artifacts, events, resumes, tasks, workers
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
 from tunefleet.wire.link import InputRef, ResumeFrom
@@ -76,6 +76,16 @@ def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: floa
     switch(connection, [Move(row, TaskReason.RESUMED, changes={"ready_at": 0.0, "error": None})], now)
 
 
+def go_on(connection: Connection, row: TaskRow, now: float) -> None:
+    """Put a paused task that is wanted to run back into the queue; it stays paused where nobody could go on with it."""
+    try:
+        requeue(connection, row, None, now)
+    except ConflictError as error:
+        # The next resume says so again.
+        tasks.desire(connection, row.id, "pause")
+        events.append(connection, [events.of_task(row, "task.message", now, {"message": error.message})])
+
+
 def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_step: FromStep) -> Known:
     """Return the checkpoint that a resume begins at.
 
@@ -130,7 +140,8 @@ def refuse_running(row: TaskRow) -> None:
     if status is TaskStatus.PAUSED or status.final:
         return
     if row.desired == "pause":
-        raise ConflictError(f"The task {row.id} is still being paused.", hint="Resume it when it is paused.")
+        hint = f"Wait until it is paused; without a step, `tunefleet resume {row.id}` takes the pause back."
+        raise ConflictError(f"The task {row.id} is still being paused.", hint=hint)
     raise ConflictError(f"The task {row.id} is {row.status}: there is nothing to resume.")
 
 

@@ -70,6 +70,9 @@ async def resume(
 ) -> TaskDetail:
     """Let a task go on: a paused one at its place in the queue, a final one as a new task linked to it.
 
+    A running one that is to pause is not paused: its training goes on. Where the job has the pause by then, it pauses,
+    and goes back to its place in the queue by itself.
+
     Args:
         core: The server.
         actor: Who asks.
@@ -78,11 +81,11 @@ async def resume(
         overrides: Dotted path below `spec` → value, for the new task of a final one.
 
     Returns:
-        The paused task, or the new one.
+        The task itself, or the new one.
 
     Raises:
         NotFoundError: If there is no such task.
-        ConflictError: If it runs or waits, or there is no such checkpoint.
+        ConflictError: If it runs or waits and is not to pause, or there is no such checkpoint.
         ForbiddenError: If it belongs to somebody else.
     """
     may_submit(actor)
@@ -91,6 +94,9 @@ async def resume(
 
     def operation(connection: Connection) -> TaskRow:
         row = _mine(connection, actor, task_id)
+        if row.status == TaskStatus.RUNNING and row.desired == "pause" and from_step is None:
+            orders.take_back_pause(connection, row, now)
+            return row
         resuming.refuse_running(row)
         if row.status == TaskStatus.PAUSED:
             # An agent that keeps the job goes on with it where it is.
@@ -100,7 +106,7 @@ async def resume(
         return row
 
     row = await core.write(operation)
-    if row.status == TaskStatus.PAUSED:
+    if not TaskStatus(row.status).final:
         return await tasks.get(core, actor, row.id)
     return await _resume_final(core, actor, row, from_step, overrides)
 

@@ -10,8 +10,9 @@ from typing import Any
 import orjson
 
 from tunefleet.artifacts import BlobStore
-from tunefleet.lifecycle.task import TaskReason
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import checkpoints, orders, registering, resuming, siblings
+from tunefleet.services.federation import of_tasks
 from tunefleet.services.ids import attempt_of, attempt_token
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.scrub import scrub
@@ -174,13 +175,17 @@ def apply(
     ended = {id_: finish for id_, finish in said.finishes.items() if id_ in mine and id_ not in behind}
     accepts = {id_ for id_ in said.accepts.values() if id_}
     _accept(connection, [mine[id_] for id_ in mine if id_ in accepts or id_ in ended], mine, rows, now)
-    reached = ((mine[id_].task_id, generation) for id_, generation in said.reached.items() if id_ in mine)
-    tasks.set_reached(connection, reached)
+    reached = {mine[id_].task_id: generation for id_, generation in said.reached.items() if id_ in mine}
+    tasks.set_reached(connection, reached.items())
+    rows.update((id_, rows[id_]._replace(reached=max(rows[id_].reached, reached[id_]))) for id_ in reached)
     discards.done(connection, worker_id, said.discarded)
     # Before the ends: a command that was carried out must not be failed by the end that it brought about.
     orders.take_outcomes(connection, said.outcomes, worker_id, mine, rows, now)
     orders.note_stalls(connection, said.stalled, mine, rows, now)
-    finish(connection, ended, mine, rows, now, blobs)
+    for row in finish(connection, ended, mine, rows, now, blobs):
+        # Its job had the pause already when that was taken back.
+        if row.status == TaskStatus.PAUSED and row.desired == "run" and row.generation > row.reached:
+            resuming.go_on(connection, row, now)
     if said.leaves:
         registering.leave(connection, worker_id, now)
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
@@ -243,7 +248,7 @@ def finish(
     rows: dict[str, TaskRow],
     now: float,
     blobs: BlobStore,
-) -> None:
+) -> list[TaskRow]:
     """End accepted attempts as their holders say, and decide what becomes of their tasks.
 
     Args:
@@ -253,9 +258,12 @@ def finish(
         rows: Their tasks by id.
         now: Unix time.
         blobs: Where the files lie.
+
+    Returns:
+        The tasks as they are now.
     """
     if not finishes:
-        return
+        return []
     ended, moves, outcomes = [], [], []
     brought = _brought(connection, finishes, mine)
     stopped = siblings.of_asked(connection, [rows[mine[id_].task_id] for id_ in finishes])
@@ -283,12 +291,13 @@ def finish(
         paused = row.reason == TaskReason.PAUSED
         orders.close(connection, [row], f"the task's run ended ({row.reason}).", now, paused=paused)
     tasks.set_outcomes(connection, outcomes)
-    switch(connection, moves, now)
+    moved = switch(connection, moves, now)
     done = [move.task.id for move in moves if move.reason is TaskReason.FINISHED and move.task.slot_class == "job"]
     checkpoints.drop_of_completed(connection, blobs, done, now)
     # A pin has become a reference, or is of no use any more.
     artifacts.unpin(connection, [row.id for row in ended if row.slot_class == "job"])
     wake(connection, "placement")
+    return moved
 
 
 def _brought(connection: Connection, finishes: Mapping[str, Finish], mine: Mapping[str, AttemptRow]) -> dict[int, str]:
@@ -379,6 +388,7 @@ def _drain(connection: Connection, worker_id: str, said: Said) -> bool | None:
 
 def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> Iterable[Offer]:
     resumes = resuming.for_offers(connection, rows)
+    federated = of_tasks.for_offers(connection, rows, secret)
     parts: dict[str, list[OfferRow]] = {}
     for row in rows:
         if row.merged_into is not None:
@@ -392,6 +402,7 @@ def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> 
             slot_class="light" if row.slot_class == "light" else "job",
             resume=resumes.get(row.task_id),
             gpus=tuple(row.gpus.split(",")) if row.gpus else (),
+            federation=federated.get(row.task_id),
             merged=tuple(MergedTask.model_construct(**_told(part, secret)) for part in parts.get(row.attempt_id, ())),
         )
 

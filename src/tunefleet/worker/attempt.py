@@ -124,7 +124,9 @@ class JobAttempt:
             with self._noting:
                 if not self._forgotten:
                     self._run.heed_cancel()
-            self._site.outbox.reach(Reached(token=self.token, generation=desired.generation))
+            # Of a job that has paused nobody may say that it runs on: then the server lets the task go on.
+            if desired.action != "run":
+                self._site.outbox.reach(Reached(token=self.token, generation=desired.generation))
             self.mailbox.wake()
 
     def join(self, timeout_s: float | None = None) -> None:

@@ -50,6 +50,7 @@ class Steering:
         self._wishes: dict[str, int] = {}
         self._next_look = 0.0
         self._deaf_since: float | None = None
+        self._paused = False
         if record().suspended:
             self.launched_again()
 
@@ -68,6 +69,7 @@ class Steering:
 
     def launched_again(self) -> None:
         """The job is another process now: a pause that the one before did not come to is asked for again."""
+        self._paused = False
         pauses = [command for command in self._followed.values() if command.command == ControlCommand.PAUSE]
         for command in pauses:
             del self._followed[command.command_id]
@@ -82,7 +84,11 @@ class Steering:
         if desired is None:
             return
         if desired.action == "run":
-            self._reach(desired.generation)
+            for command_id in self._waiting.keys() & self._wishes.keys():
+                del self._waiting[command_id]
+            # A pause that the job has taken is not undone: the wish stays open, and the server lets the task go on.
+            if not self._paused and not any(each.command == ControlCommand.PAUSE for each in self._followed.values()):
+                self._reach(desired.generation)
         elif desired.action == "pause":
             command_id = pause_id(offer.task_id, offer.attempt, desired.generation)
             if command_id in self._followed:
@@ -159,6 +165,7 @@ class Steering:
         self._waiting.pop(command.command_id, None)
         self._outbox.outcome(outcome)
         if followed is not None:
+            self._paused = self._paused or (followed.command == ControlCommand.PAUSE and outcome.state != "failed")
             self._keep()
         else:
             self._reach_of(command)

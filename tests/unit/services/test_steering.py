@@ -12,7 +12,7 @@ from tunefleet.executors.registry import installed
 from tunefleet.services import events, steering, tasks
 from tunefleet.wire.api import CommandRequest
 from tunefleet.wire.control import ControlCommand
-from tunefleet.wire.link import CommandOutcome, Offer, Reached, pause_id
+from tunefleet.wire.link import CommandOutcome, Finish, Offer, Reached, pause_id
 
 
 async def running(lab: Lab, worker_id: str = "w1") -> tuple[str, FakeWorker, Offer]:
@@ -67,6 +67,43 @@ async def test_a_pause_travels_as_a_wish_and_a_resume_keeps_the_place(lab: Lab) 
         "task.paused",
         "task.resumed",
     ]
+
+
+async def test_a_pause_that_the_job_was_not_asked_for_is_taken_back_by_a_resume(lab: Lab) -> None:
+    task_id, worker, offer = await running(lab)
+    await steering.pause(lab.core, lab.admin, task_id)
+    with pytest.raises(ConflictError, match="still being paused") as caught:
+        await steering.resume(lab.core, lab.admin, task_id, from_step=3)
+    assert "takes the pause back" in (caught.value.hint or "")
+    going_on = await steering.resume(lab.core, lab.admin, task_id)
+    assert (going_on.id, going_on.status, going_on.desired) == (task_id, "running", "run")
+    (command,) = await steering.list_(lab.core, lab.admin, task_id)
+    assert (command.state, command.message) == ("failed", "Taken back: the task is to go on.")
+    lab.clock.advance(2)
+    (wish,) = (await worker.exchange()).desired
+    assert (wish.action, wish.generation) == ("run", 2)
+    with pytest.raises(ConflictError, match="nothing to resume"):
+        await steering.resume(lab.core, lab.admin, task_id)
+    # A pause on the worker's own machine later is nobody's to undo.
+    await worker.exchange(
+        reached=(Reached(token=offer.token, generation=2),),
+        finishes=(Finish(token=offer.token, outcome="paused", reason="paused"),),
+    )
+    assert (await lab.task(task_id)).status == "paused"
+
+
+async def test_a_job_that_has_the_pause_already_goes_on_by_itself_when_it_is_taken_back(lab: Lab) -> None:
+    task_id, worker, offer = await running(lab)
+    await steering.pause(lab.core, lab.admin, task_id)
+    await worker.exchange(outcomes=(done(pause_id(task_id, 1, 1), "acknowledged"),))
+    await steering.resume(lab.core, lab.admin, task_id)
+    (command,) = await steering.list_(lab.core, lab.admin, task_id)
+    assert command.state == "acknowledged", "nobody knows yet that it is too late"
+    await worker.finish(offer.token, "paused", "paused")
+    (command,) = await steering.list_(lab.core, lab.admin, task_id)
+    assert command.state == "durable"
+    assert (await lab.task(task_id)).status == "queued"
+    assert (await worker.start()).attempt == 2
 
 
 async def test_a_pause_that_fails_lets_the_training_go_on(lab: Lab) -> None:
@@ -184,11 +221,9 @@ async def test_of_a_worker_that_does_not_say_what_its_kinds_take_anything_is_ask
     assert asked.state == "pending", "the lab's worker says as little as an older one"
 
 
-async def test_a_task_that_is_being_paused_is_not_resumed_and_a_cancel_beats_a_pause(lab: Lab) -> None:
+async def test_a_cancel_beats_a_pause(lab: Lab) -> None:
     task_id, worker, offer = await running(lab)
     await steering.pause(lab.core, lab.admin, task_id)
-    with pytest.raises(ConflictError, match="still being paused"):
-        await steering.resume(lab.core, lab.admin, task_id)
     await tasks.cancel(lab.core, lab.admin, task_id)
     with pytest.raises(ConflictError, match="being cancelled"):
         await steering.pause(lab.core, lab.admin, task_id)

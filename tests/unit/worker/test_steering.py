@@ -84,6 +84,26 @@ def test_a_pause_is_asked_for_until_the_job_takes_it_and_then_followed(world: Wo
     assert (world.server.reached[-1].token, world.server.reached[-1].generation) == (token, 1)
 
 
+def test_a_pause_that_is_taken_back_is_asked_for_no_more(world: World) -> None:
+    token = world.server.offer()
+    with Running(world):
+        job = steered(world)
+        world.server.want(token, "pause")
+        world.server.wait_for(lambda: job.asked >= 1)
+        world.server.want(token, "run", 2)
+        world.server.wait_for(lambda: [each.generation for each in world.server.reached] == [2])
+        job.loading = False
+        world.server.want(token, "pause", 3)
+        world.server.wait_for(lambda: job.commands)
+        assert set(job.states) == {pause_id("task-1", 1, 3)}
+        # The job has this one: the worker does not say that it runs on.
+        world.server.want(token, "run", 4)
+        job.become(pause_id("task-1", 1, 3), "durable", step=7, checkpoint="checkpoint-7")
+        job.end(FakeEnd("paused", TaskReason.PAUSED))
+        assert world.server.finished(token).outcome == "paused"
+    assert 4 not in [each.generation for each in world.server.reached]
+
+
 def test_a_job_whose_worker_was_interrupted_in_the_middle_of_a_pause_is_paused(world: World) -> None:
     token = world.server.offer()
     command_id = pause_id("task-1", 1, 1)

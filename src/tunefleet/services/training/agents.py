@@ -221,17 +221,7 @@ def give_up(connection: Connection, worker_id: str, now: float) -> None:
     """Put paused jobs that a lost agent was to go on with back into the queue."""
     for row in training.paused_at(connection, worker_id):
         if row.desired == "run" and row.generation > row.reached:
-            give_up_one(connection, row, now)
-
-
-def give_up_one(connection: Connection, row: TaskRow, now: float) -> None:
-    """Put a paused job back into the queue; it stays paused where nobody could go on with it."""
-    try:
-        resuming.requeue(connection, row, None, now)
-    except ConflictError as error:
-        # The next resume says so again.
-        tasks.desire(connection, row.id, "pause")
-        events.append(connection, [events.of_task(row, "task.message", now, {"message": error.message})])
+            resuming.go_on(connection, row, now)
 
 
 def leased(row: WorkerRow) -> bool:

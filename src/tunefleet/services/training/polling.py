@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import link, orders, uplink
+from tunefleet.services import link, orders, resuming, uplink
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import attempt_token
@@ -217,7 +217,7 @@ def _refused_resumes(connection: Connection, agent_id: str, outcomes: tuple[Agen
     for row in training.paused_at(connection, agent_id):
         wish = _wish_id("resume", row.id, row.attempts, row.generation)
         if row.desired == "run" and row.generation > row.reached and wish in failed:
-            agents.give_up_one(connection, row, now)
+            resuming.go_on(connection, row, now)
 
 
 def _outcome(said: AgentOutcome) -> CommandOutcome:
