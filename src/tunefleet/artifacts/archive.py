@@ -231,6 +231,8 @@ def _tar_members(archive: Path, budget: _Budget) -> Iterator[Member]:
                 if stream is None:
                     raise ArtifactError(f"{archive.name}: {name!r} is a link or a device.", hint=_REPACK)
                 yield name, stream
+        while guarded.read(CHUNK_BYTES):
+            pass  # a compressed stream says at its end whether it came whole, and that lies behind the last member
 
 
 def _member_name(archive: Path, name: str) -> str:

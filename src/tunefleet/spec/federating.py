@@ -57,7 +57,8 @@ _OPTIONS: Final[Mapping[str, Mapping[str, Any]]] = {
 _MIXED: Final = frozenset({"fedavg_exact", "krum", "multi_krum"})
 """The strategies that compare or average products, so that ranks and alphas may differ."""
 Momentum = Annotated[float, Field(ge=0, lt=1), NotBool]
-_MAX_WORKERS: Final = 10_000
+MAX_WORKERS: Final = 10_000
+"""Most workers of a federation that names no fewer: whoever has its token can make up names."""
 _DAY_S: Final = 86_400.0
 
 
@@ -158,9 +159,9 @@ class FederationSpec(Block):
     """Rank, alpha and target modules that every update must have; by default those of the first update."""
     strategy: StrategySpec = Field(default_factory=StrategySpec)
     """How updates become the next version."""
-    min_workers: Annotated[int, Field(ge=1, le=_MAX_WORKERS), NotBool] = 2
+    min_workers: Annotated[int, Field(ge=1, le=MAX_WORKERS), NotBool] = 2
     """Fewest updates that make a round."""
-    max_workers: Annotated[int, Field(ge=1, le=_MAX_WORKERS), NotBool] | None = None
+    max_workers: Annotated[int, Field(ge=1, le=MAX_WORKERS), NotBool] | None = None
     """Most workers that take part in a round: of more `participants` so many are drawn for each round, and without
     `participants` no others may join."""
     participants: tuple[Text, ...] | None = None
@@ -179,7 +180,7 @@ class FederationSpec(Block):
     max_num_examples: Annotated[int, Field(ge=1, le=1 << 53), NotBool] = 1_000_000_000
     """Most examples that an update may claim; one that claims more is refused."""
     dataset: Text | None = None
-    """Data that workers claim in chunks: JSON lines."""
+    """Pushed data that workers claim in chunks of JSON lines: JSON lines, CSV or TSV."""
     chunk_size: PositiveInt = 1000
     """Rows of one chunk."""
     callback_secret: Text | None = Field(default=None, repr=False, exclude=True)

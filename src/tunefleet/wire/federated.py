@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field
+from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field, StrictInt
 from pydantic.alias_generators import to_camel
 
 from tunefleet.wire.base import Body, Message
@@ -217,7 +217,7 @@ class ClaimChunk(GuideRequest):
         completed_chunk: Number of the chunk that it has trained on to the end.
     """
 
-    worker_id: int | str = Field(validation_alias=_either("worker_id"))
+    worker_id: StrictInt | str = Field(validation_alias=_either("worker_id"))
     completed_chunk: int | None = Field(default=None, ge=0, lt=MAX_COUNT, validation_alias=_either("completed_chunk"))
 
 
@@ -247,7 +247,8 @@ class UpdateCreate(Body):
     Args:
         worker: Who trained it.
         step: The worker's own optimizer step.
-        num_examples: Rows that it has trained on since the version that it started from.
+        num_examples: Rows that it has trained on since its last update. If that still waits to be aggregated, this one
+            takes its place and weighs the rows of both.
         sha256: Of the file with the weights.
         config: The adapter's `adapter_config.json`.
         base_version: The version that it started from; 0 for none.

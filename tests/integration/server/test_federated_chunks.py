@@ -123,7 +123,9 @@ def is_idle(reply: httpx.Response) -> bool:
         ("a.jsonl", '{"a": 1}\nnot json\n', "Line 2 of a.jsonl is not a JSON object"),
         ("a.jsonl", "[1, 2]\n", "Line 1 of a.jsonl is not a JSON object"),
         ("a.jsonl", "\n\n", "has no rows"),
-        ("a.parquet", "PAR1", "no file that can be cut"),
+        ("a.parquet", "PAR1", "a.parquet of "),
+        ("a.jsonl.gz", "x", "cannot be cut into chunks; .jsonl, .ndjson, .csv, .tsv can"),
+        ("a.json", '[{"a": 1}]', "no file that can be cut"),
         ("a.csv", "q,a\n1\n", "not as many fields"),
         ("a.csv", b"q\n\xff\n", "is not UTF-8"),
     ],
@@ -136,3 +138,18 @@ def test_data_that_cannot_be_cut_makes_no_federation(
     assert message in refused["detail"]
     is_problem(admin.post("/federations", json={"dataset": "nowhere"}), 404, "not_found")
     assert admin.get("/federations").json()["items"] == before
+
+
+def test_rows_that_would_be_left_out_are_named(running: Running, admin: httpx.Client, tmp_path: Path) -> None:
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    (folder / "README.md").write_text("# Data")
+    (folder / "dataset_info.json").write_text("{}")
+    (folder / "a.jsonl").write_text(rows(2))
+    with Client(running.url, running.admin_key) as client:
+        assert create(admin, dataset=client.data.push(folder).name)["status"] == "running"
+        (folder / "b.parquet").write_text("PAR1")
+        name = client.data.push(folder, name="mixed-2").name
+    refused = is_problem(admin.post("/federations", json={"dataset": name}), 422, "data_invalid")
+    assert refused["detail"].startswith("b.parquet of mixed-2 cannot be cut into chunks")
+    assert "JSON lines" in refused["hint"]

@@ -184,6 +184,18 @@ def test_a_damaged_zip_member(tmp_path: Path) -> None:
     refused(tmp_path, bytes(data), ArtifactError, "not a whole archive")
 
 
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_a_compressed_tar_whose_end_is_missing(tmp_path: Path, mode: str) -> None:
+    whole = tar_bytes(("a", os.urandom(500)), mode=mode)
+    refused(tmp_path, whole[:-4], ArtifactError, "not a whole archive")
+
+
+def test_a_damaged_tar_gz_member(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress(tar_bytes(("a", bytes(500))), 0))
+    data[700] ^= 0xFF
+    refused(tmp_path, bytes(data), ArtifactError, "not a whole archive")
+
+
 def test_an_encrypted_zip(tmp_path: Path) -> None:
     data = bytearray(zip_bytes(("a", b"1")))
     for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):

@@ -99,9 +99,43 @@ async def test_a_second_upload_of_a_worker_takes_the_place_of_its_first(lab: Lab
         (first.update.seq, "superseded", f"Replaced by update {second.update.seq}."),
         (second.update.seq, "counted", None),
     ]
-    await group.upload("w2", 7.0)
+    await group.upload("w2", 7.0, num_examples=2)
     await keep(lab.core)
     assert (await group.values())["base_model.model.layer.lora_A.weight"][0, 0] == pytest.approx(6.0)
+
+
+async def test_who_uploads_twice_in_a_round_weighs_the_rows_of_both(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files", max_num_examples=500)
+    await group.upload("w1", 1.0, num_examples=100)
+    assert (await group.upload("w1", 2.0, num_examples=200)).update.num_examples == 300
+    assert (await group.upload("w1", 3.0, num_examples=400)).update.num_examples == 500, "as much as one may claim"
+    (member,) = (await jobs.get(lab.core, lab.admin, group.id)).member_list
+    assert member.num_examples == 700
+    await group.upload("w2", 4.0, num_examples=1)
+    late = await group.upload("w1", 5.0, num_examples=10, base_version=0)
+    assert (late.counted, late.update.num_examples) == (False, 10), "what is aggregated is not added again"
+    assert (await group.upload("w1", 6.0, num_examples=20, base_version=0)).update.num_examples == 30
+    assert (await group.upload("w1", 7.0, num_examples=40, base_version=1)).update.num_examples == 40, "it began anew"
+
+
+async def test_who_goes_back_trains_the_same_rows_again_or_is_another_machine(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files")
+    first = await group.upload("w1", 1.0, step=200, num_examples=100)
+    assert first.warning is None
+    again = await group.upload("w1", 2.0, step=200, num_examples=100)
+    assert (again.counted, again.update.num_examples) == (True, 100)
+    assert again.warning is not None
+    assert "give each one its own" in again.warning
+    replayed = await group.upload("w1", 1.0, step=200, num_examples=100)
+    assert (replayed.counted, replayed.warning) == (False, f"Replaced by update {again.update.seq}.")
+
+
+async def test_what_waited_for_a_version_without_saying_where_it_began_is_not_added(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files")
+    for worker in ("w1", "w2", "w1"):
+        await group.upload(worker, len(group.steps) + sum(group.steps.values()), num_examples=5)
+    newer = await group.upload("w1", 9.0, num_examples=7)
+    assert (newer.counted, newer.update.num_examples) == (False, 7)
 
 
 async def test_a_late_update_too_is_replaced_by_a_newer_one(lab: Lab, tmp_path: Path) -> None:
@@ -197,6 +231,17 @@ async def test_no_more_workers_take_part_than_may(lab: Lab, tmp_path: Path) -> N
     await group.upload("w2", 2.0)
     with pytest.raises(ForbiddenError, match="has its 2 workers, and w3 is none of them"):
         await group.upload("w3", 3.0)
+
+
+async def test_a_federation_for_all_who_come_has_an_end_too(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accepting, "MAX_WORKERS", 1)
+    group = await party(lab, tmp_path / "files")
+    await group.upload("w1", 1.0)
+    await group.upload("w1", 2.0)
+    with pytest.raises(ForbiddenError, match="has its 1 workers, and w2 is none of them"):
+        await group.upload("w2", 3.0)
 
 
 async def test_of_many_participants_so_many_are_drawn_for_each_round(lab: Lab, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import orjson
@@ -13,8 +13,9 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.services.federation import rounds as verbs
 from tunefleet.services.federation.status import FOREVER, PAUSED, QUEUED, locked, move, spec_of, tell
+from tunefleet.spec.federating import MAX_WORKERS
 from tunefleet.store import Connection, artifacts, federation_updates, federations, rounds
-from tunefleet.store.federation_updates import COUNTED, DISCARDED, REJECTED, WAITING, UpdateRow
+from tunefleet.store.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
 from tunefleet.store.federations import FederationRow, MemberRow
 from tunefleet.store.rounds import RoundRow
 from tunefleet.wire.federated import Losses, UploadDtype
@@ -37,7 +38,7 @@ class Arrived:
     Args:
         worker: Whose.
         step: The worker's own optimizer step.
-        num_examples: What it counts for.
+        num_examples: Rows that it was trained on since its worker's last one.
         model_digest: Of its weights as they are stored, in floats.
         size_bytes: Of the same file.
         values_digest: Of the values, however they were written.
@@ -127,10 +128,10 @@ def refuse_upload(connection: Connection, row: FederationRow, worker: str) -> No
                 f"{worker} does not take part in {row.id}; {', '.join(sorted(spec.participants)[:20])} do.",
                 hint="Upload under one of these names.",
             )
-    elif spec.max_workers is not None and federations.member(connection, row.seq, worker) is None:
-        others = federations.member_counts(connection, [row.seq]).get(row.seq, 0)
-        if others >= spec.max_workers:
-            raise ForbiddenError(f"{row.id} has its {spec.max_workers} workers, and {worker} is none of them.")
+    elif federations.member(connection, row.seq, worker) is None:
+        most = spec.max_workers or MAX_WORKERS
+        if federations.member_counts(connection, [row.seq]).get(row.seq, 0) >= most:
+            raise ForbiddenError(f"{row.id} has its {most:,} workers, and {worker} is none of them.")
 
 
 def known(connection: Connection, row: FederationRow, worker: str, step: int, digest: str) -> Accepted | None:
@@ -182,7 +183,7 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     doubt = arrived.doubt or (UNCHANGED if member.values_digest == arrived.values_digest else None)
     current = rounds.get(connection, row.seq, row.round)
     assert current is not None, "a federation that was started has a round"
-    stored = _store(connection, row, current, arrived, doubt, now)
+    stored, replaced = _store(connection, row, current, arrived, doubt, now)
     # Whoever uploaded a file by itself held it until now.
     artifacts.unpin_files(connection, [arrived.model_digest, arrived.upload_digest or ""], [row.id])
     _remember(connection, member, stored, arrived, now)
@@ -193,7 +194,10 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     closes = False
     if stored.state == COUNTED:
         closes = verbs.close_if_complete(connection, row, _dated(connection, row, current, now), now)
-    return _told(row, stored, current, closes=closes)
+    accepted = _told(row, stored, current, closes=closes)
+    if accepted.warning is None and replaced is not None and stored.step <= replaced.step:
+        return replace(accepted, warning=_same_name(replaced))
+    return accepted
 
 
 def reject(connection: Connection, row: FederationRow, refused: Refused, now: float) -> UpdateRow:
@@ -249,19 +253,21 @@ def _member(connection: Connection, row: FederationRow, arrived: Arrived, now: f
 
 def _store(
     connection: Connection, row: FederationRow, current: RoundRow, arrived: Arrived, doubt: str | None, now: float
-) -> UpdateRow:
+) -> tuple[UpdateRow, UpdateRow | None]:
+    """Store an update, and return it with the one whose place it takes."""
     counts = doubt is None and verbs.takes(current, arrived.worker)
     state = DISCARDED if doubt is not None else COUNTED if counts else WAITING
+    number = current.number if counts or doubt else None
+    older = None if doubt is not None else federation_updates.standing(connection, row.seq, arrived.worker, number)
     new = UpdateRow(
-        row.seq, arrived.worker, current.number if counts or doubt else None, state, doubt, arrived.step,
-        arrived.num_examples, arrived.base_version, arrived.upload_digest or arrived.model_digest,
+        row.seq, arrived.worker, number, state, doubt, arrived.step,
+        _rows(row, older, arrived), arrived.base_version, arrived.upload_digest or arrived.model_digest,
         arrived.model_digest, arrived.values_digest, arrived.config,
         orjson.dumps(dict(arrived.tokenizer)).decode(), arrived.upload_dtype, arrived.size_bytes, arrived.norm,
         arrived.losses.before, arrived.losses.after, None, now, None if doubt is None else now,
     )  # fmt: skip
     if doubt is not None:
-        return federation_updates.insert_one(connection, new)
-    older = federation_updates.standing(connection, row.seq, arrived.worker, new.round)
+        return federation_updates.insert_one(connection, new), None
     if older is not None:
         # Out of the way first: a worker has one update in a round.
         federation_updates.change(connection, [older.seq], {"state": DISCARDED})
@@ -270,7 +276,20 @@ def _store(
         verbs.supersede(connection, older, stored.seq, now)
     files = [arrived.model_digest, *arrived.tokenizer.values()]
     artifacts.hold(connection, files, holder=stored.holder, until=FOREVER)
-    return stored
+    return stored, older
+
+
+def _rows(row: FederationRow, older: UpdateRow | None, arrived: Arrived) -> int:
+    """Return what an update weighs: its rows, and those of the one whose training it goes on with.
+
+    Workers count from upload to upload. Whoever does not say what it started from went on where it was, as long as no
+    version came between: that is so within a round, and not for one that has been waiting for the next.
+    """
+    if older is None or arrived.step <= older.step or arrived.base_version != older.base_version:
+        return arrived.num_examples
+    if arrived.base_version is None and older.state != COUNTED:
+        return arrived.num_examples
+    return min(older.num_examples + arrived.num_examples, spec_of(row).max_num_examples)
 
 
 def _remember(connection: Connection, member: MemberRow, stored: UpdateRow, arrived: Arrived, now: float) -> None:
@@ -284,7 +303,7 @@ def _remember(connection: Connection, member: MemberRow, stored: UpdateRow, arri
     if stored.state != DISCARDED:
         member = member._replace(
             updates=member.updates + 1,
-            num_examples=member.num_examples + stored.num_examples,
+            num_examples=member.num_examples + arrived.num_examples,
             values_digest=stored.values_digest,
         )
     federations.put_member(connection, member)
@@ -297,8 +316,15 @@ def _dated(connection: Connection, row: FederationRow, current: RoundRow, now: f
     return rounds.change(connection, current, {"deadline_at": now + spec_of(row).deadline_s})
 
 
+def _same_name(replaced: UpdateRow) -> str:
+    return (
+        f"It counts instead of update {replaced.seq}, which came before it under the name {replaced.worker} and had "
+        f"reached step {replaced.step}. If two machines use this name, give each one its own."
+    )
+
+
 def _told(row: FederationRow, stored: UpdateRow, current: RoundRow | None, *, closes: bool) -> Accepted:
-    counted = stored.state not in {WAITING, DISCARDED, REJECTED}
+    counted = stored.state not in {WAITING, SUPERSEDED, DISCARDED, REJECTED}
     at, warning = stored.round or row.round, None
     if stored.state == WAITING:
         drawn = current is not None and current.status != RoundStatus.SAMPLING

@@ -27,6 +27,10 @@ _MAX_LINE_BYTES: Final = 64 << 20
 _BATCH_BYTES: Final = 1 << 20
 _PIN_S: Final = 3600.0
 _EMPTY: Final = frozenset({b"", b"\r"})
+_ROWS_OTHERWISE: Final = frozenset(
+    {".parquet", ".arrow", ".feather", ".orc", ".avro", ".xlsx", ".gz", ".bz2", ".xz", ".zst", ".zip", ".tar"}
+)
+"""Such files hold rows too: left out in silence, they would be missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,8 @@ async def cut(
 
     Raises:
         NotFoundError: If there is no such data.
-        DataError: If it is not JSON lines or CSV, has a row that is no object, no row at all, or too many chunks.
+        DataError: If it has a file of rows that are neither JSON lines nor CSV, a row that is no object, no row at all,
+            or makes too many chunks.
     """
     files = await core.read(lambda connection: _files(connection, actor.project, dataset))
     if total is not None:
@@ -88,6 +93,12 @@ def _files(connection: Connection, project: str, name: str) -> list[FileEntry]:
             hint="Push it with `tunefleet data push`; `tunefleet data ls` lists what is there.",
         )
     found = [FileEntry(path=p, digest=d, size_bytes=s) for p, d, s in artifacts.files(connection, rows[0].id)]
+    for file in found:
+        if PurePosixPath(file.path).suffix.lower() in _ROWS_OTHERWISE:
+            raise DataError(
+                f"{file.path} of {name} cannot be cut into chunks; {', '.join(_READERS)} can.",
+                hint="Write it as JSON lines, one object a line, and push that; `datasets` does with `to_json`.",
+            )
     data = [file for file in found if PurePosixPath(file.path).suffix.lower() in _READERS]
     if not data:
         raise DataError(

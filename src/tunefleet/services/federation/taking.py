@@ -17,7 +17,6 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, chunks, files
 from tunefleet.services.federation.accepting import Accepted, Arrived, CheckAgain, Refused
 from tunefleet.services.federation.landing import Landing, keep
-from tunefleet.services.federation.status import FOREVER
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federations
 from tunefleet.store.federations import FederationRow
@@ -30,6 +29,8 @@ T = TypeVar("T")
 _TRIES: Final = 3
 _ON_ITS_WAY_S: Final = 3600.0
 """How long the files of an update are kept for it before it is stored."""
+_TOKENIZER_S: Final = 30 * 24 * 3600.0
+"""How long a tokenizer is kept for updates that name it; each of them renews it, and versions keep their own."""
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tunefleet-adapters")
 """Checking is work of the processor: a crowd of workers shall neither fill the memory nor hold up other threads."""
 
@@ -216,7 +217,7 @@ def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: A
         artifacts.add_blob(connection, project=row.project, digest=digest, size_bytes=size_bytes, at=now)
     accepted = accepting.accept(connection, row, arrived, now)
     # Later updates name the tokenizer by its digests alone.
-    artifacts.pin(connection, [*arrived.tokenizer.values()], holder=row.id, until=FOREVER)
+    artifacts.pin(connection, [*arrived.tokenizer.values()], holder=row.id, until=now + _TOKENIZER_S)
     artifacts.unpin(connection, [new.holder])
     chunks.heard_of(connection, row.seq, arrived.worker, now)
     return accepted
