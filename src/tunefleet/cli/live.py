@@ -14,7 +14,7 @@ from rich.text import Text
 from tunefleet.cli import chart, words
 from tunefleet.cli.console import err, out, status_text
 from tunefleet.cli.exitcodes import ExitCode
-from tunefleet.cli.tasks import run_time_s
+from tunefleet.cli.tasks import run_time
 from tunefleet.cli.watch import Watched, sentence, watch
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
@@ -124,7 +124,7 @@ def _head(watched: Watched, width: int) -> RenderableType:
     left = Text.assemble((task.name, "head"), "  ", (task.id, "id"))
     if width >= 100:
         left.append(f"  {task.kind}" + (f" on {task.worker_id}" if task.worker_id else ""), style="dim")
-    right = Text.assemble(status_text(task.status), f"  {words.duration(run_time_s(task)) if task.started_at else ''}")
+    right = Text.assemble(status_text(task.status), f"  {run_time(task)}")
     grid.add_row(left, right)
     grid.width = width
     return grid

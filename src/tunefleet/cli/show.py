@@ -14,7 +14,7 @@ from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import TaskOrWorkflow, is_workflow
 from tunefleet.cli.session import connect
-from tunefleet.cli.tasks import progress_text, run_time_s
+from tunefleet.cli.tasks import progress_text, run_time
 from tunefleet.cli.watch import PLAIN_REASONS
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -155,10 +155,8 @@ def _facts(task: TaskDetail, siblings: Sequence[TaskView]) -> list[tuple[str, Re
 
 
 def _run_time(task: TaskDetail) -> str | None:
-    if task.started_at is None:
-        return None
-    of = f", the last of {task.attempts} attempts" if task.attempts > 1 else ""
-    return words.duration(run_time_s(task)) + of
+    time = run_time(task)
+    return time + (f", in {task.attempts} attempts" if task.attempts > 1 else "") if time else None
 
 
 def _at(tree: object, *keys: str) -> str | None:

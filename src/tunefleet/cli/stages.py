@@ -15,7 +15,7 @@ from tunefleet.cli import causes, words
 from tunefleet.cli.console import err, out, say, status_text, table
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.order import in_order, telling
-from tunefleet.cli.tasks import progress_text, run_time_s
+from tunefleet.cli.tasks import progress_text, run_time
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.wire.api import TaskView, WorkflowDetail, WorkflowView
@@ -69,7 +69,7 @@ def stage_table(
         "status": [status_text(task.status) for task in ordered],
         "worker": [_where(task, on.get(task.id)) for task in ordered],
         "progress": [progress_text(task) for task in ordered],
-        "time": [words.duration(run_time_s(task)) if task.started_at else "" for task in ordered],
+        "time": [run_time(task) for task in ordered],
         "note": [Text(told[task.id]) if task.id in told else why.note(task) for task in ordered],
     }
     filled = {name: cells for name, cells in columns.items() if any(cells)}

@@ -15,6 +15,7 @@ from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, TaskOrWorkflow, is_workflow, parse_sets
 from tunefleet.cli.session import connect
+from tunefleet.cli.tasks import run_time
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.why import show_dry_run
 from tunefleet.client import Client, Run
@@ -157,8 +158,7 @@ def _summary(client: Client, task: TaskDetail) -> None:
     if task.status == TaskStatus.FAILED:
         live.failure_screen(out(), client, task)
         return
-    ran = words.duration(((task.finished_at or task.created_at) - (task.started_at or task.created_at)).total_seconds())
-    say(Text.assemble((task.name, "head"), f" {task.status} after {ran}."))
+    say(Text.assemble((task.name, "head"), f" {task.status} after {run_time(task) or words.duration(0.0)}."))
     say(f"See it: tunefleet show {task.id}   Fetch: tunefleet artifacts ls {task.id}", style="dim")
 
 

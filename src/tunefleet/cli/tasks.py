@@ -59,6 +59,9 @@ def ls(
 ) -> None:
     """List tasks, newest first, or workflows.
 
+    The time is what a task has run, in all its attempts: a pause and the queue do not count. Before its first attempt
+    it is what the task has waited.
+
     The workflow of each task has a column where there is room for one.
     """
     with connect() as client:
@@ -151,11 +154,8 @@ def _row(task: TaskView, *, roomy: bool) -> tuple[Text | str, ...]:
 
 def _time_text(task: TaskView) -> str:
     """Return how long a task has run, or waited; of one that ended without a run nothing."""
-    if task.started_at:
-        return words.duration(run_time_s(task))
-    return (
-        "" if TaskStatus(task.status).final else words.duration((datetime.now(UTC) - task.created_at).total_seconds())
-    )
+    waited = "" if TaskStatus(task.status).final else words.duration(_since(task.created_at))
+    return run_time(task) or waited
 
 
 def progress_text(task: TaskView) -> str:
@@ -167,11 +167,18 @@ def progress_text(task: TaskView) -> str:
     return f"{task.progress.step}/{task.progress.max_steps}"
 
 
-def run_time_s(task: TaskView) -> float | None:
-    """Return how long a task has run, or ran."""
-    if task.started_at is None:
-        return None
-    return ((task.finished_at or datetime.now(UTC)) - task.started_at).total_seconds()
+def run_time(task: TaskView) -> str:
+    """Return how long a task has run, in all its attempts, without pauses and queue; empty if it never ran."""
+    if task.status == TaskStatus.RUNNING and task.started_at is not None:
+        return words.duration(task.ran_s + _since(task.started_at))
+    if task.ran_s or task.started_at is None:
+        return words.duration(task.ran_s) if task.ran_s else ""
+    # One that was spread over several workers has no attempt of its own.
+    return words.duration(_since(task.started_at) - (_since(task.finished_at) if task.finished_at is not None else 0.0))
+
+
+def _since(at: datetime) -> float:
+    return (datetime.now(UTC) - at).total_seconds()
 
 
 @examples("tunefleet cancel task-3f9a", "tunefleet cancel task-3f9a --wait", "tunefleet cancel wf-81c2")

@@ -1,4 +1,4 @@
-"""How tasks hang together: what each waits for, and what it is a part of. Functions on a connection."""
+"""How tasks hang together: what each waits for, what it is a part of, its attempts' time. Functions on a connection."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from tunefleet.store.shards import ShardRow
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """Relations of some tasks, by `seq`.
+    """Relations of some tasks, and what is known of their attempts, by `seq`.
 
     Args:
         upstreams: Id and name of the tasks that each waits for, or has waited for.
         wholes: What each is a part of.
         merged: The task whose run computes each too, or has.
         carried: The tasks that the run of each computes too, or has.
+        ran: How many seconds the ended attempts of each have run.
     """
 
     upstreams: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
     wholes: Mapping[int, ShardRow] = field(default_factory=dict)
     merged: Mapping[int, str] = field(default_factory=dict)
     carried: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    ran: Mapping[int, float] = field(default_factory=dict)
 
 
 def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
@@ -35,7 +37,8 @@ def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
     held = {row.attempt_id: row.seq for row in rows if row.merge_key is not None and row.attempt_id is not None}
     merged = {held[id_]: into for id_, into in attempts.merged_into(connection, list(held)).items()}
     carried = {held[id_]: found for id_, found in attempts.carried(connection, list(held)).items()}
-    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried)
+    ran = attempts.ran(connection, seqs)
+    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried, ran)
 
 
 def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ...]:

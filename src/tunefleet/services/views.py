@@ -99,6 +99,7 @@ def _task_fields(
         "queued_at": maybe_moment(row.queued_at),
         "started_at": maybe_moment(row.started_at),
         "finished_at": maybe_moment(row.finished_at),
+        "ran_s": known.ran.get(row.seq, 0.0),
         "desired": row.desired,
         "stalled_since": maybe_moment(row.stalled_since),
         "progress": progress_view(launches),

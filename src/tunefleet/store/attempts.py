@@ -170,6 +170,19 @@ def of_task(connection: Connection, row: TaskRow) -> list[AttemptRow]:
     return [AttemptRow(*row) for row in connection.execute(query)]
 
 
+def ran(connection: Connection, task_seqs: Sequence[int]) -> dict[int, float]:
+    """Return how many seconds the ended attempts of tasks have run, by the task's `seq`."""
+    if not task_seqs:
+        return {}
+    query = (
+        select(attempts.c.task_seq, func.sum(attempts.c.finished_at - attempts.c.accepted_at))
+        .where(attempts.c.task_seq.in_(task_seqs), attempts.c.accepted_at.is_not(None))
+        .where(attempts.c.finished_at.is_not(None))
+        .group_by(attempts.c.task_seq)
+    )
+    return {seq: max(0.0, seconds) for seq, seconds in connection.execute(query)}
+
+
 def store(connection: Connection, rows: Iterable[AttemptRow]) -> None:
     """Write the changed state of attempts."""
     _UPDATE.run(connection, [_parameters(row) for row in rows])

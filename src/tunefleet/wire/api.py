@@ -132,6 +132,8 @@ class TaskView(Message):
     queued_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
+    ran_s: float = 0.0
+    """Seconds that its ended attempts have run, from accept to end; the one that runs began at `started_at`."""
     desired: Literal["run", "pause", "cancel"] = "run"
     """What was asked of it; a running task that is wanted paused ends its step and saves first."""
     stalled_since: datetime | None = None

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tunefleet.cli import show
 from tunefleet.cli.console import _THEME
+from tunefleet.cli.tasks import run_time
 from tunefleet.wire.api import EventView, TaskDetail, TaskView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -77,7 +78,30 @@ def test_one_sentence_stands_once() -> None:
     assert text.count(told) == 1
     assert text.count("the same") == 3
     assert "see above" in text
-    assert "0:00, the last of 3 attempts" in text
+    assert "0:00, in 3 attempts" in text
+
+
+def test_the_time_is_what_a_task_has_run() -> None:
+    def time(**fields: Any) -> str:
+        given = {
+            "id": "t",
+            "workflow_id": "w",
+            "name": "n",
+            "kind": "sft",
+            "owner": "admin",
+            "created_at": AT,
+            **fields,
+        }
+        return run_time(TaskView(**given))
+
+    assert time(status="queued") == ""
+    assert time(status="paused", started_at=AT, ran_s=90.0) == "1:30", "not since its start"
+    assert time(status="queued", ran_s=90.0) == "1:30", "nor is what has run forgotten"
+    now = datetime.now(UTC)
+    assert time(status="running", started_at=now - timedelta(seconds=10), ran_s=90.0) in {"1:40", "1:41"}
+    ended = {"status": "completed", "started_at": AT, "finished_at": AT + timedelta(hours=2)}
+    assert time(**ended, ran_s=100.0) == "1:40"
+    assert time(**ended) == "2:00:00", "spread over workers: it has no attempt of its own"
 
 
 def test_what_one_copies_stands_whole_on_a_line_of_its_own() -> None:

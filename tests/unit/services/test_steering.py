@@ -69,6 +69,23 @@ async def test_a_pause_travels_as_a_wish_and_a_resume_keeps_the_place(lab: Lab) 
     ]
 
 
+async def test_the_time_of_a_task_is_that_of_its_runs_without_pause_and_queue(lab: Lab) -> None:
+    task_id, worker, offer = await running(lab)
+    lab.clock.advance(10)
+    assert (await lab.task(task_id)).ran_s == 0, "it runs: what has begun is counted from its start"
+    await steering.pause(lab.core, lab.admin, task_id)
+    await worker.finish(offer.token, "paused", "paused")
+    lab.clock.advance(100)
+    assert (await lab.task(task_id)).ran_s == 10
+    await steering.resume(lab.core, lab.admin, task_id)
+    lab.clock.advance(100)
+    again = await worker.start()
+    lab.clock.advance(5)
+    await worker.finish(again.token)
+    (listed,) = (await tasks.list_(lab.core, lab.admin)).items
+    assert listed.ran_s == 15
+
+
 async def test_a_pause_that_the_job_was_not_asked_for_is_taken_back_by_a_resume(lab: Lab) -> None:
     task_id, worker, offer = await running(lab)
     await steering.pause(lab.core, lab.admin, task_id)
