@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tunefleet.services import artifacts, elastic, joining, placing, sweep
+from tunefleet.services import artifacts, elastic, joining, placing, settling, sweep
 from tunefleet.services.core import Core
 from tunefleet.services.fanout import JOINING
 from tunefleet.services.federation.keeper import RoundKeeper
+from tunefleet.services.federation.status import SETTLING
 from tunefleet.services.notify.courier import Courier
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Lifetime:
             "placement": self._loop("placement", self._place),
             "elastic": self._loop("elastic", self._scale, every_s=elastic.GAP_S),
             "joining": self._loop("joining", self._join),
+            "settling": self._loop("settling", self._settle),
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
@@ -101,6 +103,12 @@ class Lifetime:
         seen = signals.version(JOINING)
         await joining.run_once(self.core)
         await signals.wait(JOINING, joining.pause_s(self.core), seen)
+
+    async def _settle(self) -> None:
+        signals = self.core.signals
+        seen = signals.version(SETTLING)
+        await settling.run_once(self.core)
+        await signals.wait(SETTLING, settling.SWEEP_S, seen)
 
     async def _loop(self, name: str, step: Callable[[], Awaitable[object]], *, every_s: float = 0.0) -> None:
         failures = 0

@@ -13,11 +13,14 @@ import orjson
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import Fit, Requirement, match
 from tunefleet.services import part_results, roster, siblings, voiding
+from tunefleet.services.federation import of_tasks
+from tunefleet.services.federation.status import SETTLING
 from tunefleet.services.ids import new_id
 from tunefleet.services.roster import Presences
 from tunefleet.services.views import moment
 from tunefleet.spec import asked_shards
-from tunefleet.store import Connection, shards, tasks, wake, workers, workflows
+from tunefleet.store import Connection, federations, shards, tasks, wake, workers, workflows
+from tunefleet.store.federations import FederationRow
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.shards import ShardRow
 from tunefleet.store.task_moves import Move, New, enter
@@ -85,6 +88,8 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
         connection, [ShardRow(part.seq, row.seq, row.id, number, total) for number, part in enumerate(parts)]
     )
     tasks.copy_inputs(connection, row.id, [part.id for part in parts])
+    if spec.get("federation") is not None:
+        of_tasks.make(connection, row, spec["federation"], now)
     return Move(row, TaskReason.SPLIT, changes={"started_at": now, "error": None}, data={"shards": total})
 
 
@@ -108,9 +113,13 @@ def after_parts(connection: Connection, parents: Iterable[int], now: float) -> l
     """
     rows = [row for row in tasks.by_seqs(connection, parents, lock=True) if row.status == TaskStatus.RUNNING]
     found = shards.of_parents(connection, [row.seq for row in rows])
+    federated = federations.of_tasks(connection, [row.seq for row in rows], lock=True)
     moves = []
     for row in rows:
         parts = found[row.seq]
+        if row.seq in federated:
+            moves += _after_federated(connection, row, federated[row.seq], parts, now)
+            continue
         bad = next((p for p in parts if p.status in {TaskStatus.FAILED, TaskStatus.CANCELLED}), None)
         if bad is not None:
             moves.append(_spoilt(row, bad))
@@ -121,6 +130,17 @@ def after_parts(connection: Connection, parents: Iterable[int], now: float) -> l
             else:
                 wake(connection, JOINING)
     return moves
+
+
+def _after_federated(
+    connection: Connection, row: TaskRow, federation: FederationRow, parts: Sequence[TaskRow], now: float
+) -> list[Move]:
+    """Go on without the parts that are over; what comes of all of them is `settling`'s affair."""
+    bad = of_tasks.part_ended(connection, federation, parts, now)
+    if bad is not None:
+        return [_spoilt(row, bad)]
+    wake(connection, SETTLING)
+    return []
 
 
 def results_of(connection: Connection, parts: Sequence[TaskRow]) -> list[dict[str, Any]]:

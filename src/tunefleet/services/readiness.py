@@ -15,6 +15,7 @@ import orjson
 from tunefleet.errors import InputError, NotFoundError, SpecError, StoreError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import fanout, inputs, merging, policies, requirements, retried
+from tunefleet.services.federation import of_tasks
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.condition import ConditionSpec, unmet
 from tunefleet.spec.paths import named_tasks
@@ -46,6 +47,8 @@ def consequences(connection: Connection, ended: Sequence[TaskRow], now: float) -
     found = edges.touched(connection, [row.seq for row in ended])
     moves = judge(connection, tasks.by_seqs(connection, found.dependents, lock=True), now)
     moves += fanout.after_parts(connection, found.parents, now)
+    if found.parts:
+        of_tasks.end_with(connection, ended, now)
     return moves + fanout.after_wholes(connection, found.parts, now)
 
 

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from tunefleet.spec.adapter import LoraSpec, QuantizationSpec
 from tunefleet.spec.base_task import Devices, SplittableTaskSpec, asked_shards
+from tunefleet.spec.builtin import BUILTIN_PREFIX
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec
 from tunefleet.spec.condition import ConditionSpec, unmet
 from tunefleet.spec.data import JsonlSpec, TextShape, TrainingData
 from tunefleet.spec.devices import Parallelism
 from tunefleet.spec.edit import deep_set, override_document, parse_value
+from tunefleet.spec.federated_training import FederatedTrainingSpec, SplitSpec
 from tunefleet.spec.generation import RewardModelSpec
 from tunefleet.spec.model import ModelSource, ModelSpec, TransformersSpec
 from tunefleet.spec.nodes import TaskNode
 from tunefleet.spec.output import OutputSpec
-from tunefleet.spec.paths import BUILTIN_PREFIX, Fetch, LocalPath, fetches, local_paths
-from tunefleet.spec.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec
+from tunefleet.spec.paths import Fetch, LocalPath, fetches, local_paths
+from tunefleet.spec.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec, ShardSpec
 from tunefleet.spec.preferred import AskedData, JudgedData, PairData
 from tunefleet.spec.prompts import EchoData
 from tunefleet.spec.references import fill_secrets, resolve, secrets_of
@@ -55,6 +57,7 @@ from tunefleet.spec.tasks import (
     TrainingTaskSpec,
 )
 from tunefleet.spec.training import CommonTrainingSpec, EarlyStoppingSpec, LoraTrainingSpec, TrainingSpec
+from tunefleet.spec.trainings import FederableTaskSpec
 from tunefleet.spec.workflow import Workflow, dump_task_spec, load_task_spec, parse_workflow
 
 __all__ = [
@@ -81,6 +84,8 @@ __all__ = [
     "EvalSpec",
     "EvaluateSpec",
     "EvaluateTaskSpec",
+    "FederableTaskSpec",
+    "FederatedTrainingSpec",
     "Fetch",
     "GpuSpec",
     "GrpoSpec",
@@ -115,6 +120,8 @@ __all__ = [
     "RlooSpec",
     "RowsSpec",
     "SftSpec",
+    "ShardSpec",
+    "SplitSpec",
     "SplittableTaskSpec",
     "TaskNode",
     "TaskSpec",

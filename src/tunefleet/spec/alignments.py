@@ -25,7 +25,7 @@ from tunefleet.spec.rewards import (
     RlooTrainingSpec,
 )
 from tunefleet.spec.together import Faults
-from tunefleet.spec.trainings import AdaptableTaskSpec
+from tunefleet.spec.trainings import AdaptableTaskSpec, FederableTaskSpec
 
 _HELD_OUT = "add data.eval with a split, a path or a fraction"
 
@@ -49,7 +49,7 @@ class AlignmentTaskSpec(AdaptableTaskSpec):
         return found
 
 
-class DpoSpec(AlignmentTaskSpec):
+class DpoSpec(AlignmentTaskSpec, FederableTaskSpec):
     """`taskType: dpo`: trains a model to prefer the better of two answers."""
 
     task_type: Literal["dpo"] = Field(default="dpo", alias="taskType")
@@ -60,7 +60,7 @@ class DpoSpec(AlignmentTaskSpec):
     """How it is trained."""
 
 
-class KtoSpec(AlignmentTaskSpec):
+class KtoSpec(AlignmentTaskSpec, FederableTaskSpec):
     """`taskType: kto`: trains a model on answers of which each is good or bad."""
 
     smallest_batch = 2
@@ -73,7 +73,7 @@ class KtoSpec(AlignmentTaskSpec):
     """How it is trained."""
 
 
-class OrpoSpec(AlignmentTaskSpec):
+class OrpoSpec(AlignmentTaskSpec, FederableTaskSpec):
     """`taskType: orpo`: trains a model on the better answer and away from the worse one, without a reference."""
 
     task_type: Literal["orpo"] = Field(default="orpo", alias="taskType")

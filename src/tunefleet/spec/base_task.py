@@ -168,6 +168,10 @@ def asked_shards(spec: Mapping[str, Any]) -> int | None:
     Returns:
         1 if it is not to be split, None for as many as there are workers.
     """
+    federation = spec.get("federation")
+    if isinstance(federation, Mapping):
+        parts = federation.get("workers")
+        return 1 if spec.get("shard") is not None else parts if isinstance(parts, int) else None
     parallel, resources = spec.get("parallel"), spec.get("resources")
     enabled = isinstance(parallel, Mapping) and parallel.get("enabled") is True
     asked = parallel.get("max_shards") if enabled and isinstance(parallel, Mapping) else None

@@ -78,7 +78,6 @@ REFUSED: Final[dict[str, Refusal]] = {
     "v2": Refusal("belongs to a format that is not read", "write stages or graph"),
     "model_binding": Refusal("belongs to a format that is not read", "write model"),
     # ours, of later versions
-    "federation": _LATER,
     "engine": _LATER,
     "resources.nodes": _LATER,
     # model
@@ -115,6 +114,7 @@ INSTEAD: Final[dict[str, str]] = {
     "parallel": "leave it out: the task runs once",
     "shard": "leave it out: the task runs once",
     "lora": "use `taskType: lora_sft`",
+    "federation": "a federation trains adapters: use lora_sft, dpo, kto or orpo",
     "quantization": "use `taskType: lora_sft`",
 }
 """Dotted path below `spec` → what to write for a task kind that does not take the key, though another kind does."""

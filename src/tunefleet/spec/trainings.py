@@ -11,9 +11,10 @@ from tunefleet.spec.adapter import LoraSpec, QuantizationSpec, quantized
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec, pointer_of
 from tunefleet.spec.data import TrainingData
+from tunefleet.spec.federated_training import FederatedTrainingSpec, federation_faults
 from tunefleet.spec.generation import GenerationSpec, RewardModelSpec
 from tunefleet.spec.model import AttentionName, ModelSpec
-from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec
+from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec, ShardSpec
 from tunefleet.spec.preference import PpoTrainingSpec
 from tunefleet.spec.preferred import PpoData
 from tunefleet.spec.processes import devices_of, process_count, process_faults
@@ -150,6 +151,20 @@ def _product(*, adapter: bool) -> str:
     return "final_lora" if adapter else "final_model"
 
 
+class FederableTaskSpec(ModelTrainingSpec):
+    """What the kinds have whose adapters a federation can train."""
+
+    federation: FederatedTrainingSpec | None = None
+    """Train it as a federation: in parts, each on its own rows, whose adapters are averaged as they train."""
+    shard: ShardSpec | None = None
+    """Which part of a federation this task is; the server writes it."""
+
+    @classmethod
+    def faults(cls, blocks: dict[str, Any]) -> Faults:
+        """Find faults between blocks; see `BaseTaskSpec.faults`."""
+        return [*super().faults(blocks), *federation_faults(blocks)]
+
+
 class TrainingTaskSpec(ModelTrainingSpec):
     """What both supervised trainings have."""
 
@@ -175,7 +190,7 @@ class SftSpec(TrainingTaskSpec):
     """`sft`"""
 
 
-class LoraSftSpec(TrainingTaskSpec):
+class LoraSftSpec(TrainingTaskSpec, FederableTaskSpec):
     """`taskType: lora_sft`: trains a LoRA adapter on a frozen model."""
 
     task_type: Literal["lora_sft"] = Field(default="lora_sft", alias="taskType")

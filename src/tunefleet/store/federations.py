@@ -7,7 +7,10 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
+from tunefleet.lifecycle.federation import FINAL
+from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.store.bulk import Bulk
+from tunefleet.store.tables import tasks
 from tunefleet.store.tables_federation import (
     federation_chunks,
     federation_members,
@@ -17,6 +20,15 @@ from tunefleet.store.tables_federation import (
     federations,
 )
 
+_UNSETTLED = (
+    select(federations.c.task_seq)
+    .join(tasks, tasks.c.seq == federations.c.task_seq)
+    .where(
+        federations.c.status.in_([status.value for status in FINAL]),
+        tasks.c.status == TaskStatus.RUNNING.value,
+    )
+    .order_by(federations.c.task_seq)
+)
 _INSERT = insert(federations).returning(federations.c.seq)
 # Said once: an upload asks for all of these, and making a statement takes longer than running it.
 _BY_SEQ = select(federations).where(federations.c.seq == bindparam("seq"))
@@ -37,7 +49,7 @@ _CHANGE_MEMBER = (
 
 
 class FederationRow(NamedTuple):
-    """A federation; `spec` and `contract` are JSON, `seq` is its number."""
+    """A federation; `spec` and `contract` are JSON, `seq` is its number, `task_seq` that of its training task."""
 
     seq: int
     id: str
@@ -53,6 +65,7 @@ class FederationRow(NamedTuple):
     created_at: float
     started_at: float | None
     finished_at: float | None
+    task_seq: int | None = None
 
 
 class MemberRow(NamedTuple):
@@ -94,6 +107,26 @@ def by_seq(connection: Connection, seq: int, *, lock: bool = False) -> Federatio
 def by_id(connection: Connection, id_: str) -> FederationRow | None:
     """Return a federation by its id."""
     return _one(connection, federations.c.id == id_, lock=False)
+
+
+def of_tasks(connection: Connection, seqs: Sequence[int], *, lock: bool = False) -> dict[int, FederationRow]:
+    """Return the federations that tasks have made, by the `seq` of the task.
+
+    Args:
+        connection: To read with.
+        seqs: Of the tasks.
+        lock: As in `by_seq`.
+    """
+    if not seqs:
+        return {}
+    query = select(federations).where(federations.c.task_seq.in_(list(seqs))).order_by(federations.c.seq)
+    rows = (FederationRow(*row) for row in connection.execute(query.with_for_update() if lock else query))
+    return {row.task_seq: row for row in rows if row.task_seq is not None}
+
+
+def unsettled(connection: Connection) -> list[int]:
+    """Return the `seq` of the running tasks whose federation has ended."""
+    return list(connection.execute(_UNSETTLED).scalars())
 
 
 def find(connection: Connection, project: str, reference: str, *, lock: bool = False) -> FederationRow | None:

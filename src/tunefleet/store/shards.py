@@ -19,6 +19,12 @@ _OF_PARENTS = (
     .where(shards.c.parent_seq.in_(bindparam("seqs", expanding=True)))
     .order_by(shards.c.parent_seq, shards.c.number)
 )
+_STATUSES = (
+    select(tasks.c.status)
+    .join(shards, shards.c.task_seq == tasks.c.seq)
+    .where(shards.c.parent_seq == bindparam("seq"))
+    .order_by(shards.c.number)
+)
 
 _whole = tasks.alias()
 _DONE = (
@@ -61,6 +67,11 @@ def of_parents(connection: Connection, seqs: Sequence[int]) -> dict[int, list[Ta
         for parent_seq, *row in connection.execute(_OF_PARENTS, {"seqs": list(seqs)}):
             found.setdefault(parent_seq, []).append(TaskRow(*row))
     return found
+
+
+def statuses(connection: Connection, parent_seq: int) -> list[TaskStatus]:
+    """Return where the parts of a task stand, in their order."""
+    return [TaskStatus(status) for status in connection.execute(_STATUSES, {"seq": parent_seq}).scalars()]
 
 
 def done(connection: Connection) -> list[int]:

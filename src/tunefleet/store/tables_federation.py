@@ -34,10 +34,11 @@ federations = Table(
     Column("created_at", Double, nullable=False),
     Column("started_at", Double),
     Column("finished_at", Double),
+    Column("task_seq", BigInteger, index=True),
     sqlite_autoincrement=True,
 )
 """`seq` is the whole number that the upload guide calls a job by. `contract`: what each update must be, taken from the
-first; `version`: the newest, 0 for none; `round`: the newest."""
+first; `version`: the newest, 0 for none; `round`: the newest; `task_seq`: the training whose parts take part."""
 
 federation_members = Table(
     "federation_members",
@@ -165,3 +166,13 @@ federation_chunks = Table(
     sqlite_with_rowid=False,
 )
 """Parts of a federation's data, dealt out to workers: `free`, `claimed` until `lease_until`, or `done`."""
+
+federation_tokens = Table(
+    "federation_tokens",
+    metadata,
+    Column("federation_id", String, primary_key=True),
+    Column("serial", Integer, nullable=False),
+    Column("old_until", Double),
+    sqlite_with_rowid=False,
+)
+"""Federations whose token was replaced: how often, and until when the one before is good as well."""

@@ -10,6 +10,7 @@ overrides.json          what `set` has changed           keep.json       checkpo
 resume.json             what the launch resumed from     ranks/          why a rank failed
 tokens/                 tokenised rows for later launches; gone once there is a result
 control/                commands as files, where there is no port
+.federation.json        how the job takes part in a federation; only its owner can read it
 """
 
 from __future__ import annotations
@@ -110,6 +111,11 @@ class JobFolder:
         return self.root / "tokens"
 
     @property
+    def federation_json(self) -> Path:
+        """How the job takes part in a federation (`Participant`): the one file here that holds a secret."""
+        return self.root / ".federation.json"
+
+    @property
     def responses_json(self) -> Path:
         """The executor's result."""
         return self.root / "responses.json"
@@ -164,6 +170,22 @@ class Job(Message):
     from_step: int | None = None
     log_base: int = 0
     merge_children: tuple[MergeChild, ...] = ()
+
+
+class Participant(Message):
+    """`.federation.json`: how a part of a federated training takes part; written before each launch.
+
+    Args:
+        url: The server, as the worker knows it.
+        id: The federation.
+        worker: Its name there.
+        token: Of the federation.
+    """
+
+    url: str
+    id: str
+    worker: str
+    token: str
 
 
 class JobStatus(Message):

@@ -260,6 +260,20 @@ class MergedTask(Message):
     inputs: dict[str, InputRef] = Field(default_factory=dict)
 
 
+class FederatedPart(Message):
+    """How a part of a federated training takes part.
+
+    Args:
+        id: The federation.
+        worker: Its name there; the same for every attempt.
+        token: Of the federation: good for its uploads and versions, and for nothing else.
+    """
+
+    id: str
+    worker: str
+    token: str
+
+
 class Offer(Message):
     """One attempt of a task, offered to one worker.
 
@@ -274,6 +288,7 @@ class Offer(Message):
         gpus: UUIDs of the devices that the server has counted as taken by it; empty where it knows of none.
         merged: Equal tasks that the executor computes in the same run. Each has its own token, is accepted and
             finished by it, and takes no slot.
+        federation: How it takes part in one, if it is a part of a federated training.
     """
 
     token: str
@@ -289,6 +304,7 @@ class Offer(Message):
     resume: ResumeFrom | None = None
     gpus: tuple[str, ...] = ()
     merged: tuple[MergedTask, ...] = ()
+    federation: FederatedPart | None = None
 
 
 class Desired(Message):

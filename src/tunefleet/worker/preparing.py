@@ -10,10 +10,11 @@ from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import new_launch_id
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.kinds import task_kinds
-from tunefleet.wire.jobfolder import Job
+from tunefleet.wire.jobfolder import Job, Participant
 from tunefleet.wire.link import InputRef, Offer
 from tunefleet.worker.bringing import Bringer
 from tunefleet.worker.destinations import Destination
+from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.ports import Delivery
 from tunefleet.worker.restoring import Restorer
@@ -51,6 +52,7 @@ class Preparation:
         inputs = self.inputs(offer)
         pause()
         from_step = self._restore(offer, again=again)
+        self._introduce(offer)
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._site.gpus(offer))
         return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step})
 
@@ -67,6 +69,13 @@ class Preparation:
         Destination(offer.task_id, output, self._site.transfers, self._site.secrets, sleep).check(root)
         inputs = {pointer: self._input(ref) for pointer, ref in offer.inputs.items()}
         return inputs | Bringer(self._site, offer, self._mailbox, self._delivery).bring(inputs)
+
+    def _introduce(self, offer: Offer) -> None:
+        """Tell the job how it takes part in its federation, if it does; not in job.json, which holds no secret."""
+        part = offer.federation
+        if part is not None:
+            told = Participant(url=self._site.transfers.server_url, **part.model_dump())
+            write_synced(self._site.folder(offer.task_id).federation_json, told.model_dump_json())
 
     def _check_code(self, offer: Offer) -> None:
         if not self._site.allow_code and _brings_code(offer):

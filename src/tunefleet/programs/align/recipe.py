@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tunefleet.programs.align.pairs import DpoMethod, OrpoMethod, RewardMethod
 from tunefleet.programs.align.reference import FOLDER
 from tunefleet.programs.align.result import Measures
 from tunefleet.programs.data.sources import open_rows
-from tunefleet.programs.train import assemble, frame, outputs
+from tunefleet.programs.train import assemble, federated, frame, outputs
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch
 from tunefleet.spec import AlignmentTaskSpec
@@ -53,6 +54,9 @@ def _train(launch: Aligned, method: Method[Any]) -> None:
     around = frame.look_around(launch, liger=False, load=method.load)
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
         found = open_rows(spec.data, launch.job.inputs, launch.workspace, seed=spec.training.seed)
+        launch, own = federated.own_rows(launch, found.train, found.origin)
+        found, spec = replace(found, train=own), launch.spec
+        method = _METHODS[spec.task_type](launch)
     with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
         base = assemble.locate_base(spec, launch.job.inputs, launch.workspace)
         tokenizer = base_model.load_tokenizer(base.source)

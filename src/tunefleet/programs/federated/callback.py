@@ -116,6 +116,11 @@ class FederatedCallback(TrainerCallback, ExportableState):
         return self._part.progress.version if self._part is not None else 0
 
     @property
+    def over(self) -> bool:
+        """Whether the federation has had all its rounds, as far as this worker has heard; the same on every rank."""
+        return self._part is not None and self._part.over
+
+    @property
     def sent(self) -> list[Sent]:
         """The updates that the server has taken in this launch; on rank 0."""
         return self._part.sent if self._part is not None else []

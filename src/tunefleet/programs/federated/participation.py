@@ -59,6 +59,7 @@ class Participation:
         check_arguments(args, options.mu)
         self._options = options
         self._optimizer = optimizer
+        self.over = False
         self._resumed = state.global_step > 0
         self.progress = Progress.of(saved) if self._resumed else Progress()
         self.live = LiveAdapter(model, options.adapter)
@@ -215,6 +216,7 @@ class Participation:
     def _refused(self, data: Mapping[str, Any]) -> None:
         """Tell of a refusal, once each, as was asked for."""
         error = self._courier.fault(data["text"]) if self._courier is not None else None
+        self.over = self.over or bool(data["over"])
         if self._options.on_refused == "raise" and not data["over"]:
             self.abandon()
             raise error if error is not None else ConflictError(data["text"])

@@ -10,6 +10,7 @@ Shared by all trainings, whichever library trains:
     divergence  notices a broken training          memory     what it will take, told before
     background  checkpoints written beside it      disk       what it will write, told before
     compression checkpoints that take less room    outputs    what a run delivers
+    federated   a part of a federation
     report      what all results have              clock      how long the parts take
 
 Of the supervised ones alone:

@@ -7,6 +7,7 @@ with the loss before the training that it had measured then.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
@@ -14,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from tunefleet.programs import base_model, ranks
 from tunefleet.programs.data.kept import KeptTokens
 from tunefleet.programs.data.tokens import Encoder
-from tunefleet.programs.train import assemble, frame, hardware, outputs, result, samples
+from tunefleet.programs.train import assemble, federated, frame, hardware, outputs, result, samples
 from tunefleet.programs.train.build import ask, build_trainer, predict
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Supervised
@@ -42,6 +43,9 @@ def _train(launch: Supervised) -> None:
     _tell_packing(launch, kernels)
     with clock.part("data"), ranks.leader_first(launch.folder, launch.job.launch, "data"):
         found = find(spec, launch.job.inputs, launch.workspace)
+        if found.rows is not None:
+            launch, own = federated.own_rows(launch, found.rows.rows, found.rows.shape.origin)
+            found, spec = replace(found, rows=replace(found.rows, rows=own)), launch.spec
     with clock.part("model"), ranks.leader_first(launch.folder, launch.job.launch, "model"):
         base = assemble.locate_base(spec, launch.job.inputs, launch.workspace)
         tokenizer = base_model.load_tokenizer(base.source)

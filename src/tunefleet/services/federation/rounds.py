@@ -15,6 +15,7 @@ import orjson
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
+from tunefleet.services.federation import shares
 from tunefleet.services.federation.status import RUNNING, move, spec_of, tell
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federation_updates, federations, rounds
@@ -42,8 +43,8 @@ def tick(connection: Connection, seq: int, now: float) -> None:
         open_next(connection, row, now)
     elif current.status == _SAMPLING:
         draw(connection, row, current, now)
-    elif current.status == _COLLECTING:
-        close_if_complete(connection, row, current, now)
+    elif current.status == _COLLECTING and not close_if_complete(connection, row, current, now):
+        _end_if_deserted(connection, row, current, now)
 
 
 def open_next(connection: Connection, row: FederationRow, now: float) -> FederationRow:
@@ -82,7 +83,7 @@ def draw(connection: Connection, row: FederationRow, current: RoundRow, now: flo
         now: Unix time.
     """
     spec = spec_of(row)
-    drawn = _drawn(row, spec, current.number)
+    drawn = _drawn(row, spec, current.number, shares.may_come(connection, row))
     named = None if drawn is None else orjson.dumps(drawn).decode()
     collecting = rounds.move(connection, current, RoundReason.SAMPLED, now, values={"participants": named})
     assert collecting is not None, "the federation is locked"
@@ -91,13 +92,14 @@ def draw(connection: Connection, row: FederationRow, current: RoundRow, now: flo
         changes = {"state": COUNTED, "round": collecting.number, "reason": None}
         federation_updates.change(connection, [each.seq for each in taken], changes)
         collecting = rounds.change(connection, collecting, {"deadline_at": now + spec.deadline_s})
-    close_if_complete(connection, row, collecting, now)
+    if not close_if_complete(connection, row, collecting, now):
+        _end_if_deserted(connection, row, collecting, now)
 
 
-def _drawn(row: FederationRow, spec: FederationSpec, number: int) -> list[str] | None:
+def _drawn(row: FederationRow, spec: FederationSpec, number: int, left: list[str] | None) -> list[str] | None:
     if spec.participants is None:
         return None
-    names = sorted(spec.participants)
+    names = sorted(spec.participants) if left is None else left
     if spec.max_workers is None or len(names) <= spec.max_workers:
         return names
     # The same draw at each look, whoever looks.
@@ -136,7 +138,7 @@ def close_if_complete(connection: Connection, row: FederationRow, current: Round
     if len(here) < spec.min_workers:
         return False
     names = participants(current)
-    if names is None or here.issuperset(names):
+    if names is None or here.issuperset(shares.awaited(connection, row, names)):
         reason = RoundReason.ALL_HERE
     elif current.deadline_at is not None and current.deadline_at <= now:
         reason = RoundReason.DEADLINE
@@ -144,6 +146,15 @@ def close_if_complete(connection: Connection, row: FederationRow, current: Round
         return False
     _close(connection, row, current, reason, now)
     return True
+
+
+def _end_if_deserted(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> None:
+    """Complete a federation of whose parts too few are left for another round."""
+    spec = spec_of(row)
+    if row.status == RUNNING and shares.is_deserted(connection, row, current.number, spec.min_workers):
+        why = f"Fewer than {spec.min_workers} parts were left, which a round needs."
+        abandon(connection, row, RoundReason.FEDERATION_ENDED, why, now)
+        move(connection, row, FederationStatus.COMPLETED, now)
 
 
 def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRow:

@@ -16,6 +16,8 @@ from tunefleet.store.federations import FederationRow
 
 TOPIC: Final = "federations"
 """Notified when a round of any federation may want something of the server."""
+SETTLING: Final = "settling"
+"""Notified when a training task may end because of its federation, or a federation because of its task's parts."""
 FOREVER: Final = 1e11
 """Until when what a federation needs is pinned: it is let go of by name."""
 RUNNING: Final = FederationStatus.RUNNING.value
@@ -106,4 +108,4 @@ def tell(connection: Connection, row: FederationRow, kind: str, now: float, **da
     """
     about = {"federation": row.id, "number": row.seq, **data}
     events.append(connection, [Event(kind, now, data=about, project=row.project, federation_seq=row.seq)])
-    wake(connection, TOPIC, topic(row.id))
+    wake(connection, TOPIC, topic(row.id), *([] if row.task_seq is None else [SETTLING]))

@@ -13,7 +13,7 @@ from tunefleet.services.training.config import config_of, dataset_path
 from tunefleet.services.training.held import TRAININGS
 from tunefleet.services.views import moment
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
-from tunefleet.store import Connection, queue, resumes, tasks, training
+from tunefleet.store import Connection, queue, resumes, shards, tasks, training
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.training import PolledJob
@@ -58,6 +58,8 @@ def refusal(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: b
     where = resumes.of_tasks(connection, [row.id]).get(row.id)
     if where is not None and where.bound and where.worker_id != agent.id:
         return f"It goes on from a checkpoint that only {where.worker_id} has."
+    if shards.of_tasks(connection, [row.seq]):
+        return "It is a part of a federation, and agents are not told how to take part."
     if leased:
         return None
     if tasks.document(connection, row).inputs != "{}":

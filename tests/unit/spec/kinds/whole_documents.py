@@ -365,6 +365,19 @@ EXTRA: dict[str, list[str]] = {
     "lora_sft": [
         "data: {prompts: [a]}\nmodel: {source: {identifier: m}, transformers: {load_in_8bit: true}}",
         "data: {prompts: [a]}\nmodel: {source: {identifier: m}, transformers: {load_in_4bit: true}}",
+        *(
+            "data: {path: ./a.csv, text_field: t}\nshard: {index: 3, total: 9, contiguous: true}\n"
+            "federation: {workers: 9, split: {by: dirichlet, column: t, alpha: 0.3}, min_workers: 5, rounds: 4,\n"
+            f"  sync_every_steps: 20, deadline_s: 60, wait_s: 30, upload_dtype: bf16, strategy: {{name: {strategy}}}}}"
+            for strategy in (
+                "fedavg_exact, weighting: examples, max_examples: 9, clip_norm: 1, output: rank, rank: 4",
+                "fedprox, mu: 0.1",
+                "fedadam, beta1: 0.9, beta2: 0.9, tau: 0.1, server_lr: 0.1",
+                "diloco, momentum: 0.5",
+                "trimmed_mean, trim: 0.3",
+                "multi_krum, byzantine: 1, keep: 2",
+            )
+        ),
     ],
     "dpo": [
         "data: {preferences: [{prompt: p, chosen: c, rejected: r}]}",
