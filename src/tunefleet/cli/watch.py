@@ -16,7 +16,8 @@ from tunefleet.wire.api import EventView, MetricPoint, ProgressView, TaskDetail
 _CURVE_POINTS = 400
 _EVENTS_KEPT = 50
 _EVENTS_A_LOOK = 200
-_ON_A_WORKER = {"task.offered": "to", "task.started": "on"}
+_OFFERED = "task.offered"
+_ON_A_WORKER = {_OFFERED: "to", "task.started": "on"}
 PLAIN_REASONS = frozenset({None, *(reason.value for reason in (R.READY, R.OFFERED, R.STARTED, R.FINISHED))})
 """What says no more than the event's kind."""
 
@@ -98,11 +99,15 @@ def sentence(event: EventView) -> str:
     words = event.kind.removeprefix("task.").replace(".", " ").replace("_", " ").capitalize()
     if event.worker_id and event.kind in _ON_A_WORKER:
         words += f" {_ON_A_WORKER[event.kind]} {event.worker_id}"
-    told = [str(data[name]) for name in ("name", "error") if data.get(name)]
+    told = [str(data["name"])] if data.get("name") else []
     if data.get("step") is not None:
         told.append(f"step {data['step']}")
     if data.get("attempt", 1) > 1:
         told.append(f"attempt {data['attempt']}")
     if data.get("reason") not in PLAIN_REASONS:
         told.append(str(data["reason"]).replace("_", " "))
+    # An offer repeats why the attempt before it ended; that was told when it did.
+    error = data.get("error") if event.kind != _OFFERED else None
+    if error:
+        return f"{words} ({', '.join(told)}): {error}" if told else f"{words}: {error}"
     return f"{words}: {', '.join(told)}" if told else words

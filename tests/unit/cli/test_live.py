@@ -112,7 +112,12 @@ def test_one_line_for_a_pipe() -> None:
     [
         (event("task.message", message="Training from step 0."), "Training from step 0."),
         (event("task.queued", reason="ready", attempt=1), "Queued"),
-        (event("task.retrying", reason="worker_lost", error="gone"), "Retrying: gone, worker lost"),
+        (event("task.retrying", reason="worker_lost", error="gone"), "Retrying (worker lost): gone"),
+        (
+            event("task.failed", reason="bad_input", error="No rows.", attempt=2),
+            "Failed (attempt 2, bad input): No rows.",
+        ),
+        (event("task.offered", reason="offered", error="gone", attempt=2), "Offered to box-1: attempt 2"),
         (event("checkpoint.saved", name="checkpoint-25", step=25), "Checkpoint saved: checkpoint-25, step 25"),
         (event("artifact.published", name="final_lora"), "Artifact published: final_lora"),
     ],
