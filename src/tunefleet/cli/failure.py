@@ -102,9 +102,19 @@ def _print_fault(fault: Fault, name: str, lines: list[str]) -> None:
     console.print(Text(place, style="head") + Text(f"  {fault.path}" if fault.path else "", style="dim"))
     if 0 < fault.line <= len(lines):
         number = f"{fault.line:>5} │ "
-        source = lines[fault.line - 1].replace("\t", " ")
+        source, at = _around(lines[fault.line - 1].replace("\t", " "), fault.column - 1, console.width - len(number))
         console.print(Text(number, style="dim") + Text(source), soft_wrap=True)
-        console.print(Text(" " * 6 + "│ ", style="dim") + Text(" " * max(0, fault.column - 1) + "^", style="bad"))
+        console.print(Text(" " * 6 + "│ ", style="dim") + Text(" " * max(0, at) + "^", style="bad"))
     console.print(Text("      " + fault.message, style="bad" if not fault.hint else "default"))
     if fault.hint:
         console.print(Text("      " + fault.hint, style="good"))
+
+
+def _around(line: str, at: int, room: int) -> tuple[str, int]:
+    """Return what of a line fits into the room, with the place `at` in it, and where that place is now."""
+    if len(line) <= room:
+        return line, at
+    start = max(0, min(at - room // 2, len(line) - room))
+    shown = line[start : start + room]
+    shown = f"…{shown[1:]}" if start else shown
+    return (f"{shown[:-1]}…" if start + room < len(line) else shown), at - start

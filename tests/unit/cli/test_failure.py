@@ -41,6 +41,16 @@ def test_a_fault_shows_its_line_with_a_caret(tmp_path: Path, capsys: pytest.Capt
     assert "learning_rate" in lines[place + 3] + lines[place + 4]
 
 
+@pytest.mark.parametrize("at", [0, 30, 100, 199])
+def test_of_a_line_that_is_too_long_the_part_with_the_fault_is_shown(at: int) -> None:
+    line = f"{'.' * at}!{'.' * (199 - at)}"
+    shown, now = failure._around(line, at, 72)
+    assert len(shown) == 72
+    assert shown[now] == "!"
+    assert shown.startswith("…") == (at > 36)
+    assert shown.endswith("…") == (at < 199 - 36)
+
+
 def test_validate_prints_json_and_knows_a_good_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "sft.yaml"
     file.write_text(DOCUMENT)
