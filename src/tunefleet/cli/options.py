@@ -75,6 +75,7 @@ TasksOrWorkflows = Annotated[
     list[str],
     _ids("TASK…", "Ids of tasks, or of workflows (wf-…); first characters are enough.", complete_task_or_workflow),
 ]
+WorkerId = Annotated[str, _ids("WORKER", "Id of a worker; its first characters are enough.", complete_worker)]
 Artifact = Annotated[
     str,
     typer.Argument(metavar="ARTIFACT", help="Its name, id or digest.", autocompletion=complete_artifact),

@@ -1,12 +1,13 @@
-"""Which task is meant where a task is wanted and a workflow is named."""
+"""Which task or worker is meant by what was named."""
 
 from __future__ import annotations
 
 from tunefleet.cli.options import is_workflow
 from tunefleet.client import Client
-from tunefleet.errors import InputError
+from tunefleet.errors import ConflictError, InputError, NotFoundError
 
 _NAMED = 8
+_WORKERS = 1000
 
 
 def one_task(client: Client, id_: str) -> str:
@@ -29,3 +30,24 @@ def one_task(client: Client, id_: str) -> str:
     named = ", ".join(f"{task.id} ({task.name})" for task in tasks[:_NAMED])
     more = f", and {len(tasks) - _NAMED} more: see `tunefleet show {workflow.id}`" if len(tasks) > _NAMED else ""
     raise InputError(f"{workflow.id} is a workflow of several tasks.", hint=f"Name one of them: {named}{more}.")
+
+
+def one_worker(client: Client, name: str) -> str:
+    """Return the id of the worker that is meant.
+
+    Args:
+        client: The server.
+        name: A worker's id, or its beginning.
+
+    Raises:
+        NotFoundError: If none begins so.
+        ConflictError: If several begin so; the hint names them.
+    """
+    ids = [worker.id for worker in client.workers.list(limit=_WORKERS).items]
+    found = [name] if name in ids else [each for each in ids if each.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise NotFoundError(f"There is no worker {name}.", hint="`tunefleet workers` lists them.")
+    named = ", ".join(found[:_NAMED]) + (" …" if len(found) > _NAMED else "")
+    raise ConflictError(f"Several workers begin with {name}.", hint=f"Name one of them: {named}.")

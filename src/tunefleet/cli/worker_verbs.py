@@ -11,15 +11,15 @@ import typer
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
-from tunefleet.cli.options import complete_worker
+from tunefleet.cli.options import WorkerId
 from tunefleet.cli.session import connect
+from tunefleet.cli.which import one_worker
 from tunefleet.errors import InputError
 from tunefleet.spec import parse_value
 from tunefleet.wire.api import CommandView
 from tunefleet.wire.fleet import WorkerView
 from tunefleet.wire.training import AgentVerb
 
-WorkerId = Annotated[str, typer.Argument(metavar="WORKER", help="Id of a worker.", autocompletion=complete_worker)]
 Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="Give up waiting after so long.")]
 
 
@@ -87,21 +87,21 @@ def upgrade(
 def cordon(worker: WorkerId, *, as_json: Json = False) -> None:
     """Give a worker nothing new; what it has goes on."""
     with connect() as client:
-        _decided(client.workers.cordon(worker), "gets nothing new", as_json=as_json)
+        _decided(client.workers.cordon(one_worker(client, worker)), "gets nothing new", as_json=as_json)
 
 
 @examples("tunefleet workers uncordon lab-3")
 def uncordon(worker: WorkerId, *, as_json: Json = False) -> None:
     """Give a worker tasks again; takes back a drain that has not finished."""
     with connect() as client:
-        _decided(client.workers.uncordon(worker), "gets tasks again", as_json=as_json)
+        _decided(client.workers.uncordon(one_worker(client, worker)), "gets tasks again", as_json=as_json)
 
 
 @examples("tunefleet workers drain lab-3")
 def drain(worker: WorkerId, *, as_json: Json = False) -> None:
     """Let a worker finish what it has, and then leave; it stays cordoned until it is uncordoned."""
     with connect() as client:
-        _decided(client.workers.drain(worker), "finishes what it has, then leaves", as_json=as_json)
+        _decided(client.workers.drain(one_worker(client, worker)), "finishes what it has, then leaves", as_json=as_json)
 
 
 def _decided(view: WorkerView, what: str, *, as_json: bool) -> None:
@@ -123,6 +123,7 @@ def attach(app: typer.Typer) -> None:
 
 def _tell(worker: str, verb: AgentVerb, data: dict[str, Any], timeout_s: float) -> CommandView:
     with connect() as client:
+        worker = one_worker(client, worker)
         asked = client.workers.tell(worker, verb, data)
         try:
             return client.workers.wait_for_command(worker, asked.id, timeout_s=timeout_s)

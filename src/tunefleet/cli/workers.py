@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 from rich.text import Text
 
 from tunefleet.cli import words, worker_verbs
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import add, examples
-from tunefleet.cli.options import Yes, complete_worker, confirm
+from tunefleet.cli.options import WorkerId, Yes, confirm
 from tunefleet.cli.session import connect
+from tunefleet.cli.which import one_worker
 from tunefleet.wire.fleet import WorkerView
 from tunefleet.wire.link import Gpu, GpuLoad, Load
 
 app = typer.Typer(help="List the machines that run tasks.", invoke_without_command=True)
-WorkerId = Annotated[
-    str, typer.Argument(metavar="WORKER", help="Id of a worker, or its start.", autocompletion=complete_worker)
-]
 
 
 @app.callback()
@@ -89,7 +85,7 @@ def _load_words(load: Load | None) -> str | None:
 def show(worker: WorkerId, *, as_json: Json = False) -> None:
     """Show a worker: hardware, task kinds, and why it cannot run one."""
     with connect() as client:
-        view = client.workers.get(worker)
+        view = client.workers.get(one_worker(client, worker))
     if as_json:
         print_json(view)
         return
@@ -122,7 +118,8 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
     say()
     listing = table("kind", "can run", "why not", wide="why not")
     for executor in has.executors:
-        listing.add_row(executor.kind, "yes" if executor.available else "no", cut(executor.reason or ""))
+        # Whole, over several lines if need be: its end is the way out.
+        listing.add_row(executor.kind, "yes" if executor.available else "no", Text(executor.reason or ""))
     say(listing)
 
 
@@ -130,7 +127,7 @@ def show(worker: WorkerId, *, as_json: Json = False) -> None:
 def rm(worker: WorkerId, *, yes: Yes = False, as_json: Json = False) -> None:
     """Forget a worker that is gone."""
     with connect() as client:
-        view = client.workers.get(worker)
+        view = client.workers.get(one_worker(client, worker))
         confirm(f"Forget worker {view.id}, seen {words.age(view.last_seen_at)} ago?", yes=yes)
         client.workers.remove(view.id)
     if as_json:

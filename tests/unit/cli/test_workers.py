@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tunefleet.cli import why
 from tunefleet.cli.console import _THEME, cut, facts
+from tunefleet.cli.which import one_worker
+from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.wire.fleet import WorkerVerdict
 
 
@@ -38,3 +42,14 @@ def test_what_is_not_known_has_no_row() -> None:
     console = Console(file=io.StringIO(), width=80, theme=_THEME, force_terminal=False)
     console.print(facts([("has", cut("")), ("runs", ""), ("load", None), ("cpu", "2")]))
     assert console.file.getvalue().split() == ["cpu", "2"]  # type: ignore[attr-defined]
+
+
+def test_a_worker_is_meant_by_its_id_or_a_beginning_that_no_other_has() -> None:
+    found = SimpleNamespace(items=[SimpleNamespace(id=id_) for id_ in ("lab", "lab-2", "lab-3", "den-1")])
+    client: Any = SimpleNamespace(workers=SimpleNamespace(list=lambda limit: found))
+    assert [one_worker(client, name) for name in ("lab", "den", "lab-3")] == ["lab", "den-1", "lab-3"]
+    with pytest.raises(ConflictError, match="Several workers begin with la") as caught:
+        one_worker(client, "la")
+    assert caught.value.hint == "Name one of them: lab, lab-2, lab-3."
+    with pytest.raises(NotFoundError, match="no worker attic"):
+        one_worker(client, "attic")
