@@ -7,8 +7,13 @@ import hmac
 import secrets
 import threading
 import time
+from collections.abc import Sequence
 from typing import Final
 
+from tunefleet.errors import ConflictError
+
+MEANT_AT_MOST: Final = 5
+"""So many of those that an id may mean are named."""
 _MAC_DIGITS: Final = 32
 _SUB_BITS: Final = 7
 """Ids in one millisecond, as a power of two; more borrow from the next. 41 bits of milliseconds last until 2039."""
@@ -26,6 +31,19 @@ def new_ordered_id(prefix: str) -> str:
     with _lock:
         _last[0] = max(_last[0] + 1, time.time_ns() // 1_000_000 << _SUB_BITS)
         return f"{prefix}-{_last[0]:012x}"
+
+
+def several(what: str, start: str, found: Sequence[tuple[str, str]]) -> ConflictError:
+    """Return the error of an id whose beginning several have; its hint names them.
+
+    Args:
+        what: What they are, such as `tasks`.
+        start: The beginning.
+        found: Their ids and names, one more than are named if there are more.
+    """
+    named = ", ".join(f"{id_} ({name})" for id_, name in found[:MEANT_AT_MOST])
+    more = ", …" if len(found) > MEANT_AT_MOST else ""
+    return ConflictError(f"Several {what} begin with {start}.", hint=f"Give more of the id: {named}{more}.")
 
 
 def new_secret() -> str:

@@ -10,6 +10,7 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services import cancelling, related, removal, repeating, roster, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
+from tunefleet.services.ids import MEANT_AT_MOST, several
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
@@ -155,9 +156,9 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     if exact is not None and exact.project == actor.project:
         return exact
     prefix = task_id if task_id.startswith("task-") else f"task-{task_id}"
-    found = tasks.by_prefix(connection, prefix, project=actor.project)
+    found = tasks.by_prefix(connection, prefix, project=actor.project, limit=MEANT_AT_MOST + 1)
     if len(found) > 1:
-        raise ConflictError(f"Several tasks begin with {task_id}.", hint="Give more of the id.")
+        raise several("tasks", task_id, [(row.id, row.name) for row in found])
     if not found:
         raise NotFoundError(f"There is no task {task_id}.", hint="`tunefleet ls` lists them.")
     return found[0]

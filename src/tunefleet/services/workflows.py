@@ -10,6 +10,7 @@ from tunefleet.placement import WorkerState
 from tunefleet.services import cancelling, related, removal, repeating, retried, roster, submission
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
+from tunefleet.services.ids import MEANT_AT_MOST, several
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
@@ -199,9 +200,9 @@ def _find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow
     if exact is not None and exact.project == actor.project:
         return exact
     prefix = workflow_id if workflow_id.startswith("wf-") else f"wf-{workflow_id}"
-    found = workflows.by_prefix(connection, prefix, project=actor.project)
+    found = workflows.by_prefix(connection, prefix, project=actor.project, limit=MEANT_AT_MOST + 1)
     if len(found) > 1:
-        raise ConflictError(f"Several workflows begin with {workflow_id}.", hint="Give more of the id.")
+        raise several("workflows", workflow_id, [(row.id, row.name) for row in found])
     if not found:
         raise NotFoundError(f"There is no workflow {workflow_id}.", hint="`tunefleet ls` lists them.")
     return found[0]

@@ -88,7 +88,7 @@ def by_ids(connection: Connection, ids: Sequence[str], *, lock: bool = False) ->
     return {row.id: row for row in rows}
 
 
-def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int = 2) -> list[TaskRow]:
+def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[TaskRow]:
     """Return tasks whose id starts so."""
     query = (
         select(tasks)

@@ -56,7 +56,7 @@ def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, WorkflowRow]
     return {row.id: row for row in rows}
 
 
-def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int = 2) -> list[WorkflowRow]:
+def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[WorkflowRow]:
     """Return workflows whose id starts so."""
     query = (
         select(workflows)

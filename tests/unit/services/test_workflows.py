@@ -123,8 +123,10 @@ async def test_ids_may_be_shortened(lab: Lab) -> None:
     assert (await workflows.get(lab.core, lab.admin, flow.removeprefix("wf-")[:8])).id == flow
     for _ in range(20):
         await lab.submit()
-    with pytest.raises(ConflictError, match="Several"):
+    with pytest.raises(ConflictError, match="Several") as caught:
         await tasks.get(lab.core, lab.admin, "task-")
+    assert str(caught.value.hint).count("task-") == 5
+    assert str(caught.value.hint).endswith(", ….")
     with pytest.raises(ConflictError, match="Several"):
         await workflows.get(lab.core, lab.admin, "wf-")
     with pytest.raises(NotFoundError):
