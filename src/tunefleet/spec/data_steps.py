@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from tunefleet.spec.base import Block, NaturalInt, NotBool, PositiveInt, Text, as_list, many_wrong, wrong
+from tunefleet.spec.base import Block, NaturalInt, NotBool, PositiveInt, as_list, many_wrong, wrong
+from tunefleet.spec.builtin import ModelName
 
 Column = Annotated[str, Field(min_length=1, max_length=1024)]
 Columns = Annotated[tuple[Column, ...], BeforeValidator(as_list), Field(min_length=1, max_length=200)]
@@ -123,7 +124,7 @@ class ConditionBlock(Block):
 class FilterSpec(ConditionBlock):
     """`filter`: rows for which the condition holds stay."""
 
-    tokenizer: Text | None = None
+    tokenizer: ModelName | None = None
     """A model whose tokenizer counts `min_tokens` and `max_tokens`."""
 
     @model_validator(mode="after")
@@ -273,7 +274,7 @@ class ConvertSpec(Block):
     """Put this system message in front where a row has none."""
     separator: str = "\n\n"
     """Between prompt and response of a `text`, and between the instruction and the input of Alpaca rows."""
-    tokenizer: Text | None = None
+    tokenizer: ModelName | None = None
     """With `to: text`: a model whose chat template writes a chat; ChatML by default."""
     keep: Columns | None = None
     """Other columns to keep beside those of the shape."""

@@ -21,6 +21,7 @@ from tunefleet.spec.base import (
     many_wrong,
     wrong,
 )
+from tunefleet.spec.builtin import ModelName
 
 Faults = list[tuple[str, str, str | None]]
 Temperature = Annotated[float, Field(ge=0, le=100), NotBool]
@@ -146,7 +147,7 @@ class GenerationSpec(Block):
 class RewardModelSpec(Block):
     """`spec.reward_model`: what judges the answers of a training; a sequence classifier."""
 
-    identifier: Text | None = None
+    identifier: ModelName | None = None
     """Hub id, local folder or archive (it travels with the submit)."""
     task_id: Text | None = Field(default=None, alias="taskId")
     """Instead: id of the `reward` task that trains it. It is waited for as one in `dependsOn`."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, model_validator
 
 from tunefleet.spec.base import Block, Text, many_wrong, one_of_words, only
+from tunefleet.spec.builtin import ModelName
 
 AttentionName = Literal["eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
@@ -20,7 +21,7 @@ class ModelSource(Block):
 
     type: Literal["huggingface"] = "huggingface"
     """The format; a hub id and a local folder are both of this type."""
-    identifier: Text
+    identifier: ModelName
     """Hub id, local folder or archive (it travels with the submit), or `builtin:gsm8k-llama-2m`."""
     revision: Text | None = None
     """Branch, tag or commit of a hub id."""

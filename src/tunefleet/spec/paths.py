@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tunefleet.spec.base import is_url
+from tunefleet.spec.builtin import BUILTIN_PREFIX
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.command import CommandSpec
 from tunefleet.spec.data_task import DataTaskSpec
@@ -20,9 +21,6 @@ from tunefleet.spec.retrieval import INDEX, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.rows import DataSource, JsonlFile
 from tunefleet.spec.tasks import BaseTaskSpec
 from tunefleet.spec.trainings import ModelTrainingSpec
-
-BUILTIN_PREFIX: Final = "builtin:"
-"""What ships with the package is named `builtin:NAME`, resolved on the worker, and never travels."""
 
 DATABASE: Final = "qdrant"
 """Key of a job's inputs under which the database of an index task lies."""

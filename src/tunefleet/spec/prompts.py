@@ -19,6 +19,7 @@ from tunefleet.spec.base import (
     only,
     wrong,
 )
+from tunefleet.spec.builtin import ABuiltinDataset
 from tunefleet.spec.graph_template import TemplateSpec
 
 Faults = list[tuple[str, str, str | None]]
@@ -107,7 +108,7 @@ class PromptData(ListSpec):
 
     type: Literal["dataset", "list", "graph_template"]
     """Where the items come from."""
-    url: Text | None = None
+    url: Annotated[Text, ABuiltinDataset] | None = None
     """With `dataset`: hub id, a local file or folder, which travels with the submit, or the address of a file."""
     name: Text | None = None
     """With `dataset`: configuration of a hub dataset."""

@@ -20,6 +20,7 @@ from tunefleet.spec.base import (
     wrong,
 )
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec
+from tunefleet.spec.builtin import ModelName
 from tunefleet.spec.environment import Secret
 from tunefleet.spec.prompting import GeneratorTaskSpec
 from tunefleet.spec.prompts import PromptData
@@ -58,7 +59,7 @@ class EmbeddingSpec(VectorSpec):
 class EmbeddingModelSpec(VectorSpec):
     """`spec.embedding` of a `rag` or `rag_index` task."""
 
-    model: Text = "sentence-transformers/all-MiniLM-L6-v2"
+    model: ModelName = "sentence-transformers/all-MiniLM-L6-v2"
     """Model that makes the vectors: hub id, local folder (it travels with the submit), or a built-in one. A collection
     is searched with the model that it was made with."""
     revision: Text | None = None

@@ -20,6 +20,7 @@ from tunefleet.spec.base import (
     only,
     wrong,
 )
+from tunefleet.spec.builtin import ABuiltinDataset
 
 Faults = list[tuple[str, str, str | None]]
 SourceKind = Literal["hub", "file", "worker_file", "url", "inline", "artifact"]
@@ -35,6 +36,8 @@ def _local(value: str) -> str:
 LocalOrUrl = Annotated[Text, AfterValidator(_local)]
 """A path on the machine that submits, where the file travels with the submit; or an http address, which the worker
 fetches."""
+RowsPlace = Annotated[LocalOrUrl, ABuiltinDataset]
+"""The same, or `builtin:NAME`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class JsonlFile(Block):
     """Address; the worker fetches it."""
     url: Url | None = None
     """The same as `download_url`."""
-    path: LocalOrUrl | None = None
+    path: RowsPlace | None = None
     """File on the machine that submits; it travels with the submit. Or an address."""
     worker_path: Text | None = None
     """File on the worker's own disk; it does not travel."""
@@ -129,7 +132,7 @@ class EvalSpec(Block):
 
     split: Text | None = None
     """Another split of the same dataset."""
-    path: LocalOrUrl | None = None
+    path: RowsPlace | None = None
     """Another file or folder; it travels with the submit. Or an address."""
     fraction: Annotated[float, Field(gt=0, lt=1), NotBool] | None = None
     """Part of the training rows, drawn by `training.seed` and taken out of them."""
@@ -149,7 +152,7 @@ class RowsSpec(Block):
     inline: ClassVar[str] = "prompts"
     """The key with rows that stand in the document."""
 
-    dataset_name: Text | None = None
+    dataset_name: Annotated[Text, ABuiltinDataset] | None = None
     """Hub id, or a local folder."""
     config_name: Text | None = None
     """Configuration of a hub dataset."""
@@ -161,14 +164,14 @@ class RowsSpec(Block):
         bool, only(False, "datasets that run code of their own cannot be loaded", "leave it out, or write false")
     ] = False
     """Always false: the `datasets` library no longer runs a dataset's own code."""
-    path: LocalOrUrl | None = None
+    path: RowsPlace | None = None
     """File (JSONL, JSON, CSV, Parquet), saved dataset folder or archive that travels with the submit, an address, or
     `builtin:gsm8k`."""
     artifact: Text | None = None
     """Name of an artifact that was pushed with `tunefleet data push`."""
     jsonl: JsonlFile | None = None
     """A JSONL file with its own field names."""
-    jsonl_path: LocalOrUrl | None = None
+    jsonl_path: RowsPlace | None = None
     """The same as `jsonl.path`."""
     max_samples: PositiveInt | None = None
     """Use at most this many rows."""

@@ -8,6 +8,7 @@ import pytest
 from tunefleet.errors import DataError, ModelError, NotFoundError
 from tunefleet.programs import assets
 from tunefleet.spec import parse_workflow
+from tunefleet.spec.builtin import BUILTIN_DATASETS, BUILTIN_MODELS
 
 EXAMPLES = ("lora_sft", "sft", "echo")
 
@@ -34,6 +35,11 @@ def test_the_dataset_has_its_licence_and_enough_rows() -> None:
 def test_an_unknown_asset_is_refused_with_those_that_exist(kind: str, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"no built-in .*'builtin:nothing'.*Built in: builtin:gsm8k"):
         assets.locate("builtin:nothing", kind)  # type: ignore[arg-type]
+
+
+def test_a_document_may_name_what_ships_and_nothing_else() -> None:
+    assert tuple(assets.names("model")) == BUILTIN_MODELS
+    assert tuple(assets.names("dataset")) == BUILTIN_DATASETS
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -366,3 +366,43 @@ def test_a_key_that_resembles_nothing_lists_what_is_known() -> None:
 def test_a_required_key_is_not_also_missing_when_it_is_misspelt() -> None:
     text = training(model="{sorce: {identifier: x}}")
     assert [fault.hint for fault in faults(text)] == ["did you mean source?"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rest", "path", "meant"),
+    [
+        (
+            "lora_sft",
+            "model: {source: {identifier: 'builtin:gsm8k-lama-2m'}}\n  data: {path: 'builtin:gsm8k'}",
+            "spec.model.source.identifier",
+            "builtin:gsm8k-llama-2m",
+        ),
+        (
+            "lora_sft",
+            "model: {source: {identifier: 'builtin:gsm8k-llama-2m'}}\n  data: {path: 'builtin:gsm8k-preference'}",
+            "spec.data.path",
+            "builtin:gsm8k-preferences",
+        ),
+        (
+            "inference",
+            "model: {source: {identifier: 'builtin:gsm8k-llama-2m'}}\n"
+            "  data: {type: dataset, url: 'builtin:gsm-8k', column: question}",
+            "spec.data.url",
+            "builtin:gsm8k",
+        ),
+        ("data", "sources: [{path: 'builtin:gsm8'}]", "spec.sources.0.path", "builtin:gsm8k"),
+        (
+            "rag_index",
+            "qdrant: {collection: notes}\n  data: {type: list, items: [a]}\n"
+            "  embedding: {model: 'builtin:gsm8k-llama2m'}",
+            "spec.embedding.model",
+            "builtin:gsm8k-llama-2m",
+        ),
+    ],
+)
+def test_a_built_in_name_that_does_not_exist_is_found_at_submit(kind: str, rest: str, path: str, meant: str) -> None:
+    fault = only_fault(f"apiVersion: tunefleet/v1\nmetadata: {{name: x}}\nspec:\n  taskType: {kind}\n  {rest}\n")
+    assert fault.path == path
+    assert "names no built-in" in fault.message
+    assert fault.hint is not None
+    assert fault.hint.startswith(f"did you mean {meant}? Built in: builtin:gsm8k")

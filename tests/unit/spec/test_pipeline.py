@@ -114,7 +114,7 @@ def test_null_leaves_out_what_all_share() -> None:
 spec:
   taskType: lora_sft
   model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
-  data: {path: "builtin:gsm8k/train"}
+  data: {path: "builtin:gsm8k"}
   lora: {r: 4}
   stages:
     - name: a
@@ -124,7 +124,7 @@ spec:
     found = {task.name: task for task in parse_workflow(text).tasks}
     assert found["b"].raw == {"taskType": "echo", "data": {"items": ["${a.task_id}"]}}
     assert found["c"].spec is not None
-    assert found["a"].raw["data"] == {"path": "builtin:gsm8k/train"}
+    assert found["a"].raw["data"] == {"path": "builtin:gsm8k"}
     fault = only_fault("lora: null\nlora_: null")
     assert (fault.path, fault.message) == ("spec.lora_", "is not a known key")
 

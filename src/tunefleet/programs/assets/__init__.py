@@ -13,20 +13,22 @@ from pathlib import Path
 from typing import Literal
 
 from tunefleet.errors import DataError, ModelError, NotFoundError
+from tunefleet.spec.builtin import BUILTIN_PREFIX
 
-PREFIX = "builtin:"
 _ROOT = Path(__file__).parent
 _FOLDERS: dict[Literal["model", "dataset"], Path] = {"model": _ROOT / "models", "dataset": _ROOT / "data"}
 
 
 def is_builtin(name: str) -> bool:
     """Say whether a name of a spec means something that ships with the package."""
-    return name.startswith(PREFIX)
+    return name.startswith(BUILTIN_PREFIX)
 
 
 def names(kind: Literal["model", "dataset"]) -> list[str]:
     """List what ships, as a spec names it."""
-    return sorted(PREFIX + path.name for path in _FOLDERS[kind].iterdir() if path.is_dir() and path.name[0] != "_")
+    return sorted(
+        BUILTIN_PREFIX + path.name for path in _FOLDERS[kind].iterdir() if path.is_dir() and path.name[0] != "_"
+    )
 
 
 def locate(name: str, kind: Literal["model", "dataset"]) -> Path:
@@ -44,7 +46,7 @@ def locate(name: str, kind: Literal["model", "dataset"]) -> Path:
     if name not in known:
         error = ModelError if kind == "model" else DataError
         raise error(f"There is no built-in {kind} {name!r}.", hint=f"Built in: {', '.join(known)}.")
-    return _FOLDERS[kind] / name.removeprefix(PREFIX)
+    return _FOLDERS[kind] / name.removeprefix(BUILTIN_PREFIX)
 
 
 def example(name: str) -> Path:
