@@ -233,11 +233,35 @@ def rm(federation: Federation, *, yes: Yes = False, as_json: Json = False) -> No
         say(f"Removed {federation}.")
 
 
-@examples("tunefleet federation token 3")
-def token(federation: Federation, *, as_json: Json = False) -> None:
-    """Print the URL and the token that workers take part with."""
+@examples(
+    "tunefleet federation token 3",
+    "tunefleet federation token 3 --replace",
+    "tunefleet federation token 3 --replace --keep-old 1h",
+)
+def token(
+    federation: Federation,
+    *,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take it back; print the one that is good instead.")
+    ] = False,
+    keep_old: Annotated[
+        str | None, typer.Option("--keep-old", metavar="TIME", help="So long the old one stays good, such as 1h.")
+    ] = None,
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Print the URL and the token that workers take part with, or replace a token that has leaked."""
+    old_for_s = 0.0 if keep_old is None else parse_duration(keep_old)
+    if old_for_s and not replace:
+        raise InputError("--keep-old says how long a token that is replaced stays good.", hint="Add --replace.")
+    if replace:
+        refused = "at once" if not old_for_s else f"in {keep_old}"
+        confirm(f"Refuse whoever has the token of federation {federation}, {refused}?", yes=yes)
     with connect() as client:
-        found = client.federations.token(federation)
+        if replace:
+            found = client.federations.replace_token(federation, old_for_s=old_for_s)
+        else:
+            found = client.federations.token(federation)
         url = client.url
     if as_json:
         print_json(found)

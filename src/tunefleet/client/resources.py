@@ -133,6 +133,7 @@ class FederationVerbs:
     cancel = Verb(routes_federations.cancel_federation)
     remove = Verb(routes_federations.remove_federation)
     token = Verb(routes_federations.federation_token)
+    replace_token = Verb(routes_federations.replace_federation_token)
     updates = Verb(routes_federations.list_updates)
     rounds = Verb(routes_federations.list_rounds)
     versions = Verb(routes_federations.list_versions)

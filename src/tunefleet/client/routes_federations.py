@@ -22,6 +22,7 @@ from tunefleet.wire.federated import (
     MemberView,
     RollbackRequest,
     RoundView,
+    TokenReplace,
     UpdateView,
     VersionDetail,
     VersionView,
@@ -86,6 +87,17 @@ def remove_federation(federation: str) -> Call[None]:
 def federation_token(federation: str) -> Call[FederationToken]:
     """Return the token that workers take part with; it is good for this federation alone."""
     return Call("GET", path("federations", federation, "token"), model(FederationToken))
+
+
+def replace_federation_token(federation: str, *, old_for_s: float = 0.0) -> Call[FederationToken]:
+    """Take the token back, and return the one that is good instead.
+
+    Args:
+        federation: Its id or its number.
+        old_for_s: How long the old token stays good, for workers that have it.
+    """
+    body = TokenReplace(old_for_s=old_for_s)
+    return Call("POST", path("federations", federation, "token"), model(FederationToken), body=body, repeatable=False)
 
 
 def list_updates(

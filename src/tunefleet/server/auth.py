@@ -20,7 +20,7 @@ from fastapi import Depends, Path, Request, Response
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.services import keys
 from tunefleet.services.core import Core
-from tunefleet.services.federation import tokens
+from tunefleet.services.federation import access, tokens
 from tunefleet.services.federation.tokens import FederationActor
 from tunefleet.services.identity import Actor, AttemptActor
 
@@ -55,7 +55,7 @@ async def identify(request: Request) -> Actor | AttemptActor:
     """
     secret = _header_secret(request)
     if secret is not None and tokens.is_token(secret):
-        tokens.authenticate(core_of(request).secret, secret)
+        await access.authenticate(core_of(request), secret)
         raise ForbiddenError(
             f"The token of a federation may not call {request.method} {request.url.path}.",
             hint="It is good for the uploads, versions and chunks of its federation.",
@@ -77,7 +77,7 @@ async def identify_participant(request: Request) -> tokens.Who:
             # A browser keeps what stood in a URL, and sends it on its own as it does cookies.
             refuse_foreign_page(request)
     if secret is not None and tokens.is_token(secret):
-        return tokens.authenticate(core_of(request).secret, secret)
+        return await access.authenticate(core_of(request), secret)
     who = await _identify(request, secret)
     if not isinstance(who, Actor):
         raise ForbiddenError("The token of an attempt is good for its own results and files only.")

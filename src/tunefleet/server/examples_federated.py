@@ -40,4 +40,5 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     },
     "MemberChange": {"callback_url": "https://lab-3.example.org/adapters"},
     "RollbackRequest": {"version": 6},
+    "TokenReplace": {"old_for_s": 3600},
 }

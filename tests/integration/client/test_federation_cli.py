@@ -98,6 +98,13 @@ def test_options_make_a_federation_and_its_url_is_printed(running: Running, cli:
     id_ = name.split(" as ")[1].split(",")[0]
     assert url == f"http://:{cli('federation', 'token', id_, '--json').json['token']}@{running.url[7:]}"
     assert f"tunefleet federation start {id_}" in told.out
+    old = cli("federation", "token", id_, "--json").json["token"]
+    assert cli("federation", "token", id_, "--replace").code != 0, "nobody can be asked here"
+    assert "Add --replace" in cli("federation", "token", id_, "--keep-old", "1h").err
+    replaced = cli("federation", "token", id_, "--replace", "--keep-old", "1h", "--yes", "--json").json
+    assert replaced["token"] != old
+    assert replaced["old_until"] is not None
+    assert replaced["token"] in cli("federation", "token", id_).out
     spec = cli("federation", "show", id_, "--json").json["spec"]
     assert (spec["participants"], spec["sync_every_steps"], spec["rounds"]) == (["ada", "bob"], 20, 3)
     assert "all of ada, bob" in cli("federation", "show", id_).out
@@ -120,6 +127,7 @@ def test_a_federation_from_python(running: Running, client: Client, tmp_path: Pa
     assert states == ["rejected", "aggregated", "aggregated"]
     until(lambda: [each.status for each in client.federations.rounds(made.id).items][1:] == ["published", "published"])
     assert client.federations.token(made.id).token == made.token
+    assert client.federations.replace_token(made.id).token == client.federations.token(made.id).token != made.token
     hook = {"callback_url": "https://lab.example.org/x"}
     assert client.federations.change_member(made.id, "ada", hook).callback_url == "https://lab.example.org/…"
     assert client.federations.change_member(made.id, "ada", {}).callback_url == "https://lab.example.org/…"

@@ -159,3 +159,73 @@ def test_a_link_that_has_expired_says_so(
     finally:
         running.stop()
         running.core.close()
+
+
+def test_a_token_that_leaked_is_taken_back_and_the_federation_goes_on(
+    running: Running, admin: httpx.Client, tmp_path: Path
+) -> None:
+    made = create(admin, min_workers=1)
+    where = f"/federations/{made['id']}"
+    assert admin.get(f"{where}/token").json()["token"] == made["token"]
+    with workers(running, made, tmp_path, "1") as (thief,):
+        thief.upload(arrays(1))
+        thief.await_version(1)
+        good = admin.post(f"{where}/token", json={}).json()
+        assert good["token"] != made["token"]
+        assert good["old_until"] is None
+        for refused in (
+            thief.send(tarred(thief.members(arrays(2)))),
+            thief.poll(),
+            thief.client.get(f"/api/v1{where}"),
+            httpx.get(f"{running.url}/api/v1/tasks", headers=headers_of("bearer", made["token"])),
+        ):
+            assert refused.status_code == 401, refused.text
+            assert "was taken back" in refused.json()["detail"]
+    assert admin.get(f"{where}/token").json() == good
+    with workers(running, {**made, "token": good["token"]}, tmp_path, "1") as (one,):
+        assert one.upload(arrays(3))["round"] == 2
+        one.await_version(2)
+        is_problem(one.client.post(f"/api/v1{where}/token", json={}), 403, "forbidden")
+    is_problem(admin.post(f"{where}/token", json={"old_for_s": -1}), 422, "request_invalid")
+    shown = admin.get("/events", params={"limit": 1000}).text
+    assert "federation.token_replaced" in shown
+    assert good["token"] not in shown
+
+
+def test_a_token_that_is_replaced_may_stay_good_for_a_while(
+    running: Running, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = create(admin)
+    where = f"/federations/{made['id']}"
+
+    def status(token: str) -> int:
+        with running.client(token) as client:
+            return client.get(where).status_code
+
+    second = admin.post(f"{where}/token", json={"old_for_s": 60}).json()
+    assert second["old_until"] is not None
+    assert (status(made["token"]), status(second["token"])) == (200, 200)
+    now = running.core.clock.wall()
+    with monkeypatch.context() as later:
+        later.setattr(running.core, "clock", Clock(lambda: now + 61))
+        assert (status(made["token"]), status(second["token"])) == (401, 200)
+        assert admin.get(f"{where}/token").json()["old_until"] is None
+    third = admin.post(f"{where}/token", json={"old_for_s": 60}).json()
+    assert [status(each["token"]) for each in (made, second, third)] == [401, 200, 200], "the one before, and no other"
+    assert admin.post(f"{where}/cancel").status_code == 200
+    assert admin.delete(where).status_code == 204
+    assert status(third["token"]) in {401, 404}
+
+
+def test_whose_token_is_taken_back_hears_no_more(running: Running, admin: httpx.Client) -> None:
+    made = create(admin)
+    where = f"/federations/{made['id']}"
+    with (
+        running.client(made["token"]) as thief,
+        thief.stream("GET", f"{where}/events", params={"after": 0}) as stream,
+    ):
+        heard = stream.iter_text()
+        assert "federation.created" in next(heard)
+        admin.post(f"{where}/token", json={})
+        admin.post(f"{where}/pause")
+        assert "federation.paused" not in "".join(heard), "the stream ends"

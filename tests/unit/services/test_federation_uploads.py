@@ -119,12 +119,17 @@ def test_a_landing_is_gone_afterwards_and_what_is_kept_is_not(tmp_path: Path) ->
 def test_a_token_names_its_federation_and_proves_it() -> None:
     token = tokens.token_of(SECRET, "fed-0123456789ab")
     assert tokens.is_token(token)
-    assert tokens.authenticate(SECRET, token) == FederationActor("fed-0123456789ab")
-    for wrong in (token[:-1] + "x", token.replace("fed-0", "fed-1"), "fed-0123456789ab.", "fed-."):
+    assert tokens.proven(SECRET, token) == ("fed-0123456789ab", 0)
+    third = tokens.token_of(SECRET, "fed-0123456789ab", 2)
+    assert tokens.proven(SECRET, third) == ("fed-0123456789ab", 2)
+    for wrong in (
+        token[:-1] + "x", token.replace("fed-0", "fed-1"), "fed-0123456789ab.", "fed-.", "fed-..",
+        third.replace(".2.", ".3."), third.replace(".2.", "."), token.replace(".", ".1."),
+    ):  # fmt: skip
         with pytest.raises(AuthError, match="wrong"):
-            tokens.authenticate(SECRET, wrong)
+            tokens.proven(SECRET, wrong)
     with pytest.raises(AuthError):
-        tokens.authenticate(b"t" * 32, token)
+        tokens.proven(b"t" * 32, token)
 
 
 @pytest.mark.parametrize(

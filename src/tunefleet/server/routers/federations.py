@@ -17,6 +17,7 @@ from tunefleet.server.params import Cursor, Limit, names, one_of
 from tunefleet.server.routers.blobs import Digest, UploadLength, UploadOffset
 from tunefleet.services.core import Core
 from tunefleet.services.federation import (
+    access,
     fetching,
     guide,
     jobs,
@@ -44,6 +45,7 @@ from tunefleet.wire.federated import (
     MemberView,
     RollbackRequest,
     RoundView,
+    TokenReplace,
     UpdateCreate,
     UpdateState,
     UpdateTaken,
@@ -137,7 +139,15 @@ async def aggregate_now(core: CoreDep, who: Participant, federation_id: Federati
 @router.get("/{federation_id}/token")
 async def get_token(core: CoreDep, who: Person, federation_id: FederationId) -> FederationToken:
     """Show the token that workers take part with; it is for the federation's owner and admins."""
-    return await fetching.token(core, who, federation_id)
+    return await access.show(core, who, federation_id)
+
+
+@router.post("/{federation_id}/token")
+async def replace_token(
+    core: CoreDep, who: Person, federation_id: FederationId, replacement: TokenReplace
+) -> FederationToken:
+    """Take the token back and show the one that is good instead; the old one may stay good for a while."""
+    return await access.replace(core, who, federation_id, old_for_s=replacement.old_for_s)
 
 
 @router.put("/{federation_id}/members/{worker}")

@@ -1,4 +1,4 @@
-"""What is fetched of a federation: files of its versions, by key or by link, and its token."""
+"""What is fetched of a federation: files of its versions, by key or by link."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import orjson
 
 from tunefleet.errors import NotFoundError
 from tunefleet.services.core import Core
-from tunefleet.services.federation import chunks, links, tokens
+from tunefleet.services.federation import chunks, links
 from tunefleet.services.federation.status import find
-from tunefleet.services.federation.tokens import Who, may_steer
+from tunefleet.services.federation.tokens import Who
 from tunefleet.services.federation.versions import version_of
 from tunefleet.services.links import Signature
 from tunefleet.store import Connection
 from tunefleet.store.federation_versions import VersionRow
 from tunefleet.wire.api import FileEntry
-from tunefleet.wire.federated import FederationToken
 
 
 async def archive(
@@ -64,19 +63,3 @@ async def file(core: Core, who: Who, reference: str, version: int | None, path: 
         if name == path:
             return FileEntry(path=name, digest=digest, size_bytes=size_bytes)
     raise NotFoundError(f"Version {found.version} has no file {path}.")
-
-
-async def token(core: Core, who: Who, reference: str) -> FederationToken:
-    """Return the token of a federation, for who may steer it.
-
-    Raises:
-        NotFoundError: If there is no such federation.
-        ForbiddenError: If it belongs to somebody else.
-    """
-
-    def operation(connection: Connection) -> FederationToken:
-        row = find(connection, who, reference)
-        may_steer(who, row)
-        return FederationToken(id=row.id, number=row.seq, token=tokens.token_of(core.secret, row.id))
-
-    return await core.read(operation)

@@ -21,6 +21,7 @@ from tunefleet.store import (
     artifacts,
     events,
     federation_chunks,
+    federation_tokens,
     federation_updates,
     federation_versions,
     federations,
@@ -274,4 +275,5 @@ def _forget(connection: Connection, row: FederationRow) -> None:
         lane = callbacks.lane(row.id, member.worker)
         notifications.give_up_channel(connection, lane, "The federation was removed.")
     events.delete_of_federation(connection, row.seq)
+    federation_tokens.forget(connection, row.id)
     federations.delete_one(connection, row.seq)

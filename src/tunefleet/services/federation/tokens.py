@@ -1,7 +1,8 @@
 """Who takes part in a federation: people with a key, workers with theirs, and whoever has the federation's own token.
 
-The token names its federation and proves that this server named it; nothing of it is stored. It reaches that one
-federation: uploads, versions and chunks of it, and nothing else of the server.
+The token names its federation and proves that this server named it. It reaches that one federation: uploads, versions
+and chunks of it, and nothing else of the server. Of a federation whose token was replaced it also says which one it is;
+`access` knows which is good.
 """
 
 from __future__ import annotations
@@ -56,9 +57,16 @@ class Owned(Protocol):
         """Whose it is."""
 
 
-def token_of(server_secret: bytes, federation_id: str) -> str:
-    """Return the token that names a federation and proves that the server named it."""
-    return f"{federation_id}.{_mac(server_secret, federation_id)}"
+def token_of(server_secret: bytes, federation_id: str, serial: int = 0) -> str:
+    """Return the token that names a federation and proves that the server named it.
+
+    Args:
+        server_secret: The server's.
+        federation_id: The federation.
+        serial: How often its token was replaced.
+    """
+    named = f"{federation_id}.{serial}" if serial else federation_id
+    return f"{named}.{_mac(server_secret, named)}"
 
 
 def is_token(secret: str) -> bool:
@@ -66,18 +74,19 @@ def is_token(secret: str) -> bool:
     return secret.startswith(PREFIX) and "." in secret
 
 
-def authenticate(server_secret: bytes, token: str) -> FederationActor:
-    """Return for which federation a token speaks.
+def proven(server_secret: bytes, token: str) -> tuple[str, int]:
+    """Return the federation and the serial that a token names; whether it is good still is not known yet.
 
     Raises:
         AuthError: If this server never made it.
     """
-    federation_id, _, mac = token.partition(".")
-    if not hmac.compare_digest(mac.encode(), _mac(server_secret, federation_id).encode()):
+    named, _, mac = token.rpartition(".")
+    if not hmac.compare_digest(mac.encode(), _mac(server_secret, named).encode()):
         raise AuthError(
             "The token of the federation is wrong.", hint="`tunefleet federation token FEDERATION` prints it."
         )
-    return FederationActor(federation_id)
+    federation_id, _, serial = named.partition(".")
+    return federation_id, int(serial or 0)
 
 
 def worker_name(given: str | int) -> str:
@@ -154,7 +163,7 @@ def _same_federation(who: FederationActor, federation: Owned) -> None:
         raise ForbiddenError(f"This token is good for {who.federation_id} only.")
 
 
-def _mac(server_secret: bytes, federation_id: str) -> str:
+def _mac(server_secret: bytes, named: str) -> str:
     # The secret signs attempts' tokens and links too; none of these begins with this word.
-    text = f"federation\n{federation_id}"
+    text = f"federation\n{named}"
     return hmac.new(server_secret, text.encode(), hashlib.sha256).hexdigest()[:_MAC_DIGITS]

@@ -1,0 +1,89 @@
+"""The token of a federation: shown to who may steer it, checked, and taken back by making another one."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tunefleet.errors import AuthError
+from tunefleet.services.core import Core
+from tunefleet.services.federation.status import find, tell
+from tunefleet.services.federation.tokens import FederationActor, Who, may_steer, proven, token_of
+from tunefleet.services.views import maybe_moment
+from tunefleet.store import Connection, federation_tokens
+from tunefleet.store.federation_tokens import TokenRow
+from tunefleet.store.federations import FederationRow
+from tunefleet.wire.federated import FederationToken
+
+
+async def authenticate(core: Core, token: str) -> FederationActor:
+    """Return for which federation a token speaks.
+
+    Raises:
+        AuthError: If this server never made it, or it was taken back.
+    """
+    federation_id, serial = proven(core.secret, token)
+    row = await core.read(lambda connection: federation_tokens.get(connection, federation_id))
+    spared = row.old_until is not None and core.clock.wall() < row.old_until and serial == row.serial - 1
+    if serial != row.serial and not spared:
+        raise AuthError(
+            f"This token of {federation_id} was taken back.",
+            hint=f"`tunefleet federation token {federation_id}` prints the new one to its owner.",
+        )
+    return FederationActor(federation_id)
+
+
+def current(connection: Connection, server_secret: bytes, federation_id: str) -> str:
+    """Return the token of a federation that is good now."""
+    return token_of(server_secret, federation_id, federation_tokens.get(connection, federation_id).serial)
+
+
+async def show(core: Core, who: Who, reference: str) -> FederationToken:
+    """Return the token of a federation, for who may steer it.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it belongs to somebody else.
+    """
+
+    def operation(connection: Connection) -> FederationToken:
+        row = find(connection, who, reference)
+        may_steer(who, row)
+        return _shown(core, row, federation_tokens.get(connection, row.id))
+
+    return await core.read(operation)
+
+
+async def replace(core: Core, who: Who, reference: str, *, old_for_s: float = 0.0) -> FederationToken:
+    """Take the token of a federation back, and return the one that is good instead.
+
+    Links to versions that were given out stay good until they expire, and a poll that is held ends first.
+
+    Args:
+        core: The server.
+        who: Who asks.
+        reference: The federation, by id or number.
+        old_for_s: How long the old token is good as well, for workers that have it.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    return await core.write(partial(_replace, core=core, who=who, reference=reference, old_for_s=old_for_s))
+
+
+def _replace(connection: Connection, *, core: Core, who: Who, reference: str, old_for_s: float) -> FederationToken:
+    row, now = find(connection, who, reference, lock=True), core.clock.wall()
+    may_steer(who, row)
+    made = federation_tokens.replace(connection, row.id, old_until=now + old_for_s if old_for_s else None)
+    tell(connection, row, "federation.token_replaced", now, old_until=made.old_until)
+    return _shown(core, row, made)
+
+
+def _shown(core: Core, row: FederationRow, found: TokenRow) -> FederationToken:
+    over = found.old_until is None or found.old_until <= core.clock.wall()
+    return FederationToken(
+        id=row.id,
+        number=row.seq,
+        token=token_of(core.secret, row.id, found.serial),
+        old_until=None if over else maybe_moment(found.old_until),
+    )
