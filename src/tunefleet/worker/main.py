@@ -105,12 +105,13 @@ def _build(
     sentry = _sentry(settings)
     secrets = Secrets(secret_variables(), settings.secrets_dir)
     moving = transfers.of(settings, results_dir)
+    environment = {**_JOB_DEFAULTS, **inherited_environment(), **settings.handed_on, **secrets.environment}
     jobs = Supervisor(
         results_dir,
         endpoints_dir=settings.endpoints_dir,
         warm=settings.warm_start,
         warm_idle_s=settings.warm_idle_s,
-        base_env={**_JOB_DEFAULTS, **inherited_environment(), **settings.handed_on, **secrets.environment},
+        base_env=environment,
     )
     site = Site(
         results_dir=results_dir,
@@ -133,7 +134,8 @@ def _build(
     logging.getLogger().addHandler(recent)
 
     def describe() -> Capabilities:
-        offers, names = executors.offers(allow_code=settings.allow_code), secrets.names()
+        offers = executors.offers(allow_code=settings.allow_code, environment=environment)
+        names = secrets.names()
         return probe.capabilities(settings, offers, results_dir=results_dir, in_use=_in_use(sentry), secrets=names)
 
     # The worker is not there yet, and verbs come from it: `stop` finds it when it is wanted.
@@ -149,7 +151,7 @@ def _build(
         on_verb=verbs.take,
     )
 
-    ground, meter = Noticed(lambda: (hub.cached(settings.hub_dir), envs.ready())), EnergyMeter()
+    ground, meter = Noticed(lambda: _ground(settings, executors)), EnergyMeter()
 
     def load() -> Load:
         if ground.changed():
@@ -157,6 +159,11 @@ def _build(
         return probe.load(settings, results_dir=results_dir, in_use=_in_use(sentry), meter=meter)
 
     return worker, verbs, Heartbeat(site.outbox, load, settings.heartbeat_interval_s)
+
+
+def _ground(settings: WorkerSettings, executors: Registry) -> object:
+    """Return what somebody may add to this machine while the worker runs: models, environments, packages."""
+    return hub.cached(settings.hub_dir), envs.ready(), executors.offers(allow_code=settings.allow_code)
 
 
 def _link(settings: WorkerSettings, state: StateFolder) -> WorkerLink:

@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import MachineError
+from tunefleet.executors.echo import EchoExecutor
+from tunefleet.executors.needs import missing
+from tunefleet.executors.registry import Registry
 from tunefleet.jobs import environment
 from tunefleet.jobs.gpuinfo import GpuFigures
 from tunefleet.settings import WorkerSettings
@@ -115,6 +118,23 @@ def test_a_cache_tells_when_something_was_fetched_whole_or_removed(tmp_path: Pat
     assert (cache.changed(), cache.changed()) == (True, False)
     shutil.rmtree(model)
     assert cache.changed()
+
+
+def test_a_package_that_is_installed_while_the_worker_runs_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wanting(EchoExecutor):
+        def unavailable_reason(self) -> str | None:
+            return missing("tunefleet_wanted", extra="train")
+
+    monkeypatch.syspath_prepend(tmp_path)
+    settings, executors = WorkerSettings(hub_cache=tmp_path / "no"), Registry([Wanting()])
+    ground = Noticed(lambda: worker_main._ground(settings, executors))
+    assert not ground.changed()
+    (tmp_path / "tunefleet_wanted").mkdir()
+    (tmp_path / "tunefleet_wanted" / "__init__.py").touch()
+    assert (ground.changed(), ground.changed()) == (True, False)
+    assert executors.offers()[0].available
 
 
 def test_what_the_hub_cache_has_is_told_by_its_folders(tmp_path: Path) -> None:
