@@ -78,7 +78,7 @@ def _items(client: Client, folder: Path) -> Items:
 
 
 def _print(details: list[TaskDetail], found: dict[str, dict[str, Any]], rows: list[Row]) -> None:
-    made = table("METRIC", *(detail.id for detail in details), "DIFFERENCE")
+    made = table("metric", *(Text(detail.id) for detail in details), "difference")
     for row in rows:
         arrow = "↑" if row.higher_is_better else "↓"
         cells = [_value(value) for value in row.values]

@@ -141,19 +141,23 @@ def status_text(status: str) -> Text:
     return Text(status, style=_STATUS_STYLES.get(status, "dim"))
 
 
-def table(*heads: str, right: Sequence[str] = (), wide: str | None = None) -> Table:
+def table(*heads: str | Text, right: Sequence[str] = (), wide: str | tuple[str, ...] = ()) -> Table:
     """Make a table without lines.
 
     Args:
-        heads: Titles of the columns.
+        heads: Titles of the columns; one that is to stay as it is written, such as an id, is a `Text`.
         right: Columns of numbers.
-        wide: The column that is cut when the terminal is too narrow.
+        wide: The columns that are cut when the terminal is too narrow, the widest first.
     """
+    may_shrink = (wide,) if isinstance(wide, str) else wide
     made = Table(box=None, pad_edge=False, header_style="head", padding=(0, 2, 0, 0))
     for head in heads:
         # Rich takes room from columns that may wrap first; what `cut` made ends in an ellipsis there instead.
         made.add_column(
-            head.upper(), justify="right" if head in right else "left", no_wrap=head != wide, overflow="ellipsis"
+            head if isinstance(head, Text) else head.upper(),
+            justify="right" if head in right else "left",
+            no_wrap=head not in may_shrink,
+            overflow="ellipsis",
         )
     return made
 

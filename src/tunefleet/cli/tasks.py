@@ -90,7 +90,7 @@ def ls(
         return
     roomy = not out().is_terminal or out().width >= _ROOMY
     columns = ("task", *(["workflow"] if roomy else []), "name", "kind", "status", "progress", "time", "note")
-    listing = table(*columns, right=("time",), wide="note")
+    listing = table(*columns, right=("time",), wide=("name", "note"))
     for task in tasks:
         listing.add_row(*_row(task, roomy=roomy))
     say(listing)
@@ -113,11 +113,11 @@ def _workflows(
         filtered = status is not None or owner is not None
         say("No workflow matches." if filtered else "No workflows yet. Submit one with `tunefleet submit FILE`.")
         return
-    listing = table("workflow", "name", "status", "age", "tasks", right=("age",), wide="tasks")
+    listing = table("workflow", "name", "status", "age", "tasks", right=("age",), wide=("name", "tasks"))
     for flow in flows[:limit]:
         listing.add_row(
             Text(flow.id, style="id"),
-            flow.name,
+            cut(flow.name),
             status_text(flow.status),
             words.age(flow.created_at),
             cut(_counts(flow)),
@@ -140,7 +140,7 @@ def _row(task: TaskView, *, roomy: bool) -> tuple[Text | str, ...]:
     return (
         Text(task.id, style="id"),
         *([Text(task.workflow_id, style="id")] if roomy else []),
-        task.name,
+        cut(task.name),
         task.kind,
         status_text(task.status),
         progress_text(task),
