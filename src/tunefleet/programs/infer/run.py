@@ -82,7 +82,8 @@ def _answer(
                     asking.put(engine, left, spec.inference, answers, taken)
                 engine_name, seconds = engine.name, pace.seconds
         known = {question.key: answers.known[question.key] for question in unique}
-    text = f"{len(unique)} answers, {len(left)} of them made now."
+    text = "1 answer" if len(unique) == 1 else f"{len(unique)} answers"
+    text += f", {len(left)} of them made now." if len(left) < len(unique) else "."
     session.journal.event("inference.answered", text, data={"questions": len(unique), "computed": len(left)})
     return result.Run(model, engine_name, known, asked_by, before, structure, seconds)
 
@@ -103,8 +104,11 @@ def _tell(
 ) -> None:
     items = sum(len(task.questions) for task in tasks)
     counts = {"tasks": len(tasks), "items": items, "questions": len(unique), "answered": len(before)}
-    text = f"{items} items of {len(tasks)} tasks, {len(unique)} of them different; {len(before)} have answers already."
-    session.journal.event("inference.started", text, data=counts)
+    text = "1 prompt" if items == 1 else f"{items} prompts"
+    text += f" of {len(tasks)} tasks" if len(tasks) > 1 else ""
+    text += f", {len(unique)} of them different" if len(unique) < items else ""
+    text += f"; {len(before)} have answers already" if before else ""
+    session.journal.event("inference.started", f"{text}.", data=counts)
 
 
 def _deliver(tasks: Sequence[Task], made: result.Run) -> dict[str, Any]:

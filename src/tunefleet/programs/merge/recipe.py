@@ -117,7 +117,8 @@ def _into_base(
     parameters = sum(_numbers(tensor) for file in files for tensor in file.tensors)
     if run.spec.merge.verify:
         verify.require_memory(parameters)
-    text = f"{len(adapters)} adapters change {merged.merged} of {sum(len(f.tensors) for f in files)} tensors."
+    change = "1 adapter changes" if len(adapters) == 1 else f"{len(adapters)} adapters change"
+    text = f"{change} {merged.merged} of {sum(len(f.tensors) for f in files)} tensors."
     run.tell("merging", text, {"bytes": whole_bytes})
     with run.clock.part("merging"):
         written = writer.write(merged, digests, run.work, _reporter(run.journal, whole_bytes))
