@@ -58,6 +58,19 @@ class Executor(ABC):
         """Return why this machine cannot run the kind, as a sentence with the way out; `None` if it can."""
         return None
 
+    def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
+        """Return what only some tasks of the kind ask for (`BaseTaskSpec.features`): name → why it is not here.
+
+        Args:
+            environment: The variables that its jobs get.
+
+        Returns:
+            A sentence with the way out for what is not here; `None` for what is. Of a name that is left out nothing is
+            here.
+        """
+        del environment  # of this kind all tasks ask for the same
+        return {}
+
 
 class LightExecutor(Executor):
     """A kind that runs inside the worker: no job process, no job folder, several at once."""

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tunefleet.errors import MachineError
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
+from tunefleet.programs.merge import gguf
+from tunefleet.spec.merging import GGUF, QUANTIZE, GgufSpec
 from tunefleet.wire.jobfolder import JobFolder
 
 _NEEDED = ("torch", "transformers", "peft", "safetensors")
+_DIRECT = GgufSpec(type="f16")
+_QUANTIZED = GgufSpec(type="q4_k_m")
 _KINDS = {"final_model": "model", "final_lora": "adapter"}
 
 
@@ -20,6 +27,10 @@ class MergeExecutor(JobExecutor):
         """Name the libraries that are missing, without importing those that are there."""
         return missing(*_NEEDED, extra="train", what="The training libraries")
 
+    def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
+        """Say whether GGUF files can be made here, and those of the types that the converter does not write itself."""
+        return {GGUF: _lacking(_DIRECT, environment), QUANTIZE: _lacking(_QUANTIZED, environment)}
+
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return the merged folder, and the GGUF file if there is one."""
         found = [
@@ -28,3 +39,11 @@ class MergeExecutor(JobExecutor):
             if (folder.root / name).is_dir()
         ]
         return found + [Output(name=path.name, kind="gguf", path=path) for path in sorted(folder.root.glob("*.gguf"))]
+
+
+def _lacking(wanted: GgufSpec, environment: Mapping[str, str]) -> str | None:
+    try:
+        gguf.find(wanted, environment)
+    except MachineError as error:
+        return str(error)
+    return None

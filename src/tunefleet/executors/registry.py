@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from tunefleet.executors.base import Executor
@@ -32,11 +33,14 @@ class Registry:
         """Return the executor of a kind, or `None`."""
         return self._executors.get(kind)
 
-    def offers(self, *, allow_code: bool = True) -> tuple[ExecutorOffer, ...]:
+    def offers(
+        self, *, allow_code: bool = True, environment: Mapping[str, str] = os.environ
+    ) -> tuple[ExecutorOffer, ...]:
         """Return what the server is to know: each kind, and why it cannot run here if it cannot.
 
         Args:
             allow_code: Whether code that tasks bring is run here.
+            environment: The variables that jobs get.
         """
         known = [
             ExecutorOffer(
@@ -46,6 +50,7 @@ class Registry:
                 reason=reason,
                 merges=executor.merges,
                 heeds=tuple(sorted(executor.heeds)),
+                features=executor.features(environment) if reason is None else {},
             )
             for kind, executor in sorted(self._executors.items())
             for reason in (_NO_CODE if executor.brings_code and not allow_code else executor.unavailable_reason(),)

@@ -119,8 +119,9 @@ def _known(need: Requirement) -> dict[int, str | None]:
 def _find_lacking(need: Requirement, worker: WorkerState) -> str | None:
     if need.kind not in worker.executors:
         return f"cannot run {need.kind} tasks"
-    if worker.executors[need.kind] is not None:
-        return f"cannot run {need.kind} tasks: {worker.executors[need.kind]}"
+    reason = worker.executors[need.kind]
+    if reason is not None:
+        return f"cannot run {need.kind} tasks: {reason.removesuffix('.')}"
     if worker.slots.get(need.slot_class, 0) <= 0:
         return f"has no slot for {need.slot_class} tasks"
     if need.cpu > worker.cpu:
@@ -141,6 +142,10 @@ def _lacks_names(need: Requirement, worker: WorkerState) -> str | None:
     missing = [] if ready is None else [name for name in need.environments if name not in ready]
     if missing:
         return f"lacks the environment {', '.join(missing)} (`tunefleet env create` there makes it)"
+    there = worker.features.get(need.kind)
+    missing = [] if there is None else [name for name in need.features if there.get(name, "") is not None]
+    if there is not None and missing:
+        return f"lacks {missing[0]}" + (f": {(there[missing[0]] or '').rstrip('.')}" if missing[0] in there else "")
     if need.code and not worker.allow_code:
         return "does not run code that a task brings (--allow-code, TUNEFLEET_ALLOW_CODE=true)"
     return None

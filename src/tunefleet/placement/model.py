@@ -11,7 +11,7 @@ from typing import Any, Final
 LIGHT_KINDS: Final = frozenset({"echo"})
 """Task kinds that run inside the worker, without a process of their own."""
 
-_LISTS: Final = ("tags", "secrets", "environments", "datasets", "gpu_places")
+_LISTS: Final = ("tags", "secrets", "environments", "features", "datasets", "gpu_places")
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Requirement:
         tags: Tags that the worker must have.
         secrets: Names of secrets that the worker must have.
         environments: Names of environments (`tunefleet env`) that must be ready there.
+        features: What it asks for beside its kind, such as a converter.
         code: Whether the task brings code of its own.
         model: A worker that has this model in its cache is preferred.
         datasets: The same for these datasets.
@@ -54,6 +55,7 @@ class Requirement:
     tags: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
     environments: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
     code: bool = False
     model: str | None = None
     datasets: tuple[str, ...] = ()
@@ -136,13 +138,15 @@ class WorkerState:
         tags: Its tags.
         secrets: Names of the secrets that it has.
         environments: Names of the environments that are ready there; null if it does not say.
+        features: Kind → what some of its tasks ask for → null, or why it is not there; kinds of which it does not say
+            are left out.
         allow_code: Whether it runs code that a task brings.
         cached: Models and datasets in its cache.
         cost_per_hour: What it costs, in whatever currency.
         cordoned: Kinds that it was offered in vain too often.
         pulls: It takes tasks by itself, and is never given one.
-        alike: Workers with the same number have the same executors, slots, hardware, tags, secrets and environments, so
-            that what one lacks for good the others lack too; null if nobody has counted.
+        alike: Workers with the same number have the same executors, slots, hardware, tags, secrets, environments and
+            features, so that what one lacks for good the others lack too; null if nobody has counted.
         closed: Why it gets nothing new, as a clause after its name; null if it may.
         merges: Kinds of which it computes several equal tasks in one run.
         kept_for: The task that came first and for which it gathers what is free.
@@ -165,6 +169,7 @@ class WorkerState:
     tags: frozenset[str] = frozenset()
     secrets: frozenset[str] = frozenset()
     environments: frozenset[str] | None = frozenset()
+    features: dict[str, dict[str, str | None]] = field(default_factory=dict)
     allow_code: bool = False
     cached: frozenset[str] = frozenset()
     cost_per_hour: float = 1.0

@@ -30,6 +30,7 @@ def of(spec: BaseTaskSpec) -> Requirement:
         tags=tuple(sorted(set(spec.resources.tags))),
         secrets=secrets_of(dump_task_spec(spec)),
         environments=spec.environments,
+        features=spec.features,
         code=spec.requires_code,
         model=spec.model_identifier,
         datasets=_datasets(spec),

@@ -12,6 +12,8 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Final, NamedTuple
 
+import orjson
+
 from tunefleet.placement import Device, Requirement, WorkerState
 from tunefleet.placement.devices import smallest_first, suited
 from tunefleet.store import attempts
@@ -140,6 +142,7 @@ def _described(worker_id: str, text: str) -> WorkerState:
         tags=frozenset(has.tags),
         secrets=frozenset(has.secrets),
         environments=None if has.environments is None else frozenset(has.environments),
+        features={offer.kind: offer.features for offer in has.executors if offer.features is not None},
         allow_code=has.allow_code,
         cached=frozenset((*has.cached_models, *has.cached_datasets)),
         cost_per_hour=has.cost_per_hour,
@@ -152,7 +155,7 @@ def _number(plain: WorkerState) -> int:
     lasting = (
         tuple(sorted(plain.executors.items())), tuple(sorted(plain.slots.items())), plain.cpu, plain.memory_bytes,
         tuple((gpu.name, gpu.memory_bytes) for gpu in plain.gpus), plain.tags, plain.secrets,
-        plain.environments, plain.allow_code,
+        plain.environments, plain.allow_code, orjson.dumps(plain.features, option=orjson.OPT_SORT_KEYS),
     )  # fmt: skip
     if len(_alike) > _MAX_KNOWN:
         _alike.clear()

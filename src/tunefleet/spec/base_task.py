@@ -75,6 +75,11 @@ class BaseTaskSpec(Block):
         return ()
 
     @property
+    def features(self) -> tuple[str, ...]:
+        """What it asks for beside its kind, and only some of the workers that run that kind have."""
+        return ()
+
+    @property
     def model_identifier(self) -> str | None:
         """The model that a worker is best to have already."""
         return None

@@ -21,6 +21,9 @@ Weight = Annotated[float, Field(ge=-100, le=100), NotBool]
 
 DIRECT_GGUF_TYPES: Final = frozenset({"f32", "f16", "bf16", "q8_0", "auto"})
 """Those that the converter writes itself; the others take `llama-quantize` after it."""
+GGUF: Final = "gguf"
+QUANTIZE: Final = "llama-quantize"
+"""What a worker needs for a GGUF file, and for one of the other types."""
 _SPARSE: Final = frozenset({"ties", "dare_linear", "dare_ties"})
 _LEAVE: Final = "leave it out"
 
@@ -119,6 +122,14 @@ class MergeTaskSpec(BaseTaskSpec):
     def product(self) -> str:
         """The folder that the task leaves."""
         return "final_model" if self.merge.into == "base" else "final_lora"
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The converter of a GGUF file."""
+        gguf = self.merge.gguf
+        if gguf is None:
+            return ()
+        return (GGUF,) if gguf.type in DIRECT_GGUF_TYPES else (GGUF, QUANTIZE)
 
     @property
     def gguf_name(self) -> str | None:

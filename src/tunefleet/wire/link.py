@@ -50,6 +50,9 @@ class ExecutorOffer(Message):
     heeds: tuple[str, ...] | None = None
     """Commands (`wire.control.ControlCommand`) that its jobs take; None if the worker does not say, so that any may be
     asked for."""
+    features: dict[str, str | None] | None = None
+    """What only some of its tasks ask for: name → why it is not there, or None if it is. None if the worker does not
+    say, so that any may be asked for."""
 
 
 class Capabilities(Message):

@@ -65,6 +65,8 @@ def need(**changes: Any) -> Requirement:
         (need(gpu_count=1, gpu_memory_bytes=40 << 30), worker(gpus=(RTX,)), "with 40 GiB"),
         (need(secrets=("HF_TOKEN",)), worker(secrets=frozenset({"OTHER"})), "lacks the secret HF_TOKEN"),
         (need(environments=("vllm",)), worker(environments=frozenset({"ppo"})), "lacks the environment vllm"),
+        (need(features=("gguf",)), worker(features={"lora_sft": {"gguf": "Install it."}}), "lacks gguf: Install it"),
+        (need(features=("gguf",)), worker(features={"lora_sft": {"other": None}}), "lacks gguf"),
         (need(gpu_count=1, gpu_optional=True, gpu_type="h100"), worker(gpus=(RTX,)), "h100"),
     ],
 )
@@ -73,6 +75,11 @@ def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, rea
     assert isinstance(verdict, Reject)
     assert verdict.lasting
     assert reason in verdict.reason
+
+
+@pytest.mark.parametrize("has", [{"lora_sft": {"gguf": None}}, {"merge": {}}, {}])
+def test_what_is_there_or_may_be_is_enough(has: dict[str, dict[str, str | None]]) -> None:
+    assert isinstance(match(need(features=("gguf",)), worker(features=has)), Fit), "an older worker does not say"
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ async def test_fault_12_tasks_that_nobody_can_run_delay_nobody_and_say_so(lab: L
 
 async def test_fault_31_a_task_goes_only_where_its_kind_can_run(lab: Lab) -> None:
     broken = lab.worker("broken")
-    await broken.register(executors=(ExecutorOffer(kind="lora_sft", available=False, reason="trl is missing"),))
+    await broken.register(executors=(ExecutorOffer(kind="lora_sft", available=False, reason="trl is missing."),))
     await broken.exchange()
     task_id = await lab.submit(TRAIN)
     assert await placing.run_once(lab.core) == 0
@@ -212,6 +212,28 @@ async def test_a_task_goes_where_its_environment_is_ready(lab: Lab) -> None:
     await without.register(environments=("llamafactory",))
     await without.exchange()
     assert [offer.task_id for offer in await without.offers()] == [task_id]
+
+
+async def test_a_gguf_file_is_made_where_its_converter_is(lab: Lab) -> None:
+    def merges(**features: str | None) -> tuple[ExecutorOffer, ...]:
+        return (ExecutorOffer(kind="merge", features=features),)
+
+    wanted = """apiVersion: tunefleet/v1
+metadata: {name: export}
+spec:
+  taskType: merge
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  merge: {gguf: {type: TYPE}}
+"""
+    without = lab.worker("without")
+    await without.register(executors=merges(gguf="Nothing leads to it. Clone llama.cpp."))
+    await without.exchange()
+    direct, other = [await lab.submit(wanted.replace("TYPE", name)) for name in ("q8_0", "q4_k_m")]
+    assert (await lab.task(direct)).why == "unschedulable: without lacks gguf: Nothing leads to it. Clone llama.cpp."
+    await without.register(executors=merges(gguf=None))
+    await without.exchange()
+    assert (await lab.task(other)).why == "unschedulable: without lacks llama-quantize."
+    assert [offer.task_id for offer in await without.offers()] == [direct]
 
 
 async def test_a_wide_task_is_gathered_for_and_says_so(lab: Lab) -> None:
