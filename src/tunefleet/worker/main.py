@@ -133,10 +133,11 @@ def _build(
     recent = RecentLog()
     logging.getLogger().addHandler(recent)
 
+    offered = partial(executors.offers, allow_code=settings.allow_code, environment=environment)
+
     def describe() -> Capabilities:
-        offers = executors.offers(allow_code=settings.allow_code, environment=environment)
         names = secrets.names()
-        return probe.capabilities(settings, offers, results_dir=results_dir, in_use=_in_use(sentry), secrets=names)
+        return probe.capabilities(settings, offered(), results_dir=results_dir, in_use=_in_use(sentry), secrets=names)
 
     # The worker is not there yet, and verbs come from it: `stop` finds it when it is wanted.
     verbs = Verbs(state, site.outbox, describe=describe, recent=recent, stop=lambda: worker.stop(suspend=False))
@@ -151,7 +152,7 @@ def _build(
         on_verb=verbs.take,
     )
 
-    ground, meter = Noticed(lambda: _ground(settings, executors)), EnergyMeter()
+    ground, meter = Noticed(lambda: (hub.cached(settings.hub_dir), envs.ready(), offered())), EnergyMeter()
 
     def load() -> Load:
         if ground.changed():
@@ -159,11 +160,6 @@ def _build(
         return probe.load(settings, results_dir=results_dir, in_use=_in_use(sentry), meter=meter)
 
     return worker, verbs, Heartbeat(site.outbox, load, settings.heartbeat_interval_s)
-
-
-def _ground(settings: WorkerSettings, executors: Registry) -> object:
-    """Return what somebody may add to this machine while the worker runs: models, environments, packages."""
-    return hub.cached(settings.hub_dir), envs.ready(), executors.offers(allow_code=settings.allow_code)
 
 
 def _link(settings: WorkerSettings, state: StateFolder) -> WorkerLink:

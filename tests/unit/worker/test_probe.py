@@ -128,8 +128,8 @@ def test_a_package_that_is_installed_while_the_worker_runs_is_noticed(
             return missing("tunefleet_wanted", extra="train")
 
     monkeypatch.syspath_prepend(tmp_path)
-    settings, executors = WorkerSettings(hub_cache=tmp_path / "no"), Registry([Wanting()])
-    ground = Noticed(lambda: worker_main._ground(settings, executors))
+    executors = Registry([Wanting()])
+    ground = Noticed(executors.offers)
     assert not ground.changed()
     (tmp_path / "tunefleet_wanted").mkdir()
     (tmp_path / "tunefleet_wanted" / "__init__.py").touch()
