@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.store import Connection, attempts, edges, shards
+from tunefleet.store import Connection, attempts, edges, federations, shards
+from tunefleet.store.federations import FederationRow
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.shards import ShardRow
 
@@ -64,10 +65,18 @@ def reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int,
         open_ = [each for each in above[row.seq] if not TaskStatus(each.task.status).final]
         told[row.id] = f"waiting for {', '.join(f'{each.name} ({each.task.status})' for each in open_)}."
     spread = [row for row in rows if row.status == TaskStatus.RUNNING and row.worker_id is None]
+    federated = federations.of_tasks(connection, [row.seq for row in spread])
     for seq, parts in shards.of_parents(connection, [row.seq for row in spread]).items():
         counts = Counter(part.status for part in parts)
         how = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         done = set(counts) == {TaskStatus.COMPLETED.value}
         then = f"; their files {joins.get(seq, 'are put together')}" if done else ""
+        if seq in federated:
+            then = _federation(federated[seq])
         told[next(row.id for row in spread if row.seq == seq)] = f"spread over {len(parts)} parts: {how}{then}."
     return told
+
+
+def _federation(row: FederationRow) -> str:
+    versions = f"version {row.version} is its newest" if row.version else "it has no version yet"
+    return f"; their federation {row.id} is {row.status}, in round {row.round}, and {versions}"

@@ -13,6 +13,7 @@ from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.services import inputs, merging, moving, policies, requirements, retried, upstreams
+from tunefleet.services.federation import room
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
 from tunefleet.services.inputs import Input
@@ -138,6 +139,13 @@ def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequen
     if stuck and submission.strict:
         faults = [node.fault("resources", f"no worker could run the task {node.name}: {why}") for node, why in stuck]
         raise SpecError(faults, filename=submission.workflow.name)
+    small = [
+        (each.node, short) for each in planned if (short := room.shortage(each.written, each.need, fleet)) is not None
+    ]
+    if submission.strict and any(few for _, (_, few) in small):
+        faults = [node.fault("federation", f"the task {node.name} is {why}") for node, (why, few) in small if few]
+        raise SpecError(faults, filename=submission.workflow.name)
+    stuck += [(node, why) for node, (why, _) in small]
     return [f"The task {node.name} is {why}" for node, why in stuck] + [
         f"{name} is not run again: its result is on the server (`tunefleet artifacts deliver {row.id}` sends it)."
         for name, row in submission.done.items()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.adapter import LoraSpec
-from tunefleet.spec.base import Block, NaturalFloat, NotBool, PositiveFloat, PositiveInt, Text, wrong
+from tunefleet.spec.base import Block, NaturalFloat, NotBool, PositiveInt, Text, wrong
 from tunefleet.spec.federating import StrategySpec
 from tunefleet.spec.resources import MAX_SHARDS
 from tunefleet.spec.together import Faults
@@ -27,7 +27,7 @@ class SplitSpec(Block):
     each, in which the values are mixed unevenly (Hsu et al. 2019)."""
     column: Text | None = None
     """The column that `column` and `dirichlet` look at: a text, a number, or true and false."""
-    alpha: PositiveFloat | None = None
+    alpha: Annotated[float, Field(ge=1e-3, le=1e6), NotBool] | None = None
     """How even the mixtures of `dirichlet` are: 100 is nearly iid, 0.1 leaves most workers one or two values."""
 
     @model_validator(mode="after")

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, case, delete, func, insert, select
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import tasks
+from tunefleet.store.tables_federation import federations
 from tunefleet.store.tables_fleet import shards
 
 _OF_TASKS = select(shards).where(shards.c.task_seq.in_(bindparam("seqs", expanding=True)))
@@ -27,11 +28,12 @@ _STATUSES = (
 )
 
 _whole = tasks.alias()
+_FEDERATED = select(federations.c.task_seq).where(federations.c.task_seq.is_not(None))
 _DONE = (
     select(shards.c.parent_seq)
     .join(_whole, _whole.c.seq == shards.c.parent_seq)
     .join(tasks, tasks.c.seq == shards.c.task_seq)
-    .where(_whole.c.status == TaskStatus.RUNNING.value)
+    .where(_whole.c.status == TaskStatus.RUNNING.value, shards.c.parent_seq.not_in(_FEDERATED))
     .group_by(shards.c.parent_seq)
     .having(func.min(case((tasks.c.status == TaskStatus.COMPLETED.value, 1), else_=0)) == 1)
 )
@@ -75,7 +77,7 @@ def statuses(connection: Connection, parent_seq: int) -> list[TaskStatus]:
 
 
 def done(connection: Connection) -> list[int]:
-    """Return the `seq` of the running tasks whose parts are all completed."""
+    """Return the `seq` of the running tasks whose parts are all completed; one with a federation ends with that."""
     return list(connection.execute(_DONE).scalars())
 
 

@@ -94,17 +94,11 @@ def _uneven_mixtures(labels: NDArray[np.int64], total: int, alpha: float, draw: 
     stock = [order[labels[order] == label] for label in range(len(left))]
     found = []
     for size in (len(part) for part in np.array_split(order, total)):
-        mixture = _mixture(shares, alpha, draw)
-        taken = _drawn(left, mixture, size, draw)
+        taken = _drawn(left, draw.dirichlet(alpha * shares), size, draw)
         picked = [rows[len(rows) - left[label] :][: taken[label]] for label, rows in enumerate(stock)]
         left = left - taken
         found.append(np.sort(np.concatenate(picked)))
     return found
-
-
-def _mixture(shares: NDArray[np.float64], alpha: float, draw: np.random.Generator) -> NDArray[np.float64]:
-    mixture = draw.dirichlet(alpha * shares)
-    return mixture if np.isfinite(mixture).all() else shares
 
 
 def _drawn(

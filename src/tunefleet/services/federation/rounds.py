@@ -152,7 +152,8 @@ def _end_if_deserted(connection: Connection, row: FederationRow, current: RoundR
     """Complete a federation of whose parts too few are left for another round."""
     spec = spec_of(row)
     if row.status == RUNNING and shares.is_deserted(connection, row, current.number, spec.min_workers):
-        why = f"Fewer than {spec.min_workers} parts were left, which a round needs."
+        left = any(not status.final for status in (shares.statuses(connection, row) or {}).values())
+        why = f"Fewer than {spec.min_workers} parts were left." if left else "All parts have ended."
         abandon(connection, row, RoundReason.FEDERATION_ENDED, why, now)
         move(connection, row, FederationStatus.COMPLETED, now)
 

@@ -1,0 +1,57 @@
+"""How many parts of a federated training a fleet can run at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tunefleet.placement import Board, Candidate, Policy, Requirement, WorkerState
+
+
+def shortage(spec: Mapping[str, Any], need: Requirement, fleet: Sequence[WorkerState]) -> tuple[str, bool] | None:
+    """Say how a fleet is too small for a federated training.
+
+    Args:
+        spec: Of the whole task.
+        need: What a part needs of a worker.
+        fleet: All registered workers.
+
+    Returns:
+        A clause, and whether rounds have to wait for it; null if all parts can run at the same time, none can run at
+        all, or it is no federated training.
+    """
+    federation = spec.get("federation")
+    parts = federation.get("workers") if isinstance(federation, Mapping) else None
+    if not isinstance(federation, Mapping) or not isinstance(parts, int) or spec.get("shard") is not None:
+        return None
+    room = _at_a_time(need, fleet, parts)
+    if room in {0, parts}:
+        return None
+    least = federation.get("min_workers", 2)
+    few = isinstance(least, int) and room < least
+    then = f"a round needs {least}" if few else "the others join when there is room"
+    return f"a federation of {parts} parts, of which this fleet runs {room} at a time: {then}.", few
+
+
+def _at_a_time(need: Requirement, fleet: Sequence[WorkerState], parts: int) -> int:
+    """Return for how many of so many parts there is room on a fleet that does nothing else."""
+    candidates = [Candidate(f"part-{number}", need, float(number)) for number in range(parts)]
+    return len(Board([_idle(worker) for worker in fleet], Policy()).assign(candidates).assignments)
+
+
+def _idle(worker: WorkerState) -> WorkerState:
+    return replace(
+        worker,
+        present=True,
+        free=dict(worker.slots),
+        takes=None,
+        cpu_taken=0,
+        memory_taken=0,
+        memory_free_bytes=None,
+        taken=frozenset(),
+        gpus=tuple(replace(gpu, free_bytes=None, used_by=None) for gpu in worker.gpus),
+        cordoned=frozenset(),
+        closed=None,
+        kept_for=None,
+    )
