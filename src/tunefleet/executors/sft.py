@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Final
 
 from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.needs import missing
+from tunefleet.programs.trainers import known
 from tunefleet.spec import load_task_spec
-from tunefleet.spec.trainer import OURS
+from tunefleet.spec.trainer import OURS, feature_of
 from tunefleet.wire.control import TRAINING_COMMANDS
 from tunefleet.wire.jobfolder import JobFolder
 
@@ -54,6 +55,10 @@ class SftExecutor(TrainingExecutor):
     kind = "sft"
     program = "tunefleet.programs.train:main"
     products = (("final_model", "model"),)
+
+    def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
+        """Name the trainers that other packages bring."""
+        return {feature_of(name): None for name in known.plugins()}
 
 
 class LoraSftExecutor(SftExecutor):

@@ -70,6 +70,11 @@ def is_function(trainer: str) -> bool:
     return ":" in trainer
 
 
+def feature_of(trainer: str) -> str:
+    """Return the feature that a worker has which has a trainer of another package's."""
+    return f"trainer:{trainer}"
+
+
 def trainer_faults(fields: Mapping[str, FieldInfo], blocks: Mapping[str, Any]) -> Faults:
     """Find keys of a training that its trainer does not heed.
 

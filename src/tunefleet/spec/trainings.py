@@ -20,7 +20,7 @@ from tunefleet.spec.preferred import PpoData
 from tunefleet.spec.processes import devices_of, process_count, process_faults
 from tunefleet.spec.rows import RowsSpec
 from tunefleet.spec.together import Faults, model_faults, training_faults
-from tunefleet.spec.trainer import NAMES, OURS, TrainerName, is_function, trainer_faults
+from tunefleet.spec.trainer import NAMES, OURS, TrainerName, feature_of, is_function, trainer_faults
 from tunefleet.spec.training import CommonTrainingSpec, LoraTrainingSpec, TrainingSpec
 
 
@@ -60,6 +60,11 @@ class ModelTrainingSpec(BaseTaskSpec):
     def environments(self) -> tuple[str, ...]:
         """That of the trainer, where it is one of those that have an environment of their own."""
         return (self.trainer,) if self.trainer in NAMES and self.trainer != OURS else ()
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The trainer, where another package brings it."""
+        return () if self.trainer in NAMES or is_function(self.trainer) else (feature_of(self.trainer),)
 
     @property
     def model_identifier(self) -> str | None:

@@ -14,6 +14,7 @@ import pytest
 from tunefleet.executors import needs, sft
 from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
+from tunefleet.programs.trainers import known
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
 
@@ -52,6 +53,14 @@ def test_a_merge_says_whether_gguf_files_can_be_made_here(tmp_path: Path) -> Non
     there = said(TUNEFLEET_LLAMA_CPP=str(tmp_path), PATH="/usr/bin:/bin")
     assert there["gguf"] is None
     assert "needs llama-quantize, which is not on this worker" in (there["llama-quantize"] or "")
+
+
+def test_a_fine_tuning_names_the_trainers_that_packages_bring(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("mine", "nobody_imports_this:plan", known.GROUP)
+    monkeypatch.setattr(known, "entry_points", lambda group: [point] if group == known.GROUP else [])
+    features = {offer.kind: offer.features for offer in installed().offers() if offer.available}
+    assert features["sft"] == features["lora_sft"] == {"trainer:mine": None}
+    assert features["dpo"] == {}, "ours alone trains it"
 
 
 def test_kinds_that_bring_code_are_offered_where_it_may_run() -> None:

@@ -236,6 +236,21 @@ spec:
     assert [offer.task_id for offer in await without.offers()] == [direct]
 
 
+async def test_a_trainer_of_another_package_is_asked_for_where_it_is_installed(lab: Lab) -> None:
+    def trains(**features: None) -> tuple[ExecutorOffer, ...]:
+        return (ExecutorOffer(kind="lora_sft", features={name.replace("_", ":"): None for name in features}),)
+
+    without, owner = lab.worker("without"), lab.worker("owner")
+    await without.register(executors=trains(trainer_other=None))
+    await without.exchange()
+    task_id = await lab.submit(TRAIN.replace("spec:\n", "spec:\n  trainer: mine\n"))
+    assert (await lab.task(task_id)).why == "unschedulable: without lacks trainer:mine."
+    ours = await lab.submit(TRAIN)
+    assert [offer.task_id for offer in await without.offers()] == [ours], "our own is everywhere"
+    await owner.register(executors=trains(trainer_mine=None))
+    assert [offer.task_id for offer in await owner.offers()] == [task_id]
+
+
 async def test_a_wide_task_is_gathered_for_and_says_so(lab: Lab) -> None:
     worker = await with_gpus(lab, gpu(0), gpu(1))
     await lab.submit(asking("{gpu: {count: 1}}"))

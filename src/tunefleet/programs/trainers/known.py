@@ -29,13 +29,22 @@ def find(name: str, points: Iterable[EntryPoint] | None = None) -> Trainer:
         return _function(name, name)
     if name in _HERE:
         return _function(name, _HERE[name])
-    plugins = {point.name: point.value for point in (entry_points(group=GROUP) if points is None else points)}
-    if name not in plugins:
-        known = ", ".join([OURS, *_HERE, *sorted(plugins)])
+    brought = plugins(points)
+    if name not in brought:
+        known = ", ".join([OURS, *_HERE, *sorted(brought)])
         raise InputError(
             f"There is no trainer {name!r} on this worker.", hint=f"It has {known}; or name module:function."
         )
-    return _function(name, plugins[name])
+    return _function(name, brought[name])
+
+
+def plugins(points: Iterable[EntryPoint] | None = None) -> dict[str, str]:
+    """Return the trainers that other packages bring: name → `module:function`. Nothing of them is imported.
+
+    Args:
+        points: Entry points to look among; the installed ones by default.
+    """
+    return {point.name: point.value for point in (entry_points(group=GROUP) if points is None else points)}
 
 
 def _function(name: str, value: str) -> Trainer:
