@@ -86,8 +86,9 @@ def create_app(core: Core) -> FastAPI:
     )
     app.state.core = core
     app.state.lifetime = lifetime
+    # Routes are looked through in this order: what is asked most often comes first.
     work = (workflows, tasks, steering, chat, reports, events, artifacts, blobs, results)
-    for module in (*work, workers, link, federations, notifications, keys, info):
+    for module in (link, federations, *work, workers, notifications, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
@@ -26,6 +28,8 @@ T = TypeVar("T")
 _UPLOAD_BATCH_BYTES: Final = 2 << 20
 """A hand-over to a thread waits for the interpreter's lock: small batches halve the speed, large ones cost memory."""
 _DOWNLOAD_PIECE_BYTES: Final = 1 << 20
+_SMALL_BYTES: Final = _UPLOAD_BATCH_BYTES
+"""A file or body up to this length is read or written in one hand-over: each costs about as much as a megabyte."""
 _ONE_RANGE: Final = re.compile(r"bytes=(?P<first>\d{0,18})-(?P<last>\d{0,18})")
 ELSEWHERE: Final[dict[int | str, dict[str, Any]]] = {
     307: {"description": "The server keeps its files in S3: `Location` is a link to this one, good for some minutes."}
@@ -52,6 +56,58 @@ async def drain(request: Request, write: Callable[[bytes], object]) -> None:
     finally:
         if writing is not None:
             await to_the_end(writing)
+
+
+async def take(request: Request, blobs: BlobStore, digest: str, offset: int, total: int) -> tuple[int, bool]:
+    """Let a request's body start an upload, or go on with one.
+
+    Args:
+        request: The upload. If its connection breaks, what arrived is kept before the error goes on.
+        blobs: The store.
+        digest: What the whole file will have.
+        offset: Where the body's first byte belongs.
+        total: Length of the whole file.
+
+    Returns:
+        How much of the file is here, and whether it is whole and kept.
+
+    Raises:
+        ClientDisconnect: If the connection broke before the end of the body.
+        OffsetConflict: If the offset is not where the upload stands.
+        ConflictError: If somebody else is writing the same file.
+        TooLargeError: If there are more bytes than were announced.
+        ArtifactError: If the file does not have its digest.
+        MachineError: If the disk is full.
+    """
+    announced = request.headers.get("content-length", "")
+    if blobs.executor is None and announced.isdigit() and int(announced) <= _SMALL_BYTES:
+        return await _take_small(request, blobs, digest, offset, total)
+    incoming = await asyncio.to_thread(blobs.append, digest, offset, total)
+    try:
+        await drain(request, incoming.write)
+        whole = await kept(blobs, incoming.finish)
+    finally:
+        await to_the_end(asyncio.to_thread(incoming.close))
+    return incoming.offset, whole
+
+
+async def _take_small(request: Request, blobs: BlobStore, digest: str, offset: int, total: int) -> tuple[int, bool]:
+    """Take a body that one hand-over to a thread can write."""
+    pieces: list[bytes] = []
+
+    def keep() -> tuple[int, bool]:
+        with blobs.append(digest, offset, total) as incoming:
+            _write_all(incoming.write, pieces)
+            whole = incoming.finish()
+        return incoming.offset, whole
+
+    try:
+        async for batch in _batches(request):
+            pieces += batch
+    except ClientDisconnect:
+        await to_the_end(asyncio.to_thread(keep))
+        raise
+    return await to_the_end(asyncio.to_thread(keep))
 
 
 async def kept(blobs: BlobStore, finish: Callable[[], T]) -> T:
@@ -103,9 +159,15 @@ class BlobResponse(FileResponse):
     """A stored file, whole or in ranges, in pieces that keep a fast network busy."""
 
     chunk_size = _DOWNLOAD_PIECE_BYTES
+    content: bytes | None = None
+    """The whole file, if it was read already."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; a range that Starlette refuses in plain text becomes a problem, as all errors are."""
+        if self.content is not None:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            await send({"type": "http.response.body", "body": self.content})
+            return
         refused: Message | None = None
 
         async def pass_on(message: Message) -> None:
@@ -166,7 +228,8 @@ async def send(
     if digest in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     name = filename or digest
-    source = await asyncio.to_thread(blobs.source, digest, name)
+    whole = request.method == "GET" and "range" not in request.headers
+    source, status, content = await asyncio.to_thread(_look, blobs, digest, name, whole=whole)
     if isinstance(source, Link) and request.method == "HEAD" and size_bytes is not None:
         return Response(
             headers={**headers, "Content-Length": str(size_bytes), "Accept-Ranges": "bytes"},
@@ -176,7 +239,22 @@ async def send(
         # The link opens the file to whoever has it: nobody keeps it, and no other site is told.
         private = {"Location": source.url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers=private)
-    return BlobResponse(source, headers=headers, media_type="application/octet-stream", filename=name)
+    media_type = "application/octet-stream"
+    answer = BlobResponse(source, headers=headers, media_type=media_type, filename=name, stat_result=status)
+    answer.content = content
+    return answer
+
+
+def _look(
+    blobs: BlobStore, digest: str, name: str, *, whole: bool
+) -> tuple[Path | Link, os.stat_result | None, bytes | None]:
+    """Return where a file is, what is known of it there, and its content if all of that is wanted and it is small."""
+    source = blobs.source(digest, name)
+    if isinstance(source, Link):
+        return source, None, None
+    with source.open("rb", buffering=0) as file:
+        status = os.fstat(file.fileno())
+        return source, status, file.readall() if whole and status.st_size <= _SMALL_BYTES else None
 
 
 def send_made(request: Request, body: bytes) -> Response:

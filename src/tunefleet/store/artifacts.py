@@ -15,6 +15,15 @@ _KNOWN = select(blobs.c.digest, blobs.c.size_bytes).where(
     blobs.c.project == bindparam("project"), blobs.c.digest.in_(bindparam("digests", expanding=True))
 )
 
+# Said once: every upload asks for these, and making a statement takes longer than running it.
+_VERIFIED = (
+    update(blobs)
+    .where(blobs.c.project == bindparam("b_project"), blobs.c.digest == bindparam("b_digest"))
+    .values(verified_at=bindparam("b_at"))
+)
+_NEW_BLOB = Bulk(insert(blobs), ["project", "digest", "size_bytes", "verified_at"])
+_PINNED = select(exists().where(blob_pins.c.digest == bindparam("digest"), blob_pins.c.holder == bindparam("holder")))
+_UNPIN = delete(blob_pins).where(blob_pins.c.holder.in_(bindparam("holders", expanding=True)))
 _HOLD = Bulk(insert(blob_pins), ["digest", "holder", "until"])
 _UNPIN_FILES = delete(blob_pins).where(
     blob_pins.c.holder.in_(bindparam("holders", expanding=True)),
@@ -49,9 +58,8 @@ def known_anywhere(connection: Connection, digests: Sequence[str]) -> set[str]:
 
 def add_blob(connection: Connection, *, project: str, digest: str, size_bytes: int, at: float) -> None:
     """Record a file whose digest was verified."""
-    here = (blobs.c.project == project) & (blobs.c.digest == digest)
-    if connection.execute(update(blobs).where(here).values(verified_at=at)).rowcount == 0:
-        connection.execute(insert(blobs).values(project=project, digest=digest, size_bytes=size_bytes, verified_at=at))
+    if connection.execute(_VERIFIED, {"b_project": project, "b_digest": digest, "b_at": at}).rowcount == 0:
+        _NEW_BLOB.run(connection, [(project, digest, size_bytes, at)])
 
 
 def pin(connection: Connection, digests: Sequence[str], *, holder: str, until: float) -> None:
@@ -59,8 +67,8 @@ def pin(connection: Connection, digests: Sequence[str], *, holder: str, until: f
     unique = sorted(set(digests))
     for start in range(0, len(unique), 500):
         part = unique[start : start + 500]
-        connection.execute(delete(blob_pins).where(blob_pins.c.holder == holder, blob_pins.c.digest.in_(part)))
-        connection.execute(insert(blob_pins), [{"digest": d, "holder": holder, "until": until} for d in part])
+        connection.execute(_UNPIN_FILES, {"holders": [holder], "digests": part})
+        _HOLD.run(connection, [(digest, holder, until) for digest in part])
 
 
 def hold(connection: Connection, digests: Sequence[str], *, holder: str, until: float) -> None:
@@ -70,14 +78,13 @@ def hold(connection: Connection, digests: Sequence[str], *, holder: str, until: 
 
 def pinned_by(connection: Connection, digest: str, holder: str) -> bool:
     """Whether somebody holds a pin of a file."""
-    query = exists().where(blob_pins.c.digest == digest, blob_pins.c.holder == holder)
-    return bool(connection.execute(select(query)).scalar())
+    return bool(connection.execute(_PINNED, {"digest": digest, "holder": holder}).scalar())
 
 
 def unpin(connection: Connection, holders: Sequence[str]) -> None:
     """Let go of everything that somebody held."""
     if holders:
-        connection.execute(delete(blob_pins).where(blob_pins.c.holder.in_(list(holders))))
+        connection.execute(_UNPIN, {"holders": list(holders)})
 
 
 def insert_one(connection: Connection, row: Mapping[str, Any], files: Sequence[tuple[str, str, int]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, insert, select, update
 
 from tunefleet.store.tables_federation import federation_chunks
 
@@ -13,6 +13,12 @@ FREE: Final = "free"
 CLAIMED: Final = "claimed"
 DONE: Final = "done"
 _at = federation_chunks.c
+_HELD_BY = (
+    select(federation_chunks)
+    .where(_at.federation_seq == bindparam("seq"), _at.worker == bindparam("worker"), _at.state == CLAIMED)
+    .order_by(_at.number)
+    .limit(1)
+)
 
 
 class ChunkRow(NamedTuple):
@@ -46,10 +52,7 @@ def get(connection: Connection, federation_seq: int, number: int) -> ChunkRow | 
 
 def held_by(connection: Connection, federation_seq: int, worker: str) -> ChunkRow | None:
     """Return the chunk that a worker has claimed and not finished, however old its lease is."""
-    query = select(federation_chunks).where(
-        _at.federation_seq == federation_seq, _at.worker == worker, _at.state == CLAIMED
-    )
-    row = connection.execute(query.order_by(_at.number).limit(1)).first()
+    row = connection.execute(_HELD_BY, {"seq": federation_seq, "worker": worker}).first()
     return ChunkRow(*row) if row else None
 
 

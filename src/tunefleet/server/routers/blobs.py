@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Path, Request, Response
@@ -43,18 +42,10 @@ async def upload(
     upload_length: UploadLength,
 ) -> Response:
     """Store a file, or the part of it from `Upload-Offset`; a wrong offset is answered 409 with the right one."""
-    # Opening, hashing what is there, syncing: all of it blocks, so each goes to a thread.
-    incoming = await asyncio.to_thread(core.blobs.append, digest, upload_offset, upload_length)
-    try:
-        await files.drain(request, incoming.write)
-        whole = await files.kept(core.blobs, incoming.finish)
-        if whole:
-            await artifacts.stored(core, who, digest, upload_length)
-    finally:
-        await files.to_the_end(asyncio.to_thread(incoming.close))
+    reached, whole = await files.take(request, core.blobs, digest, upload_offset, upload_length)
     if whole:
         await artifacts.stored(core, who, digest, upload_length)
-    return bodies.answer(Cursor(cursor=incoming.offset), 201 if whole else 202)
+    return bodies.answer(Cursor(cursor=reached), 201 if whole else 202)
 
 
 @router.get("/{digest}", response_class=files.BlobResponse, responses=files.ELSEWHERE)

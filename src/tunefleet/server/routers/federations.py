@@ -211,21 +211,16 @@ async def upload_file(
 
     A wrong offset is answered 409 with the right one; a file that is there already 201, whatever is sent.
     """
-    federation = await uploads.expect_file(core, who, federation_id, upload_length)
-    if await uploads.has_file(core, federation, digest):
+    federation, known = await uploads.expect_file(core, who, federation_id, digest, upload_length)
+    if known:
         async for _ in request.stream():
             pass  # a client that still sends does not see an answer
         await uploads.stored_file(core, federation, digest, upload_length)
         return bodies.answer(Reached(cursor=upload_length), 201)
-    incoming = await asyncio.to_thread(core.blobs.append, digest, upload_offset, upload_length)
-    try:
-        await files.drain(request, incoming.write)
-        whole = await files.kept(core.blobs, incoming.finish)
-        if whole:
-            await uploads.stored_file(core, federation, digest, upload_length)
-    finally:
-        await files.to_the_end(asyncio.to_thread(incoming.close))
-    return bodies.answer(Reached(cursor=incoming.offset), 201 if whole else 202)
+    reached, whole = await files.take(request, core.blobs, digest, upload_offset, upload_length)
+    if whole:
+        await uploads.stored_file(core, federation, digest, upload_length)
+    return bodies.answer(Reached(cursor=reached), 201 if whole else 202)
 
 
 @router.get("/{federation_id}/versions")

@@ -52,6 +52,7 @@ def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
         return source
     path = folder / digest
     if not path.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = folder / f".{digest}.part"
         with part.open("wb") as file:
             for piece in blobs.pieces(digest):

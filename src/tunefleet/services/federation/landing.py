@@ -9,7 +9,7 @@ import shutil
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final
+from typing import IO, Final, Self
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.errors import MachineError, TooLargeError
@@ -18,33 +18,58 @@ _GIVEN_UP_S: Final = 24 * 3600.0
 """Age of what a killed server left."""
 
 
-class Landing:
-    """A folder on the disk of the store's files, and in it a file that is written as it arrives.
+class Scratch:
+    """A folder on the disk of the store's files, for one upload; it is made when something is to lie there.
 
     Args:
         blobs: The store; what is good moves into it without being copied.
-        max_bytes: Longest file.
+
+    Attributes:
+        folder: Where it is, or would be.
+        size_bytes: Length of what was uploaded.
     """
 
-    def __init__(self, blobs: BlobStore, max_bytes: int) -> None:
-        root = blobs.root / "landing"
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _sweep(root)
-        self.folder = root / f"{secrets.token_hex(8)}"
-        self.folder.mkdir(mode=0o700)
-        self.file = self.folder / "adapter.tar.gz"
+    def __init__(self, blobs: BlobStore) -> None:
+        self._root = blobs.root / "landing"
+        self.folder = self._root / secrets.token_hex(8)
         self.size_bytes = 0
-        self._max_bytes = max_bytes
-        self._hash = hashlib.sha256()
-        self._out: IO[bytes] = self.file.open("xb", buffering=0)
 
-    def __enter__(self) -> Landing:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def make(self) -> Path:
+        """Make the folder, if it was not made yet, and return where it is."""
+        if not self.folder.exists():
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _sweep(self._root)
+            self.folder.mkdir(mode=0o700)
+        return self.folder
+
+    def close(self) -> None:
+        """Let go of everything that was not moved away."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Landing(Scratch):
+    """A folder with a file that is written as it arrives.
+
+    Args:
+        blobs: The store.
+        max_bytes: Longest file.
+    """
+
+    def __init__(self, blobs: BlobStore, max_bytes: int) -> None:
+        super().__init__(blobs)
+        self.file = self.make() / "adapter.tar.gz"
+        self._max_bytes = max_bytes
+        self._hash = hashlib.sha256()
+        self._out: IO[bytes] = self.file.open("xb", buffering=0)
 
     @property
     def digest(self) -> str:
@@ -75,7 +100,7 @@ class Landing:
     def close(self) -> None:
         """Let go of everything that was not moved away."""
         self._out.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        super().close()
 
 
 def too_large(max_bytes: int) -> TooLargeError:

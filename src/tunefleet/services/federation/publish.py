@@ -23,7 +23,7 @@ from tunefleet.services.federation import callbacks, files, rounds
 from tunefleet.services.federation.aggregate import Made, Work
 from tunefleet.services.federation.status import FOREVER, spec_of, tell
 from tunefleet.services.ids import new_id
-from tunefleet.store import Connection, artifacts, federation_updates, federation_versions, federations
+from tunefleet.store import Connection, artifacts, federation_updates, federation_versions, federations, wake
 from tunefleet.store import rounds as rows
 from tunefleet.store.federation_updates import AGGREGATED, DISCARDED, REJECTED, UpdateRow
 from tunefleet.store.federation_versions import VersionRow
@@ -58,6 +58,11 @@ async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
     made = Made.load(work.round.result)
     archive = await asyncio.to_thread(archived, core.blobs, made.files)
     return await core.write(partial(_publish, core=core, work=work, made=made, archive=archive, holder=holder))
+
+
+def topic(federation_id: str) -> str:
+    """Return what is notified when a federation has a new version: whoever waits for one need not hear of the rest."""
+    return f"federation-versions:{federation_id}"
 
 
 def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
@@ -139,6 +144,7 @@ def announced(connection: Connection, core: Core, row: FederationRow, version: V
         "archive_sha256": version.archive_digest, "contributors": orjson.loads(version.summary)["contributors"],
     }  # fmt: skip
     tell(connection, row, "federation.version", now, **news)
+    wake(connection, topic(row.id))
     told = ToldVersion(id=row.id, number=row.seq, name=row.name, **news)
     callbacks.announce(connection, row, told, now, base_url=core.settings.public_base_url)
 

@@ -16,7 +16,7 @@ from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFo
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, chunks, files
 from tunefleet.services.federation.accepting import Accepted, Arrived, CheckAgain, Refused
-from tunefleet.services.federation.landing import Landing, keep
+from tunefleet.services.federation.landing import Scratch, keep
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federations
 from tunefleet.store.federations import FederationRow
@@ -99,13 +99,13 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 @asynccontextmanager
-async def remembering(core: Core, ticket: Ticket, said: Said, landing: Landing) -> AsyncIterator[None]:
+async def remembering(core: Core, ticket: Ticket, said: Said, scratch: Scratch) -> AsyncIterator[None]:
     """Keep what is refused inside, with its reason, for the version that it did not become a part of."""
     try:
         yield
     except (AdapterRefused, ArtifactError, TooLargeError) as error:
         refused = Refused(
-            ticket.worker, ticket.step, said.num_examples, landing.size_bytes, error.message, said.base_version
+            ticket.worker, ticket.step, said.num_examples, scratch.size_bytes, error.message, said.base_version
         )
         await core.write(partial(_reject, row=ticket.federation, refused=refused, now=core.clock.wall()))
         raise
@@ -115,7 +115,7 @@ def _reject(connection: Connection, *, row: FederationRow, refused: Refused, now
     accepting.reject(connection, row, refused, now)
 
 
-async def take(core: Core, ticket: Ticket, said: Said, content: Content, landing: Landing) -> Accepted:
+async def take(core: Core, ticket: Ticket, said: Said, content: Content, scratch: Scratch) -> Accepted:
     """Store an update that was checked, and let it count.
 
     Args:
@@ -123,21 +123,22 @@ async def take(core: Core, ticket: Ticket, said: Said, content: Content, landing
         ticket: Whose it is.
         said: What it says of itself.
         content: What was found in it.
-        landing: Where its files lie; they are moved from there.
+        scratch: Where its files lie; they are moved from there.
 
     Raises:
         AdapterRefused: If the first update came meanwhile, and this one is not like it.
     """
-    sizes = await in_thread(partial(_sizes, content))
+    stored = content.digest is not None and not content.tokenizer
+    sizes = {} if stored else await in_thread(partial(_sizes, content))
     digests = {path: digest for path, (digest, _) in sizes.items()}
     arrived = _arrived(ticket, said, content, digests)
     if not digests:
-        return await _accept(core, ticket, arrived, _New(), landing)
-    new = _New({digest: size for digest, size in sizes.values()}, f"{ticket.federation.id}-{landing.folder.name}")
+        return await _accept(core, ticket, arrived, _New(), scratch)
+    new = _New({digest: size for digest, size in sizes.values()}, f"{ticket.federation.id}-{scratch.folder.name}")
     await core.write(partial(_hold, core=core, new=new))
     try:
         await in_thread(partial(_keep, core, content, digests))
-        return await _accept(core, ticket, arrived, new, landing)
+        return await _accept(core, ticket, arrived, new, scratch)
     except BaseException:
         await core.write(lambda connection: artifacts.unpin(connection, [new.holder]))
         raise
@@ -196,14 +197,14 @@ def _arrived(ticket: Ticket, said: Said, content: Content, digests: Mapping[str,
     )
 
 
-async def _accept(core: Core, ticket: Ticket, arrived: Arrived, new: _New, landing: Landing) -> Accepted:
+async def _accept(core: Core, ticket: Ticket, arrived: Arrived, new: _New, scratch: Scratch) -> Accepted:
     row = ticket.federation
     for _ in range(_TRIES):
         try:
             return await core.write(partial(_count, core=core, row=row, arrived=arrived, new=new))
         except CheckAgain:
             row = await core.read(partial(_again, seq=row.seq))
-            await in_thread(partial(_recheck, core, ticket.spec, row.contract, arrived, landing))
+            await in_thread(partial(_recheck, core, ticket.spec, row.contract, arrived, scratch))
             arrived = replace(arrived, checked_against=row.contract)
     raise CheckAgain(f"What updates of {row.id} must be changes all the time.", hint="Send it again.")
 
@@ -230,8 +231,8 @@ def _again(connection: Connection, *, seq: int) -> FederationRow:
     return row
 
 
-def _recheck(core: Core, spec: FederationSpec, contract: str | None, arrived: Arrived, landing: Landing) -> None:
+def _recheck(core: Core, spec: FederationSpec, contract: str | None, arrived: Arrived, scratch: Scratch) -> None:
     from tunefleet.services.federation.examining import examine  # noqa: PLC0415 - NumPy, on first use
 
-    weights = files.local(core.blobs, arrived.model_digest, landing.folder)
+    weights = files.local(core.blobs, arrived.model_digest, scratch.folder)
     examine(weights, arrived.config.encode(), spec, contract)

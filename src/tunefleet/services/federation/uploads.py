@@ -21,7 +21,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, files
 from tunefleet.services.federation.accepting import Accepted
 from tunefleet.services.federation.archives import RECIPE_FOLDER, is_tokenizer, open_archive
-from tunefleet.services.federation.landing import Landing, too_large
+from tunefleet.services.federation.landing import Landing, Scratch, too_large
 from tunefleet.services.federation.status import find, spec_of
 from tunefleet.services.federation.taking import Content, Said, Ticket, in_thread, remembering, take
 from tunefleet.services.federation.tokens import Who, may_take_part, worker_name
@@ -185,26 +185,31 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
         AdapterRefused: If the adapter may not take part.
     """
 
-    def known(connection: Connection) -> Accepted | None:
+    def look(connection: Connection) -> tuple[Ticket, int] | Accepted:
         row = find(connection, who, reference)
         may_take_part(who, row)
-        return accepting.known(connection, row, body.worker, body.step, body.sha256)
+        before = accepting.known(connection, row, body.worker, body.step, body.sha256)
+        if before is not None:
+            return before
+        accepting.refuse_upload(connection, row, body.worker)
+        ticket = Ticket(row, spec_of(row), body.worker, body.step)
+        refuse_count(body.num_examples, ticket.spec)
+        return ticket, _sent_bytes(connection, row, body)
 
-    before = await core.read(known)
-    if before is not None:
-        return before
-    ticket = await expect(core, who, reference, body.worker, body.step)
-    refuse_count(body.num_examples, ticket.spec)
-    size_bytes = await core.read(lambda connection: _sent_bytes(connection, ticket.federation, body))
+    found = await core.read(look)
+    if isinstance(found, Accepted):
+        return found
+    ticket, size_bytes = found
     said = Said(body.num_examples, body.base_version, None, body.losses)
-    landing = await asyncio.to_thread(Landing, core.blobs, ticket.spec.max_update_bytes)
-    landing.size_bytes = size_bytes
+    scratch = Scratch(core.blobs)
+    scratch.size_bytes = size_bytes
     try:
-        async with remembering(core, ticket, said, landing):
-            content = await in_thread(partial(_in_store, core, ticket, body, landing))
-            return await take(core, ticket, said, content, landing)
+        async with remembering(core, ticket, said, scratch):
+            content = await in_thread(partial(_in_store, core, ticket, body, scratch))
+            return await take(core, ticket, said, content, scratch)
     finally:
-        await asyncio.to_thread(landing.close)
+        if scratch.folder.exists():
+            await asyncio.to_thread(scratch.close)
 
 
 def _sent_bytes(connection: Connection, federation: FederationRow, body: UpdateCreate) -> int:
@@ -221,30 +226,34 @@ def _sent_bytes(connection: Connection, federation: FederationRow, body: UpdateC
     return artifacts.sizes(connection, federation.project, [body.sha256]).get(body.sha256, 0)
 
 
-def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, landing: Landing) -> Content:
+def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, scratch: Scratch) -> Content:
     from tunefleet.federation.quantize import unpack  # noqa: PLC0415 - NumPy, on first use
     from tunefleet.services.federation.examining import examine  # noqa: PLC0415
 
-    weights = files.local(core.blobs, body.sha256, landing.folder)
+    weights = files.local(core.blobs, body.sha256, scratch.folder)
     config = orjson.dumps(body.config)
     contract = ticket.federation.contract
     if body.upload_dtype != "int8":
         examined = examine(weights, config, ticket.spec, contract)
         return Content(examined, stored=body.tokenizer, digest=body.sha256)
     core.blobs.expect(_WIDTH * weights.stat().st_size)
-    wide = landing.folder / ADAPTER_FILE
+    wide = scratch.make() / ADAPTER_FILE
     unpack(weights, wide)
     return Content(examine(wide, config, ticket.spec, contract), stored=body.tokenizer, quantized=body.sha256)
 
 
-async def expect_file(core: Core, who: Who, reference: str, size_bytes: int) -> FederationRow:
+async def expect_file(core: Core, who: Who, reference: str, digest: str, size_bytes: int) -> tuple[FederationRow, bool]:
     """Look whether somebody may send a file for an update.
 
     Args:
         core: The server.
         who: Who asks.
         reference: The federation, by id or number.
+        digest: Of the file.
         size_bytes: Length of the whole file.
+
+    Returns:
+        The federation, and whether the file was sent to it before and is still kept for it.
 
     Raises:
         NotFoundError: If there is no such federation.
@@ -253,7 +262,7 @@ async def expect_file(core: Core, who: Who, reference: str, size_bytes: int) -> 
         TooLargeError: If the file is longer than an update may be.
     """
 
-    def operation(connection: Connection) -> FederationRow:
+    def operation(connection: Connection) -> tuple[FederationRow, bool]:
         row = find(connection, who, reference)
         may_take_part(who, row)
         if FederationStatus(row.status).final:
@@ -261,14 +270,9 @@ async def expect_file(core: Core, who: Who, reference: str, size_bytes: int) -> 
         most = spec_of(row).max_update_bytes
         if size_bytes > most:
             raise too_large(most)
-        return row
+        return row, artifacts.pinned_by(connection, digest, row.id)
 
     return await core.read(operation)
-
-
-async def has_file(core: Core, federation: FederationRow, digest: str) -> bool:
-    """Whether a file was sent to a federation before, and is still kept for it."""
-    return await core.read(lambda connection: artifacts.pinned_by(connection, digest, federation.id))
 
 
 async def stored_file(core: Core, federation: FederationRow, digest: str, size_bytes: int) -> None:

@@ -12,8 +12,8 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.services.core import Core
 from tunefleet.services.federation import publish, rounds, views
-from tunefleet.services.federation.status import FOREVER, find, topic
-from tunefleet.services.federation.tokens import Who, may_steer
+from tunefleet.services.federation.status import FOREVER, find
+from tunefleet.services.federation.tokens import FederationActor, Who, may_steer
 from tunefleet.services.paging import before, bounded
 from tunefleet.store import Connection, artifacts, federation_versions, federations
 from tunefleet.store.federation_versions import VersionRow
@@ -89,16 +89,20 @@ async def newest(core: Core, who: Who, reference: str, *, after: int = 0, wait_s
         NotFoundError: If there is no such federation.
         ForbiddenError: If it is none of the asker's business.
     """
-    row = await core.read(partial(find, who=who, reference=reference))
+    # A token names its federation, and is refused with any other; a key may know this one by its number.
+    if isinstance(who, FederationActor):
+        id_ = who.federation_id
+    else:
+        id_ = (await core.read(partial(find, who=who, reference=reference))).id
     end = core.clock.monotonic() + wait_s
     while True:
         # The version first: what is published during the look ends the wait.
-        seen = core.signals.version(topic(row.id))
+        seen = core.signals.version(publish.topic(id_))
         found = await core.read(partial(_newer, who=who, reference=reference, after=after))
         left = end - core.clock.monotonic()
         if found is not None or left <= 0 or core.signals.closed:
             return found
-        await core.signals.wait(topic(row.id), min(left, LOOK_S), seen)
+        await core.signals.wait(publish.topic(id_), min(left, LOOK_S), seen)
 
 
 def _newer(connection: Connection, who: Who, reference: str, after: int) -> VersionRow | None:
