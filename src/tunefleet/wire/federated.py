@@ -185,10 +185,15 @@ class JobReply(Camel):
 
 
 class JobCreated(Camel):
-    """The answer to `POST /api/training/jobs`; `token` is good for this federation alone."""
+    """The answer to `POST /api/training/jobs`; `token` is good for this federation alone.
+
+    Args:
+        callback_secret: Signs what is posted to workers; shown this once.
+    """
 
     job: JobState
     token: str
+    callback_secret: str
 
 
 class JobStats(Camel):

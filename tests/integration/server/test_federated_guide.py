@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import threading
 import time
 from pathlib import Path
@@ -39,6 +40,7 @@ def test_a_job_of_the_guides_goes_from_its_creation_to_a_version_and_on(running:
     job, token = made["job"], made["token"]
     assert (job["status"], job["version"], job["fedConfig"]["sync_interval"]) == ("queued", 0, 50)
     assert token.startswith(f"{job['jobId']}.")
+    assert made["callbackSecret"].startswith("whsec_")
     # A whole number and an id name the same job; workers may be numbers and names.
     one = Worker(running, token, str(job["id"]), "1", tmp_path)
     two = Worker(running, token, job["jobId"], "lab-2", tmp_path)
@@ -53,6 +55,7 @@ def test_a_job_of_the_guides_goes_from_its_creation_to_a_version_and_on(running:
     assert said["path"] == f"/api/training/checkpoints/{one.job}/download?version=1"
     assert said["checkpoint"]["contributors"] == ["1", "lab-2"]
     assert (said["round"], said["checkpoint"]["step"]) == (1, 100)
+    assert hashlib.sha256(httpx.get(said["downloadUrl"]).content).hexdigest() == said["sha256"]
     files = one.fetch(said)
     assert set(files) == {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"}
     got, left, right = values(tmp_path, files["adapter_model.safetensors"]), arrays(1), arrays(2)

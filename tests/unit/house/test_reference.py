@@ -6,7 +6,10 @@ import ast
 import importlib
 import pkgutil
 import re
+from collections.abc import Collection, Mapping
+from enum import StrEnum
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
@@ -15,10 +18,13 @@ from fastapi.routing import APIRoute
 import tunefleet
 from scripts import check_docs
 from tunefleet.client.resources import Run
+from tunefleet.lifecycle import federation
+from tunefleet.lifecycle import round as round_
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, TRANSITIONS, RetryBudget, TaskStatus
 from tunefleet.server import problems, routers
 from tunefleet.server.params import query_names
 from tunefleet.spec import parse_workflow
+from tunefleet.wire.federated import UpdateState
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.journal import (
     CheckpointRecord,
@@ -45,6 +51,15 @@ def _words(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
+def _under(page: str, head: str) -> list[list[str]]:
+    """Return the rows of the one table of a page whose first column has that head."""
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    _, rule, body = text.partition(f"| {head} |")[2].partition("|---")
+    assert rule, f"{page} has no table of {head}"
+    lines = [line for line in body.partition("\n\n")[0].splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
 def test_lifecycle_lists_every_reason_with_its_outcome() -> None:
     written = {_words(row[0])[0]: (_words(row[1])[0], row[2]) for row in _rows("lifecycle.md", 4)}
     assert written == {
@@ -62,6 +77,22 @@ def test_lifecycle_lists_every_status_and_change() -> None:
         for status, targets in TRANSITIONS.items()
         if status not in FINAL
     }
+
+
+@pytest.mark.parametrize(
+    ("head", "transitions"), [("Federation", federation.TRANSITIONS), ("Round", round_.TRANSITIONS)]
+)
+def test_lifecycle_lists_what_a_federation_and_its_rounds_may_become(
+    head: str, transitions: Mapping[StrEnum, Collection[StrEnum]]
+) -> None:
+    written = {_words(row[0])[0]: set(_words(row[2])) for row in _under("lifecycle.md", head)}
+    assert written == {status.value: {each.value for each in targets} for status, targets in transitions.items()}
+
+
+def test_lifecycle_lists_why_a_round_changes_and_what_becomes_of_an_update() -> None:
+    written = {_words(row[0])[0]: _words(row[1])[0] for row in _under("lifecycle.md", "Why a round changes")}
+    assert written == {reason.value: status.value for reason, status in round_.OUTCOMES.items()}
+    assert [_words(row[0])[0] for row in _under("lifecycle.md", "Update")] == list(get_args(UpdateState))
 
 
 def test_journal_lists_every_record_with_its_fields() -> None:

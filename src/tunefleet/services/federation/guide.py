@@ -129,7 +129,7 @@ async def create(core: Core, actor: Actor, body: JobCreate) -> JobCreated:
     total = body.total_chunks if body.chunk_size is None else None
     made = await create_with_data(core, actor, spec, start=False, total_chunks=total)
     reply = await progress.job(core, actor, made.id)
-    return JobCreated(job=reply.job, token=made.token)
+    return JobCreated(job=reply.job, token=made.token, callback_secret=made.callback_secret)
 
 
 async def create_with_data(
