@@ -94,7 +94,8 @@ def obtain(client: Client, task_id: str, form: Form, gguf: str, *, verify: bool,
         NotFoundError: If the task has left nothing of the kind.
         ConflictError: If the merge has failed.
     """
-    return products.find(client, task_id, form, gguf=gguf, verify=verify, wait=_wait(client, shown=shown))
+    wait = _wait(client, shown=shown)
+    return products.find(client, task_id, form, gguf=gguf, verify=verify, wait=wait, shown=shown)
 
 
 def _wait(client: Client, *, shown: bool) -> Wait:

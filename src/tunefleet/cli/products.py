@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tunefleet.client import Client
-from tunefleet.errors import ConflictError, InputError, NotFoundError, TunefleetError
+from tunefleet.errors import ConflictError, InputError, NotFoundError, SpecError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.wire.api import ArtifactView, SubmitRequest, TaskDetail
 
@@ -42,7 +42,7 @@ class Product:
     artifact: ArtifactView
 
 
-def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, wait: Wait) -> Product:
+def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, wait: Wait, shown: bool) -> Product:
     """Return a task's product in the form that is wanted; one that is not there yet is made by a merge of the fleet.
 
     Args:
@@ -51,11 +51,12 @@ def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, w
         form: As the task has left it, merged into the base, or as a GGUF file.
         gguf: Type of the GGUF file.
         verify: Whether the merge is proved by a forward pass.
-        wait: Shows the merge until it has ended.
+        wait: Waits for the merge until it has ended.
+        shown: Whether `wait` shows why it has failed: that is said once.
 
     Raises:
         NotFoundError: If the task has left neither an adapter nor a model.
-        ConflictError: If the merge has failed.
+        ConflictError: If the merge has failed, or no worker could run it.
         StillRuns: If the user left it.
     """
     task = client.tasks.get(task_id)
@@ -70,7 +71,8 @@ def find(client: Client, task_id: str, form: Form, *, gguf: str, verify: bool, w
             f"{task.id} has left neither an adapter nor a model.{ended}",
             hint="`tunefleet artifacts ls` lists what there is.",
         )
-    merged = _merged(client, task, document(task, form, adapter="model" not in made, gguf=gguf, verify=verify), wait)
+    body = document(task, form, adapter="model" not in made, gguf=gguf, verify=verify)
+    merged = _merged(client, task, body, wait, shown=shown)
     kind = "model" if form == "merged" else "gguf"
     found = next((each for each in client.artifacts.iterate(task_id=merged.id) if each.kind == kind), None)
     if found is None:
@@ -104,29 +106,38 @@ def document(task: TaskDetail, form: Form, *, adapter: bool, gguf: str, verify: 
     return {"apiVersion": "tunefleet/v1", "kind": "Workflow", "metadata": {"name": name}, "spec": body}
 
 
-def _merged(client: Client, task: TaskDetail, body: dict[str, Any], wait: Wait) -> TaskDetail:
+def _merged(client: Client, task: TaskDetail, body: dict[str, Any], wait: Wait, *, shown: bool) -> TaskDetail:
     text = json.dumps(body, indent=1)
     # Asked for twice, it is made once; what has failed is tried anew.
     key = f"export-{uuid.uuid5(uuid.NAMESPACE_URL, task.id + text).hex}"
     merge = _submitted(client, task, body, text, key)
     if TaskStatus(merge.status) in _ENDED_BADLY:
         merge = _submitted(client, task, body, text, uuid.uuid4().hex)
+    shown = shown and not TaskStatus(merge.status).final
     ended = merge if TaskStatus(merge.status).final else wait(merge)
     if ended is None:
         raise StillRuns(f"The merge goes on as {merge.id}.", hint="Repeat the command to get what it leaves.")
     if ended.status != TaskStatus.COMPLETED:
+        why = "." if shown else f": {ended.error or ended.reason or 'no reason was given'}"
         raise ConflictError(
-            f"The merge {ended.id} has {ended.status}: {ended.error or ended.reason or 'no reason was given'}",
-            hint=f"`tunefleet show {ended.id}` tells more.",
+            f"The merge {ended.id} has {ended.status}{why}", hint=f"`tunefleet show {ended.id}` tells more."
         )
     return client.tasks.get(ended.id)
 
 
 def _submitted(client: Client, task: TaskDetail, body: dict[str, Any], text: str, key: str) -> TaskDetail:
-    """Submit the merge; a base that travelled with the task's submit stands for the same name here."""
+    """Submit the merge; a base that travelled with the task's submit stands for the same name here.
+
+    Where no worker could run it that is an error at once: nobody waits for it then.
+    """
     pointer = "model.source.identifier"
     inputs = {body["metadata"]["name"]: {pointer: task.inputs[pointer]}} if pointer in task.inputs else {}
-    workflow = client.workflows.create(SubmitRequest(document=text, inputs=inputs), key)
+    try:
+        workflow = client.workflows.create(SubmitRequest(document=text, inputs=inputs, strict=True), key)
+    except SpecError as error:
+        # The document is ours; what it asks for is the user's.
+        faults = "; ".join(fault.message for fault in error.faults)
+        raise ConflictError(f"It cannot be made: {faults}", hint="`tunefleet workers` lists what there is.") from error
     return client.tasks.get(workflow.tasks[0].id)
 
 

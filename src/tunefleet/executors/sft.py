@@ -58,6 +58,7 @@ class SftExecutor(TrainingExecutor):
 
     def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
         """Name the trainers that other packages bring."""
+        del environment  # what is installed is found without
         return {feature_of(name): None for name in known.plugins()}
 
 

@@ -1,0 +1,67 @@
+"""What an export says of the merge that it asks for: the error once, whoever says it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tunefleet.cli import products
+from tunefleet.errors import ConflictError, Fault, SpecError
+from tunefleet.wire.api import ArtifactView, SubmitRequest, TaskDetail
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+WHY = "The converter cannot make a GGUF file of this model."
+
+
+def task(id_: str, status: str, error: str | None = None) -> TaskDetail:
+    return TaskDetail(
+        id=id_, workflow_id="wf-1", name="tune", kind="merge", status=status, owner="admin", created_at=AT, error=error,
+        spec={"model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}}},
+    )  # fmt: skip
+
+
+class Server:
+    """A double of the client: a trained adapter, and a merge that somebody else submits and ends."""
+
+    def __init__(self, refusal: SpecError | None = None) -> None:
+        self.asked: list[SubmitRequest] = []
+        adapter = ArtifactView(
+            id="art-1", name="final_lora", kind="adapter", digest="d", size_bytes=1, file_count=1, owner="admin",
+            created_at=AT,
+        )  # fmt: skip
+        tasks = {"task-a": task("task-a", "completed"), "task-m": task("task-m", "queued")}
+
+        def create(request: SubmitRequest, key: str) -> Any:
+            self.asked.append(request)
+            if refusal is not None:
+                raise refusal
+            return SimpleNamespace(tasks=[tasks["task-m"]])
+
+        self.tasks = SimpleNamespace(get=tasks.__getitem__)
+        self.artifacts = SimpleNamespace(iterate=lambda task_id: [adapter])
+        self.workflows = SimpleNamespace(create=create)
+
+
+def export(server: Server, *, shown: bool) -> str:
+    def wait(merge: TaskDetail) -> TaskDetail:
+        return task(merge.id, "failed", WHY)
+
+    with pytest.raises(ConflictError) as caught:
+        products.find(server, "task-a", "gguf", gguf="q8_0", verify=True, wait=wait, shown=shown)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+def test_a_merge_that_no_worker_could_run_is_refused_at_once() -> None:
+    fault = Fault("spec.resources", "no worker could run the task tune-gguf: unschedulable: w1 lacks gguf.", 3, 1)
+    server = Server(SpecError([fault]))
+    said = export(server, shown=True)
+    assert server.asked[0].strict
+    assert said.count("w1 lacks gguf") == 1
+
+
+def test_why_a_merge_has_failed_is_said_by_who_showed_it_or_at_the_end() -> None:
+    assert WHY not in export(Server(), shown=True), "its events have said so"
+    assert export(Server(), shown=False).count(WHY) == 1
