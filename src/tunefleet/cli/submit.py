@@ -15,6 +15,7 @@ from tunefleet.cli.console import Json, err, out, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, TaskOrWorkflow, is_workflow, parse_sets
 from tunefleet.cli.session import connect
+from tunefleet.cli.stuck import Lookout
 from tunefleet.cli.tasks import run_time
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.why import show_dry_run
@@ -40,7 +41,10 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Return when the task ends; show nothing.")] = False,
     timeout_s: Annotated[float | None, typer.Option("--timeout", min=0, help="Longest --wait, in seconds.")] = None,
     sets: Set = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Refuse what no present worker could ever run.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse what no present worker could ever run; --wait does not wait for it."),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Submit nothing; say where each task would go, and why.")
     ] = False,
@@ -75,8 +79,9 @@ def submit(
                 print_json(run.workflow)
             return
         if len(run.workflow.tasks) > 1:
-            _end_of_all(client, run.workflow.id, follow=follow and not as_json, timeout_s=timeout_s, as_json=as_json)
-        ended = _watch(client, run, follow=follow and not as_json, timeout_s=timeout_s)
+            shown = follow and not as_json
+            _end_of_all(client, run.workflow.id, follow=shown, timeout_s=timeout_s, strict=strict, as_json=as_json)
+        ended = _watch(client, run, follow=follow and not as_json, timeout_s=timeout_s, strict=strict)
         _report(client, ended, as_json=as_json)
 
 
@@ -89,14 +94,17 @@ def _dry_run(source: Path | str, file: str, overrides: Mapping[str, Any], *, as_
     raise typer.Exit(show_dry_run(reply, as_json=as_json))
 
 
-def _end_of_all(client: Client, workflow_id: str, *, follow: bool, timeout_s: float | None, as_json: bool) -> NoReturn:
+def _end_of_all(
+    client: Client, workflow_id: str, *, follow: bool, timeout_s: float | None, as_json: bool, strict: bool = False
+) -> NoReturn:
     """Wait for a workflow of several tasks, and leave with the exit code that tells how it ended."""
     if follow:
         say()
         ended = stages.follow(client, workflow_id)
     else:
         try:
-            ended = client.workflows.wait(workflow_id, timeout_s=timeout_s)
+            look = Lookout(strict=strict).workflow
+            ended = client.workflows.wait(workflow_id, timeout_s=timeout_s, on_update=look)
         except KeyboardInterrupt:
             err().print(f"\nThe workflow goes on. See it with `tunefleet follow {workflow_id}`.")
             ended = None
@@ -134,12 +142,12 @@ def _announce_stages(workflow: WorkflowDetail, *, listed: bool) -> None:
         say(f"Follow it: tunefleet follow {workflow.id}", style="dim")
 
 
-def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None) -> TaskDetail | None:
+def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None, strict: bool) -> TaskDetail | None:
     if follow:
         say()
         return live.follow_or_leave(client, run.task_id)
     try:
-        return run.wait(timeout_s=timeout_s)
+        return client.tasks.wait(run.task_id, timeout_s=timeout_s, on_update=Lookout(strict=strict).task)
     except KeyboardInterrupt:
         err().print(f"\nThe task goes on. See it with `tunefleet follow {run.task_id}`.")
         return None

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.client.conftest import LOG, Cli, Played, finish
 from tests.integration.server.support import ECHO, HandWorker, Running
-from tunefleet.cli import options
+from tunefleet.cli import options, stuck
 from tunefleet.cli.main import run
 from tunefleet.client import Client
 from tunefleet.wire.api import ArtifactView, KeyCreated, MetricsView, PruneReply, TaskDetail, TaskView
@@ -46,6 +46,19 @@ def test_submit_ls_show_cancel(cli: Cli, hand: HandWorker, echo: Path) -> None:
     cancelled = cli("cancel", task_id)
     assert cancelled.out == f"{task_id} is cancelled.\n"
     assert cli("cancel", task_id).code == 0
+
+
+def test_waiting_for_what_no_worker_can_run_says_why(
+    cli: Cli, client: Client, echo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stuck, "_PATIENCE_S", 0.2)
+    echo.write_text(ECHO.replace("spec:\n", "spec:\n  resources: {tags: [nowhere]}\n"))
+    said = cli("submit", echo, "--wait", "--timeout", 2)
+    task = client.tasks.list(limit=1).items[0]
+    assert said.code == 10
+    assert said.err.count(f"({task.id}) is unschedulable: ") == 1, said.err
+    assert f"tunefleet why {task.id}; --strict waits for none" in " ".join(said.err.split())
+    assert cli("submit", echo, "--wait", "--strict").code == 3, "refused before it is there"
 
 
 def test_submit_waits_and_tells_how_it_ended(cli: Cli, client: Client, hand: HandWorker, echo: Path) -> None:
