@@ -15,6 +15,7 @@ import torch
 from tunefleet.errors import InputError
 from tunefleet.programs.align.rows import Content
 from tunefleet.programs.answer_numbers import NUMBER, last_number, number
+from tunefleet.programs.quoting import beginning
 from tunefleet.spec.rewards import (
     ExactMatchReward,
     FormatReward,
@@ -24,7 +25,6 @@ from tunefleet.spec.rewards import (
     Reward,
 )
 
-_QUOTED: Final = 80
 _MARKED: Final = re.compile(r"####[ \t]*([^\n]*)")
 _NAMED: Final = re.compile(r"\bA:\s*([^\n]+)")
 
@@ -92,17 +92,12 @@ def by_rule(wanted: Reward) -> Rule:
         for reward, answer in zip(rewards, given.answers, strict=True):
             if not math.isfinite(reward):
                 raise InputError(
-                    f"The reward {name} gave {reward} for the answer {shortened(answer)!r}.",
+                    f"The reward {name} gave {reward} for the answer {beginning(answer)}.",
                     hint="Give a finite number for every answer, 0 where there is nothing to reward.",
                 )
         return rewards
 
     return finite
-
-
-def shortened(text: str) -> str:
-    """Return the beginning of a text that a message quotes."""
-    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…"
 
 
 def _rule(wanted: Reward) -> Rule:

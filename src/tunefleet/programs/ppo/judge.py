@@ -15,10 +15,10 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel, Pr
 from tunefleet.errors import InputError, ModelError
 from tunefleet.programs import base_model
 from tunefleet.programs.archives import opened
+from tunefleet.programs.quoting import ending
 from tunefleet.spec import RewardModelSpec
 
 _GOOD: Final = ("positive", "pos", "good", "chosen", "helpful", "preferred")
-_QUOTED: Final = 80
 _ADAPTER: Final = "adapter_config.json"
 _BAD: Final = ("negative", "neg", "bad", "rejected", "unhelpful")
 
@@ -60,7 +60,7 @@ class Judge:
         for text, reward in zip(texts, rewards.tolist(), strict=True):
             if not math.isfinite(reward):
                 raise InputError(
-                    f"The reward model {self._wanted.name} gave {reward} for {text[-_QUOTED:]!r}.",
+                    f"The reward model {self._wanted.name} gave {reward} for {ending(text)}.",
                     hint="Its weights are broken, or leave the range of their type: take another reward model.",
                 )
         return rewards
