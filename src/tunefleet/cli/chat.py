@@ -12,7 +12,7 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import conversation
-from tunefleet.cli.chatdocument import document_for, looks_like_model
+from tunefleet.cli.chatdocument import Options, document_for, looks_like_model
 from tunefleet.cli.console import Json, err
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import complete_task
@@ -49,6 +49,12 @@ def chat(
         str | None, typer.Option("--model", metavar="NAME", help="Which of the chat's models answers.")
     ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")] = None,
+    chat_template: Annotated[
+        bool | None,
+        typer.Option(
+            "--chat-template/--no-chat-template", help="Ask through the model's chat template; default: if it has one."
+        ),
+    ] = None,
     temperature: Annotated[
         float | None, typer.Option("--temperature", min=0, max=100, help="How freely is drawn; 0: not at all.")
     ] = None,
@@ -68,7 +74,8 @@ def chat(
         raise InputError("--base and --model exclude each other.", hint="Leave one of them out.")
     if as_json and message is None:
         raise InputError("--json needs a question.", hint="Add --message.")
-    with connect() as client, _session(client, target, system=system, idle_s=idle_s) as view:
+    options = Options(system=system, chat_template=chat_template, idle_s=idle_s)
+    with connect() as client, _session(client, target, options) as view:
         names = _names(view, base=base, model=model)
         drawn = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
         talk = conversation.Conversation(client, view.task_id, names, drawn, system=system)
@@ -94,13 +101,17 @@ def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
 
 
 @contextmanager
-def _session(client: Client, target: str, *, system: str | None, idle_s: float) -> Iterator[ChatView]:
+def _session(client: Client, target: str, options: Options) -> Iterator[ChatView]:
     """Find or begin the chat, and end it afterwards if it was begun."""
     named = None if looks_like_model(target) else _task(client, target)
     if named is not None and named.kind == _KIND:
+        if options.chat_template is not None:
+            raise InputError(
+                f"The chat {named.id} runs already: its chat template stays as it is.", hint="Begin one of its own."
+            )
         yield _ready(client, named.id)
         return
-    text = document_for(target, named, system=system, idle_s=idle_s)
+    text = document_for(target, named, options)
     with transfer_bar() as on_progress:
         run = client.submit(text, on_progress=on_progress)
     try:

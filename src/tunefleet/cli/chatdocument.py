@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,36 @@ def looks_like_model(target: str) -> bool:
     return "/" in target or target.startswith((BUILTIN_PREFIX, "~", "."))
 
 
-def document_for(target: str, task: TaskDetail | None, *, system: str | None, idle_s: float) -> str:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user has said of the chat.
+
+    Args:
+        system: The system prompt.
+        chat_template: Whether messages go through the model's chat template; null if it decides.
+        idle_s: When the chat ends by itself.
+    """
+
+    system: str | None = None
+    chat_template: bool | None = None
+    idle_s: float = 600.0
+
+
+def document_for(target: str, task: TaskDetail | None, options: Options) -> str:
     """Return the document of a chat.
 
     Args:
         target: What the user has named.
         task: The task of that name; else it is a model.
-        system: The system prompt.
-        idle_s: When the chat ends by itself.
+        options: What the user has said of the chat.
 
     Raises:
         ConflictError: If the task leaves no model to talk with.
     """
-    spec: dict[str, Any] = {"taskType": "chat", "idle_s": idle_s}
-    if system is not None:
-        spec["inference"] = {"system_prompt": system}
+    spec: dict[str, Any] = {"taskType": "chat", "idle_s": options.idle_s}
+    asked = {"system_prompt": options.system, "chat_template": options.chat_template}
+    if given := {name: value for name, value in asked.items() if value is not None}:
+        spec["inference"] = given
     if task is None:
         spec["model"] = {"source": {"identifier": _absolute(target)}}
     else:
