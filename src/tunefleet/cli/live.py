@@ -223,6 +223,12 @@ def failure_screen(console: Console, client: Client, task: TaskDetail, *, log_li
     """Print why a task failed and the end of its log."""
     console.print(Text(f"{task.name} {task.status}: {task.error or task.reason or 'no reason was given'}", style="bad"))
     tail = client.tasks.log(task.id, tail_bytes=log_lines * 200).text.splitlines()[-log_lines:]
-    if tail:
+    if any(not _repeats(row, task.error) for row in tail):
         console.print(Text("The end of its log:", style="dim"))
         console.print(Text("\n".join(f"  {row}" for row in tail)))
+
+
+def _repeats(row: str, error: str | None) -> bool:
+    """Whether a line of a log says no more than the error does."""
+    said = row.strip()
+    return not said or said.startswith("--- attempt ") or (error is not None and (error in said or said in error))

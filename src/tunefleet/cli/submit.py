@@ -167,7 +167,8 @@ def _summary(client: Client, task: TaskDetail) -> None:
         live.failure_screen(out(), client, task)
         return
     say(Text.assemble((task.name, "head"), f" {task.status} after {run_time(task) or words.duration(0.0)}."))
-    say(f"See it: tunefleet show {task.id}   Fetch: tunefleet artifacts ls {task.id}", style="dim")
+    say(f"See it: tunefleet show {task.id}", style="dim")
+    say(f"Fetch:  tunefleet artifacts ls {task.id}", style="dim")
 
 
 @examples("tunefleet follow task-3f9a", "tunefleet follow wf-81c2")

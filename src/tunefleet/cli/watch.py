@@ -97,6 +97,8 @@ def sentence(event: EventView) -> str:
     if message := data.get("message"):
         return str(message)
     words = event.kind.removeprefix("task.").replace(".", " ").replace("_", " ").capitalize()
+    if data.get("command"):
+        words = words.replace("Command", str(data["command"]).capitalize())
     if event.worker_id and event.kind in _ON_A_WORKER:
         words += f" {_ON_A_WORKER[event.kind]} {event.worker_id}"
     told = [str(data["name"])] if data.get("name") else []
@@ -104,8 +106,9 @@ def sentence(event: EventView) -> str:
         told.append(f"step {data['step']}")
     if data.get("attempt", 1) > 1:
         told.append(f"attempt {data['attempt']}")
-    if data.get("reason") not in PLAIN_REASONS:
-        told.append(str(data["reason"]).replace("_", " "))
+    reason = str(data.get("reason")).replace("_", " ")
+    if data.get("reason") not in PLAIN_REASONS and reason != words.lower():
+        told.append(reason)
     # An offer repeats why the attempt before it ended; that was told when it did.
     error = data.get("error") if event.kind != _OFFERED else None
     if error:

@@ -4,6 +4,7 @@ import io
 import math
 from collections import deque
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -118,12 +119,31 @@ def test_one_line_for_a_pipe() -> None:
             "Failed (attempt 2, bad input): No rows.",
         ),
         (event("task.offered", reason="offered", error="gone", attempt=2), "Offered to box-1: attempt 2"),
+        (event("task.paused", reason="paused"), "Paused"),
+        (event("command.durable", command="pause", step=165), "Pause durable: step 165"),
         (event("checkpoint.saved", name="checkpoint-25", step=25), "Checkpoint saved: checkpoint-25, step 25"),
         (event("artifact.published", name="final_lora"), "Artifact published: final_lora"),
     ],
 )
 def test_events_in_words(happened: EventView, words: str) -> None:
     assert watch.sentence(happened) == words
+
+
+@pytest.mark.parametrize(
+    ("log", "shown"),
+    [
+        ("ERROR: No rows.\n\n--- attempt 2 on box-1 ---\nERROR: No rows.\n", False),
+        ("loading\nERROR: No rows.\n", True),
+        ("", False),
+    ],
+)
+def test_the_end_of_a_log_is_shown_if_it_says_more_than_the_error(log: str, shown: bool) -> None:
+    console = Console(file=io.StringIO(), width=80, theme=_THEME, force_terminal=False)
+    client: Any = SimpleNamespace(tasks=SimpleNamespace(log=lambda task_id, tail_bytes: SimpleNamespace(text=log)))
+    live.failure_screen(console, client, task("failed", error="No rows."))
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert said.startswith("gsm8k-lora failed: No rows.")
+    assert ("The end of its log" in said) == shown
 
 
 def test_a_curve_needs_two_finite_points() -> None:
