@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from tests.integration.server.federated import Worker, arrays, create, workers
 from tests.integration.server.support import Running
 from tests.integration.server.test_process import server
 from tests.unit.federation.adapters import Q, factors, save
+from tests.unit.federation.test_memory import updates
+from tunefleet.artifacts import hash_file
+from tunefleet.federation import CONFIG, TENSORS
 from tunefleet.services.federation import examining
 from tunefleet.services.federation.landing import Landing
 
@@ -65,6 +69,46 @@ def test_an_upload_takes_no_memory_of_its_size(tmp_path: Path, free_port: Callab
             answer = send(client, create_at(client), archive)
             assert answer["warning"] is None
             assert peak_bytes(process.pid) - before < 48 * MIB
+
+
+@pytest.mark.long
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_64_updates_of_100_mb_are_a_version_of_a_server_below_400_mb(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    port, data = free_port(), tmp_path / "data"
+    folder = tmp_path / "updates"
+    folder.mkdir()
+    updates(folder, layers=192)
+    with server(data, port) as process:
+        headers = {"Authorization": f"Bearer {(data / 'keys' / 'admin.key').read_text().strip()}"}
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", headers=headers, timeout=300) as client:
+            made = client.post("/federations", json={"min_workers": 64}).json()
+            for number in range(64):
+                taken = send_apart(client, made, folder / str(number), f"w{number}")
+                assert taken["warning"] is None
+            assert taken["should_aggregate"] is True
+            newest = client.get(f"/federations/{made['id']}/versions/newest", params={"wait_s": 50})
+            assert (newest.status_code, newest.json()["num_examples"]) == (200, 64)
+            assert newest.json()["size_bytes"] > 100_000_000
+        assert peak_bytes(process.pid) < 400_000_000
+
+
+def send_apart(client: httpx.Client, made: dict[str, Any], folder: Path, worker: str) -> dict[str, Any]:
+    """Upload the weights of a folder, then say what they are."""
+    weights = folder / TENSORS
+    digest, size = hash_file(weights)
+    with weights.open("rb") as file:
+        headers = {"Upload-Offset": "0", "Upload-Length": str(size), "Content-Length": str(size)}
+        reply = client.put(f"/federations/{made['id']}/blobs/{digest}", content=file, headers=headers)
+    assert reply.status_code == 201, reply.text
+    config = json.loads((folder / CONFIG).read_text())
+    body = {"worker": worker, "step": 1, "num_examples": 1, "sha256": digest, "config": config}
+    reply = client.post(f"/federations/{made['id']}/updates", json=body)
+    assert reply.status_code == 200, reply.text
+    taken: dict[str, Any] = reply.json()
+    return taken
 
 
 def create_at(client: httpx.Client) -> dict[str, Any]:

@@ -37,7 +37,7 @@ print(json.dumps({"before": before, "after": peak(), "read": report.bytes_read, 
 MB = 1_000_000
 
 
-def _updates(root: Path, layers: int) -> None:
+def updates(root: Path, layers: int) -> None:
     """Make 64 updates out of 4 files; an adapter of rank 16 on 4096 × 4096 weights has half a megabyte a layer."""
     shapes = {}
     for layer in range(layers):
@@ -74,7 +74,7 @@ def _updates(root: Path, layers: int) -> None:
 def test_64_updates_take_no_more_memory_than_a_few_blocks(
     tmp_path: Path, spec: dict[str, object], layers: int, most_mb: int
 ) -> None:
-    _updates(tmp_path, layers)
+    updates(tmp_path, layers)
     size = (tmp_path / "0" / TENSORS).stat().st_size
     if spec["name"] == "fedavg":
         assert size > 100 * MB
