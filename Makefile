@@ -12,6 +12,7 @@ ifeq ($(KEY),)
 KEY := $(shell cat constraints/constraints.txt pyproject.toml | shasum -a 256 | cut -c1-16)
 endif
 RUN_READY := $(VENV)/.ready-run-$(KEY)
+EXAMPLE_READY := $(VENV)/.ready-example-$(KEY)
 DEV_READY := $(VENV)/.ready-dev-$(KEY)
 BENCH_READY := $(VENV)/.ready-bench-$(KEY)
 
@@ -32,6 +33,10 @@ help: ## list the targets
 .PHONY: demo
 demo: $(RUN_READY) ## set everything up, then fine-tune a model with LoRA on this machine and show it live
 	@$(BIN)/tunefleet demo $(ARGS)
+
+.PHONY: federated-demo
+federated-demo: $(EXAMPLE_READY) ## prove that a federation learns: four workers together, each alone, and with faults
+	@$(BIN)/python examples/federated/prove.py $(ARGS)
 
 .PHONY: test
 test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage must be 85 % or more
@@ -99,6 +104,10 @@ distclean: clean ## remove .venv too
 # A larger set-up contains the smaller one, so `make demo` after `make test` has nothing to do.
 $(RUN_READY):
 	@[ -e $(DEV_READY) ] || [ -e $(BENCH_READY) ] || scripts/setup.sh run
+	@touch $@
+
+$(EXAMPLE_READY):
+	@[ -e $(DEV_READY) ] || [ -e $(BENCH_READY) ] || scripts/setup.sh example
 	@touch $@
 
 $(DEV_READY):

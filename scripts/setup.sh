@@ -2,6 +2,7 @@
 # Make .venv and install Tunefleet into it, from pinned versions. Called by make; one line a step.
 #
 #   scripts/setup.sh run     what a user needs, training included
+#   scripts/setup.sh example and the figures of the examples
 #   scripts/setup.sh dev     and what tests and checks need
 #   scripts/setup.sh bench   and the peers that the benchmarks run beside us
 #
@@ -12,9 +13,10 @@ cd "$(dirname "$0")/.."
 
 case "${1:-}" in
     run) extras="train" ;;
+    example) extras="train,examples" ;;
     dev) extras="all,dev" ;;
     bench) extras="all,dev,bench" ;;
-    *) sed -n '2,9p' "$0" | cut -c3- >&2; exit 2 ;;
+    *) sed -n '2,10p' "$0" | cut -c3- >&2; exit 2 ;;
 esac
 
 venv=.venv
