@@ -216,3 +216,33 @@ def test_the_conditional_skips_what_belongs_to_the_other_answer(
     assert all(tasks[name].attempts == 0 for name in skipped)
     if answer == "publish":
         assert outputs(tasks["announce"]) == ["we said that the model is out"]
+
+
+@pytest.mark.parametrize("pair", ["http", pytest.param("redis", marks=pytest.mark.long)], indirect=True, scope="module")
+def test_the_federation_trains_one_adapter_on_both_workers_and_the_next_task_uses_it(pair: Pair) -> None:
+    pair.await_room("federated.yaml")
+    tasks = pair.run("federated.yaml")
+    parts = [tasks["train#0"], tasks["train#1"]]
+    assert {part.worker_id for part in parts} == set(pair.names)
+    whole = tasks["train"].result
+    assert whole is not None
+    federation = whole["result"]["federation"]
+    made = pair.client.federations.get(federation["id"])
+    assert (made.status, made.version, federation["version"]) == ("completed", 2, 2)
+    assert federation["contributors"] == ["part-0", "part-1"]
+    rows = [part["rows"] for part in federation["parts"]]
+    assert sum(rows) == whole["result"]["dataset_size"]
+    assert max(rows) <= 64, "half of the rows each"
+    # Both ended with the newest version, which is better than the untrained model.
+    one, two = (losses(part) for part in parts)
+    assert one["held_out_after"] == pytest.approx(two["held_out_after"], rel=1e-5)
+    assert one["held_out_after"] < one["held_out_before"]
+    version = pair.client.federations.version(federation["id"], 2)
+    files = {file.name: file.sha256 for file in pair.client.tasks.files(tasks["train"].id).files}
+    assert files["final_lora/adapter_model.safetensors"] == version.sha256
+    token = pair.client.federations.token(federation["id"]).token
+    told = [file for folder in pair.folders.values() for file in folder.rglob("*") if file.is_file()]
+    holders = {file.name for file in told if token.encode() in file.read_bytes()}
+    assert holders == {".federation.json"}
+    assert all(file.stat().st_mode & 0o077 == 0 for file in told if file.name in holders)
+    assert outputs(tasks["use"])[0]

@@ -15,7 +15,7 @@ from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import SpecError
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.services import joining, settling, tasks, workflows
-from tunefleet.services.federation import jobs, tokens
+from tunefleet.services.federation import access, jobs, tokens
 from tunefleet.services.results import files, signer
 from tunefleet.store import federations
 from tunefleet.wire.api import SubmitRequest, WorkflowDetail
@@ -219,7 +219,7 @@ async def test_when_too_few_parts_are_left_the_whole_fails_and_so_ends_its_feder
     assert (desired.token, desired.action) == (one.token, "cancel")
 
 
-async def test_a_part_that_is_tried_again_takes_part_under_its_name(pipe: Pipelines, tmp_path: Path) -> None:
+async def test_a_part_that_is_tried_again_takes_part_under_its_name(pipe: Pipelines) -> None:
     flow = await pipe.submit(stage("train", spec=training() | {"retry": {"max_attempts": 2, "backoff_s": 0}}))
     first = sorted(await pipe.take(), key=lambda offer: offer.name)[0]
     await pipe.end(first, "network")
@@ -227,6 +227,18 @@ async def test_a_part_that_is_tried_again_takes_part_under_its_name(pipe: Pipeli
     pipe.worker.want = {"job": 1}
     (again,) = await pipe.take()
     assert (again.name, again.attempt, again.federation) == ("train#0", 2, first.federation)
+
+
+async def test_an_attempt_is_told_the_token_that_is_good_then(pipe: Pipelines) -> None:
+    flow = await pipe.submit(stage("train", spec=training() | {"retry": {"max_attempts": 2, "backoff_s": 0}}))
+    id_ = await federation_of(pipe.lab, (await pipe.task(flow, "train")).id)
+    first = sorted(await pipe.take(), key=lambda offer: offer.name)[0]
+    new = await access.replace(pipe.lab.core, pipe.lab.admin, id_)
+    await pipe.end(first, "network")
+    pipe.worker.want = {"job": 1}
+    (again,) = await pipe.take()
+    assert first.federation is not None
+    assert again.federation == first.federation.model_copy(update={"token": new.token})
 
 
 async def test_who_cancels_the_whole_cancels_parts_and_federation(pipe: Pipelines, tmp_path: Path) -> None:

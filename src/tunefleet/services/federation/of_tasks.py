@@ -10,7 +10,7 @@ import orjson
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services.federation import accepting, rounds, tokens
+from tunefleet.services.federation import accepting, access, rounds
 from tunefleet.services.federation.shares import worker_of
 from tunefleet.services.federation.status import move, spec_of, tell
 from tunefleet.services.ids import new_id
@@ -103,6 +103,6 @@ def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes
         place = places.get(row.seq)
         federation = made.get(place.parent_seq) if place is not None else None
         if place is not None and federation is not None:
-            token = tokens.token_of(secret, federation.id)
+            token = access.current(connection, secret, federation.id)
             found[row.id] = FederatedPart(id=federation.id, worker=worker_of(place.number), token=token)
     return found
