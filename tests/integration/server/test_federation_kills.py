@@ -129,3 +129,43 @@ def test_a_killed_server_makes_each_rounds_version_once(tmp_path: Path, free_por
         assert [each["state"] for each in updates] == ["aggregated"] * 6
         left = tmp_path / "data" / "federation"
         until(lambda: list(left.iterdir()) == [])
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_server_has_what_had_come_for_rounds_that_were_not_closed(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    server = Server(tmp_path / "data", free_port())
+    with server.running(), ExitStack() as stack:
+        admin = stack.enter_context(server.client((tmp_path / "data/keys/admin.key").read_text().strip()))
+        made = admin.post("/federations", json={"min_workers": 1}).json()
+        late = admin.post("/federations", json={"participants": ["w1", "w2"], "min_workers": 1, "deadline_s": 2}).json()
+        where = f"/federations/{made['id']}"
+
+        def now(federation: Mapping[str, Any] = made) -> Mapping[str, Any]:
+            found: dict[str, Any] = admin.get(f"/federations/{federation['id']}/rounds").json()["items"][0]
+            return found
+
+        def version(number: int, federation: Mapping[str, Any] = made) -> Mapping[str, Any]:
+            params = {"after": number - 1, "wait_s": 50}
+            found: dict[str, Any] = admin.get(f"/federations/{federation['id']}/versions/newest", params=params).json()
+            return found
+
+        for step in (1, 2):
+            upload(admin, made["id"], "w1", step, float(step), tmp_path)
+            version(step)
+        admin.post(f"{where}/pause")
+        assert admin.post(f"{where}/rollback", json={"version": 1}).json()["version"] == 3
+        assert not upload(admin, made["id"], "w1", 3, 5.0, tmp_path)["counted"]
+        assert upload(admin, late["id"], "w1", 1, 7.0, tmp_path)["counted"]
+        assert (now()["status"], now(late)["status"]) == ("sampling", "collecting")
+
+        server.kill()
+        time.sleep(2)
+        server.start()
+        closed = version(1, late)
+        assert (closed["contributors"], first_value(admin, late["id"], 1, tmp_path)) == (["w1"], 7.0)
+        assert now()["status"] == "sampling"
+        assert version(1)["equals"] == 1, "who was away hears of the rollback"
+        admin.post(f"{where}/start")
+        assert (version(4)["round"], first_value(admin, made["id"], 4, tmp_path)) == (now()["number"] - 1, 5.0)
