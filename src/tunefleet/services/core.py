@@ -19,6 +19,7 @@ from tunefleet.services.talks import Talks
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, keys
 from tunefleet.store.database import sqlite_path
+from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.folderlock import FolderLock
 
 T = TypeVar("T")
@@ -40,15 +41,17 @@ class Clock:
 
 @dataclass(slots=True)
 class KeyCache:
-    """Keys that were looked up, and when they were used; emptied when a key changes."""
+    """Keys and federations' tokens that were looked up, and when keys were used; emptied when one of them changes."""
 
     actors: dict[str, Actor] = field(default_factory=dict)
+    federations: dict[str, TokenRow] = field(default_factory=dict)
     used_at: dict[str, float] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Look every key up anew; a look-up that is on its way is kept by nobody."""
         # Another dictionary, not an emptied one: who looked before the change puts what it found into the old one.
         self.actors = {}
+        self.federations = {}
 
 
 @dataclass(slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, bindparam, insert, select
 
 from tunefleet.store.tables_federation import federation_versions
 
 _at = federation_versions.c
+_GET = select(federation_versions).where(_at.federation_seq == bindparam("seq"), _at.version == bindparam("at"))
 
 
 class VersionRow(NamedTuple):
@@ -36,8 +37,7 @@ def insert_one(connection: Connection, row: VersionRow) -> None:
 
 def get(connection: Connection, federation_seq: int, version: int) -> VersionRow | None:
     """Return a version."""
-    query = select(federation_versions).where(_at.federation_seq == federation_seq, _at.version == version)
-    row = connection.execute(query).first()
+    row = connection.execute(_GET, {"seq": federation_seq, "at": version}).first()
     return VersionRow(*row) if row else None
 
 

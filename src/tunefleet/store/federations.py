@@ -33,6 +33,8 @@ _INSERT = insert(federations).returning(federations.c.seq)
 # Said once: an upload asks for all of these, and making a statement takes longer than running it.
 _BY_SEQ = select(federations).where(federations.c.seq == bindparam("seq"))
 _LOCKED = _BY_SEQ.with_for_update()
+_BY_ID = select(federations).where(federations.c.id == bindparam("id"))
+_LOCKED_BY_ID = _BY_ID.with_for_update()
 _MEMBER = select(federation_members).where(
     federation_members.c.federation_seq == bindparam("seq"), federation_members.c.worker == bindparam("worker")
 )
@@ -106,7 +108,8 @@ def by_seq(connection: Connection, seq: int, *, lock: bool = False) -> Federatio
 
 def by_id(connection: Connection, id_: str) -> FederationRow | None:
     """Return a federation by its id."""
-    return _one(connection, federations.c.id == id_, lock=False)
+    row = connection.execute(_BY_ID, {"id": id_}).first()
+    return FederationRow(*row) if row else None
 
 
 def of_tasks(connection: Connection, seqs: Sequence[int], *, lock: bool = False) -> dict[int, FederationRow]:
@@ -138,16 +141,12 @@ def find(connection: Connection, project: str, reference: str, *, lock: bool = F
         reference: `fed-…`, or the digits of the number.
         lock: As in `by_seq`.
     """
-    named = federations.c.id == reference
     if reference.isascii() and reference.isdigit() and len(reference) <= 18:
-        named = federations.c.seq == int(reference)
-    return _one(connection, (federations.c.project == project) & named, lock=lock)
-
-
-def _one(connection: Connection, where: Any, *, lock: bool) -> FederationRow | None:
-    query = select(federations).where(where)
-    row = connection.execute(query.with_for_update() if lock else query).first()
-    return FederationRow(*row) if row else None
+        row = by_seq(connection, int(reference), lock=lock)
+    else:
+        found = connection.execute(_LOCKED_BY_ID if lock else _BY_ID, {"id": reference}).first()
+        row = FederationRow(*found) if found else None
+    return row if row is not None and row.project == project else None
 
 
 def page(

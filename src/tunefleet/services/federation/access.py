@@ -9,7 +9,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation.status import find, tell
 from tunefleet.services.federation.tokens import FederationActor, Who, may_steer, proven, token_of
 from tunefleet.services.views import maybe_moment
-from tunefleet.store import Connection, federation_tokens
+from tunefleet.store import Connection, after_commit, federation_tokens
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.wire.federated import FederationToken
@@ -22,7 +22,11 @@ async def authenticate(core: Core, token: str) -> FederationActor:
         AuthError: If this server never made it, or it was taken back.
     """
     federation_id, serial = proven(core.secret, token)
-    row = await core.read(lambda connection: federation_tokens.get(connection, federation_id))
+    known = core.keys.federations
+    row = known.get(federation_id)
+    if row is None:
+        row = await core.read(lambda connection: federation_tokens.get(connection, federation_id))
+        known[federation_id] = row
     spared = row.old_until is not None and core.clock.wall() < row.old_until and serial == row.serial - 1
     if serial != row.serial and not spared:
         raise AuthError(
@@ -75,6 +79,7 @@ def _replace(connection: Connection, *, core: Core, who: Who, reference: str, ol
     row, now = find(connection, who, reference, lock=True), core.clock.wall()
     may_steer(who, row)
     made = federation_tokens.replace(connection, row.id, old_until=now + old_for_s if old_for_s else None)
+    after_commit(connection, core.keys.forget)
     tell(connection, row, "federation.token_replaced", now, old_until=made.old_until)
     return _shown(core, row, made)
 
