@@ -105,6 +105,11 @@ class TestInference(JobContract):
         "data": {"type": "list", "items": ["How many apples", "A train leaves"]},
     }
     bad_spec = {**spec, "model": {"source": {"identifier": "./nowhere"}}}
+    long_spec = {
+        **spec,
+        "inference": {"max_tokens": 16, "temperature": 0},
+        "data": {"type": "list", "items": [f"{number} apples cost" for number in range(40)]},
+    }
     children = ({**spec, "data": {"type": "list", "items": ["A train leaves", "Anna gives"]}},)
 
 

@@ -20,8 +20,11 @@ from tunefleet.executors import registry
 from tunefleet.executors.base import Executor, JobExecutor, LightExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.testing.running import Runner, offer_of
+from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.jobfolder import MergeChild
 
+_ASKED = (ControlCommand.SAVE_CHECKPOINT, ControlCommand.PAUSE)
+"""What is asked for, in this order; a job is ended by the worker if it does not heed an abort."""
 _OWN = frozenset({"usage", "task_id"})
 _TEXT: tuple[str, ...] = (".json", ".jsonl", ".txt", ".csv", ".log", ".md")
 
@@ -50,6 +53,8 @@ class ExecutorContract:
         assert type(mine) is self.executor, f"{self.executor.kind} is {type(mine)}: two packages bring the kind."
         offer = next(each for each in found.offers() if each.kind == self.executor.kind)
         assert (offer.slot_class, offer.merges) == (self.executor.slot_class, self.executor.merges)
+        unknown = set(offer.heeds or ()) - set(ControlCommand)
+        assert not unknown, f"{self.executor.kind} heeds {sorted(unknown)}, which nobody asks for."
 
     def test_says_in_a_sentence_why_it_cannot_run_here(self) -> None:
         """Who cannot run somewhere says why, for people."""
@@ -96,6 +101,8 @@ class JobContract(ExecutorContract):
     """For pointers into the spec, the local paths that stand for them."""
     environment: ClassVar[Mapping[str, str]] = {}
     """Variables of the job."""
+    long_spec: ClassVar[Mapping[str, Any] | None] = None
+    """A spec that keeps the job at work for some seconds once it takes commands; by default `spec`."""
     children: ClassVar[Sequence[Mapping[str, Any]]] = ()
     """Specs of tasks that run together with `spec`, needed of a kind that merges; they differ in their `data`."""
     warm: ClassVar[bool] = False
@@ -127,6 +134,30 @@ class JobContract(ExecutorContract):
             assert output.path.exists(), f"The output {output.name} is not at {output.path}."
             assert output.path.is_relative_to(runner.folder.root), f"{output.path} is not in the job's folder."
         assert self.same(found, self._ended_well(runner, self.spec, inputs)), "A third launch has changed the result."
+
+    def test_heeds_what_it_says(self, tmp_path: Path) -> None:
+        """A save and a pause that `heeds` names are carried out, and a launch after the pause goes on to the end."""
+        asked = [name for name in _ASKED if name in self.executor.heeds]
+        if not asked:
+            return
+        runner, inputs = self._runner(tmp_path), self.inputs_of(tmp_path)
+        spec = self.spec if self.long_spec is None else self.long_spec
+        handle = runner.launch(spec, inputs=inputs)
+        took = runner.ask(handle, *asked)
+        end = runner.end(handle)
+        assert took, (
+            f"The job ended ({end.reason}) before it took {', '.join(asked)}: give it more to do with long_spec, or "
+            f"leave them out of heeds.\n{runner.log(handle)}"
+        )
+        for name in asked:
+            state = handle.command_state(name)
+            assert state.state == "durable", (
+                f"{name} came to {state.state}: {state.message}. Give it more to do with long_spec, or leave {name} "
+                "out of heeds."
+            )
+        if ControlCommand.PAUSE in asked:
+            assert end.outcome == "paused", f"After a pause it is {end.outcome} ({end.reason}): {end.error}"
+            self._ended_well(runner, spec, inputs)
 
     def test_what_cannot_work_is_said_in_a_sentence(self, tmp_path: Path) -> None:
         """A mistake in the spec ends the job as one: it is not tried again."""

@@ -13,11 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tunefleet.errors import ConflictError, UnreachableError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import Supervisor, new_launch_id
 from tunefleet.jobs.classify import JobEnd
 from tunefleet.jobs.handle import JobHandle
 from tunefleet.settings import inherited_environment
+from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.jobfolder import JobFolder, JobProcess, MergeChild
 from tunefleet.wire.link import Offer
 
@@ -99,6 +101,25 @@ class Runner:
                 return end.outcome != "completed"
             time.sleep(0.005)
         raise AssertionError(f"The moment for the kill did not come within {self._timeout_s:g} seconds.")
+
+    def ask(self, handle: JobHandle, *commands: ControlCommand) -> bool:
+        """Give the job commands as soon as it takes any; returns whether it took all of them.
+
+        Args:
+            handle: The launch.
+            commands: Each has its name as its id.
+        """
+        waiting = list(commands)
+        deadline = time.monotonic() + self._timeout_s
+        while waiting and handle.poll() is None:
+            assert time.monotonic() < deadline, f"The job takes no commands: it was asked for {self._timeout_s:g} s."
+            try:
+                handle.command(waiting[0], command_id=waiting[0])
+            except (ConflictError, UnreachableError):
+                time.sleep(0.005)  # it loads
+                continue
+            del waiting[0]
+        return not waiting
 
     def log(self, handle: JobHandle) -> str:
         """Return what the job has said."""
