@@ -42,7 +42,7 @@ def federation(context: typer.Context, *, as_json: Json = False) -> None:
 )
 def create(
     file: Annotated[
-        str | None, typer.Argument(metavar="[FILE]", help="YAML with any of these; - reads standard input.")
+        str | None, typer.Argument(metavar="FILE", help="YAML with any of these; - reads standard input.")
     ] = None,
     *,
     name: Annotated[str | None, typer.Option("--name", help="For people.")] = None,
@@ -91,7 +91,8 @@ def create(
     if as_json:
         print_json(made)
         return
-    say(Text.assemble("Created ", (made.name, "head"), " as ", (made.id, "id"), f", number {made.number}."))
+    named = Text() if made.name == made.id else Text.assemble((made.name, "head"), " as ")
+    say(Text.assemble("Created ", named, (made.id, "id"), f", number {made.number}."))
     say(view.url_with_token(url, made.token))
     say(
         "This URL is all that a worker needs; it is good for this federation alone. "
@@ -114,6 +115,10 @@ def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
     path = Path(file).expanduser()
     try:
         text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"There is no file {path}.", hint="FILE is a document; a name is given by --name, values by --set."
+        ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read as text.", hint=str(error)) from error
     return parse_federation(text, overrides=overrides, filename=file)
@@ -151,7 +156,7 @@ def show(federation: Federation, *, as_json: Json = False) -> None:
 @examples("tunefleet federation versions 3", "tunefleet federation versions 3 7")
 def versions(
     federation: Federation,
-    version: Annotated[int | None, typer.Argument(metavar="[VERSION]", help="Show this one with all of it.")] = None,
+    version: Annotated[int | None, typer.Argument(metavar="VERSION", help="Show this one with all of it.")] = None,
     *,
     as_json: Json = False,
 ) -> None:
