@@ -81,12 +81,15 @@ def _follow_on_screen(client: Client, task_id: str, interrupt: str) -> TaskDetai
 def _follow_in_lines(client: Client, task_id: str) -> TaskDetail:
     console = out()
     due = 0.0
-    status = ""
+    status = said = ""
     for watched, events in watch(client, task_id, every_s=_LOOK_EVERY_S):
         for event in events:
             console.print(event_line(event))
         if time.monotonic() >= due or watched.task.status != status:
-            console.print(line(watched))
+            stands = standing(watched)
+            if stands != said:
+                console.print(Text(f"{datetime.now().astimezone():%H:%M:%S}  {stands}"))
+                said = stands
             due = time.monotonic() + _LINE_EVERY_S
             status = watched.task.status
     return watched.task
@@ -202,10 +205,10 @@ def _clock(moment: datetime) -> str:
     return f"{moment.astimezone():%H:%M:%S}"
 
 
-def line(watched: Watched) -> Text:
-    """Return the state of a watched task in one line."""
+def standing(watched: Watched) -> str:
+    """Return where a watched task stands, in one line."""
     progress, task = watched.progress, watched.task
-    parts = [f"{datetime.now().astimezone():%H:%M:%S}", "", task.status]
+    parts: list[str] = [task.status]
     if task.why and not watched.final:
         parts.append(f"({task.why})")
     if progress is not None and not watched.final:
@@ -216,7 +219,7 @@ def line(watched: Watched) -> Text:
         parts += [f" {name} {value}" for name, value in _values(watched)]
     if progress is not None and progress.eta_s is not None and not watched.final:
         parts.append(f" {words.duration(progress.eta_s)} left")
-    return Text(" ".join(parts))
+    return " ".join(parts)
 
 
 def failure_screen(console: Console, client: Client, task: TaskDetail, *, log_lines: int = 20) -> None:

@@ -102,10 +102,10 @@ def test_a_finished_screen_is_full() -> None:
 
 
 def test_one_line_for_a_pipe() -> None:
-    said = live.line(watch.Watched(task(progress=PROGRESS), points(40))).plain
+    said = live.standing(watch.Watched(task(progress=PROGRESS), points(40)))
     assert "running training 40/100  loss" in said
     assert "0:09 left" in said
-    assert "(waiting)" in live.line(watch.Watched(task("queued", why="waiting"))).plain
+    assert live.standing(watch.Watched(task("queued", why="waiting"))) == "queued (waiting)"
 
 
 @pytest.mark.parametrize(
