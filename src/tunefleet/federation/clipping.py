@@ -17,7 +17,7 @@ from tunefleet.federation.blocks import BLOCK, spans
 from tunefleet.federation.distances import squared_norms_and_distances
 from tunefleet.federation.floats import Wide
 from tunefleet.federation.sources import Source
-from tunefleet.federation.stacks import Piece, Stack
+from tunefleet.federation.stacks import Piece, Room, Stack
 
 _HALVINGS: Final = 60
 
@@ -83,13 +83,15 @@ def _part(straight: float, mixed: float, bent: float, most: float) -> float:
 def _polynomial(source: Source, previous: Source) -> tuple[float, float, float]:
     """Return ‖X‖², ⟨X, Y⟩ and ‖Y‖² over all layers."""
     straight = mixed = bent = 0.0
+    room = Room()
     for module, layer in source.parts.layers.items():
         before = previous.parts.layers[module]
         stack = Stack(
             [
                 Piece(source.worker, source.file, layer, layer.scale),
                 Piece(previous.worker, previous.file, before, before.scale),
-            ]
+            ],
+            room,
         )
         left, right = (_differences(gram, layer.rank) for gram in stack.grams())
         rank = layer.rank

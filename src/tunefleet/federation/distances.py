@@ -13,7 +13,7 @@ import numpy as np
 from tunefleet.federation.blocks import BLOCK, spans
 from tunefleet.federation.floats import Wide
 from tunefleet.federation.sources import Source
-from tunefleet.federation.stacks import stack_of
+from tunefleet.federation.stacks import Room, stack_of
 
 
 def squared_norms_and_distances(sources: Sequence[Source]) -> tuple[Wide, Wide]:
@@ -27,9 +27,9 @@ def squared_norms_and_distances(sources: Sequence[Source]) -> tuple[Wide, Wide]:
         the base is not known here, so they do not count); and of each pair the squared distance, in which they do.
     """
     count = len(sources)
-    inner = np.zeros((count, count))
+    inner, room = np.zeros((count, count)), Room()
     for module in sources[0].parts.layers:
-        stack = stack_of(sources, module, [1.0] * count)
+        stack = stack_of(sources, module, [1.0] * count, room)
         inner += stack.products(stack.grams())
     norms = np.diag(inner).copy()
     inner += _whole(sources)

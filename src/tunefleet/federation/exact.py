@@ -11,6 +11,7 @@ https://arxiv.org/abs/2402.11505.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from tunefleet.federation.floats import Array, Wide
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.report import LayerReport
 from tunefleet.federation.sources import Source
-from tunefleet.federation.stacks import Stack, stack_of
+from tunefleet.federation.stacks import WIDENED, Room, Stack, stack_of
 from tunefleet.federation.truncate import Truncated, truncate
 from tunefleet.federation.writing import AdapterWriter
 
@@ -47,9 +48,9 @@ class Terms:
     shares: Sequence[float]
     like: Source
 
-    def stack(self, module: str) -> Stack:
+    def stack(self, module: str, room: Room) -> Stack:
         """Return a layer's factors side by side, weighted."""
-        return stack_of(self.sources, module, self.shares)
+        return stack_of(self.sources, module, self.shares, room)
 
     def widths(self) -> dict[str, int]:
         """Return, by module, the sum of the ranks."""
@@ -88,10 +89,10 @@ def to_rank(
         residual: What the outcome leaves out, unscaled.
     """
 
-    def one(module: str) -> LayerReport:
+    def one(module: str, room: Room) -> LayerReport:
         layer = terms.like.parts.layers[module]
         rank = written.tensors[layer.a].shape[0]
-        stack = terms.stack(module)
+        stack = terms.stack(module, room)
         mean, weights = terms.mean(module, rank), terms.weights(module)
         found = truncate(*stack.grams(), rank, mean, weights, tail=residual is not None)
         _write(stack, layer, written, found.left, found.right, config.scale_of(module, rank))
@@ -116,10 +117,10 @@ def side_by_side(
         _residual: Nothing is left out, so nothing is written there.
     """
 
-    def one(module: str) -> LayerReport:
+    def one(module: str, room: Room) -> LayerReport:
         layer = terms.like.parts.layers[module]
         rank = written.tensors[layer.a].shape[0]
-        stack = terms.stack(module)
+        stack = terms.stack(module, room)
         norm = max(float(np.vdot(*stack.grams())), 0.0) ** 0.5
         _write(stack, layer, written, None, None, config.scale_of(module, rank))
         return LayerReport(rank, norm, 0.0)
@@ -127,12 +128,19 @@ def side_by_side(
     yield from _each_layer(terms, one)
 
 
-def _each_layer(terms: Terms, one: Callable[[str], LayerReport]) -> Iterator[tuple[str, LayerReport]]:
+def _each_layer(terms: Terms, one: Callable[[str, Room], LayerReport]) -> Iterator[tuple[str, LayerReport]]:
     """Do all layers, two at a time unless their square matrices are large."""
     modules = list(terms.like.parts.layers)
     threads = THREADS if max(terms.widths().values()) <= _SMALL else 1
+    own = threading.local()
+
+    def in_own_room(module: str) -> LayerReport:
+        if not hasattr(own, "room"):
+            own.room = Room()
+        return one(module, own.room)
+
     with ThreadPoolExecutor(threads, thread_name_prefix="average") as pool:
-        yield from zip(modules, pool.map(one, modules), strict=True)
+        yield from zip(modules, pool.map(in_own_room, modules), strict=True)
 
 
 def _write(
@@ -146,9 +154,16 @@ def _write(
         mixed = rows * factors if narrow is None else rows @ narrow
         written.write(layer.b, start * rank, _widened(mixed, (len(rows), rank)))
     for start, columns in stack.right():
-        # Where workers' As are nearly alike, a direction of their differences has large parts that cancel: float64.
-        mixed = columns if right is None else (right @ columns.astype(np.float64)).astype(np.float32)
+        mixed = columns if right is None else _mixed(stack.room, right, columns)
         written.columns(layer.a, start, _widened(mixed, (rank, columns.shape[1])))
+
+
+def _mixed(room: Room, right: Wide, columns: Array) -> Array:
+    """Return right · columns. Where workers' As are nearly alike, their differences have large parts: in float64."""
+    found = np.empty((len(right), columns.shape[1]), np.float32)
+    for at in range(0, columns.shape[1], WIDENED):
+        found[:, at : at + WIDENED] = right @ room.wide(columns[:, at : at + WIDENED])
+    return found
 
 
 def _widened(values: Array, shape: tuple[int, int]) -> Array:

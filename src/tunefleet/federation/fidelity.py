@@ -8,7 +8,7 @@ import numpy as np
 
 from tunefleet.federation.report import LayerReport
 from tunefleet.federation.sources import opened
-from tunefleet.federation.stacks import stack_of
+from tunefleet.federation.stacks import Room, stack_of
 from tunefleet.federation.update import Update
 
 
@@ -28,11 +28,12 @@ def product_error(updates: Sequence[Update], weights: Mapping[str, float], adapt
         AdapterRefused: If they do not fit each other.
     """
     found: dict[str, LayerReport] = {}
+    room = Room()
     with opened(updates, adapter) as (sources, measured):
         assert measured is not None
         shares = [weights.get(source.worker, 0.0) for source in sources]
         for module in sources[0].parts.layers:
-            stack = stack_of([*sources, measured], module, [*shares, -1.0])
+            stack = stack_of([*sources, measured], module, [*shares, -1.0], room)
             inner = stack.products(stack.grams())
             true = max(float(inner[:-1, :-1].sum()), 0.0) ** 0.5
             apart = max(float(inner.sum()), 0.0) ** 0.5

@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import AdapterFile
@@ -22,8 +23,35 @@ from tunefleet.federation.sources import Source
 _MAX_BYTES: Final = 16 << 20
 """Of a block of stacked factors."""
 _MAX_WIDTH: Final = 4096
-_WIDENED: Final = 1024
+WIDENED: Final = 1024
 """Rows or columns that are turned into float64 at a time."""
+
+
+class Room:
+    """Memory that one thread works in, layer after layer: pages that are new cost as much as the arithmetic on them."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, type], npt.NDArray[Any]] = {}
+
+    def floats(self, name: str, rows: int, columns: int) -> Array:
+        """Return a matrix of float32 with any values; it is good until this name is asked for again."""
+        return self._matrix(name, rows, columns, np.float32)
+
+    def wide(self, values: Array) -> Wide:
+        """Return values as float64; they are good until the next call."""
+        rows, columns = values.shape
+        found: Wide = self._matrix("wide", rows, columns, np.float64)
+        np.copyto(found, values)
+        return found
+
+    def _matrix(self, name: str, rows: int, columns: int, dtype: type) -> npt.NDArray[Any]:
+        kept = self._kept.get((name, dtype))
+        if kept is None or kept.size < rows * columns:
+            # The old one first: both at once would be twice as much.
+            self._kept.pop((name, dtype), None)
+            del kept
+            kept = self._kept[name, dtype] = np.empty(rows * columns, dtype)
+        return kept[: rows * columns].reshape(rows, columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +71,7 @@ class Stack:
 
     Args:
         pieces: The adapters.
+        room: Where they are read into; no other stack uses it meanwhile.
 
     Attributes:
         width: Sum of the ranks.
@@ -55,8 +84,9 @@ class Stack:
         InputError: If the sum of the ranks is too large to be worked on.
     """
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[Piece], room: Room) -> None:
         self._pieces = pieces
+        self.room = room
         ranks = [piece.layer.rank for piece in pieces]
         self.width = sum(ranks)
         self.starts = [sum(ranks[:place]) for place in range(len(ranks))]
@@ -77,8 +107,8 @@ class Stack:
         if self._left is not None:
             yield 0, self._left
             return
-        buffer = np.empty((min(self._step, self.rows), self.width), np.float32)
-        scratch = np.empty(buffer.shape[0] * max(piece.layer.rank for piece in self._pieces), np.float32)
+        buffer = self.room.floats("left", min(self._step, self.rows), self.width)
+        scratch = self.room.floats("part", len(buffer), max(piece.layer.rank for piece in self._pieces)).reshape(-1)
         for start in range(0, self.rows, self._step):
             block = buffer[: self.rows - start]
             for piece, at in zip(self._pieces, self.starts, strict=True):
@@ -96,7 +126,7 @@ class Stack:
             yield 0, self._right
             return
         step = min(self._step, self.columns)
-        buffer = np.empty((self.width, step), np.float32)
+        buffer = self.room.floats("right", self.width, step)
         for start in range(0, self.columns, step):
             count = min(step, self.columns - start)
             for piece, at in zip(self._pieces, self.starts, strict=True):
@@ -114,12 +144,12 @@ class Stack:
         """
         left, right = np.zeros((self.width, self.width)), np.zeros((self.width, self.width))
         for _, rows in self.left():
-            for at in range(0, len(rows), _WIDENED):
-                wide = rows[at : at + _WIDENED].astype(np.float64)
+            for at in range(0, len(rows), WIDENED):
+                wide = self.room.wide(rows[at : at + WIDENED])
                 left += wide.T @ wide
         for _, columns in self.right():
-            for at in range(0, columns.shape[1], _WIDENED):
-                wide = columns[:, at : at + _WIDENED].astype(np.float64)
+            for at in range(0, columns.shape[1], WIDENED):
+                wide = self.room.wide(columns[:, at : at + WIDENED])
                 right += wide @ wide.T
         self._check_finite("b", left)
         self._check_finite("a", right)
@@ -147,18 +177,20 @@ class Stack:
         return sums
 
 
-def stack_of(sources: Sequence[Source], module: str, factors: Sequence[float]) -> Stack:
+def stack_of(sources: Sequence[Source], module: str, factors: Sequence[float], room: Room) -> Stack:
     """Put a layer's factors of several adapters side by side.
 
     Args:
         sources: The adapters.
         module: The layer.
         factors: What each one's scale · B · A is multiplied by.
+        room: Where they are read into.
     """
     layers = [source.parts.layers[module] for source in sources]
     return Stack(
         [
             Piece(source.worker, source.file, layer, layer.scale * factor)
             for source, layer, factor in zip(sources, layers, factors, strict=True)
-        ]
+        ],
+        room,
     )

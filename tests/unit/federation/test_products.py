@@ -229,6 +229,50 @@ def test_huge_a_and_tiny_b_are_no_trouble(tmp_path: Path) -> None:
         assert difference({module: found[module]}, {module: true[module]}) == pytest.approx(best, abs=1e-5)
 
 
+@pytest.mark.parametrize("apart", [1e-1, 1e-3, 1e-5])
+def test_factors_that_are_almost_dependent_are_averaged_as_well(tmp_path: Path, apart: float) -> None:
+    """As and Bs that differ little from worker to worker, with directions a million times shorter than others.
+
+    Squaring them, as Gram matrices do, must not cost what float32 holds.
+    """
+    rng = np.random.default_rng(16)
+    shapes = {Q: (60, 50)}
+    common = factors(rng, 4, shapes)
+    lengths = np.array([1.0, 1e-2, 1e-4, 1e-6], np.float32)
+    updates = []
+    for n in range(5):
+        own = factors(rng, 4, shapes)
+        arrays = {
+            name: (each + np.float32(apart) * own[name]) * (lengths[:, None] if "lora_A" in name else lengths)
+            for name, each in common.items()
+        }
+        updates.append(save(tmp_path / f"w{n}", arrays, worker=f"w{n}", rank=4))
+    true = _true(updates)
+    report = aggregate(updates, EXACT, into=_out(tmp_path))
+    best = _best_error(true, 4)[Q]
+    assert difference(products(tmp_path / "out"), true) == pytest.approx(best, abs=5e-7)
+    assert report.layers[Q].error == pytest.approx(best, abs=5e-7)
+
+
+def test_layers_that_nobody_changed_are_nothing_beside_those_that_somebody_did(tmp_path: Path) -> None:
+    rng = np.random.default_rng(17)
+    updates = []
+    for n in range(3):
+        arrays = factors(rng)
+        for name, each in arrays.items():
+            if Q in name and "lora_B" in name:
+                each[:] = 0.0
+        updates.append(save(tmp_path / f"w{n}", arrays, worker=f"w{n}"))
+    report = aggregate(updates, EXACT, into=_out(tmp_path))
+    found, true = products(tmp_path / "out"), _true(updates)
+    assert not found[Q].any()
+    assert (report.layers[Q].norm, report.layers[Q].error) == (0.0, 0.0)
+    others = [module for module in true if module != Q]
+    assert others
+    for module in others:
+        assert report.layers[module].error == pytest.approx(_best_error({module: true[module]}, 2)[module], abs=1e-6)
+
+
 def test_too_large_a_sum_of_ranks_is_refused_and_not_tried(tmp_path: Path) -> None:
     rng = np.random.default_rng(14)
     shapes = {Q: (2, 2)}
