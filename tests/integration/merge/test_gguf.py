@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes import llama_cpp as double
 from tests.integration.merge.conftest import BUILTIN, Merge, lora
 
 pytest.importorskip("peft")
@@ -25,18 +26,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
 
-FAKE = """
-# A fake of llama.cpp's converter: it takes its arguments, and refuses a tokenizer as the real one does.
-import sys
-class ModelBase: pass
-class TextModel(ModelBase):
-    def get_vocab_base_pre(self, tokenizer):
-        raise NotImplementedError("BPE pre-tokenizer was not recognized - update get_vocab_base_pre()")
-def main():
-    out = sys.argv[sys.argv.index("--outfile") + 1]
-    said = TextModel().get_vocab_base_pre(None)
-    open(out, "wb").write(b"GGUF" + said.encode() + sys.argv[sys.argv.index("--outtype") + 1].encode())
-"""
 QUANTIZE = f"""#!{sys.executable}
 # A fake of llama-quantize.
 import sys
@@ -46,17 +35,8 @@ open(sys.argv[2], "wb").write(open(sys.argv[1], "rb").read() + sys.argv[3].encod
 
 @pytest.fixture
 def llama_cpp(tmp_path: Path) -> Path:
-    """A folder with a converter that is a fake, and the packages that it needs."""
-    folder = tmp_path / "llama.cpp"
-    (folder / "gguf-py").mkdir(parents=True)
-    (folder / "convert_hf_to_gguf.py").write_text(FAKE)
-    python = folder / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    (folder / "sentencepiece").mkdir()
-    (folder / "sentencepiece" / "__init__.py").touch()
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="{folder}:$PYTHONPATH" exec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    return folder
+    """A folder with a converter that is a double, and the packages that it needs."""
+    return double.make(tmp_path / "llama.cpp")
 
 
 def test_what_is_missing_is_named_with_the_way_out(llama_cpp: Path, tmp_path: Path) -> None:
