@@ -273,6 +273,8 @@ def token(
         print_json(found)
         return
     say(view.url_with_token(url, found.token))
+    if found.old_until is not None:
+        say(f"The one before is good until {found.old_until.astimezone():%Y-%m-%d %H:%M}.", style="dim")
     say(f'FederatedCallback("{url}", job_id="{found.id}", worker_id="…", token="{found.token}")', style="dim")
 
 

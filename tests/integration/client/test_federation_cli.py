@@ -106,7 +106,9 @@ def test_options_make_a_federation_and_its_url_is_printed(running: Running, cli:
     replaced = cli("federation", "token", id_, "--replace", "--keep-old", "1h", "--yes", "--json").json
     assert replaced["token"] != old
     assert replaced["old_until"] is not None
-    assert replaced["token"] in cli("federation", "token", id_).out
+    shown = cli("federation", "token", id_).out
+    assert replaced["token"] in shown
+    assert "The one before is good until 20" in shown
     spec = cli("federation", "show", id_, "--json").json["spec"]
     assert (spec["participants"], spec["sync_every_steps"], spec["rounds"]) == (["ada", "bob"], 20, 3)
     assert "all of ada, bob" in cli("federation", "show", id_).out
