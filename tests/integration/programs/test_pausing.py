@@ -142,3 +142,17 @@ def test_an_evaluation_is_paused_between_batches_and_measures_no_row_twice(
     assert outcomes(paused) == {"pause": ("durable", 10, "evaluations")}
     assert go(program, spec, again=paused).result["ok"]
     assert len(calls) == 4
+
+
+@pytest.mark.parametrize(
+    ("program", "spec"),
+    [
+        ("embed", {"taskType": "embedding", "model": {"source": {"identifier": "./nowhere"}}}),
+        ("rag:index", {"taskType": "rag_index", "qdrant": {"collection": "n"}, "embedding": {"model": "./nowhere"}}),
+    ],
+)
+def test_a_model_that_is_nowhere_is_a_mistake_of_the_document(program: str, spec: dict[str, Any], go: Go) -> None:
+    name, _, function = program.partition(":")
+    ended = go(f"tunefleet.programs.{name}:{function or 'main'}", {**spec, "data": LISTED})
+    assert ended.code == run.INPUT_FAILED
+    assert "./nowhere" in (ended.status.error or "")
