@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-LIGHT_KINDS: Final = frozenset({"echo"})
+LIGHT_KINDS: Final = frozenset({"api", "echo"})
 """Task kinds that run inside the worker, without a process of their own."""
 
 _LISTS: Final = ("tags", "secrets", "environments", "features", "datasets", "gpu_places")

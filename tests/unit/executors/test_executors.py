@@ -14,6 +14,7 @@ import pytest
 from tunefleet.executors import needs, sft
 from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
+from tunefleet.placement import LIGHT_KINDS
 from tunefleet.programs.trainers import known
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
@@ -33,6 +34,12 @@ def folder(tmp_path: Path) -> JobFolder:
 def test_the_installed_kinds_are_found_with_their_class() -> None:
     offers = {offer.kind: offer.slot_class for offer in installed().offers() if offer.available}
     assert offers.items() >= {"echo": "light", "sft": "job", "lora_sft": "job", "dpo": "job"}.items()
+
+
+def test_the_server_places_all_kinds_of_ours_that_run_inside_the_worker_as_such() -> None:
+    registry = installed()
+    light = {offer.kind for offer in registry.offers() if offer.slot_class == "light"}
+    assert {kind for kind in light if type(registry.find(kind)).__module__.startswith("tunefleet.")} == LIGHT_KINDS
 
 
 def test_a_merge_says_whether_gguf_files_can_be_made_here(tmp_path: Path) -> None:
