@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +12,8 @@ from rich.text import Text
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.preview import ask
+from tunefleet.client.flows import read_document
+from tunefleet.spec import parse_workflow
 
 _CELL = 2000
 
@@ -28,6 +31,8 @@ def try_(
     Steps that draw a share of all rows (sample, split) are left out. It needs the libraries that read data, and no
     server.
     """
+    # Its faults are shown with their lines, as by `validate`; the other process could only name them.
+    parse_workflow(read_document(Path(file))[0], filename=file)
     more = [f"--task={task}"] if task is not None else []
     found = ask("tunefleet.programs.prepare_data.trial", [file, "--rows", str(rows), *more])
     if as_json:

@@ -41,6 +41,16 @@ def test_a_fault_shows_its_line_with_a_caret(tmp_path: Path, capsys: pytest.Capt
     assert "learning_rate" in lines[place + 3] + lines[place + 4]
 
 
+def test_a_try_shows_the_lines_of_faults_as_validate_does(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "data.yaml"
+    file.write_text(
+        "apiVersion: tunefleet/v1\nmetadata: {name: x}\nspec:\n  taskType: data\n"
+        "  sources: [{path: builtin:gsm8k}]\n  steps: [{filtre: {column: answer}}]\n"
+    )
+    assert run(["data", "try", str(file)]) == 3
+    assert "    6 │   steps: [{filtre: {column: answer}}]" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("at", [0, 30, 100, 199])
 def test_of_a_line_that_is_too_long_the_part_with_the_fault_is_shown(at: int) -> None:
     line = f"{'.' * at}!{'.' * (199 - at)}"
