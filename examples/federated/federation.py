@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +67,10 @@ class Federation:
         self.address = Address(self.stage.server.url, made.id, made.token)
         self.folder = self.stage.out / self.name
 
-    def start(self, worker: str, rows_of: str | None = None, factor: float = 1.0) -> Any:
+    def start(self, worker: str, rows_of: str | None = None, factor: float = 1.0) -> None:
         """Start a worker, or start it again; see `arms.together`."""
         given = (worker, rows_of or worker, self.stage.regime, self.seed, self.folder / worker, self.address, factor)
         self.processes[worker] = self.stage.crew.start(f"{self.name}-{worker}", "together", *given)
-        return self.processes[worker]
 
     def run(self, workers: Sequence[str]) -> None:
         """Start workers, and wait for them."""
@@ -84,12 +84,15 @@ class Federation:
         Raises:
             SystemExit: If one of them failed; its log says why.
         """
-        for worker in workers:
-            self.processes[worker].join()
-            if self.processes[worker].exitcode != 0:
-                raise SystemExit(
-                    f"{worker} of {self.name} failed: see the end of its log in {self.stage.out / 'logs'}."
-                )
+        left = {self.processes[worker].sentinel: worker for worker in workers}
+        while left:
+            # Whoever fails first ends it: the others would wait for it.
+            for sentinel in connection.wait(list(left)):
+                worker = left.pop(sentinel)
+                self.processes[worker].join()
+                if self.processes[worker].exitcode != 0:
+                    logs = self.stage.out / "logs"
+                    raise SystemExit(f"{worker} of {self.name} failed: see the end of its log in {logs}.")
 
     def version(self, number: int) -> Path:
         """Fetch a version of the global adapter; waits for it."""
