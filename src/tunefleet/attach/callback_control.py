@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -53,6 +54,10 @@ class ControlCallback(TrainerCallback):
         self._must_save = False
         self._strategy: Any = None
         self._best: tuple[Any, Any] | None = None
+
+    def listen(self, listener: Callable[[Command], None]) -> None:
+        """Call `listener` with each command that is taken or changes, in the thread that changes it."""
+        self._board.listen(listener)
 
     def on_init_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Apply an end of the training that was set in an earlier launch."""

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from tunefleet.spec.adapter import LoraSpec
 from tunefleet.spec.base import Block, NaturalFloat, NotBool, PositiveInt, Text, wrong
 from tunefleet.spec.federating import StrategySpec
+from tunefleet.spec.policy import LimitsSpec
 from tunefleet.spec.resources import MAX_SHARDS
 from tunefleet.spec.together import Faults
 from tunefleet.spec.trainer import OURS
@@ -106,6 +107,10 @@ def federation_faults(blocks: Mapping[str, Any]) -> Faults:
     training: CommonTrainingSpec | None = blocks.get("training")
     if training is not None:
         faults += _training_faults(training)
+    limits: LimitsSpec | None = blocks.get("limits")
+    if limits is not None and blocks.get("on_stall", "keep") != "keep" and spec.patience_s >= limits.stall_after_s:
+        message = f"lets a part wait for {spec.patience_s:g} s, and limits.stall_after_s ends it before"
+        faults.append(("federation", message, "raise limits.stall_after_s, or lower federation.wait_s"))
     return faults
 
 

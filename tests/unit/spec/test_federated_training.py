@@ -97,6 +97,10 @@ def test_what_a_federation_cannot_be_is_said_by_name(federation: dict[str, Any],
         ),
         ({"lora": {"use_dora": True}}, "lora.use_dora: cannot be averaged in a federation"),
         ({"lora": {"bias": "all"}}, "lora.bias: cannot be averaged in a federation"),
+        (
+            {"on_stall": "restart"},
+            "federation: lets a part wait for 600 s, and limits.stall_after_s ends it before",
+        ),
         ({"trainer": "unsloth"}, "federation: is not heeded by trainer: unsloth"),
     ],
 )

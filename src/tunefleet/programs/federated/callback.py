@@ -120,6 +120,11 @@ class FederatedCallback(TrainerCallback, ExportableState):
         """Whether the federation has had all its rounds, as far as this worker has heard; the same on every rank."""
         return self._part is not None and self._part.over
 
+    def hurry(self) -> None:
+        """End a wait for a version, from whatever thread: the training is wanted for something else."""
+        if self._part is not None:
+            self._part.hurry()
+
     @property
     def sent(self) -> list[Sent]:
         """The updates that the server has taken in this launch; on rank 0."""

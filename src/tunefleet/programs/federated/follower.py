@@ -14,7 +14,7 @@ from typing import Final
 import torch
 
 from tunefleet.client.federated import FederatedClient
-from tunefleet.errors import TunefleetError
+from tunefleet.errors import GoneError, TunefleetError
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.contact import Contact, Ended, Patience
 from tunefleet.programs.federated.fitting import read_fitting
@@ -24,6 +24,7 @@ logger = logging.getLogger("tunefleet.federation")
 
 _WAIT_S: Final = 20.0
 """So long a server holds its answer until there is a version."""
+_FINAL: Final = frozenset({"completed", "cancelled"})
 _SHORTEST_S: Final = 1.0
 """A server that does not hold it is not asked more often than this."""
 
@@ -131,12 +132,19 @@ class Follower:
         began = time.monotonic()
         newest = self._patience.ask(lambda: self._client.newest(self._after, wait_s=_WAIT_S))
         if newest is None:
+            self._patience.ask(self._refuse_ended)
             self._pause(max(_SHORTEST_S - (time.monotonic() - began), 0.0))
             return
         found = self._patience.ask(lambda: self._inbox.fetch(newest))
         if not self._ended.is_set():
             self._after = newest.version
             self._arrived(found)
+
+    def _refuse_ended(self) -> None:
+        """Notice that there will be no further version: who waits for one would wait in vain."""
+        found = self._client.federation()
+        if found.status in _FINAL:
+            raise GoneError(f"The federation {found.id} is {found.status}; it takes no more updates.")
 
     def _pause(self, seconds: float) -> None:
         if self._ended.wait(seconds):

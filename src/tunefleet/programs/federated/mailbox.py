@@ -26,6 +26,7 @@ class Mailbox(CommandBoard):
     def __init__(self) -> None:
         super().__init__()
         self._arrived = threading.Condition(self._lock)
+        self._hurried = False
 
     def submit(self, command: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> Command:
         """Leave something for the end of the running step.
@@ -43,10 +44,17 @@ class Mailbox(CommandBoard):
         return item
 
     def wait(self, timeout_s: float) -> list[Command]:
-        """Return what waits here, as soon as there is something; nothing if the time is over before."""
+        """Return what waits here, as soon as there is something; nothing if the time is over, or somebody hurries."""
         with self._arrived:
-            self._arrived.wait_for(lambda: bool(self._waiting), timeout_s)
+            self._arrived.wait_for(lambda: bool(self._waiting) or self._hurried, timeout_s)
+            self._hurried = False
             return self.take()
+
+    def hurry(self) -> None:
+        """End the wait, or the next one if nobody waits."""
+        with self._lock:
+            self._hurried = True
+            self._arrived.notify_all()
 
     def adopt(self, item: Command) -> Command:
         """Return what was decided on another rank, as it is."""

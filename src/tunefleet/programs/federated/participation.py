@@ -123,11 +123,11 @@ class Participation:
         # A step whose gradients overflowed has taught nothing.
         self._tally.add(0 if getattr(self._optimizer, "step_was_skipped", False) else rows)
         due = self._decider.due(step)
-        if step % self._options.sync_every_steps == 0:
-            self.capture(step)
+        sent = step % self._options.sync_every_steps == 0 and self.capture(step)
         for item in due:
             self._act(item.command, item.data)
-        if step % self._options.sync_every_steps == 0 and self._options.wait_s > 0:
+        # A step that a launch before this one has sent brings no version: what the server waits for comes later.
+        if sent and self._options.wait_s > 0:
             self._wait()
 
     def before_optimizer(self) -> None:
@@ -143,16 +143,21 @@ class Participation:
             before, _ = self._losses
             self._losses = (float(loss) if before is None else before, float(loss))
 
-    def capture(self, step: int) -> None:
-        """Hand the adapter as it is now to the thread that sends; if there are rows that no earlier one has."""
+    def capture(self, step: int) -> bool:
+        """Hand the adapter as it is now to the thread that sends, if there are rows that no earlier one has.
+
+        Returns:
+            Whether there were; the same on every rank.
+        """
         rows = self._tally.total
         if rows <= self._captured:
-            return
+            return False
         self._captured = self.progress.rows = rows
         if self._courier is not None:
             before, after = self._losses
             losses = Losses(before=before, after=after)
             self._courier.send(Capture(step, rows, self.progress.version, self.live.copied(), losses))
+        return True
 
     def saved(self, checkpoint: Path) -> None:
         """Leave in a checkpoint what belongs to it."""
@@ -176,6 +181,10 @@ class Participation:
         if self._courier is not None:
             self._courier.close()
             self._courier.join()
+
+    def hurry(self) -> None:
+        """End a wait for a version: something else is to be done at the end of this step."""
+        self._mailbox.hurry()
 
     def _wait(self) -> None:
         """Stand still until there is a version: every rank is at this step, so none has to be decided on."""

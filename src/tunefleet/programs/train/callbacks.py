@@ -20,8 +20,9 @@ _ON_REWARDS: Final = ("grpo", "ppo", "rloo")
 def common_callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
     """Return the callbacks of any training; none of them needs to know the trainer."""
     spec, folder = launch.spec, launch.folder.root
+    steering = attach.callbacks_for_job(folder)
     # First: what belongs into a checkpoint must be there before the others hash it.
-    callbacks: list[TrainerCallback] = [*federated.callbacks(launch), *attach.callbacks_for_job(folder)]
+    callbacks: list[TrainerCallback] = [*federated.callbacks(launch, steering), *steering]
     if spec.checkpoint.compress == "zstd":
         callbacks.append(Compress(lambda name: name in kept_by_others(folder, ("uploading",))))
     callbacks.append(WatchDivergence(spec.on_nan, launch.session, climbs=spec.task_type not in _ON_REWARDS))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from pydantic import ValidationError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from tunefleet.attach.callback_control import ControlCallback
 from tunefleet.errors import InputError
 from tunefleet.programs import ranks
 from tunefleet.programs.data.places import take
@@ -60,8 +61,12 @@ def own_rows(launch: Launch[SpecT], rows: Rows, origin: str) -> tuple[Launch[Spe
     return launch, take(rows, own)
 
 
-def callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
+def callbacks(launch: Launch[SpecT], steering: Iterable[TrainerCallback]) -> list[TrainerCallback]:
     """Return what makes a training take part in its federation, if it is a part of one.
+
+    Args:
+        launch: What is trained.
+        steering: The callbacks of the job, of which one takes commands: none waits until a round has ended.
 
     Raises:
         InputError: If nobody has told it how.
@@ -89,6 +94,9 @@ def callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
         wait_s=federation.patience_s,
         folder=launch.folder.root / "federated",
     )
+    for each in steering:
+        if isinstance(each, ControlCallback):
+            each.listen(lambda command: callback.hurry() if command.state == "pending" else None)
     return [callback, _StopWhenOver(callback)]
 
 

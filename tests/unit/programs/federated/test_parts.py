@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -186,6 +188,21 @@ def test_what_arrives_waits_for_the_end_of_a_step() -> None:
     (item,) = mailbox.take()
     assert (item.command, item.data, mailbox.armed) == (VERSION, {"version": 3}, False)
     assert mailbox.adopt(Command("x", VERSION)).command_id == "x"
+
+
+def test_a_wait_for_a_version_ends_with_it_or_when_somebody_hurries() -> None:
+    mailbox = Mailbox()
+    soon = threading.Timer(0.05, mailbox.hurry)
+    soon.start()
+    began = time.monotonic()
+    assert mailbox.wait(30.0) == []
+    assert time.monotonic() - began < 10
+    soon.join()
+    mailbox.submit(VERSION, {"version": 3})
+    assert [item.data for item in mailbox.wait(30.0)] == [{"version": 3}]
+    assert mailbox.wait(0.0) == []
+    mailbox.hurry()
+    assert mailbox.wait(30.0) == [], "it came before the wait"
 
 
 def test_a_server_that_is_away_is_told_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
