@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
+from safetensors.numpy import save
 
 RANK, WIDTH = 16, 4096
 LAYER_BYTES = 2 * 4 * RANK * WIDTH
@@ -40,6 +41,7 @@ CONFIG_TEXT = json.dumps(
     }
 )
 HELD_S = 30
+CHANGED_BYTES = 32
 _BOUNDARY = "echo-7f3a"
 
 
@@ -53,17 +55,31 @@ def shapes(mib: float) -> dict[str, tuple[int, int]]:
     return found
 
 
-def first_weights(mib: float) -> bytearray:
-    """The file that every client begins with."""
-    rng, at, header = np.random.default_rng(0), 0, {}
-    for name, shape in shapes(mib).items():
-        end = at + 4 * shape[0] * shape[1]
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    values = rng.standard_normal(at // 4, np.float32) / 64
-    return bytearray(len(text).to_bytes(8, "little") + text + values.tobytes())
+def first_weights(mib: float) -> bytes:
+    """The file that every client begins with, as PEFT writes it."""
+    rng = np.random.default_rng(0)
+    values = {name: rng.standard_normal(shape, np.float32) / 64 for name, shape in shapes(mib).items()}
+    return save(values, metadata={"format": "pt"})
+
+
+class Weights:
+    """A file of weights, and the digest of it without its last values: only those change, so one pass is enough."""
+
+    def __init__(self, file: bytearray) -> None:
+        self.file = file
+        self._start = hashlib.sha256(memoryview(file)[:-CHANGED_BYTES])
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of the file."""
+        found = self._start.copy()
+        found.update(memoryview(self.file)[-CHANGED_BYTES:])
+        return found.hexdigest()
+
+    def change(self, number: int, version: int) -> None:
+        """Change the last values, differently in each client and round."""
+        values = np.frombuffer(self.file, np.float32, CHANGED_BYTES // 4, len(self.file) - CHANGED_BYTES)
+        values += 1e-3 * (number + 1) / (version + 1)
 
 
 class Client:
@@ -79,18 +95,13 @@ class Client:
     def __init__(self, url: str, token: str, federation: str, number: int) -> None:
         place = urlsplit(url)
         self.name = f"echo-{number:03}"
-        self._number = number
+        self.number = number
         self._connection = http.client.HTTPConnection(place.hostname or "", place.port, timeout=300)
         self._headers = {"Authorization": f"Bearer {token}"}
         self._own, self._guide = f"/api/v1/federations/{federation}", "/api/training"
         self._federation = federation
 
-    def change(self, file: bytearray, version: int) -> None:
-        """Change some values, differently in each client and round."""
-        begin = 8 + int.from_bytes(file[:8], "little")
-        np.frombuffer(file, np.float32, 8, begin)[:] += 1e-3 * (self._number + 1) / (version + 1)
-
-    def ask(self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, bytearray]:
         """Send a request and return its answer.
 
         Raises:
@@ -116,16 +127,17 @@ class Client:
             if status == 200:
                 return dict(json.loads(body))
 
-    def fetch(self, version: dict[str, Any]) -> bytearray:
+    def fetch(self, version: dict[str, Any]) -> Weights:
         """Fetch a version's weights."""
         _, body = self.ask("GET", f"{self._own}/versions/{version['version']}/adapter")
-        if hashlib.sha256(body).hexdigest() != version["sha256"]:
+        weights = Weights(body)
+        if weights.digest != version["sha256"]:
             raise SystemExit(f"Version {version['version']} does not have its digest.")
-        return body
+        return weights
 
-    def send(self, file: bytearray, version: int) -> None:
+    def send(self, weights: Weights, version: int) -> None:
         """Send an update that was made of a version."""
-        digest = hashlib.sha256(file).hexdigest()
+        file, digest = weights.file, weights.digest
         headers = {"Upload-Offset": "0", "Upload-Length": str(len(file)), "Content-Type": "application/octet-stream"}
         self.ask("PUT", f"{self._own}/blobs/{digest}", memoryview(file), headers)
         update = {
@@ -158,7 +170,7 @@ class GuideClient(Client):
             if found.get("version", 0) > after:
                 return found
 
-    def fetch(self, version: dict[str, Any]) -> bytearray:
+    def fetch(self, version: dict[str, Any]) -> Weights:
         """Fetch a version's archive and take the weights out of it."""
         place = urlsplit(version["downloadUrl"])
         _, body = self.ask("GET", f"{place.path}?{place.query}")
@@ -167,13 +179,13 @@ class GuideClient(Client):
         with tarfile.open(fileobj=io.BytesIO(body)) as archive:
             member = archive.extractfile(WEIGHTS)
             assert member is not None
-            return bytearray(member.read())
+            return Weights(bytearray(member.read()))
 
-    def send(self, file: bytearray, version: int) -> None:
+    def send(self, weights: Weights, version: int) -> None:
         """Send an update as an archive."""
         packed = io.BytesIO()
         with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-            for name, content in ((WEIGHTS, file), (CONFIG, CONFIG_TEXT.encode())):
+            for name, content in ((WEIGHTS, weights.file), (CONFIG, CONFIG_TEXT.encode())):
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
@@ -193,16 +205,16 @@ class GuideClient(Client):
 def work(client: Client, versions: int, first: bytes, seen_at: dict[int, float], failed: threading.Event) -> None:
     """Echo until there are so many versions."""
     try:
-        file, version = bytearray(first), 0
+        weights, version = Weights(bytearray(first)), 0
         while True:
-            client.change(file, version)
-            client.send(file, version)
+            weights.change(client.number, version)
+            client.send(weights, version)
             found = client.newest(version)
             version = found["version"]
             seen_at.setdefault(version, time.monotonic())
             if version >= versions or failed.is_set():
                 return
-            file = client.fetch(found)
+            weights = client.fetch(found)
     except BaseException:
         failed.set()
         raise
@@ -216,7 +228,7 @@ def main() -> None:
     kind = {"raw": Client, "archive": GuideClient}[way]
     seen_at: dict[int, float] = {}
     failed = threading.Event()
-    first = bytes(first_weights(float(mib)))
+    first = first_weights(float(mib))
     threads = [
         threading.Thread(
             target=work, args=(kind(url, token, federation, number), int(versions), first, seen_at, failed)

@@ -223,6 +223,10 @@ class AdapterFile:
             os.close(self._fd)
         self._fd = -1
 
+    def begins_with(self, text: bytes) -> bool:
+        """Whether these are the file's first bytes."""
+        return os.pread(self._fd, len(text), 0) == text
+
     def stored(self, tensor: TensorInfo, start: int, out: npt.NDArray[Any]) -> None:
         """Read values as they lie in the file.
 

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation.adapter import AdapterConfig, AdapterFile
 from tunefleet.federation.layers import Parts, parts_of
-from tunefleet.federation.scan import product_norm, tensor_digest, values_digest
+from tunefleet.federation.room import Room
+from tunefleet.federation.scan import check_finite, product_norm, tensor_digest, values_digest
 from tunefleet.spec.federating import FederationSpec
 
 
@@ -54,7 +55,7 @@ class Checked:
     """What was found out about an update while it was checked.
 
     Args:
-        digest: sha256 of names, types, shapes and values; equal updates have equal ones.
+        digest: Of names, types, shapes and values; equal updates have equal ones.
         norm: Frobenius norm of scale · B · A over all layers.
         norms: The same by module.
         rank: As the config says.
@@ -111,7 +112,14 @@ def contract_of(config: AdapterConfig, file: AdapterFile) -> Contract:
     )
 
 
-def check(contract: Contract, config: AdapterConfig, file: AdapterFile, *, mixed_ranks: bool = False) -> Checked:
+def check(
+    contract: Contract,
+    config: AdapterConfig,
+    file: AdapterFile,
+    *,
+    mixed_ranks: bool = False,
+    sha256: str | None = None,
+) -> Checked:
     """Hold an update against the contract, and look at every value of it once.
 
     Args:
@@ -119,6 +127,7 @@ def check(contract: Contract, config: AdapterConfig, file: AdapterFile, *, mixed
         config: The update's.
         file: The update's tensors.
         mixed_ranks: Whether rank and alpha may differ from the contract's.
+        sha256: Of the file, if it is known.
 
     Raises:
         AdapterRefused: With the tensor and the reason.
@@ -130,10 +139,12 @@ def check(contract: Contract, config: AdapterConfig, file: AdapterFile, *, mixed
     _check_layers(contract, config, parts)
     _check_others(contract, parts, file)
     # The values come last: this reads the whole file.
-    digest = values_digest(file)
-    norms = {module: product_norm(file, layer) for module, layer in parts.layers.items()}
+    room = Room()
+    norms = {module: product_norm(file, layer, room) for module, layer in parts.layers.items()}
+    for name in parts.whole:
+        check_finite(file, name)
     return Checked(
-        digest=digest,
+        digest=values_digest(file, sha256),
         norm=sum(norm**2 for norm in norms.values()) ** 0.5,
         norms=norms,
         rank=config.rank,

@@ -12,8 +12,9 @@ import numpy as np
 
 from tunefleet.federation.blocks import BLOCK, spans
 from tunefleet.federation.floats import Wide
+from tunefleet.federation.room import Room
 from tunefleet.federation.sources import Source
-from tunefleet.federation.stacks import Room, stack_of
+from tunefleet.federation.stacks import stack_of
 
 
 def squared_norms_and_distances(sources: Sequence[Source]) -> tuple[Wide, Wide]:

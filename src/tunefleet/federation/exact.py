@@ -25,8 +25,9 @@ from tunefleet.federation.blocks import THREADS
 from tunefleet.federation.floats import Array, Wide
 from tunefleet.federation.layers import Layer
 from tunefleet.federation.report import LayerReport
+from tunefleet.federation.room import Room
 from tunefleet.federation.sources import Source
-from tunefleet.federation.stacks import WIDENED, Room, Stack, stack_of
+from tunefleet.federation.stacks import WIDENED, Stack, stack_of
 from tunefleet.federation.truncate import Truncated, truncate
 from tunefleet.federation.writing import AdapterWriter
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tunefleet.federation.report import LayerReport
+from tunefleet.federation.room import Room
 from tunefleet.federation.sources import opened
-from tunefleet.federation.stacks import Room, stack_of
+from tunefleet.federation.stacks import stack_of
 from tunefleet.federation.update import Update
 
 

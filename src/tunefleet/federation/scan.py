@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,25 +13,32 @@ import numpy.typing as npt
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation.adapter import AdapterFile
 from tunefleet.federation.floats import STORED, Wide, widen
-from tunefleet.federation.header import TensorInfo
+from tunefleet.federation.header import FLOATS, TensorInfo, write_header
 from tunefleet.federation.layers import Layer
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
+from tunefleet.federation.room import Room
+from tunefleet.federation.writing import METADATA
 
 _BLOCK: Final = 1 << 18
 """Values that are looked at together: a megabyte of float32."""
 
 
-def values_digest(file: AdapterFile) -> str:
+def values_digest(file: AdapterFile, known: str | None = None) -> str:
     """Return a digest of names, types, shapes and values, whatever the order in the file and its free words are.
 
-    Raises:
-        AdapterRefused: If a value is not finite; it names the tensor, and the value's place.
+    It is the sha256 of the file as safetensors would write it for PEFT: of one that was written so, its own.
+
+    Args:
+        file: The adapter.
+        known: The sha256 of the file, if somebody has reckoned it already.
     """
-    digest = hashlib.sha256()
-    for name in sorted(file.tensors):
-        _add(digest, file, name, file.tensors[name])
+    names = sorted(file.tensors, key=lambda name: (-FLOATS[file.tensors[name].dtype], name))
+    head, _ = write_header({name: (file.tensors[name].dtype, file.tensors[name].shape) for name in names}, METADATA)
+    if known is not None and file.begins_with(head):
+        return known
+    digest = hashlib.sha256(head)
+    for name in names:
+        for _, stored in _blocks(file, file.tensors[name]):
+            digest.update(stored.data.cast("B"))
     return digest.hexdigest()
 
 
@@ -39,18 +46,21 @@ def tensor_digest(file: AdapterFile, name: str) -> str:
     """Return a digest of one tensor's type, shape and values.
 
     Raises:
-        AdapterRefused: As `values_digest`.
+        AdapterRefused: If a value is not finite; it names the tensor, and the value's place.
     """
-    digest = hashlib.sha256()
-    _add(digest, file, name, file.tensors[name])
+    tensor = file.tensors[name]
+    digest = hashlib.sha256(f"{name}\0{tensor.dtype}\0{tensor.shape}\0".encode())
+    for start, stored in _blocks(file, tensor):
+        digest.update(stored.data.cast("B"))
+        _refuse_infinite(name, tensor, start, stored)
     return digest.hexdigest()
 
 
-def _add(digest: _Hash, file: AdapterFile, name: str, tensor: TensorInfo) -> None:
-    digest.update(f"{name}\0{tensor.dtype}\0{tensor.shape}\0".encode())
+def check_finite(file: AdapterFile, name: str) -> None:
+    """Refuse a tensor with a value that is not finite; raises as `tensor_digest` does."""
+    tensor = file.tensors[name]
     for start, stored in _blocks(file, tensor):
-        digest.update(stored.data.cast("B"))
-        _check_finite(name, tensor, start, stored)
+        _refuse_infinite(name, tensor, start, stored)
 
 
 def _blocks(file: AdapterFile, tensor: TensorInfo) -> Iterator[tuple[int, npt.NDArray[Any]]]:
@@ -61,7 +71,7 @@ def _blocks(file: AdapterFile, tensor: TensorInfo) -> Iterator[tuple[int, npt.ND
         yield start, part
 
 
-def _check_finite(name: str, tensor: TensorInfo, start: int, stored: npt.NDArray[Any]) -> None:
+def _refuse_infinite(name: str, tensor: TensorInfo, start: int, stored: npt.NDArray[Any]) -> None:
     values = stored
     if tensor.dtype == "BF16":
         values = np.empty(stored.size, np.float32)
@@ -78,32 +88,45 @@ def _check_finite(name: str, tensor: TensorInfo, start: int, stored: npt.NDArray
     )
 
 
-def product_norm(file: AdapterFile, layer: Layer) -> float:
+def product_norm(file: AdapterFile, layer: Layer, room: Room) -> float:
     """Return the Frobenius norm of a layer's update, scale · B · A, which is never formed.
 
     ‖B A‖² = tr((Bᵀ B)(A Aᵀ)), two matrices of rank × rank.
+
+    Args:
+        file: The adapter.
+        layer: The layer.
+        room: To work in.
+
+    Raises:
+        AdapterRefused: As `tensor_digest`.
     """
-    squared = float(np.vdot(_gram_b(file, layer), _gram_a(file, layer)))
-    return layer.scale * math.sqrt(max(squared, 0.0))
+    with np.errstate(invalid="ignore"):
+        grams = _gram_b(file, layer, room), _gram_a(file, layer, room)
+    for name, gram in zip((layer.b, layer.a), grams, strict=True):
+        # A finite float32 has a finite square in float64, so that only what is not finite shows here.
+        if not np.isfinite(np.diag(gram)).all():
+            check_finite(file, name)
+    return layer.scale * math.sqrt(max(float(np.vdot(*grams)), 0.0))
 
 
-def _gram_b(file: AdapterFile, layer: Layer) -> Wide:
+def _gram_b(file: AdapterFile, layer: Layer, room: Room) -> Wide:
     gram = np.zeros((layer.rank, layer.rank))
     step = max(1, _BLOCK // layer.rank)
     for start in range(0, layer.rows, step):
-        part = np.empty((min(step, layer.rows - start), layer.rank), np.float32)
+        part = room.floats("factor", min(step, layer.rows - start), layer.rank)
         file.read(file.tensors[layer.b], start * layer.rank, part)
-        wide = part.astype(np.float64)
+        wide = room.wide(part)
         gram += wide.T @ wide
     return gram
 
 
-def _gram_a(file: AdapterFile, layer: Layer) -> Wide:
+def _gram_a(file: AdapterFile, layer: Layer, room: Room) -> Wide:
     gram = np.zeros((layer.rank, layer.rank))
     step = max(1, _BLOCK // layer.rank)
     for start in range(0, layer.columns, step):
-        part = np.empty((layer.rank, min(step, layer.columns - start)), np.float32)
+        part = room.floats("factor", layer.rank, min(step, layer.columns - start))
         file.columns(file.tensors[layer.a], start, part)
-        wide = part.astype(np.float64)
+        wide = room.wide(part)
         gram += wide @ wide.T
     return gram

@@ -9,15 +9,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import AdapterFile
 from tunefleet.federation.floats import Array, Wide
 from tunefleet.federation.layers import Layer
+from tunefleet.federation.room import Room
 from tunefleet.federation.sources import Source
 
 _MAX_BYTES: Final = 16 << 20
@@ -25,33 +25,6 @@ _MAX_BYTES: Final = 16 << 20
 _MAX_WIDTH: Final = 4096
 WIDENED: Final = 1024
 """Rows or columns that are turned into float64 at a time."""
-
-
-class Room:
-    """Memory that one thread works in, layer after layer: pages that are new cost as much as the arithmetic on them."""
-
-    def __init__(self) -> None:
-        self._kept: dict[tuple[str, type], npt.NDArray[Any]] = {}
-
-    def floats(self, name: str, rows: int, columns: int) -> Array:
-        """Return a matrix of float32 with any values; it is good until this name is asked for again."""
-        return self._matrix(name, rows, columns, np.float32)
-
-    def wide(self, values: Array) -> Wide:
-        """Return values as float64; they are good until the next call."""
-        rows, columns = values.shape
-        found: Wide = self._matrix("wide", rows, columns, np.float64)
-        np.copyto(found, values)
-        return found
-
-    def _matrix(self, name: str, rows: int, columns: int, dtype: type) -> npt.NDArray[Any]:
-        kept = self._kept.get((name, dtype))
-        if kept is None or kept.size < rows * columns:
-            # The old one first: both at once would be twice as much.
-            self._kept.pop((name, dtype), None)
-            del kept
-            kept = self._kept[name, dtype] = np.empty(rows * columns, dtype)
-        return kept[: rows * columns].reshape(rows, columns)
 
 
 @dataclass(frozen=True, slots=True)

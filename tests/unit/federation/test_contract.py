@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.unit.federation.adapters import PREFIX, SHAPES, Arrays, Q, factors, products, save
+from tunefleet.artifacts import hash_file
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation import (
     AdapterFile,
@@ -71,6 +72,10 @@ def test_equal_values_have_equal_digests_whatever_the_file_looks_like(
     write_tensors(other.path, dict(reversed(arrays.items())), metadata={"made": "later"})
     assert one.path.read_bytes() != other.path.read_bytes()
     assert _check(contract, one).digest == _check(contract, other).digest
+    own = hash_file(one.path)[0]
+    assert _check(contract, one).digest == own, "as safetensors writes it"
+    with AdapterFile(other.path) as file:
+        assert check(contract, other.config, file, sha256=hash_file(other.path)[0]).digest == own
     arrays[A_OF_Q][0, 0] += 1
     assert _check(contract, save(tmp_path / "third", arrays)).digest != _check(contract, one).digest
 

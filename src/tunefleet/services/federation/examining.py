@@ -58,7 +58,9 @@ class Examined:
     remark: str | None = None
 
 
-def examine(weights: Path, config: bytes, spec: FederationSpec, contract: str | None) -> Examined:
+def examine(
+    weights: Path, config: bytes, spec: FederationSpec, contract: str | None, *, sha256: str | None = None
+) -> Examined:
     """Check an adapter, all of its values included.
 
     Args:
@@ -66,6 +68,7 @@ def examine(weights: Path, config: bytes, spec: FederationSpec, contract: str | 
         config: Its `adapter_config.json`.
         spec: What was asked of the federation.
         contract: What each update of it must be; null before the first.
+        sha256: Of the file with the weights, if it is known.
 
     Raises:
         AdapterRefused: With the tensor and the reason.
@@ -75,7 +78,7 @@ def examine(weights: Path, config: bytes, spec: FederationSpec, contract: str | 
     with AdapterFile(weights) as file:
         own = contract_of(said, file)
         wanted = own if contract is None else Contract.from_json(contract)
-        checked = check(wanted, said, file, mixed_ranks=spec.mixed_ranks)
+        checked = check(wanted, said, file, mixed_ranks=spec.mixed_ranks, sha256=sha256)
     return Examined(
         weights=weights,
         config=config.decode(),

@@ -234,7 +234,7 @@ def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, scratch: Scratch) 
     config = orjson.dumps(body.config)
     contract = ticket.federation.contract
     if body.upload_dtype != "int8":
-        examined = examine(weights, config, ticket.spec, contract)
+        examined = examine(weights, config, ticket.spec, contract, sha256=body.sha256)
         return Content(examined, stored=body.tokenizer, digest=body.sha256)
     core.blobs.expect(_WIDTH * weights.stat().st_size)
     wide = scratch.make() / ADAPTER_FILE
