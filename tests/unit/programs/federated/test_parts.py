@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from tunefleet.federation.quantize import unpack
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.beginning import begin_alike
 from tunefleet.programs.federated.contact import Contact, Patience
+from tunefleet.programs.federated.follower import Follower, Inbox
 from tunefleet.programs.federated.mailbox import VERSION, Mailbox
 from tunefleet.programs.federated.options import check_arguments
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
@@ -203,6 +204,23 @@ def test_a_wait_for_a_version_ends_with_it_or_when_somebody_hurries() -> None:
     assert mailbox.wait(0.0) == []
     mailbox.hurry()
     assert mailbox.wait(30.0) == [], "it came before the wait"
+
+
+def test_who_waits_for_versions_hears_that_there_will_be_none() -> None:
+    standing = SimpleNamespace(id="fed-1", status="running")
+    client: Any = SimpleNamespace(newest=lambda after, wait_s: None, federation=lambda: standing)
+    refused: list[Exception] = []
+    ended = threading.Event()
+    inbox = Inbox(client, cast(Any, None), Path())
+    follower = Follower(
+        client, inbox, Contact(), after=3, first=lambda: None, arrived=lambda found: None,
+        refused=refused.append, ended=ended.set,
+    )  # fmt: skip
+    assert not ended.wait(0.2), "one that runs may have another version"
+    standing.status = "completed"
+    assert ended.wait(10)
+    assert [str(error) for error in refused] == ["The federation fed-1 is completed; it takes no more updates."]
+    follower.close()
 
 
 def test_a_server_that_is_away_is_told_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
