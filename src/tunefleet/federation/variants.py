@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from tunefleet.errors import AdapterRefused, printable
@@ -54,6 +55,8 @@ _REFUSED: Final[Mapping[str, str]] = {
 }
 _INITS: Final = frozenset({"gaussian", "orthogonal", "eva"})
 _PATTERN: Final = re.compile(r"\^?[A-Za-z0-9_.]{1,256}")
+_MAX_PATTERNS: Final = 4096
+"""Each is tried on each module."""
 
 
 def check_variant(raw: Mapping[str, Any]) -> None:
@@ -89,7 +92,7 @@ def check_variant(raw: Mapping[str, Any]) -> None:
 
 
 def _check_init(init: Any) -> None:
-    if isinstance(init, bool) or init is None or init in _INITS:
+    if isinstance(init, bool) or init is None or (isinstance(init, str) and init in _INITS):
         return
     raise AdapterRefused(
         f"The adapter began with init_lora_weights {_shown(init)}, which changes the base model below it.",
@@ -105,8 +108,13 @@ def check_pattern(key: str, names: Mapping[str, Any]) -> None:
         names: Its names.
 
     Raises:
-        AdapterRefused: With the pattern.
+        AdapterRefused: With the pattern, or if there are too many.
     """
+    if len(names) > _MAX_PATTERNS:
+        raise AdapterRefused(
+            f"{key} has {len(names):,} patterns; at most {_MAX_PATTERNS:,} are read.",
+            hint="Name several modules by the end that they have in common.",
+        )
     for name in names:
         if not _PATTERN.fullmatch(name):
             raise AdapterRefused(
@@ -120,7 +128,13 @@ def matching(names: Mapping[str, Any], module: str) -> str | None:
 
     Source: `peft.utils.other.get_pattern_key`.
     """
-    return next((name for name in names if re.match(rf"(.*\.)?({name})$", module)), None)
+    return next((name for name in names if _compiled(name).match(module)), None)
+
+
+@lru_cache(_MAX_PATTERNS)
+def _compiled(name: str) -> re.Pattern[str]:
+    # A rank for each module is more patterns than `re` keeps: it would compile each of them for each module.
+    return re.compile(rf"(.*\.)?({name})$")
 
 
 def _shown(value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -46,6 +47,26 @@ def test_a_pattern_that_is_a_program_is_refused(pattern: str) -> None:
         _read(rank_pattern={pattern: 4})
 
 
+def test_a_rank_for_each_of_many_modules_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    modules = [f"model.layers.{layer}.mlp.{name}" for layer in range(200) for name in ("up", "gate", "down")]
+    found = _read(rank_pattern={module: number % 8 + 1 for number, module in enumerate(modules)})
+    compiled: list[str] = []
+    real = re.compile
+
+    def counted(pattern: str) -> re.Pattern[str]:
+        compiled.append(pattern)
+        return real(pattern)
+
+    monkeypatch.setattr(re, "compile", counted)
+    assert [found.rank_of(module) for module in modules] == [number % 8 + 1 for number in range(600)]
+    assert len(compiled) == len(set(compiled)) == 600
+
+
+def test_patterns_beyond_count_are_refused() -> None:
+    with pytest.raises(AdapterRefused, match=r"alpha_pattern has 4,097 patterns; at most 4,096"):
+        _read(alpha_pattern={f"layers.{number}": 4 for number in range(4097)})
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -66,6 +87,7 @@ def test_a_pattern_that_is_a_program_is_refused(pattern: str) -> None:
         ({"init_lora_weights": "pissa_niter_4"}, "changes the base model"),
         ({"init_lora_weights": "olora"}, "changes the base model"),
         ({"init_lora_weights": "loftq"}, "changes the base model"),
+        ({"init_lora_weights": ["gaussian"]}, "changes the base model"),
         ({"use_next_years_lora": True}, "'use_next_years_lora', which this version of Tunefleet does not know"),
         ({"r": 0}, "r in adapter_config.json is '0'"),
         ({"r": True}, "r in adapter_config.json is 'True'"),
