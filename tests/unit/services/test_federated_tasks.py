@@ -12,7 +12,7 @@ import pytest
 from tests.unit.services.federating import Party, keep
 from tests.unit.services.lab import FakeWorker, Lab
 from tests.unit.services.pipelines import Pipelines, stage
-from tunefleet.errors import SpecError
+from tunefleet.errors import ConflictError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.services import joining, settling, tasks, workflows
 from tunefleet.services.federation import access, jobs, tokens
@@ -73,8 +73,11 @@ async def pipe(lab: Lab) -> Pipelines:
     return Pipelines(lab, worker)
 
 
-async def begin(pipe: Pipelines, tmp_path: Path, *more: dict[str, Any], **spec: Any) -> Federated:
-    flow = await pipe.submit(stage("train", spec=training(**spec)), *more)
+async def begin(
+    pipe: Pipelines, tmp_path: Path, *more: dict[str, Any], retry: dict[str, Any] | None = None, **spec: Any
+) -> Federated:
+    own = {} if retry is None else {"retry": retry}
+    flow = await pipe.submit(stage("train", spec=training(**spec) | own), *more)
     whole = await pipe.task(flow, "train")
     row = await federation_of(pipe.lab, whole.id)
     detail = await jobs.get(pipe.lab.core, pipe.lab.admin, row)
@@ -284,9 +287,12 @@ async def test_after_its_rounds_the_federation_is_complete_and_the_parts_may_end
     await keep(pipe.lab.core)
     assert await fed.status() == "completed"
     assert (await fed.states())["train"] == "running"
+    with pytest.raises(ConflictError, match="takes its adapter from"):
+        await jobs.remove(pipe.lab.core, pipe.lab.admin, fed.party.id)
     await fed.done(one)
     await pipe.end(two, "bug")
     assert (await fed.states())["train"] == "completed", "what it has given is in the version"
+    await jobs.remove(pipe.lab.core, pipe.lab.admin, fed.party.id)
 
 
 async def test_without_a_version_there_is_no_adapter(pipe: Pipelines, tmp_path: Path) -> None:

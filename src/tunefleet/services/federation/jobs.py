@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
+from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, callbacks, rounds, tokens, views
 from tunefleet.services.federation.status import find, move, tell
@@ -217,7 +218,7 @@ async def remove(core: Core, who: Who, reference: str) -> None:
     Raises:
         NotFoundError: If there is none.
         ForbiddenError: If it belongs to somebody else.
-        ConflictError: If it has not ended, or a task reads one of its versions.
+        ConflictError: If it has not ended, its training has not, or a task reads one of its versions.
     """
 
     def operation(connection: Connection) -> None:
@@ -225,6 +226,7 @@ async def remove(core: Core, who: Who, reference: str) -> None:
         may_steer(who, row)
         if not FederationStatus(row.status).final:
             raise ConflictError(f"The federation {row.id} is {row.status}.", hint="Cancel it first.")
+        _refuse_wanted(connection, row)
         _forget(connection, row)
 
     await core.write(operation)
@@ -255,6 +257,17 @@ def _cancel(connection: Connection, row: FederationRow, now: float) -> Federatio
     ended = move(connection, row, FederationStatus.CANCELLED, now)
     rounds.abandon(connection, ended, RoundReason.FEDERATION_ENDED, "The federation was cancelled.", now)
     return ended
+
+
+def _refuse_wanted(connection: Connection, row: FederationRow) -> None:
+    """Refuse to forget a federation whose newest version is to become a training's adapter."""
+    wholes = [] if row.task_seq is None else tasks.by_seqs(connection, [row.task_seq])
+    for whole in wholes:
+        if not TaskStatus(whole.status).final:
+            raise ConflictError(
+                f"The training {whole.id} takes its adapter from {row.id}, and is {whole.status}.",
+                hint="Wait for it, or cancel it.",
+            )
 
 
 def _forget(connection: Connection, row: FederationRow) -> None:
