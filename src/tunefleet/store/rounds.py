@@ -176,6 +176,13 @@ def without_round(connection: Connection) -> list[int]:
     return list(connection.execute(query).scalars())
 
 
+def of_trainings(connection: Connection) -> list[int]:
+    """Return the numbers of running federations of training tasks whose round collects."""
+    query = select(_at.federation_seq).join(federations, federations.c.seq == _at.federation_seq).where(_OPEN)
+    here = (_at.status == RoundStatus.COLLECTING.value, federations.c.status == "running")
+    return list(connection.execute(query.where(*here, federations.c.task_seq.is_not(None))).scalars())
+
+
 def due_at(row: RoundRow) -> float:
     """Return from when on a round may want something of the loop that looks after rounds, in Unix time."""
     if row.status in _CLOSED:

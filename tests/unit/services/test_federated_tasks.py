@@ -232,6 +232,19 @@ async def test_a_part_that_is_tried_again_takes_part_under_its_name(pipe: Pipeli
     assert (again.name, again.attempt, again.federation) == ("train#0", 2, first.federation)
 
 
+async def test_a_round_closes_without_a_part_that_goes_back_into_the_queue(pipe: Pipelines, tmp_path: Path) -> None:
+    fed = await begin(pipe, tmp_path, workers=3, retry={"max_attempts": 2, "backoff_s": 0})
+    three = (await fed.offers())[2]
+    await fed.party.upload("part-0", 1.0)
+    await fed.party.upload("part-1", 1.0)
+    await keep(pipe.lab.core)
+    assert (await fed.party.round()).status == RoundStatus.COLLECTING, "part-2 is at work"
+    await pipe.end(three, "network")
+    assert (await fed.states())["train#2"] == "queued"
+    await keep(pipe.lab.core)
+    assert ((await fed.party.round(1)).status, (await fed.party.row()).version) == (RoundStatus.PUBLISHED, 1)
+
+
 async def test_an_attempt_is_told_the_token_that_is_good_then(pipe: Pipelines) -> None:
     flow = await pipe.submit(stage("train", spec=training() | {"retry": {"max_attempts": 2, "backoff_s": 0}}))
     id_ = await federation_of(pipe.lab, (await pipe.task(flow, "train")).id)

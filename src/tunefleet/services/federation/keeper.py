@@ -215,7 +215,9 @@ class RoundKeeper:
 
 
 def _look(connection: Connection) -> tuple[list[RoundRow], list[int]]:
-    return rounds.to_look_after(connection), rounds.without_round(connection)
+    # Nobody tells of a part that goes back into the queue, or is paused, while its round waits for it alone.
+    left = [seq for seq in rounds.of_trainings(connection) if verbs.has_all_it_awaits(connection, seq)]
+    return rounds.to_look_after(connection), rounds.without_round(connection) + left
 
 
 def _is_due(row: RoundRow, now: float) -> bool:

@@ -131,21 +131,38 @@ def close_if_complete(connection: Connection, row: FederationRow, current: Round
     Returns:
         Whether it is closed now.
     """
-    if row.status != RUNNING:
-        return False
-    spec = spec_of(row)
-    here = federation_updates.counted_workers(connection, row.seq, current.number)
-    if len(here) < spec.min_workers:
-        return False
-    names = participants(current)
-    if names is None or here.issuperset(shares.awaited(connection, row, names)):
-        reason = RoundReason.ALL_HERE
-    elif current.deadline_at is not None and current.deadline_at <= now:
-        reason = RoundReason.DEADLINE
-    else:
+    reason = _why_closed(connection, row, current, now)
+    if reason is None:
         return False
     _close(connection, row, current, reason, now)
     return True
+
+
+def has_all_it_awaits(connection: Connection, seq: int) -> bool:
+    """Whether the round of a training's parts has all that it waits for: one that it waited for may be queued again.
+
+    Args:
+        connection: To read with.
+        seq: The federation's number.
+    """
+    row = federations.by_seq(connection, seq)
+    current = None if row is None else rounds.get(connection, seq, row.round)
+    if row is None or current is None or current.status != _COLLECTING:
+        return False
+    return _why_closed(connection, row, current, 0.0) is not None
+
+
+def _why_closed(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> RoundReason | None:
+    """Return why a round is to be closed now; null if it waits."""
+    if row.status != RUNNING:
+        return None
+    here = federation_updates.counted_workers(connection, row.seq, current.number)
+    if len(here) < spec_of(row).min_workers:
+        return None
+    names = participants(current)
+    if names is None or here.issuperset(shares.awaited(connection, row, names)):
+        return RoundReason.ALL_HERE
+    return RoundReason.DEADLINE if current.deadline_at is not None and current.deadline_at <= now else None
 
 
 def _end_if_deserted(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> None:
