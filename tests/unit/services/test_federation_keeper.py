@@ -17,6 +17,7 @@ import pytest
 from tests.unit.services.federating import CONFIG, A, B, Party, adapter, keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.artifacts import FolderStore
+from tunefleet.errors import NotFoundError
 from tunefleet.federation import strategy
 from tunefleet.federation.floats import Array
 from tunefleet.services.core import Clock, Core
@@ -26,7 +27,7 @@ from tunefleet.services.federation.aggregate import Work
 from tunefleet.services.federation.keeper import LEASE_S, MAX_FAULTS, RoundKeeper, pause_s
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Database, federation_versions, rounds
+from tunefleet.store import Database, artifacts, federation_versions, rounds
 from tunefleet.store.rounds import RoundRow
 
 
@@ -264,6 +265,26 @@ async def test_a_fault_of_the_server_ends_the_round_and_says_so(
     assert (await group.upload("w2", 4.0)).closes, "the same weights may come again"
     await keep(lab.core)
     assert await versions_of(lab, group) == [2]
+
+
+async def test_a_round_that_fails_when_it_is_published_lets_go_of_what_it_made(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = await closed(lab, tmp_path / "files")
+    moved = await aggregated(lab, group, await claimed(lab, group))
+    assert moved.result is not None
+    made = [each.digest for each in aggregate.Made.load(moved.result).files]
+    lab.clock.advance(LEASE_S)
+
+    def lost(*_: object) -> None:
+        raise NotFoundError("A file of the round is not in the store.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(publish, "archived", lost)
+        await keep(lab.core)
+    assert (await group.round(1)).status == "failed"
+    free = await lab.core.read(partial(artifacts.unreferenced, digests=made, now=lab.clock.wall))
+    assert sorted(free) == sorted(made)
 
 
 async def test_a_round_that_is_rolled_back_meanwhile_makes_no_version(lab: Lab, tmp_path: Path) -> None:

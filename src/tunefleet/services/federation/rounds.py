@@ -255,6 +255,7 @@ def fail(
         federation_updates.change(connection, [blamed.seq], settled)
         artifacts.unpin(connection, [blamed.holder])
         _carry_over(connection, [each for each in counted if each.seq != blamed.seq], now)
+    artifacts.unpin(connection, [result_holder(row.id, current.number)])
     tell(connection, row, "federation.round_failed", now, round=current.number, reason=reason.value, error=error)
     open_next(connection, row, now)
     return True
