@@ -163,27 +163,28 @@ def _shown(name: str) -> str:
 
 
 def _tensor(name: str, entry: Any, first: int, dtypes: Mapping[str, int]) -> TensorInfo:
-    shown = _shown(name)
     if not name or len(name) > _MAX_NAME or not name.isprintable():
-        raise AdapterRefused(f"{shown} is not the name of a tensor.", tensor=name[:_MAX_NAME])
+        raise AdapterRefused(f"{_shown(name)} is not the name of a tensor.", tensor=name[:_MAX_NAME])
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise AdapterRefused(f"The header does not say type, shape and place of the tensor {shown}.", tensor=name)
+        raise AdapterRefused(
+            f"The header does not say type, shape and place of the tensor {_shown(name)}.", tensor=name
+        )
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in dtypes:
         known = ", ".join(dtypes)
         raise AdapterRefused(
-            f"The tensor {shown} has the type {_shown(str(dtype))}; accepted are {known}.",
+            f"The tensor {_shown(name)} has the type {_shown(str(dtype))}; accepted are {known}.",
             hint="Save the adapter in float32 or bfloat16.",
             tensor=name,
         )
     if not _naturals(shape) or len(shape) > _MAX_AXES:
-        raise AdapterRefused(f"The shape of the tensor {shown} is not a list of sizes.", tensor=name)
+        raise AdapterRefused(f"The shape of the tensor {_shown(name)} is not a list of sizes.", tensor=name)
     if not _naturals(offsets) or len(offsets) != 2:
-        raise AdapterRefused(f"The place of the tensor {shown} is not a first and a last byte.", tensor=name)
+        raise AdapterRefused(f"The place of the tensor {_shown(name)} is not a first and a last byte.", tensor=name)
     start, end = offsets
     if end - start != math.prod(shape) * dtypes[dtype]:
         raise AdapterRefused(
-            f"The tensor {shown} has {end - start} bytes, and its type and shape {tuple(shape)} need "
+            f"The tensor {_shown(name)} has {end - start} bytes, and its type and shape {tuple(shape)} need "
             f"{math.prod(shape) * dtypes[dtype]}.",
             tensor=name,
         )

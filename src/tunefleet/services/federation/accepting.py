@@ -188,8 +188,8 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     artifacts.unpin_files(connection, [arrived.model_digest, arrived.upload_digest or ""], [row.id])
     _remember(connection, member, stored, arrived, now)
     tell(
-        connection, row, "federation.update", now, worker=stored.worker, update=stored.seq, round=stored.round,
-        state=stored.state, step=stored.step, num_examples=stored.num_examples,
+        connection, row, "federation.update", now, is_due=current.deadline_at is None, worker=stored.worker,
+        update=stored.seq, round=stored.round, state=stored.state, step=stored.step, num_examples=stored.num_examples,
     )  # fmt: skip
     closes = False
     if stored.state == COUNTED:

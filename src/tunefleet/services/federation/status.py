@@ -96,7 +96,9 @@ def move(connection: Connection, row: FederationRow, target: FederationStatus, n
     return moved
 
 
-def tell(connection: Connection, row: FederationRow, kind: str, now: float, **data: Any) -> None:
+def tell(
+    connection: Connection, row: FederationRow, kind: str, now: float, *, is_due: bool = True, **data: Any
+) -> None:
     """Append an event of a federation, and wake who waits for news of it.
 
     Args:
@@ -104,8 +106,9 @@ def tell(connection: Connection, row: FederationRow, kind: str, now: float, **da
         row: The federation.
         kind: What happened, such as `federation.version`.
         now: Unix time.
+        is_due: Whether a round may want something of the server now, or at another time than before.
         data: More about it.
     """
     about = {"federation": row.id, "number": row.seq, **data}
     events.append(connection, [Event(kind, now, data=about, project=row.project, federation_seq=row.seq)])
-    wake(connection, TOPIC, topic(row.id), *([] if row.task_seq is None else [SETTLING]))
+    wake(connection, topic(row.id), *([TOPIC] if is_due else []), *([] if row.task_seq is None else [SETTLING]))
