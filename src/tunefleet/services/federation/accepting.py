@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -217,7 +217,12 @@ def reject(connection: Connection, row: FederationRow, refused: Refused, now: fl
         now,
     )  # fmt: skip
     stored = federation_updates.insert_one(connection, new)
-    told = {"worker": refused.worker, "update": stored.seq, "round": row.round, "reason": refused.reason}
+    told: dict[str, Any] = {
+        "worker": refused.worker,
+        "update": stored.seq,
+        "round": row.round,
+        "reason": refused.reason,
+    }
     tell(connection, row, "federation.update_refused", now, **told)
     return stored
 

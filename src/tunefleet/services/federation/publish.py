@@ -70,7 +70,7 @@ def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
     with Intake(blobs) as intake:
         with (
             gzip.GzipFile("", "wb", _STORED, cast("IO[bytes]", intake), mtime=0) as packed,
-            tarfile.open(fileobj=packed, mode="w", copybufsize=_BLOCK, format=tarfile.PAX_FORMAT) as tar,
+            tarfile.TarFile(fileobj=packed, mode="w", copybufsize=_BLOCK, format=tarfile.PAX_FORMAT) as tar,
         ):
             for file in sorted(entries, key=lambda each: each.path):
                 info = tarfile.TarInfo(file.path)
