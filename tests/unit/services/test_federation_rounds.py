@@ -256,11 +256,11 @@ async def test_of_many_participants_so_many_are_drawn_for_each_round(lab: Lab, t
         outsider = next(name for name in names if name not in shown.participants)
         for turn, name in enumerate((outsider, *shown.participants)):
             await group.upload(name, 1.0 + number + turn / 10)
+        kept = await lab.core.read(partial(federation_updates.waiting, federation_seq=group.made.number))
+        assert outsider in {each.worker for each in kept}, "who was not drawn waits for a round in which it is"
         await keep(lab.core)
         assert (await group.version(number)).contributors == shown.participants
     assert len(set(drawn)) > 1, "not the same ones each time"
-    kept = await lab.core.read(partial(federation_updates.waiting, federation_seq=group.made.number))
-    assert kept, "who was not drawn waits for a round in which it is"
 
 
 async def test_a_federation_is_complete_after_its_rounds_and_takes_nothing_more(lab: Lab, tmp_path: Path) -> None:
