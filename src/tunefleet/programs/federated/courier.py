@@ -22,6 +22,8 @@ logger = logging.getLogger("tunefleet.federation")
 
 _PATIENCE_S: Final = 2.0
 """Of one call; who calls goes on for as long as it takes."""
+_AHEAD: Final = 2
+"""Versions that lie in memory: one that all ranks are about to take, and one behind it. A step may take hours."""
 _FINAL: Final = (AuthError, ForbiddenError, NotFoundError, GoneError)
 """After these there is nothing left to say."""
 
@@ -76,7 +78,7 @@ class Courier:
             self._intent = self._taken.catch_up(progress)
             if progress.taken:
                 self.packer.resume(checkpoint / RESIDUAL)
-        self._inbox = Inbox(self._client, live, place)
+        self._inbox = Inbox(self._client, live, place, lambda: len(self.arrived) < _AHEAD)
         self._uploader: Uploader | None = None
         self._follower: Follower | None = None
 

@@ -27,6 +27,8 @@ _WAIT_S: Final = 20.0
 _FINAL: Final = frozenset({"completed", "cancelled"})
 _SHORTEST_S: Final = 1.0
 """A server that does not hold it is not asked more often than this."""
+_LOOK_S: Final = 0.2
+"""Time between two looks whether the training has taken what is here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,14 @@ class Inbox:
         client: To the federation.
         live: What they must fit.
         folder: Theirs.
+        has_room: Whether another one is to be fetched; of those that come out meanwhile only the newest will be.
     """
 
-    def __init__(self, client: FederatedClient, live: LiveAdapter, folder: Path) -> None:
+    def __init__(self, client: FederatedClient, live: LiveAdapter, folder: Path, has_room: Callable[[], bool]) -> None:
         self._client = client
         self._live = live
         self._folder = folder
+        self.has_room = has_room
 
     def fetch(self, version: VersionView) -> Arrived:
         """Fetch a version.
@@ -129,6 +133,8 @@ class Follower:
             self._over()
 
     def _look(self) -> None:
+        while not self._inbox.has_room():
+            self._pause(_LOOK_S)
         began = time.monotonic()
         newest = self._patience.ask(lambda: self._client.newest(self._after, wait_s=_WAIT_S))
         if newest is None:

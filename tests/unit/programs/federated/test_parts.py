@@ -26,7 +26,7 @@ from tunefleet.federation.quantize import unpack
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.beginning import begin_alike
 from tunefleet.programs.federated.contact import Contact, Patience
-from tunefleet.programs.federated.follower import Follower, Inbox
+from tunefleet.programs.federated.follower import Arrived, Follower, Inbox
 from tunefleet.programs.federated.mailbox import VERSION, Mailbox
 from tunefleet.programs.federated.options import check_arguments
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
@@ -211,7 +211,7 @@ def test_who_waits_for_versions_hears_that_there_will_be_none() -> None:
     client: Any = SimpleNamespace(newest=lambda after, wait_s: None, federation=lambda: standing)
     refused: list[Exception] = []
     ended = threading.Event()
-    inbox = Inbox(client, cast(Any, None), Path())
+    inbox = Inbox(client, cast(Any, None), Path(), lambda: True)
     follower = Follower(
         client, inbox, Contact(), after=3, first=lambda: None, arrived=lambda found: None,
         refused=refused.append, ended=ended.set,
@@ -221,6 +221,31 @@ def test_who_waits_for_versions_hears_that_there_will_be_none() -> None:
     assert ended.wait(10)
     assert [str(error) for error in refused] == ["The federation fed-1 is completed; it takes no more updates."]
     follower.close()
+
+
+def test_versions_are_not_piled_up_for_a_training_that_takes_none() -> None:
+    newest = iter(range(4, 100))
+    client: Any = SimpleNamespace(newest=lambda after, wait_s: SimpleNamespace(version=next(newest)))
+    here: list[int] = []
+    inbox: Any = SimpleNamespace(fetch=lambda version: Arrived(version.version, {}), has_room=lambda: len(here) < 2)
+    full, taken, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def arrived(found: Arrived) -> None:
+        here.append(found.version)
+        (full if len(here) == 2 else taken).set()
+
+    follower = Follower(
+        client, inbox, Contact(), after=3, first=lambda: None, arrived=arrived,
+        refused=lambda error: None, ended=ended.set,
+    )  # fmt: skip
+    assert full.wait(10)
+    assert not ended.wait(0.3)
+    assert here == [4, 5]
+    taken.clear()
+    here.clear()
+    assert taken.wait(10), "it goes on once they are taken"
+    follower.close()
+    assert ended.wait(10)
 
 
 def test_a_server_that_is_away_is_told_once_and_its_return_too(caplog: pytest.LogCaptureFixture) -> None:
