@@ -15,6 +15,7 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Set, Yes, complete_federation, confirm, parse_duration, parse_sets
 from tunefleet.cli.session import connect
+from tunefleet.cli.which import one_federation
 from tunefleet.errors import InputError
 
 app = typer.Typer(help="Train one adapter with many workers, each on its own data.", invoke_without_command=True)
@@ -22,7 +23,9 @@ app = typer.Typer(help="Train one adapter with many workers, each on its own dat
 Federation = Annotated[
     str,
     typer.Argument(
-        metavar="FEDERATION", help="Id of a federation (fed-…), or its number.", autocompletion=complete_federation
+        metavar="FEDERATION",
+        help="Id of a federation (fed-…) or its first characters, or its number.",
+        autocompletion=complete_federation,
     ),
 ]
 _STANDARD_INPUT = "-"
@@ -145,7 +148,7 @@ def ls(*, as_json: Json = False) -> None:
 def show(federation: Federation, *, as_json: Json = False) -> None:
     """Show a federation: its rounds, its workers, and what it waits for."""
     with connect() as client:
-        detail = client.federations.get(federation)
+        detail = client.federations.get(one_federation(client, federation))
     if as_json:
         print_json(detail)
         return
@@ -165,7 +168,7 @@ def versions(
         _show_version(federation, version, as_json=as_json)
         return
     with connect() as client:
-        found = client.federations.versions(federation, limit=1000).items
+        found = client.federations.versions(one_federation(client, federation), limit=1000).items
     if as_json:
         print_json(found)
     elif found:
@@ -176,7 +179,7 @@ def versions(
 
 def _show_version(federation: str, version: int, *, as_json: bool) -> None:
     with connect() as client:
-        found = client.federations.version(federation, version)
+        found = client.federations.version(one_federation(client, federation), version)
     if as_json:
         print_json(found)
         return
@@ -195,7 +198,7 @@ def rollback(
     """Bring an earlier version back: it becomes the newest one, and workers fetch it."""
     confirm(f"Bring version {version} of federation {federation} back?", yes=yes)
     with connect() as client:
-        made = client.federations.rollback(federation, version)
+        made = client.federations.rollback(one_federation(client, federation), version)
     if as_json:
         print_json(made)
     else:
@@ -206,7 +209,7 @@ def rollback(
 def start(federation: Federation, *, as_json: Json = False) -> None:
     """Start a federation, or let it go on after a pause."""
     with connect() as client:
-        detail = client.federations.start(federation)
+        detail = client.federations.start(one_federation(client, federation))
     print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
 
 
@@ -214,7 +217,7 @@ def start(federation: Federation, *, as_json: Json = False) -> None:
 def pause(federation: Federation, *, as_json: Json = False) -> None:
     """Pause a federation: updates are kept, and no round is closed."""
     with connect() as client:
-        detail = client.federations.pause(federation)
+        detail = client.federations.pause(one_federation(client, federation))
     print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
 
 
@@ -223,7 +226,7 @@ def cancel(federation: Federation, *, yes: Yes = False, as_json: Json = False) -
     """End a federation for good; its versions stay."""
     confirm(f"End federation {federation} for good?", yes=yes)
     with connect() as client:
-        detail = client.federations.cancel(federation)
+        detail = client.federations.cancel(one_federation(client, federation))
     print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
 
 
@@ -232,7 +235,7 @@ def rm(federation: Federation, *, yes: Yes = False, as_json: Json = False) -> No
     """Remove a federation that has ended, with its versions."""
     confirm(f"Remove federation {federation} with all its versions?", yes=yes)
     with connect() as client:
-        client.federations.remove(federation)
+        client.federations.remove(one_federation(client, federation))
     if as_json:
         print_json({"removed": [federation]})
     else:
@@ -265,9 +268,9 @@ def token(
         confirm(f"Refuse whoever has the token of federation {federation}, {refused}?", yes=yes)
     with connect() as client:
         if replace:
-            found = client.federations.replace_token(federation, old_for_s=old_for_s)
+            found = client.federations.replace_token(one_federation(client, federation), old_for_s=old_for_s)
         else:
-            found = client.federations.token(federation)
+            found = client.federations.token(one_federation(client, federation))
         url = client.url
     if as_json:
         print_json(found)

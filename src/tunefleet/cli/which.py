@@ -1,4 +1,4 @@
-"""Which task or worker is meant by what was named."""
+"""Which task, worker or federation is meant by what was named."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from tunefleet.errors import ConflictError, InputError, NotFoundError
 
 _NAMED = 8
 _WORKERS = 1000
+_FEDERATIONS = 1000
 
 
 def one_task(client: Client, id_: str) -> str:
@@ -49,5 +50,29 @@ def one_worker(client: Client, name: str) -> str:
         return found[0]
     if not found:
         raise NotFoundError(f"There is no worker {name}.", hint="`tunefleet workers` lists them.")
-    named = ", ".join(found[:_NAMED]) + (" …" if len(found) > _NAMED else "")
-    raise ConflictError(f"Several workers begin with {name}.", hint=f"Name one of them: {named}.")
+    raise _several("workers", name, found)
+
+
+def one_federation(client: Client, name: str) -> str:
+    """Return the id or number of the federation that is meant.
+
+    Args:
+        client: The server.
+        name: A federation's number, its id, or a beginning of its id, with `fed-` or without.
+
+    Raises:
+        ConflictError: If several begin so; the hint names them.
+    """
+    if name.isdecimal():
+        return name
+    ids = [federation.id for federation in client.federations.list(limit=_FEDERATIONS).items]
+    found = [name] if name in ids else [each for each in ids if each.startswith((name, f"fed-{name}"))]
+    if len(found) > 1:
+        raise _several("federations", name, found)
+    # One that is not among the newest is for the server to find, or to refuse.
+    return found[0] if found else name
+
+
+def _several(what: str, name: str, ids: list[str]) -> ConflictError:
+    named = ", ".join(ids[:_NAMED]) + (" …" if len(ids) > _NAMED else "")
+    return ConflictError(f"Several {what} begin with {name}.", hint=f"Name one of them: {named}.")
