@@ -24,6 +24,10 @@ from tunefleet.settings import PublishSettings
 
 _HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?")
 _S3: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(?:/(.*))?")
+_BUCKET_NAMES: Final = (
+    "A bucket's name has 3 to 63 characters: small letters, digits, dots and hyphens, with a letter or a digit at both "
+    "ends. Write s3://BUCKET/PREFIX."
+)
 _TOKENS_PAGE: Final = "https://huggingface.co/settings/tokens"
 _OF_THE_HUB: Final = frozenset({".gitattributes"})
 """What the hub itself puts into a new repository."""
@@ -82,6 +86,8 @@ def target(text: str, wishes: Wishes, settings: PublishSettings) -> Target:
     hub, bucket = _HUB.fullmatch(text), _S3.fullmatch(text)
     if hub is not None:
         return HubTarget(hub[1], wishes, settings)
+    if text.startswith("s3://") and bucket is None:
+        raise InputError(f"{text} names no bucket that there can be.", hint=_BUCKET_NAMES)
     if "://" in text and bucket is None:
         raise InputError(
             f"{text} is no place to publish to.", hint="Write hf://ORG/NAME, s3://BUCKET/PREFIX or a folder."
