@@ -92,7 +92,8 @@ def _kind(data: dict[str, Any], source: Source, faults: list[Fault]) -> type[Tas
         faults.append(fault_at(path, message, source, hint=refusal.instead))
     else:
         guess = nearest(name, [*kinds, *REFUSED_KINDS]) if isinstance(name, str) else None
-        hint = f"did you mean {guess}?" if guess in kinds else f"use {known}"
+        brought = "; or install the package that brings it, with the server too" if isinstance(name, str) else ""
+        hint = f"did you mean {guess}?" if guess in kinds else f"use {known}{brought}"
         faults.append(fault_at(path, f"{show(name)} is not a known task kind", source, hint=hint))
     return None
 

@@ -225,6 +225,11 @@ def test_loss_on_responses_needs_responses() -> None:
     [
         ("lora-sft", "'lora-sft' is not a known task kind", "did you mean lora_sft?"),
         ("inferense", "'inferense' is not a known task kind", "did you mean inference?"),
+        (
+            "mystery",
+            "'mystery' is not a known task kind",
+            f"use {', '.join(TASK_KINDS)}; or install the package that brings it, with the server too",
+        ),
         ("7", "7 is not a known task kind", f"use {', '.join(TASK_KINDS)}"),
         ("null", "is required", f"one of {', '.join(TASK_KINDS)}"),
     ],
