@@ -20,6 +20,7 @@ from tunefleet.services.resuming import FromStep
 from tunefleet.services.tasks import find
 from tunefleet.services.training import agents
 from tunefleet.services.views import checkpoint_view, command_view
+from tunefleet.spec.words import nearest
 from tunefleet.store import Connection, attempts, commands, events, wake, workers
 from tunefleet.store import tasks as task_rows
 from tunefleet.store.rows import CommandRow, TaskRow
@@ -297,7 +298,8 @@ def _checked(request: CommandRequest) -> tuple[ControlCommand, dict[str, Any]]:
     if unknown or not data:
         known = ", ".join(SetData.model_fields)
         wrong = f"set has no field {unknown[0]!r}." if unknown else "set needs at least one field."
-        raise InputError(wrong, hint=f"It has: {known}.")
+        guess = nearest(unknown[0], list(SetData.model_fields)) if unknown else None
+        raise InputError(wrong, hint=f"Did you mean {guess}?" if guess else f"It has: {known}.")
     return name, data
 
 

@@ -281,6 +281,10 @@ async def test_a_repeated_command_is_the_same_and_a_wrong_one_is_refused(lab: La
     for data, said in (({}, "at least one"), ({"momentum": 1}, "momentum"), ({"save_steps": 0}, "save_steps")):
         with pytest.raises(InputError, match=said):
             await steering.command(lab.core, lab.admin, task_id, CommandRequest(command="set", data=data))
+    for key, hint in (("learning_rte", "Did you mean learning_rate?"), ("momentum", "It has: learning_rate, ")):
+        with pytest.raises(InputError) as caught:
+            await steering.command(lab.core, lab.admin, task_id, CommandRequest(command="set", data={key: 3}))
+        assert (caught.value.hint or "").startswith(hint)
     with pytest.raises(InputError, match="no command 'dance'") as caught:
         await steering.command(lab.core, lab.admin, task_id, CommandRequest(command="dance"))
     assert "save_and_stop" in (caught.value.hint or "")
