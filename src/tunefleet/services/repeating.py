@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
-from tunefleet.errors import ConflictError
+from tunefleet.errors import ConflictError, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services import retried
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.inputs import is_named
 from tunefleet.services.submission import Submission
-from tunefleet.spec import override_document, parse_workflow
+from tunefleet.spec import Workflow, override_document, parse_workflow
 from tunefleet.store import Connection, edges, shards, tasks, workflows
 from tunefleet.store.rows import DocumentRow, TaskRow, WorkflowRow
 from tunefleet.wire.api import RetryRequest
@@ -64,7 +64,7 @@ async def task(core: Core, actor: Actor, row: TaskRow, overrides: Mapping[str, A
     if not alone:
         text = _as_document(found)
     text = await asyncio.to_thread(override_document, text, overrides)
-    workflow = await asyncio.to_thread(parse_workflow, text)
+    workflow = await asyncio.to_thread(_parsed, text)
     return Submission(actor, workflow, text, {row.name: _kept(found.document, overrides)}, parent_task_id=row.id)
 
 
@@ -96,7 +96,7 @@ async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequ
     """
     text, old, done = await core.read(lambda connection: _workflow(connection, row))
     text = await asyncio.to_thread(override_document, text, wanted.overrides)
-    parsed = await asyncio.to_thread(parse_workflow, text)
+    parsed = await asyncio.to_thread(_parsed, text)
     names = [node.name for node in parsed.tasks]
     done = {name: each for name, each in done.items() if name in names}
     if len(done) == len(names):
@@ -107,6 +107,14 @@ async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequ
     inputs = {name: _kept(old[name][1], mine[name]) for name in names if name in old and name not in done}
     repeats = {name: each.id for name, (each, _) in old.items()}
     return Submission(actor, parsed, text, inputs, done=done, repeats=repeats, retry_of=row.id, again=wanted.again)
+
+
+def _parsed(text: str) -> Workflow:
+    try:
+        return parse_workflow(text)
+    except SpecError as error:
+        # Nobody sees the changed text: a line of it would lead to another place of the document that they have.
+        raise SpecError([replace(fault, line=0, column=0) for fault in error.faults]) from None
 
 
 def _nothing_left(row: WorkflowRow, done: Mapping[str, TaskRow]) -> ConflictError:

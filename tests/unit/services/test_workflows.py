@@ -194,8 +194,12 @@ async def test_a_clone_takes_changes_and_keeps_the_inputs_that_they_leave(lab: L
     assert clone.parent_task_id == task_id
     other = await tasks.clone(lab.core, lab.admin, task_id, {"data": {"prompts": ["three"]}})
     assert (await lab.task(other.tasks[0].id)).inputs == {}
-    with pytest.raises(SpecError):
+    with pytest.raises(SpecError) as caught:
         await tasks.clone(lab.core, lab.admin, task_id, {"training.lerning_rate": 0.5})
+    (fault,) = caught.value.faults
+    assert str(fault) == "spec.training.lerning_rate: is not a known key (did you mean learning_rate?)", (
+        "without a line"
+    )
 
 
 async def test_data_is_named_or_must_have_been_uploaded(lab: Lab) -> None:
