@@ -129,7 +129,7 @@ def config_of(raw: Mapping[str, Any]) -> AdapterConfig:
         base_model=base or None,
         rank=_rank(raw.get("r"), "r"),
         alpha=_alpha(raw.get("lora_alpha"), "lora_alpha"),
-        use_rslora=raw.get("use_rslora") is True,
+        use_rslora=_flag(raw.get("use_rslora"), "use_rslora"),
         targets=_targets(raw.get("target_modules")),
         modules_to_save=_names(raw.get("modules_to_save"), "modules_to_save"),
         rank_pattern={name: _rank(rank, f"rank_pattern {name}") for name, rank in _pattern(raw, "rank_pattern")},
@@ -142,6 +142,12 @@ def _rank(value: Any, key: str) -> int:
     if type(value) is not int or not 1 <= value <= _MAX_RANK:
         raise AdapterRefused(f"{key} in {CONFIG} is {_shown(value)}; it must be a whole number from 1 to {_MAX_RANK}.")
     return value
+
+
+def _flag(value: Any, key: str) -> bool:
+    if value is not None and not isinstance(value, bool):
+        raise AdapterRefused(f"{key} in {CONFIG} is {_shown(value)}; it must be true or false.")
+    return bool(value)
 
 
 def _alpha(value: Any, key: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import Any, Self
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict
 
@@ -71,23 +71,6 @@ class Checked:
     dtypes: tuple[str, ...]
     parameters: int
     size_bytes: int
-
-    @property
-    def changes_nothing(self) -> bool:
-        """Whether the adapter is as PEFT begins it, B being zero: nothing was learned, or it was not saved."""
-        return self.norm == 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return {
-            "digest": self.digest,
-            "norm": self.norm,
-            "norms": dict(self.norms),
-            "rank": self.rank,
-            "dtypes": list(self.dtypes),
-            "parameters": self.parameters,
-            "size_bytes": self.size_bytes,
-        }
 
 
 def contract_of(config: AdapterConfig, file: AdapterFile) -> Contract:

@@ -32,7 +32,8 @@ def trimmed(count: int, trim: float) -> int:
         count: How many there are; 3 or more.
         trim: Which part of them; at least one number is left out.
     """
-    return min(max(1, int(trim * count)), (count - 1) // 2)
+    # 0.29 of 100 is a little less than 29 in floats.
+    return min(max(1, int(trim * count + 1e-9)), (count - 1) // 2)
 
 
 def middle(count: int) -> int:

@@ -109,16 +109,6 @@ def unpacked(small: npt.NDArray[np.int8], scales: Array) -> Array:
     return out
 
 
-def is_packed(path: Path) -> bool:
-    """Whether a file says that its values are in 8 bits.
-
-    Raises:
-        AdapterRefused: If it is no safetensors file.
-    """
-    with AdapterFile(path, dtypes=QUANTIZED) as file:
-        return file.metadata.get(UPLOAD_DTYPE) == "int8"
-
-
 def unpack(path: Path, into: Path, *, dtype: str = "F32") -> None:
     """Turn an upload in 8 bits into a plain one, block by block.
 

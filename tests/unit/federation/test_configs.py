@@ -97,6 +97,7 @@ def test_patterns_beyond_count_are_refused() -> None:
         ({"lora_alpha": -1}, "lora_alpha in"),
         ({"lora_alpha": 1e300}, "lora_alpha in"),
         ({"lora_alpha": "16"}, "lora_alpha in"),
+        ({"use_rslora": 1}, "use_rslora in"),
         ({"target_modules": [1]}, "target_modules in"),
         ({"modules_to_save": "lm_head"}, "modules_to_save in"),
         ({"rank_pattern": [4]}, "rank_pattern in"),

@@ -68,6 +68,7 @@ def test_what_is_trimmed_leaves_something() -> None:
         cut = trimmed(count, trim)
         assert cut >= 1
         assert count - 2 * cut >= 1
+    assert trimmed(100, 0.29) == 29
 
 
 @pytest.mark.parametrize("name", ["median", "trimmed_mean"])
