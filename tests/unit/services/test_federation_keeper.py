@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from tunefleet.services.federation.aggregate import Work
 from tunefleet.services.federation.keeper import LEASE_S, MAX_FAULTS, RoundKeeper, pause_s
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Database, artifacts, federation_versions, rounds
+from tunefleet.store import Connection, Database, artifacts, federation_versions, rounds
 from tunefleet.store.rounds import RoundRow
 
 
@@ -333,6 +334,29 @@ async def test_the_loop_wakes_for_an_upload_and_for_a_deadline(lab: Lab, tmp_pat
     await keeper.drain()
     await keeper.close()
     assert await versions_of(lab, group) == [1]
+
+
+async def test_a_federation_that_cannot_be_read_holds_up_no_other(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = await party(lab, tmp_path / "broken", participants=["a", "b", "c"], deadline_s=20)
+    group = await closed(lab, tmp_path / "files")
+    await broken.upload("a", 1.0)
+    await broken.upload("b", 1.0)
+    lab.clock.advance(21)
+    tick, seq = keeping.verbs.tick, (await broken.row()).seq
+
+    def fails(connection: Connection, **known: Any) -> None:
+        if known["seq"] == seq:
+            raise ValueError("a spec of another version")
+        tick(connection, **known)
+
+    monkeypatch.setattr(keeping.verbs, "tick", fails)
+    keeper = RoundKeeper(lab.core)
+    assert await keeper.start_due() <= keeping.LOOK_S
+    await keeper.drain()
+    assert await versions_of(lab, group) == [1]
+    assert f"Federation {seq} is left to a later look." in caplog.text
 
 
 async def _upload_unchecked(group: Party, worker: str, values: dict[str, Array]) -> None:

@@ -80,7 +80,7 @@ class RoundKeeper:
         found, lacking = await core.read(_look)
         late = {row.federation_seq for row in found if row.status in _WAITING and _is_due(row, now)}
         for seq in sorted(late | set(lacking)):
-            await core.write(partial(verbs.tick, seq=seq, now=now))
+            await self._tick(seq, now)
         closed = [row for row in found if row.status not in _WAITING]
         if late or lacking:
             closed = [row for row in (await core.read(_look))[0] if row.status not in _WAITING]
@@ -100,6 +100,13 @@ class RoundKeeper:
         for task in self._work.values():
             task.cancel()
         await asyncio.gather(*self._work.values(), return_exceptions=True)
+
+    async def _tick(self, seq: int, now: float) -> None:
+        try:
+            await self._core.write(partial(verbs.tick, seq=seq, now=now))
+        except Exception:
+            # One that cannot be read, after an upgrade say, must not hold up the others.
+            log.exception("Federation %d is left to a later look.", seq)
 
     def _start(self, row: RoundRow) -> None:
         key = (row.federation_seq, row.number)
