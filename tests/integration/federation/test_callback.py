@@ -371,8 +371,13 @@ def test_a_frozen_copy_is_kept_saved_and_not_uploaded(federated: Make, double: D
     options = {"max_steps": 12, "save_strategy": "steps", "save_steps": 4}
     callback = federated(keep_as="global")
     watch = Watch(callback)
+
+    def die() -> None:
+        until(sent(callback, 2))
+        crash()
+
     with pytest.raises(Crash):
-        trainer(tmp_path, callback, watch, At(5, lambda: until(arrived(callback))), At(10, crash), **options).train()
+        trainer(tmp_path, callback, watch, At(5, lambda: until(arrived(callback))), At(10, die), **options).train()
     published = dict(load(double.versions[0][0]))
     kept, _ = read_adapter(tmp_path / "checkpoint-8/global")
     assert all(torch.equal(kept[name], value) for name, value in published.items())

@@ -207,7 +207,11 @@ class Participation:
         mine = self._courier.arrived.pop(version).values if self._courier is not None else None
         values = self._ranks.share(self.live, mine)
         # Who has not trained has nothing of his own to mix in.
-        blend(self.live, values, self._options.share if self._tally.total else 1.0)
+        share = self._options.share if self._tally.total else 1.0
+        blend(self.live, values, share)
+        if share == 1.0:
+            # What was learnt since the last copy is gone with the values that held it.
+            self._tally.back_to(min(self._captured, self._tally.total))
         self._options.moments.apply(self._optimizer, self.live.trained)
         if self._options.keep_as is not None:
             keep_beside(self.live, values, self._options.keep_as)

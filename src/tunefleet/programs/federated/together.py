@@ -81,6 +81,11 @@ class Tally:
         self._settle()
         return self._total
 
+    def back_to(self, total: int) -> None:
+        """Forget rows: what they have taught is given up."""
+        self._settle()
+        self._total = total
+
     def _settle(self) -> None:
         if self._pending is not None:
             work, facts = self._pending
