@@ -196,6 +196,25 @@ def test_a_killed_run_asks_only_what_has_no_answer(
     assert [item["prompt"] for item in result["items"]] == items
 
 
+def test_answers_that_are_all_empty_are_warned_of(infer: Infer) -> None:
+    last = infer()
+    kept = last.folder.root / "answers.jsonl"
+    head, *lines = map(json.loads, kept.read_text().splitlines())
+    for texts in (["", "yes", ""], ["", " ", ""]):
+        for line, text in zip(lines, texts, strict=True):
+            line["choices"][0]["text"] = text
+        kept.write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)))
+        last.folder.responses_json.unlink()  # as if it had been killed before
+        last = infer(again=last)
+        assert outputs(last.result) == texts
+        told = [("inference.empty", last.result["warning"])] if "yes" not in texts else []
+        assert warnings_of(last) == told
+
+
+def warnings_of(ended: Ended) -> list[tuple[str, str]]:
+    return [(each["name"], each["message"]) for each in ended.records("event") if each["level"] == "warning"]
+
+
 def test_weights_that_were_fetched_anew_are_the_same_and_others_are_not(
     infer: Infer, adapter: Path, tmp_path: Path
 ) -> None:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.programs.engine.protocol import Choice, EngineModel
 from tunefleet.programs.infer.answers import Kept
 from tunefleet.programs.infer.items import Item
 from tunefleet.programs.infer.structure import Structure
 from tunefleet.programs.infer.tasks import Task
+
+_ALL_EMPTY: Final = (
+    "All answers are empty: was the prompt written as the model was trained to read it? See data.separator of its "
+    "training, and inference.chat_template."
+)
+"""Without a number: a task that is spread over workers says what all of its parts say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,8 @@ def build(task: Task, run: Run) -> dict[str, Any]:
     """Return the result of one task, without its export."""
     kept = [run.answers[question.key] for question in task.questions]
     items = [_item(number, item, each, run) for number, (item, each) in enumerate(zip(task.items, kept, strict=True))]
-    return {
+    warning = _warning(kept)
+    return ({} if warning is None else {"warning": warning}) | {
         "ok": True,
         "task_id": task.task_id,
         "model": run.model.identifier,
@@ -49,6 +56,14 @@ def build(task: Task, run: Run) -> dict[str, Any]:
         "count": len(items),
         "usage": _usage(task, run, kept, items),
     }
+
+
+def _warning(kept: Sequence[Kept]) -> str | None:
+    """Return what to say of answers that are all empty; null if one has text, or was ended by what the task forbids."""
+    choices = [choice for each in kept for choice in each.choices]
+    if not choices or any(choice.text.strip() or choice.finish_reason == "abort" for choice in choices):
+        return None
+    return _ALL_EMPTY
 
 
 def _item(number: int, item: Item, kept: Kept, run: Run) -> dict[str, Any]:

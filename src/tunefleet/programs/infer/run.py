@@ -50,6 +50,8 @@ def run(folder: Path) -> None:
     made = _answer(session, job, tasks, model, spec)
     session.status.write(phase="saving")
     whole = _deliver(tasks, made)
+    if "warning" in whole:
+        session.journal.event("inference.empty", whole["warning"], "warning")
     _show(session, whole["items"])
     write_file(task.folder.responses_json, json.dumps(hidden_in(whole), indent=1).encode())
 

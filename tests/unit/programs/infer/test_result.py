@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tunefleet.programs.engine.protocol import Choice, EngineModel
 from tunefleet.programs.infer import result
@@ -14,7 +17,41 @@ from tunefleet.spec import InferenceTaskSpec, load_task_spec
 
 
 def test_answers_that_were_aborted_are_counted_beside_those_that_failed() -> None:
-    texts = ["good", "stuck", "long"]
+    kept = (
+        Kept("good", 1, (Choice("yes", "stop", 1),)),
+        Kept("stuck", 1, (Choice("", "length", 1), Choice("", "abort", 0))),
+        Kept("long", 0, (), "too long"),
+    )
+    usage = built(*kept)["usage"]
+    assert (usage["num_requests"], usage["failed"], usage["aborted"]) == (3, 1, 1)
+
+
+EMPTY = Kept("a", 1, (Choice(" \n", "stop", 1),))
+ABORTED = Kept("b", 1, (Choice("", "abort", 0),))
+LONG = Kept("c", 0, (), "too long")
+GOOD = Kept("d", 1, (Choice("yes", "stop", 1),))
+
+
+@pytest.mark.parametrize(
+    ("kept", "warned"),
+    [
+        ((EMPTY, EMPTY, LONG), True),
+        ((EMPTY,), True),
+        ((EMPTY, GOOD), False),
+        ((EMPTY, ABORTED), False),
+        ((LONG,), False),
+    ],
+    ids=["all", "the only one", "not all", "aborted", "none"],
+)
+def test_answers_that_are_all_empty_are_warned_of(kept: tuple[Kept, ...], *, warned: bool) -> None:
+    found = built(*kept)
+    assert ("warning" in found) is warned
+    assert not warned or found["warning"].startswith("All answers are empty: was the prompt written as the model")
+
+
+def built(*kept: Kept) -> dict[str, Any]:
+    """Return the result of a task with an item for each of these."""
+    texts = [f"item {number}" for number in range(len(kept))]
     given = {
         "taskType": "inference",
         "model": {"source": {"identifier": "m"}},
@@ -24,14 +61,8 @@ def test_answers_that_were_aborted_are_counted_beside_those_that_failed() -> Non
     assert isinstance(spec, InferenceTaskSpec)
     items = [Item(text) for text in texts]
     questions = ask(items, spec.inference, (), default=None)
-    kept = (
-        Kept("good", 1, (Choice("yes", "stop", 1),)),
-        Kept("stuck", 1, (Choice("", "length", 1), Choice("", "abort", 0))),
-        Kept("long", 0, (), "too long"),
-    )
     answers = {question.key: each for question, each in zip(questions, kept, strict=True)}
     run = result.Run(
         EngineModel("m", "m"), "transformers", answers, dict.fromkeys(answers, "t"), frozenset(), None, 1.0
     )
-    usage = result.build(Task("t", spec, {}, Path(), items, questions), run)["usage"]
-    assert (usage["num_requests"], usage["failed"], usage["aborted"]) == (3, 1, 1)
+    return result.build(Task("t", spec, {}, Path(), items, questions), run)
