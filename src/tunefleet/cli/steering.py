@@ -57,7 +57,8 @@ def resume(
     """Let paused tasks go on; an ended one goes on as a new task.
 
     A running task that is to pause is not paused. A paused task goes back to its place in the queue. One that failed,
-    was cancelled or is completed goes on from its checkpoint as a new task that is linked to it.
+    was cancelled or ended early goes on from its checkpoint as a new task that is linked to it; one that has done all
+    its steps does so from an earlier checkpoint alone.
     """
     from_step = _step(start)
     with connect() as client:

@@ -14,7 +14,7 @@ from tunefleet.services.checkpoints import Known
 from tunefleet.services.ids import new_id
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.training.held import EXTERNAL
-from tunefleet.store import Connection, artifacts, events, resumes, tasks, workers
+from tunefleet.store import Connection, artifacts, commands, events, journal, resumes, tasks, workers
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
 from tunefleet.wire.link import InputRef, ResumeFrom
@@ -111,6 +111,31 @@ def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_st
             hint=hint,
         )
     return chosen
+
+
+def refuse_done(connection: Connection, row: TaskRow, chosen: Known) -> None:
+    """Refuse to let a completed training go on from its last step: the new task would have nothing to do.
+
+    Raises:
+        ConflictError: If the checkpoint is the training's end.
+    """
+    launches = journal.launches_of(connection, row.id)
+    told = orjson.loads(launches[-1].progress) if launches and launches[-1].progress else {}
+    end = int(told.get("max_steps") or 0)
+    if row.status != TaskStatus.COMPLETED or not end or chosen.step < end or _end_was_set(connection, row):
+        return
+    longer = "" if row.kind == "command" else f" --set training.max_steps={2 * end}"
+    raise ConflictError(
+        f"The task {row.id} has completed all of its {end} steps: there is nothing to go on with.",
+        hint=f"`tunefleet clone {row.id}{longer}` trains anew{' for longer' if longer else ''}; "
+        f"`tunefleet resume {row.id} --from STEP` goes back to an earlier checkpoint.",
+    )
+
+
+def _end_was_set(connection: Connection, row: TaskRow) -> bool:
+    """Whether the end was changed while it trained; the new task has the one of the document again."""
+    changes = (orjson.loads(each.data) for each in commands.of_task(connection, row.id) if each.command == "set")
+    return any("max_steps" in change for change in changes)
 
 
 def hand_on(connection: Connection, parent: TaskRow, child: TaskRow, chosen: Known, now: float) -> None:

@@ -86,7 +86,7 @@ async def resume(
 
     Raises:
         NotFoundError: If there is no such task.
-        ConflictError: If it runs or waits and is not to pause, or there is no such checkpoint.
+        ConflictError: If it runs or waits and is not to pause, there is no such checkpoint, or nothing is left to do.
         ForbiddenError: If it belongs to somebody else.
     """
     may_submit(actor)
@@ -121,7 +121,9 @@ async def _resume_final(
         resuming.hand_on(connection, row, made[0], chosen, now)
 
     def look(connection: Connection) -> None:
-        resuming.choose(connection, row, checkpoints.known(connection, row), from_step)
+        chosen = resuming.choose(connection, row, checkpoints.known(connection, row), from_step)
+        if not overrides:
+            resuming.refuse_done(connection, row, chosen)
 
     if row.slot_class != "job":
         raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")

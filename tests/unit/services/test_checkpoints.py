@@ -10,6 +10,7 @@ from tests.unit.services.lab import FakeWorker, Lab
 from tests.unit.services.test_steering import running
 from tunefleet.errors import ConflictError
 from tunefleet.services import artifacts, placing, steering, tasks, workers
+from tunefleet.wire.api import CommandRequest
 from tunefleet.wire.link import Offer
 
 
@@ -171,6 +172,42 @@ async def test_a_final_task_goes_on_as_a_new_one(lab: Lab, uploaded: bool) -> No
     if not uploaded:
         best = await steering.resume(lab.core, lab.admin, task_id, "best")
         assert best.parent_task_id == task_id
+
+
+def at_end(step: int, max_steps: int) -> dict[str, Any]:
+    return {"type": "progress", "phase": "finishing", "step": step, "max_steps": max_steps}
+
+
+async def test_a_training_that_has_done_all_its_steps_goes_on_from_an_earlier_one_alone(lab: Lab) -> None:
+    task_id, worker, offer = await running(lab)
+    await lab.journal(offer.token, "a", [launched(), saved(8), saved(12), at_end(12, 12)])
+    await worker.finish(offer.token, "completed")
+    for step in (None, 12):
+        with pytest.raises(ConflictError, match="completed all of its 12 steps") as caught:
+            await steering.resume(lab.core, lab.admin, task_id, step)
+        assert f"tunefleet clone {task_id} --set training.max_steps=" in (caught.value.hint or "")
+    made = await steering.resume(lab.core, lab.admin, task_id, 8)
+    assert made.parent_task_id == task_id
+    longer = await steering.resume(lab.core, lab.admin, task_id, None, {"training.max_steps": 24})
+    assert longer.parent_task_id == task_id
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+async def test_a_training_that_ended_before_its_last_step_or_badly_after_it_goes_on(lab: Lab, status: Any) -> None:
+    task_id, worker, offer = await running(lab)
+    last = 8 if status == "completed" else 12
+    await lab.journal(offer.token, "a", [launched(), saved(last), at_end(last, 12)])
+    await worker.finish(offer.token, status, "stopped_early" if status == "completed" else "bad_input")
+    assert (await steering.resume(lab.core, lab.admin, task_id)).parent_task_id == task_id
+
+
+async def test_a_training_whose_end_was_changed_on_the_way_goes_on_to_that_of_its_document(lab: Lab) -> None:
+    task_id, worker, offer = await running(lab)
+    wanted = CommandRequest(command="set", data={"max_steps": 8})
+    await steering.command(lab.core, lab.admin, task_id, wanted)
+    await lab.journal(offer.token, "a", [launched(), saved(8), at_end(8, 8)])
+    await worker.finish(offer.token, "completed")
+    assert (await steering.resume(lab.core, lab.admin, task_id)).parent_task_id == task_id
 
 
 async def test_a_checkpoint_of_a_removed_worker_is_refused(lab: Lab) -> None:
