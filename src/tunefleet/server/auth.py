@@ -2,8 +2,8 @@
 
 A key comes as `Authorization: Bearer`, as `X-API-Key` or, for a browser, as a session cookie. A cookie is sent by the
 browser on its own, so an unsafe request with one must also come from a page of this server. On the routes of
-federations, whose clients may know nothing but a URL, it comes as HTTP Basic too (`http://:TOKEN@host`). A campaign acts
-with a token of its own, as its owner. What a role may do with one row is the services' business.
+federations, whose clients may know nothing but a URL, it comes as HTTP Basic too (`http://:TOKEN@host`). Campaigns act
+with tokens of their own, as their owners. What a role may do with one row is the services' business.
 """
 
 from __future__ import annotations

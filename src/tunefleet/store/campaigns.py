@@ -124,8 +124,8 @@ def claim(connection: Connection, row: CampaignRow, *, holder: str, now: float, 
 
 
 def renew(connection: Connection, id_: str, *, holder: str, until: float) -> bool:
-    """Keep an active campaign for longer; false if it is somebody else's by now, or not active."""
-    where = (_at.id == id_, _at.holder == holder, _at.status == _ACTIVE)
+    """Keep a campaign for longer; false if it is somebody else's by now."""
+    where = (_at.id == id_, _at.holder == holder)
     return connection.execute(update(campaigns).where(*where).values(lease_until=until)).rowcount > 0
 
 

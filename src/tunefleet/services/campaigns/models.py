@@ -49,17 +49,21 @@ async def list_(
     return await core.read(operation)
 
 
-async def get(core: Core, actor: Actor, name: str, version: int | None = None) -> ModelVersionView:
+async def get(
+    core: Core, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
+) -> ModelVersionView:
     """Return a version of a model; by default the promoted one, or the newest if none is.
 
     Raises:
         NotFoundError: If there is none.
         ConflictError: If several people have a model of that name.
     """
-    return await core.read(lambda connection: views.model_view(registry.find(connection, actor, name, version)))
+    return await core.read(
+        lambda connection: views.model_view(registry.find(connection, actor, name, version, owner=owner))
+    )
 
 
-async def promote(core: Core, actor: Actor, name: str, version: int) -> ModelVersionView:
+async def promote(core: Core, actor: Actor, name: str, version: int, *, owner: str | None = None) -> ModelVersionView:
     """Promote a version, whatever the gate said; the one that was promoted is archived.
 
     Raises:
@@ -69,7 +73,7 @@ async def promote(core: Core, actor: Actor, name: str, version: int) -> ModelVer
     """
 
     def operation(connection: Connection) -> ModelVersionView:
-        row = registry.mine(connection, actor, name, version)
+        row = registry.mine(connection, actor, name, version, owner=owner)
         if row.stage == Stage.PROMOTED:
             raise ConflictError(f"Version {version} of {row.name} is promoted already.")
         reason, now = f"{actor.owner} promoted it.", core.clock.wall()
@@ -78,7 +82,7 @@ async def promote(core: Core, actor: Actor, name: str, version: int) -> ModelVer
     return await core.write(operation)
 
 
-async def rollback(core: Core, actor: Actor, name: str) -> ModelVersionView:
+async def rollback(core: Core, actor: Actor, name: str, *, owner: str | None = None) -> ModelVersionView:
     """Promote the version that was promoted before the one that is.
 
     Raises:
@@ -88,7 +92,7 @@ async def rollback(core: Core, actor: Actor, name: str) -> ModelVersionView:
     """
 
     def operation(connection: Connection) -> ModelVersionView:
-        row = registry.mine(connection, actor, name)
+        row = registry.mine(connection, actor, name, owner=owner)
         return views.model_view(registry.roll_back(connection, row, core.clock.wall()))
 
     return await core.write(operation)

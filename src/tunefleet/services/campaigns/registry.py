@@ -110,14 +110,17 @@ def settle(connection: Connection, row: ModelRow, stage: Stage, now: float, *, r
     return row
 
 
-def find(connection: Connection, actor: Actor, name: str, version: int | None = None) -> ModelRow:
+def find(
+    connection: Connection, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
+) -> ModelRow:
     """Return a version that somebody may see; by default the promoted one, or the newest if none is.
 
     Args:
         connection: To read with.
         actor: Who asks.
-        name: Of the model; of one name the asker's own is meant first. `OWNER/NAME` names another's.
+        name: Of the model.
         version: Which one.
+        owner: Whose; by default the asker's own, or the only one of that name.
 
     Raises:
         NotFoundError: If there is none.
@@ -125,7 +128,7 @@ def find(connection: Connection, actor: Actor, name: str, version: int | None = 
         ForbiddenError: If the actor may not read.
     """
     may_read(actor)
-    owner, name = _owner(connection, actor, name)
+    owner = owner or _owner(connection, actor, name)
     if version is None:
         row = models.promoted(connection, actor.project, owner, name)
         if row is not None:
@@ -137,7 +140,9 @@ def find(connection: Connection, actor: Actor, name: str, version: int | None = 
     return found
 
 
-def mine(connection: Connection, actor: Actor, name: str, version: int | None = None) -> ModelRow:
+def mine(
+    connection: Connection, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
+) -> ModelRow:
     """Return a version that somebody may change.
 
     Raises:
@@ -145,7 +150,7 @@ def mine(connection: Connection, actor: Actor, name: str, version: int | None = 
         ConflictError: If several people have a model of that name.
         ForbiddenError: If it belongs to somebody else.
     """
-    row = find(connection, actor, name, version)
+    row = find(connection, actor, name, version, owner=owner)
     may_change(actor, row.owner, f"The model {row.name}")
     return row
 
@@ -170,20 +175,17 @@ def roll_back(connection: Connection, row: ModelRow, now: float) -> ModelRow:
     return settle(connection, before, Stage.PROMOTED, now, reason=f"Rolled back from version {current.version}.")
 
 
-def _owner(connection: Connection, actor: Actor, name: str) -> tuple[str, str]:
-    owner, slash, rest = name.partition("/")
-    if slash:
-        return owner, rest
+def _owner(connection: Connection, actor: Actor, name: str) -> str:
     owners = models.owners(connection, actor.project, name)
     if actor.owner in owners:
-        return actor.owner, name
+        return actor.owner
     if not owners:
         raise NotFoundError(f"There is no model {name}.", hint=_LIST)
     if len(owners) > 1:
         raise ConflictError(
-            f"There are models {name} of {', '.join(owners)}.", hint=f"Write one as {owners[0]}/{name}."
+            f"There are models {name} of {', '.join(owners)}.", hint=f"Say whose, such as {owners[0]}/{name}."
         )
-    return owners[0], name
+    return owners[0]
 
 
 def _kept(connection: Connection, state: CycleState, number: int, location: Mapping[str, Any], now: float) -> str:
