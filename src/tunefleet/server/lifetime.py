@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tunefleet.services import artifacts, elastic, joining, placing, sweep
+from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
+from tunefleet.services.campaigns.book import Book
 from tunefleet.services.core import Core
 from tunefleet.services.fanout import JOINING
 from tunefleet.services.federation.keeper import RoundKeeper
@@ -96,7 +98,8 @@ class Lifetime:
             # Most servers have no campaign: what runs them is loaded when there is one.
             signals = self.core.signals
             seen = signals.version(CAMPAIGNS)
-            if not await Book(self.core).any():
+            book = Book(self.core)
+            if not (await book.due() or await book.to_cancel()):
                 await signals.wait(CAMPAIGNS, PLACEMENT_SWEEP_S, seen)
                 return
             from tunefleet.campaign.keeper import CampaignKeeper  # noqa: PLC0415

@@ -95,7 +95,7 @@ class CampaignGateSpec(Block):
     min_gain: NaturalFloat = 0.0
     """By how much it must be better at least, in units of the metric."""
     confidence: Annotated[float, Field(gt=0.5, lt=1), NotBool] = 0.95
-    """Of the interval of the difference, which must lie beyond `min_gain` as a whole."""
+    """Of the interval of the difference, paired row by row, which must not contain 0."""
 
 
 class CampaignPublishSpec(Block):
@@ -203,6 +203,8 @@ class CampaignSpec(Block):
     are given."""
     notify: Annotated[tuple[NotifySpec, ...], Field(max_length=20)] = ()
     """Who is told when a model is promoted, a cycle fails or the budget is spent."""
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """What travelled with the file: `model_repo` or `datasets.N.path` → digest. The client writes it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> CampaignSpec:
