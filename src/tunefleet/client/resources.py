@@ -148,6 +148,7 @@ class CampaignVerbs:
     apply = Verb(routes_campaigns.apply_campaigns)
     list = Verb(routes_campaigns.list_campaigns)
     get = Verb(routes_campaigns.get_campaign)
+    start = Verb(routes_campaigns.start_campaign)
     pause = Verb(routes_campaigns.pause_campaign)
     resume = Verb(routes_campaigns.resume_campaign)
     stop = Verb(routes_campaigns.stop_campaign)

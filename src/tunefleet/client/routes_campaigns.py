@@ -12,6 +12,7 @@ from tunefleet.client.sse import SseReader
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.campaign_file import dump_campaign_spec
 from tunefleet.wire.api import EventView, Page
 from tunefleet.wire.campaign import (
     CampaignApplied,
@@ -42,7 +43,7 @@ def apply_campaigns(campaigns: Mapping[str, CampaignSpec], *, start: bool = Fals
         campaigns: Name → what is wanted of it.
         start: Let those that are paused, held or stopped go on, unless they are not `enabled`.
     """
-    wanted = {name: spec.model_dump(mode="json", exclude_unset=True, by_alias=True) for name, spec in campaigns.items()}
+    wanted = {name: dump_campaign_spec(spec) for name, spec in campaigns.items()}
     return Call(
         "POST", "/campaigns", model(tuple[CampaignApplied, ...]), body=_Raw({"campaigns": wanted, "start": start})
     )
@@ -59,6 +60,11 @@ def list_campaigns(
 def get_campaign(campaign: str) -> Call[CampaignDetail]:
     """Return a campaign with its newest cycles, by its name or its id."""
     return Call("GET", path("campaigns", campaign), model(CampaignDetail))
+
+
+def start_campaign(campaign: str) -> Call[CampaignDetail]:
+    """Let a campaign go on, whatever it rests for."""
+    return Call("POST", path("campaigns", campaign, "start"), model(CampaignDetail))
 
 
 def pause_campaign(campaign: str) -> Call[CampaignDetail]:

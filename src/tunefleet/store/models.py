@@ -25,6 +25,7 @@ class ModelRow(NamedTuple):
     campaign_id: str
     cycle: int
     key: str
+    task_id: str | None
     location: str
     lineage: str
     evaluation: str
@@ -93,6 +94,22 @@ def of_campaign(connection: Connection, campaign_id: str, cycles: Sequence[int])
     """Return what cycles of a campaign have made, oldest first."""
     query = _ROWS.where(_at.campaign_id == campaign_id, _at.cycle.in_(list(cycles))).order_by(_at.seq)
     return [ModelRow(*row) for row in connection.execute(query)]
+
+
+def in_use(connection: Connection, task_ids: Sequence[str]) -> dict[str, ModelRow]:
+    """Return which of these tasks have made a model that is or was promoted, and may be again."""
+    found: dict[str, ModelRow] = {}
+    for start in range(0, len(task_ids), 500):
+        part = list(task_ids[start : start + 500])
+        query = _ROWS.where(_at.task_id.in_(part), _at.promoted_at.is_not(None))
+        found |= {row.task_id: ModelRow(*row) for row in connection.execute(query)}
+    return found
+
+
+def all_in_use(connection: Connection) -> list[str]:
+    """Return all tasks that have made a model that is or was promoted."""
+    query = select(_at.task_id).where(_at.task_id.is_not(None), _at.promoted_at.is_not(None)).distinct()
+    return [task_id for (task_id,) in connection.execute(query) if task_id is not None]
 
 
 def page(

@@ -124,6 +124,7 @@ model_versions = Table(
     Column("campaign_id", String, nullable=False),
     Column("cycle", Integer, nullable=False),
     Column("key", String, nullable=False),
+    Column("task_id", String, index=True),
     Column("location", Text, nullable=False),
     Column("lineage", Text, nullable=False),
     Column("evaluation", Text, nullable=False),
@@ -140,4 +141,5 @@ model_versions = Table(
 )  # fmt: skip
 """Models that campaigns made; of each name one version at most is promoted. `key`: of the try of a cycle that made it.
 
-`location`, `lineage` and `evaluation` are JSON."""
+`task_id`: whose result it is; that task stays while the version may be in use. `location`, `lineage` and `evaluation`
+are JSON."""

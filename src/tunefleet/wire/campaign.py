@@ -12,8 +12,8 @@ from tunefleet.lifecycle.model import Stage
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.base import Body, Message
 
-CampaignName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^\s/:@][^/:@\x00-\x1f]*$")]
-"""What a file calls a campaign: any text without `/`, `:` and `@`."""
+CampaignName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""What a file calls a campaign."""
 Level = Literal["info", "warning", "error"]
 
 

@@ -69,6 +69,12 @@ async def get(core: CoreDep, who: Reader, campaign: CampaignId) -> CampaignDetai
     return await jobs.get(core, who, campaign)
 
 
+@router.post("/{campaign}/start")
+async def start_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
+    """Let a campaign go on, whatever it rests for."""
+    return await jobs.start(core, who, campaign)
+
+
 @router.post("/{campaign}/pause")
 async def pause_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
     """Begin no further step of a campaign; what a provider trains goes on there."""

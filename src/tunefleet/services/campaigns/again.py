@@ -85,7 +85,7 @@ def _retry(connection: Connection, row: CampaignRow, now: float, *, wanted: Camp
         cycles.go_back(connection, row, cycle, step)
         tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=step.value)
     if row.status == CampaignStatus.HELD:
-        return jobs.start(connection, row, now)
+        return jobs.begin(connection, row, now)
     cycles.forget_failures(connection, row)
     tell(connection, row, "campaign.retried", now)
     # A claim that was taken for the old try is of no use any more.

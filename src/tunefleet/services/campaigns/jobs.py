@@ -99,6 +99,16 @@ async def get(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     return await core.read(lambda connection: views.campaign_detail(connection, find(connection, actor, reference)))
 
 
+async def start(core: Core, actor: Actor, reference: str) -> CampaignDetail:
+    """Let a campaign go on, whatever it rests for; one that is active stays so.
+
+    Raises:
+        NotFoundError: If there is none.
+        ForbiddenError: If it belongs to somebody else.
+    """
+    return await change(core, actor, reference, _start)
+
+
 async def pause(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     """Begin no further step of a campaign; what a provider trains goes on there. One that is paused stays so.
 
@@ -144,11 +154,15 @@ async def change(core: Core, actor: Actor, reference: str, verb: Verb) -> Campai
     return await core.write(operation)
 
 
-def start(connection: Connection, row: CampaignRow, now: float) -> CampaignRow:
+def begin(connection: Connection, row: CampaignRow, now: float) -> CampaignRow:
     """Let a campaign go on, whatever it rests for; its failures are forgotten."""
     row = move(connection, row, CampaignStatus.ACTIVE, now, reason=None, failures=0)
     cycles.forget_failures(connection, row)
     return row
+
+
+def _start(connection: Connection, row: CampaignRow, now: float) -> CampaignRow:
+    return row if row.status == CampaignStatus.ACTIVE else begin(connection, row, now)
 
 
 def _pause(connection: Connection, row: CampaignRow, now: float, *, actor: Actor) -> CampaignRow:
@@ -220,7 +234,7 @@ def _as_configured(
         row = move(connection, row, CampaignStatus.PAUSED, now, reason=NOT_ENABLED)
         return campaigns.change(connection, row, {"by_config": 1})
     if (start_ and row.status in _RESTING) or (row.status == CampaignStatus.PAUSED and row.by_config):
-        return start(connection, row, now)
+        return begin(connection, row, now)
     return row
 
 

@@ -52,6 +52,7 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
     key = f"{state.campaign_id}/{state.number}.{state.retried}"
     row = models.by_key(connection, key)
     stage = new.stage if row is not None else _stage(connection, state, new)
+    task_id = new.location.get("task_id")
     texts = {name: orjson.dumps(dict(getattr(new, name))).decode() for name in ("lineage", "evaluation")}
     if row is None:
         number = models.newest(connection, state.project, state.owner, state.name) + 1
@@ -60,7 +61,7 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
             connection,
             ModelRow(
                 state.project, state.owner, state.name, number, Stage.CANDIDATE.value, new.form, state.campaign_id,
-                state.number, key, location, texts["lineage"], texts["evaluation"], new.reason, now, None,
+                state.number, key, task_id, location, texts["lineage"], texts["evaluation"], new.reason, now, None,
             ),
         )  # fmt: skip
     else:
@@ -68,7 +69,8 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
         # What was kept for it before is found under its own id.
         same = known.get("kept_from") == new.location.get("artifact_id")
         location = row.location if same else _kept(connection, state, row.version, new.location, now)
-        row = models.change(connection, row, {"form": new.form, "location": location, "reason": new.reason, **texts})
+        changes = {"form": new.form, "task_id": task_id, "location": location, "reason": new.reason, **texts}
+        row = models.change(connection, row, changes)
     return row if row.stage == stage else settle(connection, row, stage, now, reason=new.reason)
 
 

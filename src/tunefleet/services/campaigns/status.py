@@ -5,10 +5,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
+import orjson
+
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, move_campaign
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec
 from tunefleet.store import Connection, campaigns, events, wake
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.events import Event
@@ -25,13 +28,13 @@ def topic(campaign_id: str) -> str:
 
 def stored(spec: CampaignSpec) -> str:
     """Return a spec as it is stored: what its author wrote, so that what he left out stays a default."""
-    return spec.model_dump_json(exclude_unset=True, by_alias=True)
+    return orjson.dumps(dump_campaign_spec(spec)).decode()
 
 
 @lru_cache(maxsize=256)
 def parsed(text: str) -> CampaignSpec:
     """Read a stored spec."""
-    return CampaignSpec.model_validate_json(text)
+    return load_campaign_spec(orjson.loads(text))
 
 
 def find(connection: Connection, actor: Actor, reference: str) -> CampaignRow:

@@ -131,6 +131,7 @@ def _models() -> None:
         sa.Column("campaign_id", sa.String(), nullable=False),
         sa.Column("cycle", sa.Integer(), nullable=False),
         sa.Column("key", sa.String(), nullable=False),
+        sa.Column("task_id", sa.String(), nullable=True),
         sa.Column("location", sa.Text(), nullable=False),
         sa.Column("lineage", sa.Text(), nullable=False),
         sa.Column("evaluation", sa.Text(), nullable=False),
@@ -142,6 +143,7 @@ def _models() -> None:
         sa.UniqueConstraint("project", "owner", "name", "version", name="uq_model_versions_project_owner_name_version"),
         sqlite_autoincrement=True,
     )
+    op.create_index("ix_model_versions_task_id", "model_versions", ["task_id"], unique=False)
     promoted = sa.text("stage = 'promoted'")
     op.create_index(
         "uq_model_versions_promoted",
