@@ -204,7 +204,7 @@ class Book:
             if error.until is not None:
                 cycles.wait(at.connection, at.cycle, until=error.until, why=error.message)
             elif at.row.status == ACTIVE:
-                move(at.connection, at.row, CampaignStatus.HELD, at.now, reason=str(error))
+                move(at.connection, at.row, CampaignStatus.HELD, at.now, reason=str(error), cause="budget")
             campaigns.release(at.connection, at.row.id, holder=state.holder)
             tell(at.connection, at.row, "campaign.budget", at.now, cycle=at.cycle.number, error=error.message)
             _line(at.connection, at.row, state, "warning", str(error), at.now)

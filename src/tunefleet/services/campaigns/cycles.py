@@ -189,8 +189,9 @@ def fail(
         _changed(connection, cycle, {**shown, "tries": cycle.tries + 1, "finished_at": now})
         values = {"failures": failures, "next_at": max(row.next_at, now + backoff_s(failures, draw))}
         row = campaigns.change(connection, row, values)
-        tell(connection, row, "campaign.failed", now, cycle=cycle.number, step=cycle.step, error=error)
         held = failures >= most
+        where_to = {"cycle": cycle.number, "step": cycle.step}
+        tell(connection, row, "campaign.failed", now, **where_to, error=error, held=held or None)
         why = f"{failures} cycles failed in a row. {where} failed: {error}"
     else:
         tries = cycle.tries + 1

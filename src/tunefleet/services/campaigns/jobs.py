@@ -188,7 +188,7 @@ def _stop(connection: Connection, row: CampaignRow, now: float, *, actor: Actor)
     if row.status == CampaignStatus.STOPPED:
         return row
     # Nobody holds it any more: what is on its way is refused, and cancelled by who looks after what was given up.
-    free = {"holder": None, "lease_until": 0.0, "next_at": 0.0}
+    free: dict[str, Any] = {"holder": None, "lease_until": 0.0, "next_at": 0.0}
     row = move(connection, row, CampaignStatus.STOPPED, now, reason=f"{actor.owner} stopped it.", **free)
     cycles.abandon(connection, row, now)
     return row

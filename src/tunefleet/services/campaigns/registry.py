@@ -17,6 +17,7 @@ from tunefleet.store import Connection, artifacts, campaigns, models
 from tunefleet.store.models import ModelRow
 
 _LIST: Final = "`tunefleet models ls` lists them."
+_OWN: Final = ("artifact_id", "kept_from")
 
 
 def version_of(row: ModelRow) -> ModelVersion:
@@ -38,7 +39,7 @@ def version_of(row: ModelRow) -> ModelVersion:
 
 
 def enter(connection: Connection, state: CycleState, new: NewVersion, now: float) -> ModelRow:
-    """Enter what a try of a cycle has made; entered again, it is the same version, changed.
+    """Enter what a try of a cycle has made; entered again, it is the same version, with the stage that it has by now.
 
     Args:
         connection: Of the operation.
@@ -51,7 +52,9 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
     """
     key = f"{state.campaign_id}/{state.number}.{state.retried}"
     row = models.by_key(connection, key)
-    stage = new.stage if row is not None else _stage(connection, state, new)
+    # What was decided once, here or by a person, is not decided again.
+    decided = row is not None and row.stage != Stage.CANDIDATE
+    stage = Stage(row.stage) if row is not None and decided else _stage(connection, state, new)
     task_id = new.location.get("task_id")
     texts = {name: orjson.dumps(dict(getattr(new, name))).decode() for name in ("lineage", "evaluation")}
     if row is None:
@@ -67,8 +70,10 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
     else:
         known = orjson.loads(row.location)
         # What was kept for it before is found under its own id.
-        same = known.get("kept_from") == new.location.get("artifact_id")
-        location = row.location if same else _kept(connection, state, row.version, new.location, now)
+        if known.get("kept_from") is not None and known["kept_from"] == new.location.get("artifact_id"):
+            location = orjson.dumps({**new.location, **{name: known[name] for name in _OWN}}).decode()
+        else:
+            location = _kept(connection, state, row.version, new.location, now)
         changes = {"form": new.form, "task_id": task_id, "location": location, "reason": new.reason, **texts}
         row = models.change(connection, row, changes)
     return row if row.stage == stage else settle(connection, row, stage, now, reason=new.reason)
@@ -76,7 +81,8 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
 
 def _stage(connection: Connection, state: CycleState, new: NewVersion) -> Stage:
     """Return what becomes of a new version: a model that is only merged again takes the place of what it was before."""
-    before = models.of_campaign(connection, state.campaign_id, [state.number])
+    made = models.of_campaign(connection, state.campaign_id, [state.number])
+    before = [each for each in made if each.stage != Stage.CANDIDATE]
     if new.stage is Stage.PROMOTED and before and before[-1].stage != Stage.PROMOTED:
         return Stage.ARCHIVED
     return new.stage

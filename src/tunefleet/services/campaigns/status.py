@@ -83,7 +83,14 @@ def mine(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
 
 
 def move(
-    connection: Connection, row: CampaignRow, target: CampaignStatus, now: float, *, reason: str | None, **more: Any
+    connection: Connection,
+    row: CampaignRow,
+    target: CampaignStatus,
+    now: float,
+    *,
+    reason: str | None,
+    cause: str | None = None,
+    **more: Any,
 ) -> CampaignRow:
     """Change the status of a campaign, and tell of it.
 
@@ -93,6 +100,7 @@ def move(
         target: Where it goes.
         now: Unix time.
         reason: Why, for people.
+        cause: Why, in one word, for programs.
         more: Other columns that change with it.
 
     Raises:
@@ -101,7 +109,7 @@ def move(
     move_campaign(CampaignStatus(row.status), target)
     changes: dict[str, Any] = {"status": target.value, "reason": reason, "by_config": 0, "changed_at": now, **more}
     moved = campaigns.change(connection, row, changes)
-    tell(connection, moved, f"campaign.{target.value}", now, reason=reason)
+    tell(connection, moved, f"campaign.{target.value}", now, reason=reason, cause=cause)
     return moved
 
 
