@@ -51,10 +51,11 @@ class Base:
     """The model that a cycle begins with.
 
     Args:
-        repo: As the campaign names it, or the place where the promoted model was published.
-        task_id: The task of our server that has left the promoted model; null for the campaign's own base.
+        repo: As the campaign names it; for a promoted model its name, or the repository where it was published.
+        task_id: The task of our server that has left it, unless `digest` says which files it is.
         version: Of the promoted model in the registry; null for the campaign's own base.
-        digest: Of a folder that travelled with the campaign's file.
+        digest: Of the artifact that stands in the place of `repo`: the promoted model, or a folder that travelled with
+            the campaign's file.
         url: Where the promoted model was published.
     """
 

@@ -43,20 +43,20 @@ def digest_of(*what: Any) -> str:
 
 
 def model_of(spec: CampaignSpec, base: Base) -> dict[str, Any]:
-    """Return the blocks of a task that say which model it works on: `model`, and `checkpoint` for a promoted one."""
+    """Return the blocks of a task that say which model it works on; see `inputs_of` for what stands in its place."""
     source: dict[str, Any] = {"identifier": base.repo}
     if spec.model.revision is not None and base.repo == spec.model_repo:
         source["revision"] = spec.model.revision
     if spec.model.trust_remote_code:
         source["trust_remote_code"] = True
     blocks: dict[str, Any] = {"model": {"source": source}}
-    if base.task_id is not None:
+    if base.task_id is not None and base.digest is None:
         blocks["checkpoint"] = {"load": {"taskId": base.task_id}}
     return blocks
 
 
 def inputs_of(name: str, base: Base) -> dict[str, dict[str, str]]:
-    """Return what travelled for the model of a task.
+    """Return what stands in the place of the model that a task names.
 
     Args:
         name: Of the task in its document.

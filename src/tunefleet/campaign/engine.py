@@ -117,7 +117,7 @@ class Engine:
         except LeaseLost:
             raise
         except BudgetError as error:
-            await self._say(state, "warning", str(error))
+            log.warning("[%s] %s", state.name, error)
             await book.over_budget(state, error)
             return None
         except TunefleetError as error:
@@ -147,7 +147,7 @@ class Engine:
         return state, await step.act(context, known) if found is None else found
 
     async def _failed(self, state: CycleState, why: str, *, fatal: bool) -> None:
-        await self._say(state, "error", why)
+        log.error("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, why)
         await self._book.failed(state, why, fatal=fatal)
 
     def _context(self, state: CycleState, client: AsyncClient, provider: Provider) -> StepContext:

@@ -40,9 +40,13 @@ class CampaignKeeper:
             self._book, load(CampaignSettings), lambda token: AsyncClient(url, token), clock=core.clock
         )
         self._work: dict[str, asyncio.Task[None]] = {}
+        self._begun = False
 
     async def run_once(self) -> None:
         """Start what is due, then wait until something else may be."""
+        if not self._begun:
+            await self._book.begin()
+            self._begun = True
         signals = self._core.signals
         seen = signals.version(TOPIC)
         await signals.wait(TOPIC, await self.start_due(), seen)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.text import Text
 
 from tunefleet.cli import campaign_view as view
+from tunefleet.cli.campaign_check import dry_run
+from tunefleet.cli.campaign_config import CONFIG, Config, read
+from tunefleet.cli.campaign_run import run
 from tunefleet.cli.console import Json, err, json_text, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_campaign, confirm
 from tunefleet.cli.session import connect
-from tunefleet.errors import InputError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.wire.campaign import CampaignDetail
 
@@ -24,11 +25,7 @@ Campaign = Annotated[
     str,
     typer.Argument(metavar="NAME", help="Name of a campaign, or its id (camp-…).", autocompletion=complete_campaign),
 ]
-Config = Annotated[
-    Path, typer.Option("--config", "-c", metavar="FILE", help="The campaigns; default: config.yaml in this folder.")
-]
 Cycle = Annotated[int | None, typer.Option("--cycle", metavar="N", min=0, help="Which cycle.")]
-CONFIG = Path("config.yaml")
 
 
 @app.callback()
@@ -62,7 +59,7 @@ def start(
         return
     wanted = read(config, names)
     with connect() as client:
-        made = client.campaigns.apply(wanted, start=True)
+        made = client.campaigns.send(wanted, config.expanduser().parent, start=True)
     if as_json:
         print_json(made)
         return
@@ -70,32 +67,6 @@ def start(
         why = f" {each.reason}" if each.reason else ""
         say(Text.assemble((each.name, "head"), f" ({each.change}) is {each.status.value}.{why}"))
     say("Follow one: tunefleet campaign logs -f NAME", style="dim")
-
-
-def read(config: Path, names: list[str] | None = None) -> dict[str, Any]:
-    """Return the campaigns of a file by name.
-
-    Args:
-        config: The file.
-        names: Only these; all if none are given.
-
-    Raises:
-        InputError: If the file cannot be read, or has no campaign of such a name.
-        SpecError: If anything in it is wrong; lists every fault.
-    """
-    # The spec's reader takes long to import, which listing and showing do not need.
-    from tunefleet.spec.campaign_file import parse_campaigns
-
-    try:
-        text = config.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        hint = "Name another file with --config; `example-config.yaml` shows what one looks like."
-        raise InputError(f"{config} cannot be read as text.", hint=hint) from error
-    found = parse_campaigns(text, filename=str(config))
-    missing = [name for name in names or () if name not in found]
-    if missing:
-        raise InputError(f"{config} has no campaign {missing[0]}.", hint=f"It has {', '.join(found)}.")
-    return {name: spec for name, spec in found.items() if not names or name in names}
 
 
 def _go_on(names: list[str], *, as_json: bool) -> None:
@@ -263,6 +234,8 @@ def _print_line(text: str) -> None:
 
 
 for _function, _name in (
+    (run, "run"),
+    (dry_run, "dry-run"),
     (start, "start"),
     (list_, "list"),
     (show, "show"),

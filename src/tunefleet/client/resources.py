@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunefleet.client import flows, routes, routes_campaigns, routes_chat, routes_federations, routes_notify, transfer
+from tunefleet.client import (
+    campaign_files,
+    flows,
+    routes,
+    routes_campaigns,
+    routes_chat,
+    routes_federations,
+    routes_notify,
+    transfer,
+)
 from tunefleet.client.verb import (
     Awaited,
     AwaitedTask,
@@ -146,6 +155,7 @@ class CampaignVerbs:
     """Campaigns: training that goes on by itself, chunk by chunk."""
 
     apply = Verb(routes_campaigns.apply_campaigns)
+    send = Verb(campaign_files.send)
     list = Verb(routes_campaigns.list_campaigns)
     get = Verb(routes_campaigns.get_campaign)
     start = Verb(routes_campaigns.start_campaign)

@@ -135,6 +135,13 @@ def release(connection: Connection, id_: str, *, holder: str) -> bool:
     return connection.execute(update(campaigns).where(*where).values(holder=None, lease_until=0.0)).rowcount > 0
 
 
+def release_all(connection: Connection) -> int:
+    """Let go of every campaign; returns how many were held."""
+    return connection.execute(
+        update(campaigns).where(_at.holder.is_not(None)).values(holder=None, lease_until=0.0)
+    ).rowcount
+
+
 def due(connection: Connection) -> dict[str, float]:
     """Return from when on each active campaign may want something, in Unix time, by its id.
 

@@ -6,7 +6,7 @@ import asyncio
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.campaign import gate
 from tunefleet.campaign.contract import Later, Outcome, StepContext
@@ -16,6 +16,9 @@ from tunefleet.errors import NotFoundError
 from tunefleet.evaluation.comparing import Difference, compare
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.evaluating import ITEMS_FOLDER
+
+_SAME: Final = Difference(0.0, 0.0, 0.0, "the same evaluation", None, "none")
+"""Of a candidate that is the very model it is held against."""
 
 
 class GateStep(Repeatable):
@@ -62,6 +65,9 @@ def _differences(
     metric, candidate = intent["metric"], intent["candidate"]
     found: dict[str, Difference | None] = {}
     for name, task in intent["against"].items():
+        if task == candidate:
+            found[name] = _SAME
+            continue
         rows = {row.metric: row for row in compare({task: results[task], candidate: results[candidate]}, find)}
         found[name] = rows[metric].differences[1]
     return found, bool(results[candidate]["metrics"][metric]["higher_is_better"])

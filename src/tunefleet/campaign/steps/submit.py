@@ -58,11 +58,10 @@ def base_of(spec: CampaignSpec, promoted: ModelVersion | None) -> Base:
     if promoted is None:
         return original(spec)
     where = promoted.location
-    task_id, url = where.get("task_id"), where.get("url")
-    hub = str(url).removeprefix("hf://") if isinstance(url, str) and url.startswith("hf://") else None
-    repo = spec.model_repo if task_id is not None else hub or spec.model_repo
-    digest = spec.inputs.get("model_repo") if repo == spec.model_repo else None
-    return Base(repo=repo, task_id=task_id, version=promoted.version, digest=digest, url=url)
+    url, digest = where.get("url"), where.get("digest")
+    hub = url.removeprefix("hf://") if isinstance(url, str) and url.startswith("hf://") else None
+    repo = f"{promoted.name}-v{promoted.version}" if digest is not None or hub is None else hub
+    return Base(repo=repo, task_id=where.get("task_id"), version=promoted.version, digest=digest, url=url)
 
 
 def original(spec: CampaignSpec) -> Base:

@@ -70,6 +70,13 @@ class Book:
         self._core = core
         self._jitter = jitter or random.Random()
 
+    async def begin(self) -> None:
+        """Let go of what an earlier process held: one server at a time has the store, and this one is it.
+
+        Without it a campaign whose server was killed would wait for the rest of a lease.
+        """
+        await self._core.write(campaigns.release_all)
+
     async def due(self) -> dict[str, float]:
         """Return from when on each active campaign may want something, in Unix time, by its id.
 
