@@ -21,8 +21,6 @@ DAY_S: Final = 86_400.0
 class LeaseLost(ConflictError):
     """Somebody else works on the campaign now, or it was stopped: whoever worked on it drops what they have."""
 
-    code = "lease_lost"
-
 
 class BudgetError(ConflictError):
     """The next paid call would go over the budget.
@@ -32,8 +30,6 @@ class BudgetError(ConflictError):
         hint: The way out.
         until: When the call may be made after all, in Unix time; null if only a person can say so.
     """
-
-    code = "over_budget"
 
     def __init__(self, message: str, *, hint: str | None = None, until: float | None = None) -> None:
         super().__init__(message, hint=hint)
