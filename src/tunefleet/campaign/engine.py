@@ -43,6 +43,7 @@ class Engine:
         clock: The time.
         find_provider: Name → what makes the provider.
         steps: The steps of a cycle.
+        renew_s: How often a lease is renewed, and a stop noticed.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class Engine:
         clock: Clock | None = None,
         find_provider: FindProvider = providers.find,
         steps: Mapping[StepName, Step] | None = None,
+        renew_s: float = RENEW_S,
     ) -> None:
         self._book = book
         self._settings = settings
@@ -61,6 +63,7 @@ class Engine:
         self._clock = clock or Clock()
         self._find_provider = find_provider
         self._steps = steps or all_steps()
+        self._renew_s = renew_s
         self._told: set[str] = set()
 
     async def advance(self, campaign_id: str) -> bool:
@@ -190,7 +193,7 @@ class Engine:
         async def renew() -> None:
             nonlocal lost
             while await self._book.renew(state):
-                await asyncio.sleep(RENEW_S)
+                await asyncio.sleep(self._renew_s)
             lost = True
             worker.cancel()
 
