@@ -80,9 +80,11 @@ def running(connection: Connection, seq: int) -> list[CycleRow]:
     return [CycleRow(*row) for row in connection.execute(query)]
 
 
-def to_cancel(connection: Connection) -> list[CycleRow]:
-    """Return the cycles of all campaigns whose task at the provider is to be cancelled."""
-    query = select(campaign_cycles).where(_at.to_cancel == 1).order_by(_at.campaign_seq, _at.number)
+def to_cancel(connection: Connection, now: float) -> list[CycleRow]:
+    """Return the cycles of all campaigns whose task at the provider is to be cancelled by now, in Unix time."""
+    query = (
+        select(campaign_cycles).where(_at.to_cancel == 1, _at.not_before <= now).order_by(_at.campaign_seq, _at.number)
+    )
     return [CycleRow(*row) for row in connection.execute(query)]
 
 

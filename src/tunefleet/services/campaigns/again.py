@@ -82,20 +82,24 @@ def _retry(connection: Connection, row: CampaignRow, now: float, *, wanted: Camp
     if cycle is not None and (cycle.status != CycleStatus.RUNNING or wanted.step is not None):
         step = wanted.step or cycles.RETRIED_FROM.get(StepName(cycle.step), StepName(cycle.step))
         _check_step(row, cycle, step)
+        if cycle.status == CycleStatus.RUNNING and cycles.is_held(row, now):
+            raise ConflictError(
+                f"The step {cycle.step} of cycle {cycle.number} of {row.name} acts right now.",
+                hint=f"`tunefleet campaign pause {row.name}` lets it come to its end; then retry.",
+            )
         cycles.go_back(connection, row, cycle, step)
         tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=step.value)
     if row.status == CampaignStatus.HELD:
         return jobs.begin(connection, row, now)
-    cycles.forget_failures(connection, row)
+    cycles.forget_failures(connection, row, now)
     tell(connection, row, "campaign.retried", now)
-    # A claim that was taken for the old try is of no use any more.
     return campaigns.change(connection, row, {"failures": 0, "changed_at": now})
 
 
 def _to_retry(connection: Connection, row: CampaignRow, wanted: CampaignRetry) -> CycleRow | None:
     if wanted.cycle is not None:
         cycle = _cycle(connection, row, wanted.cycle)
-        if cycle.status not in {CycleStatus.RUNNING, CycleStatus.FAILED}:
+        if cycle.status == CycleStatus.COMPLETED:
             raise ConflictError(f"Cycle {cycle.number} of {row.name} is {cycle.status}.")
     else:
         cycles_ = cycle_rows.running(connection, row.seq) or cycle_rows.page(connection, row.seq, limit=1)

@@ -185,8 +185,8 @@ class Book:
         """Let go of a step that failed.
 
         It is tried again after `backoff_s`; after `budget.max_failures` tries in a row the campaign is held. With
-        `fatal` the cycle is a dead letter at once, its position is left to the next cycle, and the campaign is held
-        after so many of them in a row.
+        `fatal` the cycle is a dead letter at once, its position is left to the next cycle unless there is a model, and
+        the campaign is held after so many of them in a row.
 
         Raises:
             LeaseLost: As in `done`.
@@ -283,11 +283,15 @@ class Book:
         return await self._change(state, verb)
 
     async def to_cancel(self) -> list[CycleState]:
-        """Return the abandoned cycles whose task at the provider may still run; `step` is `SUBMIT` or `WAIT`."""
+        """Return the abandoned cycles whose task at the provider may still run; `step` is `SUBMIT` or `WAIT`.
+
+        Not those whose order somebody may still be placing: they come once that one's lease has ended.
+        """
+        now = self._core.clock.wall()
 
         def operation(connection: Connection) -> list[CycleState]:
             found = []
-            for cycle in cycle_rows.to_cancel(connection):
+            for cycle in cycle_rows.to_cancel(connection, now):
                 row = campaigns.by_seq(connection, cycle.campaign_seq)
                 assert row is not None, "campaigns are never removed"
                 found.append(cycles.ended_task(connection, row, cycle))

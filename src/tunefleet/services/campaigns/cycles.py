@@ -63,9 +63,14 @@ def _open(connection: Connection, row: CampaignRow, now: float) -> CycleRow:
 
 
 def _trained(connection: Connection, cycle: CycleRow) -> bool:
-    """Whether a cycle came to its end once, whatever became of it when it was let go back later."""
-    slept = any(each.step == StepName.SLEEP and each.status == StepStatus.DONE for each in _steps(connection, cycle))
-    return slept or cycle.status == CycleStatus.COMPLETED
+    """Whether a cycle has used up its chunk: there is a model of it that was paid for, whatever became of that.
+
+    A cycle in which no model could be chosen leaves its chunk to the next one; one that somebody has stopped does not,
+    once it has trained.
+    """
+    done = {each.step for each in _steps(connection, cycle) if each.status == StepStatus.DONE}
+    given_up = cycle.status == CycleStatus.ABANDONED and StepName.WAIT in done
+    return StepName.SELECT in done or StepName.SLEEP in done or given_up
 
 
 def state_of(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
@@ -205,21 +210,40 @@ def fail(
 
 
 def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
-    """Give up every cycle of a campaign that runs; the task of one at the provider is to be cancelled."""
+    """Give up every cycle of a campaign that runs; the task of one at the provider is to be cancelled.
+
+    Not while somebody may still be placing the order, who learns of it only when they renew their lease.
+
+    Args:
+        connection: Of the operation.
+        row: The campaign as it was, with its holder.
+        now: Unix time.
+    """
+    free_at = row.lease_until if is_held(row, now) else now
     for cycle in cycles.running(connection, row.seq):
         begun = {each.step: each.status for each in _steps(connection, cycle)}
         ordered = StepName.SUBMIT in begun and begun.get(StepName.WAIT) != StepStatus.DONE
         status = move_cycle(CycleStatus(cycle.status), CycleStatus.ABANDONED)
         changes = {"status": status.value, "finished_at": now, "waiting": None, "to_cancel": int(ordered)}
-        _changed(connection, cycle, changes)
+        _changed(connection, cycle, {**changes, "not_before": free_at})
         tell(connection, row, "campaign.abandoned", now, cycle=cycle.number)
 
 
-def forget_failures(connection: Connection, row: CampaignRow) -> None:
-    """Let the running cycles of a campaign try at once what failed, with the campaign's newest spec."""
+def is_held(row: CampaignRow, now: float) -> bool:
+    """Whether somebody works on a campaign right now, as far as the lease tells."""
+    return row.holder is not None and row.lease_until > now
+
+
+def forget_failures(connection: Connection, row: CampaignRow, now: float) -> None:
+    """Let the running cycles of a campaign try at once what failed, with the campaign's newest spec.
+
+    What failed is asked for under keys of its own, for under the old ones it has failed for good. A step that somebody
+    is trying right now is left to them.
+    """
     for cycle in cycles.running(connection, row.seq):
-        if cycle.tries:
-            _changed(connection, cycle, {"tries": 0, "not_before": 0.0, "spec": row.spec})
+        if cycle.tries and not is_held(row, now):
+            again = {"tries": 0, "not_before": 0.0, "retried": cycle.retried + 1}
+            _changed(connection, cycle, {**again, "spec": row.spec})
 
 
 def go_back(

@@ -100,8 +100,8 @@ class CycleState:
         project: Where it is.
         spec: As it was when the cycle opened, or was retried; but the limits of the budget are the newest ones.
         number: Of the cycle, from 0.
-        position: Which chunk it trains on, counted from 0 over all epochs: a cycle that failed or was abandoned leaves
-            its position to the next one, so that no chunk is skipped.
+        position: Which chunk it trains on, counted from 0 over all epochs: a cycle that ended without a model leaves
+            its position to the next one, so that no chunk is skipped, and none is paid for twice.
         outcomes: Of the steps that are done.
         step: The one that is next, or under way.
         intent: What the step is about to do; null if it has not begun.

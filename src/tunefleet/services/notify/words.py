@@ -105,7 +105,7 @@ def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, s
             text = f"The campaign {name} is held until somebody retries it. {_sentence(str(data['reason']))}"
             return f"{name} is held", text, f"tunefleet campaign retry {name}"
     where = f"Cycle {data.get('cycle')} of the campaign {name} failed at its step {data.get('step')}"
-    text = f"{where}: {_sentence(str(data.get('error')))} The next cycle takes over its chunk."
+    text = f"{where}: {_sentence(str(data.get('error')))} The campaign goes on with its next cycle."
     return f"{name}: cycle {data.get('cycle')} failed", text, show
 
 

@@ -11,6 +11,7 @@ from tests.unit.services.lab import Lab
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.lifecycle.model import Stage
+from tunefleet.services import prune, tasks
 from tunefleet.services.campaigns import again, history, jobs, models
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.campaigns.state import CycleState, ModelVersion, NewVersion
@@ -62,6 +63,27 @@ async def test_a_retry_takes_the_newest_configuration(lab: Lab, book: Book) -> N
     assert (detail.status, detail.failures) == (CampaignStatus.ACTIVE, 0)
     found = await taken(book, id_)
     assert (found.tries, found.spec.random_seed) == (0, 9)
+
+
+async def test_what_failed_is_asked_for_under_another_key_and_what_was_ordered_is_not(lab: Lab, book: Book) -> None:
+    id_ = await made(lab, budget={"max_failures": 1})
+    state = await reached(book, id_, StepName.EVALUATE)
+    await book.failed(state, "The worker has no room.", fatal=False)
+    await again.retry(lab.core, ADA, id_, CampaignRetry())
+    found = await taken(book, id_)
+    assert found.key(StepName.EVALUATE) != state.key(StepName.EVALUATE)
+    assert (found.order_key, found.outcomes) == (state.order_key, state.outcomes)
+
+
+async def test_a_step_that_acts_is_not_torn_away_from_who_acts(lab: Lab, book: Book) -> None:
+    id_ = await made(lab)
+    await book.failed(await reached(book, id_, StepName.SUBMIT), "The network.", fatal=False)
+    lab.clock.advance(HOUR)
+    state = await taken(book, id_)
+    with pytest.raises(ConflictError, match="The step submit of cycle 0 of daily acts right now"):
+        await again.retry(lab.core, ADA, id_, CampaignRetry(step=StepName.DATA))
+    await again.retry(lab.core, ADA, id_, CampaignRetry())
+    assert await book.done(state, {"ticket": "t"}) is not None
 
 
 async def test_a_merge_that_failed_is_tried_alone(lab: Lab, book: Book) -> None:
@@ -216,3 +238,19 @@ async def test_events_tell_of_every_step_and_of_the_model(lab: Lab, book: Book) 
         "campaign": id_, "name": "daily", "model": "daily", "version": 1, "cycle": 0, "reason": "Better.",
     }  # fmt: skip
     assert (await jobs.get(lab.core, ADA, "daily")).promoted == 1
+
+
+async def test_a_task_whose_model_may_be_in_use_is_neither_removed_nor_pruned(lab: Lab, book: Book) -> None:
+    id_ = await made(lab)
+    kept, gone = [await lab.submit() for _ in range(2)]
+    for task_id in (kept, gone):
+        await tasks.cancel(lab.core, lab.admin, task_id)
+    await registered(book, await taken(book, id_), task_id=kept)
+    await registered(book, await taken(book, id_), ARCHIVED, task_id=gone)
+    with pytest.raises(ConflictError, match=f"The task {kept} has made version 1 of the model daily"):
+        await tasks.remove(lab.core, lab.admin, kept)
+    lab.clock.advance(HOUR)
+    await prune.run(lab.core, HOUR / 2)
+    assert (await tasks.get(lab.core, lab.admin, kept)).id == kept
+    with pytest.raises(NotFoundError):
+        await tasks.get(lab.core, lab.admin, gone)

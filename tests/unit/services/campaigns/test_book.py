@@ -192,6 +192,8 @@ async def test_what_a_stop_gives_up_is_to_be_cancelled_at_the_provider(lab: Lab,
     await jobs.stop(lab.core, ADA, id_)
     with pytest.raises(LeaseLost):
         await book.later(state, 0.0, "x")
+    assert await book.to_cancel() == [], "who held it may still be placing the order"
+    lab.clock.advance(LEASE_S)
     (left,) = await book.to_cancel()
     assert (left.step, left.outcomes[StepName.SUBMIT]) == (StepName.WAIT, {"ticket": "t-9"})
     await book.cancelled(left)
@@ -208,6 +210,7 @@ async def test_a_stop_cancels_only_what_may_run(lab: Lab, book: Book, step: Step
     state = await reached(book, id_, step)
     await book.intend(state, {"key": state.order_key})
     await jobs.stop(lab.core, ADA, id_)
+    lab.clock.advance(LEASE_S)
     found = await book.to_cancel()
     assert len(found) == left
     assert all(each.intent == {"key": f"{id_}/0"} for each in found)
