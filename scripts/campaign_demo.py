@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tunefleet.cli.campaign_view import log_line
 from tunefleet.cli.console import say, table
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -56,7 +57,7 @@ def follow(client: Client, name: str, cycles: int) -> None:
     while True:
         found = client.campaigns.log(name, after=after, limit=500)
         for line in found.lines:
-            say(f"{line.campaign} {line.text}", style="dim")
+            say(log_line(line), style="dim")
         after = found.next_id
         state = client.campaigns.get(name)
         if state.cycles > cycles:

@@ -54,7 +54,7 @@ def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
             ended = daemon.wait(timeout=120)
     said_text = (place / "said.txt").read_text()
     assert ended == 0, said_text
-    lines = [line for line in said_text.splitlines() if "cycle " in line]
+    lines = [line for line in said_text.splitlines() if "[cycle " in line]
     assert lines
     assert all(" - gsm8k - INFO " in line for line in lines), said_text
     assert "gsm8k is trained by local: the campaign says so." in said_text
@@ -74,7 +74,7 @@ def _check(place: Path, daemon: subprocess.Popen[bytes]) -> None:
     promoted = next(each for each in versions if each.stage.value == "promoted")
     gain = promoted.evaluation["gate"]["against"]["base"]
     assert gain["low"] > 0, "the promoted model is better on rows that no training has seen, and not by luck"
-    chunks = [each.chunk["digest"] for each in lineage if each.chunk is not None and each.cycle < CYCLES]
+    chunks = [each.chunk["chunk"]["digest"] for each in lineage if each.chunk is not None and each.cycle < CYCLES]
     assert len(set(chunks)) == CYCLES
     tests = {each.lineage["test"]["digest"] for each in versions}
     assert len(tests) == 1, "all are measured on the same rows"

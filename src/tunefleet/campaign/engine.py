@@ -161,9 +161,9 @@ class Engine:
 
     async def _say(self, state: CycleState, level: Level, text: str) -> None:
         """Write a line that has the campaign's name, here and in the campaign's own log."""
-        line = f"cycle {state.number}, {state.step.value}: {text}"
-        log.log(logging.getLevelNamesMapping()[level.upper()], "[%s] %s", state.name, line)
-        await self._book.log(state, level, line)
+        number = logging.getLevelNamesMapping()[level.upper()]
+        log.log(number, "[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, text)
+        await self._book.log(state, level, text)
 
     @contextlib.asynccontextmanager
     async def _equipped(self, state: CycleState) -> AsyncIterator[tuple[AsyncClient, Provider]]:

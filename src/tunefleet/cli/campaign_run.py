@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tunefleet.cli import campaign_view as view
 from tunefleet.cli.campaign_config import CONFIG, Config, read
 from tunefleet.cli.console import err
 from tunefleet.cli.lazy import examples
@@ -100,8 +101,7 @@ def _follow(client: Client, specs: Mapping[str, CampaignSpec], folder: Path, ask
 def _print_new(client: Client, name: str, after: int) -> int:
     found = client.campaigns.log(name, after=after, limit=_LINES)
     for line in found.lines:
-        at = line.at.astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        typer.echo(f"{at} - {line.campaign} - {line.level.upper()} {line.text}", err=True)
+        typer.echo(view.log_line(line), err=True)
     return found.next_id
 
 
