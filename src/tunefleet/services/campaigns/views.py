@@ -10,6 +10,7 @@ import orjson
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
 from tunefleet.services.campaigns.status import parsed
+from tunefleet.services.scrub import scrub
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, cycles, models, spend
 from tunefleet.store.campaign_log import LineRow
@@ -130,12 +131,18 @@ def _step(row: StepRow) -> StepView:
     return StepView(
         name=StepName(row.step),
         status=StepStatus(row.status),
-        intent=None if row.intent is None else orjson.loads(row.intent),
-        outcome=None if row.outcome is None else orjson.loads(row.outcome),
+        intent=None if row.intent is None else _shown(row.intent),
+        outcome=None if row.outcome is None else _shown(row.outcome),
         error=row.error,
         begun_at=moment(row.begun_at),
         finished_at=maybe_moment(row.finished_at),
     )
+
+
+def _shown(text: str) -> dict[str, Any]:
+    """Read stored JSON for people: signatures of links, and other credentials in it, are starred out."""
+    found: dict[str, Any] = orjson.loads(scrub(text))
+    return found
 
 
 def _order(row: StepRow) -> int:
@@ -159,7 +166,7 @@ def lineage_views(connection: Connection, row: CampaignRow, found: Sequence[Cycl
     """Show how cycles of a campaign came to their models."""
     numbers = [each.number for each in found]
     outcomes = {
-        (step.cycle, step.step): orjson.loads(step.outcome)
+        (step.cycle, step.step): _shown(step.outcome)
         for step in cycles.steps(connection, row.seq, numbers)
         if step.outcome is not None
     }
@@ -187,9 +194,9 @@ def model_view(row: ModelRow) -> ModelVersionView:
         form=row.form,
         campaign_id=row.campaign_id,
         cycle=row.cycle,
-        location=orjson.loads(row.location),
-        lineage=orjson.loads(row.lineage),
-        evaluation=orjson.loads(row.evaluation),
+        location=_shown(row.location),
+        lineage=_shown(row.lineage),
+        evaluation=_shown(row.evaluation),
         reason=row.reason,
         created_at=moment(row.created_at),
         promoted_at=maybe_moment(row.promoted_at),

@@ -225,6 +225,16 @@ async def test_lineage_leads_from_the_chunk_to_the_model(lab: Lab, book: Book) -
     assert (found.task, found.gate, found.merged) == ({"ticket": "t-1"}, {"passed": True}, {"of": "merge"})
 
 
+async def test_a_signed_link_is_for_the_engine_alone(lab: Lab, book: Book) -> None:
+    link = "https://store/bucket/x.json?X-Amz-Expires=60&X-Amz-Signature=0123abcd"
+    id_ = await made(lab)
+    state = await go(book, await taken(book, id_), to=StepName.SUBMIT, upload={"url": link})
+    assert state is not None
+    assert state.outcomes[StepName.UPLOAD] == {"url": link}
+    shown = (await jobs.get(lab.core, ADA, id_)).cycle_list[0].steps[1].outcome
+    assert shown == {"url": link.replace("0123abcd", "*" * 8)}
+
+
 async def test_events_tell_of_every_step_and_of_the_model(lab: Lab, book: Book) -> None:
     id_ = await made(lab)
     await registered(book, await taken(book, id_))
