@@ -7,7 +7,7 @@ from functools import partial
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
-from tunefleet.services.campaigns import cycles, jobs, registry, views
+from tunefleet.services.campaigns import backwards, jobs, registry, views
 from tunefleet.services.campaigns.status import mine, tell
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
@@ -80,18 +80,18 @@ def _retry(connection: Connection, row: CampaignRow, now: float, *, wanted: Camp
     if cycle is None and row.status != CampaignStatus.HELD:
         raise ConflictError(f"Nothing of the campaign {row.name} has failed.")
     if cycle is not None and (cycle.status != CycleStatus.RUNNING or wanted.step is not None):
-        step = wanted.step or cycles.RETRIED_FROM.get(StepName(cycle.step), StepName(cycle.step))
+        step = wanted.step or backwards.RETRIED_FROM.get(StepName(cycle.step), StepName(cycle.step))
         _check_step(row, cycle, step)
-        if cycle.status == CycleStatus.RUNNING and cycles.is_held(row, now):
+        if cycle.status == CycleStatus.RUNNING and backwards.is_held(row, now):
             raise ConflictError(
                 f"The step {cycle.step} of cycle {cycle.number} of {row.name} acts right now.",
                 hint=f"`tunefleet campaign pause {row.name}` lets it come to its end; then retry.",
             )
-        cycles.go_back(connection, row, cycle, step)
+        backwards.go_back(connection, row, cycle, step)
         tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=step.value)
     if row.status == CampaignStatus.HELD:
         return jobs.begin(connection, row, now)
-    cycles.forget_failures(connection, row, now)
+    backwards.forget_failures(connection, row, now)
     tell(connection, row, "campaign.retried", now)
     return campaigns.change(connection, row, {"failures": 0, "changed_at": now})
 
@@ -135,7 +135,7 @@ def _remerge(connection: Connection, row: CampaignRow, now: float, *, wanted: in
         cycle = _cycle(connection, row, wanted)
         if not _merged(connection, cycle):
             raise ConflictError(f"Cycle {wanted} of {row.name} is {cycle.status}, and has no merged model to redo.")
-    cycles.go_back(connection, row, cycle, StepName.MERGE, keep={StepName.GATE})
+    backwards.go_back(connection, row, cycle, StepName.MERGE, keep={StepName.GATE})
     tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=StepName.MERGE.value)
     return row
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
-from tunefleet.services.campaigns import cycles, registry, tokens
+from tunefleet.services.campaigns import backwards, cycles, registry, tokens
 from tunefleet.services.campaigns.state import (
     DAY_S,
     TASK,
@@ -294,7 +294,7 @@ class Book:
             for cycle in cycle_rows.to_cancel(connection, now):
                 row = campaigns.by_seq(connection, cycle.campaign_seq)
                 assert row is not None, "campaigns are never removed"
-                found.append(cycles.ended_task(connection, row, cycle))
+                found.append(backwards.ended_task(connection, row, cycle))
             return found
 
         return await self._core.read(operation)

@@ -1,8 +1,8 @@
-"""Cycles: opened, moved from step to step, failed, given up and let go back; all in the caller's transaction."""
+"""Cycles: opened, moved from step to step, and failed; all in the caller's transaction. What goes back: `backwards`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
@@ -18,9 +18,6 @@ from tunefleet.store.cycles import CycleRow, StepRow
 FIRST_PAUSE_S: Final = 60.0
 MAX_PAUSE_S: Final = 3600.0
 _SPREAD: Final = 0.1
-RETRIED_FROM: Final = {StepName.WAIT: StepName.UPLOAD, StepName.SELECT: StepName.EVALUATE}
-"""Where a retry begins if it is not at the step that failed: a task that failed is ordered anew, with its data sent
-anew; models among which none could be chosen are measured anew."""
 
 
 def backoff_s(tries: int, draw: float) -> float:
@@ -68,7 +65,7 @@ def _trained(connection: Connection, cycle: CycleRow) -> bool:
     A cycle in which no model could be chosen leaves its chunk to the next one; one that somebody has stopped does not,
     once it has trained.
     """
-    done = {each.step for each in _steps(connection, cycle) if each.status == StepStatus.DONE}
+    done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}
     given_up = cycle.status == CycleStatus.ABANDONED and StepName.WAIT in done
     return StepName.SELECT in done or StepName.SLEEP in done or given_up
 
@@ -142,14 +139,14 @@ def advance(
         connection, StepRow(row.seq, cycle.number, cycle.step, StepStatus.DONE.value, intent, text, None, begun_at, now)
     )
     tell(connection, row, "campaign.step", now, cycle=cycle.number, step=cycle.step)
-    done = {each.step for each in _steps(connection, cycle) if each.status == StepStatus.DONE}
+    done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}
     # A cycle that went back keeps what it does not do again.
     step = next((each for each in StepName(cycle.step).and_later if each.value not in done), None)
     changes: dict[str, Any] = {"tries": 0, "not_before": 0.0, "waiting": None, "error": None}
     if step is not None:
-        return _changed(connection, cycle, {**changes, "step": step.value})
+        return changed(connection, cycle, {**changes, "step": step.value})
     status = move_cycle(CycleStatus(cycle.status), CycleStatus.COMPLETED)
-    _changed(connection, cycle, {**changes, "status": status.value, "finished_at": now})
+    changed(connection, cycle, {**changes, "status": status.value, "finished_at": now})
     rest: dict[str, Any] = {"failures": 0}
     if cycle.step == StepName.SLEEP:
         rest |= {"next_at": float(outcome["next_at"])}
@@ -160,7 +157,7 @@ def advance(
 
 def wait(connection: Connection, cycle: CycleRow, *, until: float, why: str) -> None:
     """Let the current step of a cycle wait, which ends its failures in a row."""
-    _changed(connection, cycle, {"not_before": until, "waiting": why, "tries": 0, "error": None})
+    changed(connection, cycle, {"not_before": until, "waiting": why, "tries": 0, "error": None})
 
 
 def fail(
@@ -191,7 +188,7 @@ def fail(
         failures = row.failures + 1
         status = move_cycle(CycleStatus(cycle.status), CycleStatus.FAILED).value
         shown = {"status": status, "error": error, "waiting": None}
-        _changed(connection, cycle, {**shown, "tries": cycle.tries + 1, "finished_at": now})
+        changed(connection, cycle, {**shown, "tries": cycle.tries + 1, "finished_at": now})
         values = {"failures": failures, "next_at": max(row.next_at, now + backoff_s(failures, draw))}
         row = campaigns.change(connection, row, values)
         held = failures >= most
@@ -201,102 +198,12 @@ def fail(
     else:
         tries = cycle.tries + 1
         pause = {"not_before": now + backoff_s(tries, draw)}
-        _changed(connection, cycle, {"tries": tries, "error": error, "waiting": None, **pause})
+        changed(connection, cycle, {"tries": tries, "error": error, "waiting": None, **pause})
         tell(connection, row, "campaign.retrying", now, cycle=cycle.number, step=cycle.step, tries=tries, error=error)
         held = tries >= most
         why = f"{where} failed {tries} times in a row: {error}"
     if held and row.status == CampaignStatus.ACTIVE:
         move(connection, row, CampaignStatus.HELD, now, reason=why)
-
-
-def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
-    """Give up every cycle of a campaign that runs; the task of one at the provider is to be cancelled.
-
-    Not while somebody may still be placing the order, who learns of it only when they renew their lease.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign as it was, with its holder.
-        now: Unix time.
-    """
-    free_at = row.lease_until if is_held(row, now) else now
-    for cycle in cycles.running(connection, row.seq):
-        begun = {each.step: each.status for each in _steps(connection, cycle)}
-        ordered = StepName.SUBMIT in begun and begun.get(StepName.WAIT) != StepStatus.DONE
-        status = move_cycle(CycleStatus(cycle.status), CycleStatus.ABANDONED)
-        changes = {"status": status.value, "finished_at": now, "waiting": None, "to_cancel": int(ordered)}
-        _changed(connection, cycle, {**changes, "not_before": free_at})
-        tell(connection, row, "campaign.abandoned", now, cycle=cycle.number)
-
-
-def is_held(row: CampaignRow, now: float) -> bool:
-    """Whether somebody works on a campaign right now, as far as the lease tells."""
-    return row.holder is not None and row.lease_until > now
-
-
-def forget_failures(connection: Connection, row: CampaignRow, now: float) -> None:
-    """Let the running cycles of a campaign try at once what failed, with the campaign's newest spec.
-
-    What failed is asked for under keys of its own, for under the old ones it has failed for good. A step that somebody
-    is trying right now is left to them.
-    """
-    for cycle in cycles.running(connection, row.seq):
-        if cycle.tries and not is_held(row, now):
-            again = {"tries": 0, "not_before": 0.0, "retried": cycle.retried + 1}
-            _changed(connection, cycle, {**again, "spec": row.spec})
-
-
-def go_back(
-    connection: Connection,
-    row: CampaignRow,
-    cycle: CycleRow,
-    step: StepName,
-    *,
-    keep: Collection[StepName] = (),
-) -> CycleRow:
-    """Let a cycle go through its steps again from one on, with the campaign's newest spec.
-
-    When it slept already, it does not sleep again: what was drawn stays. A step `SUBMIT` that has no outcome keeps its
-    intent, for it may have acted.
-
-    Args:
-        connection: Of the operation.
-        row: The campaign, locked.
-        cycle: Running, completed or failed.
-        step: Where it goes back to.
-        keep: Steps whose outcomes stay.
-    """
-    known = {StepName(each.step): each for each in _steps(connection, cycle)}
-    submit = known.get(StepName.SUBMIT)
-    slept = StepName.SLEEP in known and known[StepName.SLEEP].status == StepStatus.DONE
-    dropped = set(step.and_later) - set(keep) - ({StepName.SLEEP} if slept else set())
-    ordered = StepName.SUBMIT in dropped and submit is not None
-    again = ordered and submit is not None and submit.outcome is not None
-    if ordered and not again:
-        dropped.discard(StepName.SUBMIT)
-    cycles.drop_steps(connection, row.seq, cycle.number, sorted(dropped))
-    changes: dict[str, Any] = {
-        "step": step.value,
-        "tries": 0,
-        "not_before": 0.0,
-        "waiting": None,
-        "error": None,
-        "retried": cycle.retried + 1,
-        "orders": cycle.orders + again,
-        "spec": row.spec,
-        "finished_at": None,
-        "to_cancel": 0,
-    }
-    if cycle.status != CycleStatus.RUNNING:
-        changes["status"] = move_cycle(CycleStatus(cycle.status), CycleStatus.RUNNING).value
-    return _changed(connection, cycle, changes)
-
-
-def ended_task(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
-    """Return an abandoned cycle at the step whose task at the provider may still run, with that step's intent."""
-    ordered = {each.step: each for each in _steps(connection, cycle)}[StepName.SUBMIT]
-    step = StepName.SUBMIT if ordered.outcome is None else StepName.WAIT
-    return state_of(connection, row, cycle._replace(step=step.value))
 
 
 def _note(connection: Connection, cycle: CycleRow, error: str, now: float) -> None:
@@ -307,15 +214,17 @@ def _note(connection: Connection, cycle: CycleRow, error: str, now: float) -> No
     cycles.put_step(connection, row)
 
 
-def _steps(connection: Connection, cycle: CycleRow) -> list[StepRow]:
+def steps_of(connection: Connection, cycle: CycleRow) -> list[StepRow]:
+    """Return the steps of a cycle that have begun."""
     return cycles.steps(connection, cycle.campaign_seq, [cycle.number])
 
 
 def _step(connection: Connection, cycle: CycleRow) -> StepRow | None:
-    return next((each for each in _steps(connection, cycle) if each.step == cycle.step), None)
+    return next((each for each in steps_of(connection, cycle) if each.step == cycle.step), None)
 
 
-def _changed(connection: Connection, cycle: CycleRow, values: Mapping[str, Any]) -> CycleRow:
+def changed(connection: Connection, cycle: CycleRow, values: Mapping[str, Any]) -> CycleRow:
+    """Change columns of a cycle whose campaign is locked, and return it."""
     changed = cycles.change(connection, cycle, values)
     assert changed is not None, "the campaign is locked"
     return changed

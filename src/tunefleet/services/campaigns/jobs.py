@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import CampaignStatus
-from tunefleet.services.campaigns import cycles, views
+from tunefleet.services.campaigns import backwards, views
 from tunefleet.services.campaigns.status import find, mine, move, parsed, stored, tell
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read, may_submit
@@ -157,7 +157,7 @@ async def change(core: Core, actor: Actor, reference: str, verb: Verb) -> Campai
 def begin(connection: Connection, row: CampaignRow, now: float) -> CampaignRow:
     """Let a campaign go on, whatever it rests for; its failures are forgotten."""
     row = move(connection, row, CampaignStatus.ACTIVE, now, reason=None, failures=0)
-    cycles.forget_failures(connection, row, now)
+    backwards.forget_failures(connection, row, now)
     return row
 
 
@@ -189,7 +189,7 @@ def _stop(connection: Connection, row: CampaignRow, now: float, *, actor: Actor)
         return row
     # Nobody holds it any more: what is on its way is refused, and cancelled by who looks after what was given up.
     free: dict[str, Any] = {"holder": None, "lease_until": 0.0, "next_at": 0.0}
-    cycles.abandon(connection, row, now)
+    backwards.abandon(connection, row, now)
     return move(connection, row, CampaignStatus.STOPPED, now, reason=f"{actor.owner} stopped it.", **free)
 
 
