@@ -9,7 +9,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
-from tunefleet.campaign import providers
+from tunefleet.campaign import providers, uploading
 from tunefleet.campaign.contract import CycleFailed, Later, MakeProvider, Provider, Step, StepContext
 from tunefleet.campaign.steps import all_steps
 from tunefleet.client import AsyncClient
@@ -109,6 +109,7 @@ class Engine:
             if ticket is not None:
                 await provider.cancel(ticket)
                 await context.log(f"the task {ticket} at {provider.name} is cancelled")
+            await uploading.clear(context)
         await self._book.cancelled(state)
         return True
 

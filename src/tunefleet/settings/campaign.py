@@ -16,6 +16,13 @@ class CampaignSettings(ProcessSettings):
         default="https://api.gradients.io", pattern=r"^https?://[^/]", validation_alias=variable("GRADIENTS_API_URL")
     )
     """Gradients' address, or that of a service that answers alike."""
+    gradients_account: str | None = Field(
+        default=None, pattern=r"^[A-Za-z0-9_-]+$", validation_alias=variable("GRADIENTS_ACCOUNT_ID")
+    )
+    """The account of that key: its tasks are looked through before an order is placed again; by default it is learnt
+    from the first task."""
+    gradients_settle_s: float = Field(default=15.0, ge=0, validation_alias=variable("TUNEFLEET_GRADIENTS_SETTLE_S"))
+    """Seconds that an order may be on its way to Gradients after its sender has died."""
     wandb_entity: str | None = Field(default=None, validation_alias=variable("WANDB_ENTITY"))
     """Account or team in Weights & Biases."""
     wandb_key: SecretStr | None = Field(default=None, validation_alias=variable("WANDB_API_KEY"))

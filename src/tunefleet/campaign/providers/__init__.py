@@ -12,7 +12,10 @@ from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import GRADIENTS, LOCAL, CampaignSpec
 
 GROUP: Final = "tunefleet.providers"
-_OURS: Final = {LOCAL: "tunefleet.campaign.providers.local:make"}
+_OURS: Final = {
+    LOCAL: "tunefleet.campaign.providers.local:make",
+    GRADIENTS: "tunefleet.campaign.providers.gradients:make",
+}
 
 
 def chosen(spec: CampaignSpec, settings: CampaignSettings) -> tuple[str, str]:

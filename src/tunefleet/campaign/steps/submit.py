@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+from tunefleet.campaign import uploading
 from tunefleet.campaign.budget import cost_of_task
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
 from tunefleet.lifecycle.cycle import StepName
@@ -37,7 +38,7 @@ class SubmitStep:
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Place the order, if there is room for it in the budget."""
         (await context.book.budget(context.state)).check(context.spec)
-        ticket = await context.provider.submit(order_of(context, intent))
+        ticket = await context.provider.submit(await _with_links(context, order_of(context, intent)))
         await context.log(f"the order {intent['key']} is placed at {context.provider.name}: {ticket}")
         return await self._placed(context, intent, ticket)
 
@@ -76,17 +77,27 @@ def chosen_base(context: StepContext) -> Base:
 
 
 def order_of(context: StepContext, intent: Outcome) -> Order:
-    """Return the order that an intent stands for."""
+    """Return the order that an intent stands for, without links: those are signed when it is placed."""
     state, spec = context.state, context.spec
-    uploaded = context.outcome(StepName.UPLOAD)
     chunk: dict[str, Any] = dict(context.outcome(StepName.DATA)["chunk"])
+    stored = context.provider.fetches_from_store
+    object_key = uploading.named(spec, intent["key"], chunk["digest"]).main if stored else None
     return Order(
         key=intent["key"],
         name=f"{state.name}-{state.number}",
         base=Base(**intent["base"]),
-        data=Material(**chunk, url=uploaded.get("url"), object_key=uploaded.get("object_key")),
+        data=Material(**chunk, object_key=object_key),
         hours=spec.hours_to_complete,
         task_type=spec.task_type,
         spec=spec,
-        uploads=uploaded.get("uploads", {}),
     )
+
+
+async def _with_links(context: StepContext, order: Order) -> Order:
+    # They are no part of what is stored, and a cycle may wait at its budget for longer than they are good. An order in
+    # the place of another has files of its own.
+    if not context.provider.fetches_from_store:
+        return order
+    async with uploading.opened(context) as shelf:
+        links = await shelf.links(await shelf.ensure(order.key))
+    return replace(order, data=replace(order.data, url=links.get(uploading.DATASET)), uploads=links)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext
+from tunefleet.campaign import uploading
+from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
 
 
 class UploadStep(Repeatable):
-    """Puts the chunk into an object store."""
+    """Puts the chunk into an object store, under the name of the order, and removes what earlier orders have left."""
 
     name = StepName.UPLOAD
 
@@ -20,7 +21,9 @@ class UploadStep(Repeatable):
         """Upload the chunk."""
         if not intent["needed"]:
             return {}
-        raise CycleFailed(
-            f"The provider {context.provider.name} takes its rows from an object store, and none is set up.",
-            hint="Set S3_COMPATIBLE_ENDPOINT, its keys and S3_BUCKET_NAME, or write provider: local.",
-        )
+        key = context.state.order_key
+        async with uploading.opened(context) as shelf:
+            removed = await shelf.sweep(keep=key)
+            if removed:
+                await context.log(f"{removed} file(s) of earlier orders are removed from the store")
+            return {"objects": dict((await shelf.ensure(key)).objects)}

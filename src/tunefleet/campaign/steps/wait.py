@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from tunefleet.campaign import uploading
 from tunefleet.campaign.budget import cost_of_time
 from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext
 from tunefleet.campaign.steps.repeatable import Repeatable
@@ -31,6 +32,7 @@ class WaitStep(Repeatable):
         if found.state == "running":
             again_s = every_s if found.again_s is None else found.again_s
             return Later(now + again_s, found.detail)
+        await uploading.clear(context)
         key = context.outcome(StepName.SUBMIT)["key"]
         for entry in cost_of_time(context.spec.budget, key, found.cost_s):
             await context.book.spend(context.state, entry.what, entry.amount, entry.key)
