@@ -115,6 +115,7 @@ def draw(versions: Sequence[ModelVersionView], out: Path) -> None:
     axes.set_xticks(places, ["base", *(f"cycle {each.cycle}" for each in versions)])
     axes.set_ylabel("held-out loss (nats per token)")
     axes.set_title(f"{versions[0].name}: {versions[0].lineage['test']['rows']} rows that no training has seen")
+    axes.margins(x=0.15, y=0.1)
     axes.grid(visible=True, alpha=0.3)
     figure.savefig(out, dpi=150)
 

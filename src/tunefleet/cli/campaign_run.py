@@ -11,7 +11,7 @@ import typer
 
 from tunefleet.cli import campaign_view as view
 from tunefleet.cli.campaign_config import CONFIG, Config, read
-from tunefleet.cli.console import err
+from tunefleet.cli.console import Json, err, json_text
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
 from tunefleet.client import Client
@@ -36,12 +36,14 @@ def run(
     data: Annotated[Path | None, typer.Option(help="Folder of the server, if one is started.")] = None,
     port: Annotated[int | None, typer.Option(help="Its port.")] = None,
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Its workers.")] = 1,
+    as_json: Json = False,
 ) -> None:
     """Run the campaigns of a file until Ctrl-C, and print what they say; each line carries the campaign's name.
 
     It uses the server that `tunefleet up` or `tunefleet login` made known. If none is known, or none answers, it starts
     a server and a worker on this machine, as `tunefleet up` does, and ends them at the end; the campaigns go on where
-    they were at the next start. Settings are read from the environment and from .env in this folder.
+    they were at the next start. Settings are read from the environment and from .env in this folder. With --json each
+    line is a JSON object on standard output.
     """
     from tunefleet.cli.fleet import LocalFleet
     from tunefleet.cli.up import ending
@@ -54,7 +56,7 @@ def run(
     if _answers():
         err().print("A server is there: campaigns go on without this command; its own settings count.")
         with connect(patience_s=30.0, refused_s=None) as client, ending(None) as asked:
-            _follow(client, specs, folder, asked)
+            _follow(client, specs, folder, asked, as_json=as_json)
         return
     fleet = LocalFleet(data, port=port, workers=workers)
     with ending(fleet) as asked:
@@ -62,7 +64,7 @@ def run(
         fleet.await_workers(_WORKERS_S, asked)
         err().print(f"A server is started at {fleet.url}, data in {fleet.data}.")
         with Client(fleet.url, fleet.key, patience_s=30.0) as client:
-            _follow(client, specs, folder, asked)
+            _follow(client, specs, folder, asked, as_json=as_json)
         fleet.stop()
 
 
@@ -85,23 +87,26 @@ def _answers() -> bool:
         return False
 
 
-def _follow(client: Client, specs: Mapping[str, CampaignSpec], folder: Path, asked: threading.Event) -> None:
+def _follow(
+    client: Client, specs: Mapping[str, CampaignSpec], folder: Path, asked: threading.Event, *, as_json: bool
+) -> None:
     """Make the campaigns, and print their lines until somebody asks to end, or none of them runs any more."""
     client.campaigns.send(specs, folder, start=True)
     names = [name for name, spec in specs.items() if spec.enabled]
     seen = {name: client.campaigns.log(name, limit=1).next_id for name in names}
     while names and not asked.wait(_LOOK_S):
         for name in names:
-            seen[name] = _print_new(client, name, seen[name])
+            seen[name] = _print_new(client, name, seen[name], as_json=as_json)
         if _all_over(client, names):
             err().print("No campaign of the file is active any more.")
             return
 
 
-def _print_new(client: Client, name: str, after: int) -> int:
+def _print_new(client: Client, name: str, after: int, *, as_json: bool) -> int:
     found = client.campaigns.log(name, after=after, limit=_LINES)
     for line in found.lines:
-        typer.echo(view.log_line(line), err=True)
+        text = json_text(line.model_dump(mode="json")) if as_json else view.log_line(line)
+        typer.echo(text, err=not as_json)
     return found.next_id
 
 
