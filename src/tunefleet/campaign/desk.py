@@ -103,7 +103,12 @@ class Desk:
         return await self._ended(workflow, what)
 
     async def shared(
-        self, what: str, body: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]] | None = None
+        self,
+        what: str,
+        body: Mapping[str, Any],
+        inputs: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        leaves: Mapping[str, tuple[str, ...]],
     ) -> list[TaskDetail]:
         """Run a document that any cycle may have run before: the tasks of a completed one are returned as they are.
 
@@ -111,11 +116,18 @@ class Desk:
             what: As in `run`; the document's name has the digest of everything that changes the result.
             body: The document; another one must have another name.
             inputs: As in `run`.
+            leaves: Task → artifacts of it that are needed; if one was removed, it is run anew.
         """
         page = await self._client.workflows.list(name=body["metadata"]["name"], status="completed", limit=1)
         if page.items:
-            return [await self._client.tasks.get(task.id) for task in page.items[0].tasks]
+            tasks = [await self._client.tasks.get(task.id) for task in page.items[0].tasks]
+            if all([await self._has(task.id, leaves.get(task.name, ())) for task in tasks]):
+                return tasks
         return await self.run(what, body, inputs)
+
+    async def _has(self, task_id: str, names: tuple[str, ...]) -> bool:
+        left = {artifact.name async for artifact in self._client.artifacts.iterate(task_id=task_id)} if names else set()
+        return set(names) <= left
 
     async def left(self, task_id: str, name: str) -> ArtifactView:
         """Return an artifact that a task has left, by its name or kind, the newest one first.

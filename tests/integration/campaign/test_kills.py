@@ -170,9 +170,9 @@ def reached(cycle: int, step: str) -> Callable[[CampaignDetail], bool]:
 
 
 def rounds() -> list[Any]:
-    """All of them; the first two show it, the others are further cases."""
+    """All of them; the first one shows it, the others are further cases."""
     return [
-        pytest.param(number, id=f"round-{number}", marks=[pytest.mark.long] if number > 1 else [])
+        pytest.param(number, id=f"round-{number}", marks=[pytest.mark.long] if number else [])
         for number in range(ROUNDS)
     ]
 

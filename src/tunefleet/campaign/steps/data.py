@@ -26,7 +26,9 @@ class DataStep(Repeatable):
         """Make the rows, and cut the chunk."""
         spec, desk = context.spec, Desk(context)
         body, inputs = sourcing.rows_document(spec, links={})
-        made = next(task for task in await desk.shared("rows", body, inputs) if task.name == sourcing.ROWS)
+        leaves = {sourcing.ROWS: (sourcing.TRAIN, sourcing.TEST)}
+        tasks = await desk.shared("rows", body, inputs, leaves=leaves)
+        made = next(task for task in tasks if task.name == sourcing.ROWS)
         train = _file(made, await desk.left(made.id, sourcing.TRAIN))
         test = _file(made, await desk.left(made.id, sourcing.TEST))
         chunk = chunk_at(

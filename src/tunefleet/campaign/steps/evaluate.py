@@ -14,6 +14,7 @@ from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base, original
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.evaluating import ITEMS_FOLDER
 
 
 class EvaluateStep(Repeatable):
@@ -100,7 +101,8 @@ async def _measured(
         **_resources(spec),
     }
     name = f"campaign-evaluation-{digest_of(body, base.digest)[:24]}"
-    (task,) = await desk.shared(what, document(name, body), inputs_of(name, base))
+    leaves = {name: (ITEMS_FOLDER,)}
+    (task,) = await desk.shared(what, document(name, body), inputs_of(name, base), leaves=leaves)
     metrics = result_of(task)["metrics"]
     return {"task_id": task.id, "metrics": metrics, "loss": metrics["loss"]["value"]}
 
