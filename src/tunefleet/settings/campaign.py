@@ -51,6 +51,12 @@ class CampaignSettings(ProcessSettings):
     """The key for RunPod."""
     runpod_endpoint: str | None = Field(default=None, validation_alias=variable("RUNPOD_ENDPOINT_ID"))
     """The endpoint that merges."""
+    runpod_url: str = Field(
+        default="https://api.runpod.ai/v2",
+        pattern=r"^https?://[^/]",
+        validation_alias=variable("RUNPOD_ENDPOINT_BASE_URL"),
+    )
+    """RunPod's address, or that of a service that answers alike."""
     runpod_timeout_s: float = Field(default=10_000.0, gt=0, validation_alias=variable("RUNPOD_TIMEOUT"))
     """Seconds that one merge may take there."""
     runpod_max_retries: int = Field(default=3, ge=0, validation_alias=variable("RUNPOD_MAX_RETRIES"))

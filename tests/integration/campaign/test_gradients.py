@@ -13,8 +13,9 @@ from pydantic import SecretStr
 
 from tests.fakes.gradients_api import ACCOUNT, KEY, Fault, Gradients, gradients
 from tunefleet.campaign.contract import Base, CycleFailed, Material, Order, StepFailed
+from tunefleet.campaign.hub import repo_of
 from tunefleet.campaign.providers import chosen, find, gradients_wire
-from tunefleet.campaign.providers.gradients import MOST_CANDIDATES, GradientsProvider, hub_repo, leads_to, make
+from tunefleet.campaign.providers.gradients import MOST_CANDIDATES, GradientsProvider, leads_to, make
 from tunefleet.client.service import NotArrivedError, Patience, Service
 from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
@@ -289,11 +290,11 @@ async def test_the_key_is_in_no_text(api: Gradients, caplog: pytest.LogCaptureFi
 
 
 def test_what_is_not_on_the_hub_is_not_ordered() -> None:
-    assert hub_repo(Base("org/model")) == "org/model"
-    assert hub_repo(Base("daily-v3", task_id="t", version=3, digest="d", url="hf://me/daily")) == "me/daily"
+    assert repo_of(Base("org/model"), "Gradients") == "org/model"
+    assert repo_of(Base("daily-v3", task_id="t", version=3, digest="d", url="hf://me/daily"), "Gradients") == "me/daily"
     for base in (Base("daily-v3", task_id="t", version=3, digest="d"), Base("builtin:gsm8k-llama-2m")):
         with pytest.raises(CycleFailed, match=r"publish\.to"):
-            hub_repo(base)
+            repo_of(base, "Gradients")
 
 
 def test_a_link_leads_to_an_object_however_it_is_written() -> None:

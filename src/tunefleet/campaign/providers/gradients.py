@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Order, Progress, StepFailed
+from tunefleet.campaign.contract import Candidate, CycleFailed, Order, Progress, StepFailed
+from tunefleet.campaign.hub import repo_of
 from tunefleet.campaign.providers import gradients_wire as wire
 from tunefleet.campaign.providers.gradients_wire import TaskState
 from tunefleet.client import AsyncClient
@@ -63,7 +64,7 @@ class GradientsProvider:
             AuthError: If the key is wrong.
             UnreachableError: If there is no answer; then it may have been placed.
         """
-        path, said = wire.request_of(order, hub_repo(order.base))
+        path, said = wire.request_of(order, repo_of(order.base, _NAME))
         _unplaced.discard(order.key)
         try:
             reply = await self._service.post(path, said)
@@ -199,7 +200,7 @@ class GradientsProvider:
         return found
 
     async def _listed(self, account: str, order: Order, known: set[str]) -> str | None:
-        repo, hidden = hub_repo(order.base), None
+        repo, hidden = repo_of(order.base, _NAME), None
         async for task in self._tasks(account):
             if task.id is None:
                 continue
@@ -249,22 +250,6 @@ def make(settings: CampaignSettings, client: AsyncClient) -> GradientsProvider:
     patience = Patience(tries=4, longest_s=30.0)
     service = Service(_NAME, settings.gradients_url, settings.gradients_key, timeout_s=120.0, patience=patience)
     return GradientsProvider(service, client, account=settings.gradients_account, settle_s=settings.gradients_settle_s)
-
-
-def hub_repo(base: Base) -> str:
-    """Return what the hub calls a model.
-
-    Raises:
-        CycleFailed: If it is not there: then Gradients cannot fetch it.
-    """
-    if base.url is not None and base.url.startswith("hf://"):
-        return base.url.removeprefix("hf://")
-    if base.version is None and base.digest is None and ":" not in base.repo:
-        return base.repo
-    raise CycleFailed(
-        f"{_NAME} fetches models from the hub, and {base.repo} is not there.",
-        hint="Publish what is promoted to the hub (publish.to: hf://ORG/NAME), or write provider: local.",
-    )
 
 
 def leads_to(link: str | None, object_key: str | None) -> bool:
