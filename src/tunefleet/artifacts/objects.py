@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.artifacts.s3 import PART_BYTES, Bucket
-from tunefleet.errors import MachineError, UnreachableError
+from tunefleet.errors import MachineError, NotFoundError, UnreachableError
 
 try:
     from boto3.exceptions import Boto3Error
@@ -67,6 +67,28 @@ class ObjectStore:
                 if _code(error) in _ABSENT:
                     return None
                 raise
+
+    def version(self, key: str) -> str:
+        """Return what changes when a file does.
+
+        Raises:
+            NotFoundError: If there is no file of that name.
+            MachineError: If the store refuses to say.
+            UnreachableError: If it does not answer.
+        """
+        with self._explained():
+            try:
+                found = self._client.head_object(Bucket=self._bucket.name, Key=key)
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    raise NotFoundError(f"There is no s3://{self._bucket.name}/{key}.") from error
+                raise
+        return f"{found['ETag']} {found['ContentLength']} {found['LastModified'].timestamp()}"
+
+    def get(self, key: str, path: Path) -> None:
+        """Fetch a file. Raises as `version`, or what `put` does."""
+        with self._explained():
+            self._client.download_file(self._bucket.name, key, str(path))
 
     def link(self, key: str, seconds: int = LONGEST_LINK_S) -> str:
         """Return a link under which anybody may fetch a file for a while; nothing is asked of the store.

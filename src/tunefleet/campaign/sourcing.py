@@ -32,21 +32,21 @@ def columns(spec: CampaignSpec) -> dict[str, str]:
     return {"prompt_column": PROMPT, "response_column": "output"}
 
 
-def rows_document(spec: CampaignSpec, links: Mapping[int, str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+def rows_document(spec: CampaignSpec, fetched: Mapping[int, str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
     """Return the document that makes training and held-out rows, and what travelled for it.
 
     Its name has the digest of everything that changes the result, so that it is made once.
 
     Args:
         spec: Of the campaign.
-        links: Number of a dataset in an S3 store → where it is fetched from.
+        fetched: Number of a dataset in an S3 store → digest of what was fetched from there.
     """
     inputs: dict[str, dict[str, str]] = {}
     nodes: dict[str, dict[str, Any]] = {}
     for number, dataset in enumerate(spec.datasets):
         name = f"source-{number}"
-        nodes[name] = _standardised(spec, dataset, links.get(number))
-        travelled = spec.inputs.get(f"datasets.{number}.path")
+        nodes[name] = _standardised(spec, dataset)
+        travelled = fetched.get(number) or spec.inputs.get(f"datasets.{number}.path")
         if travelled is not None:
             inputs[name] = {"sources.0.path": travelled}
     nodes[ROWS] = {
@@ -55,7 +55,6 @@ def rows_document(spec: CampaignSpec, links: Mapping[int, str]) -> tuple[dict[st
         "steps": _together(spec),
         "on_bad": "drop",
     }
-    # A link is another one each time; what it leads to is said by the dataset's own place.
     what = [[each.model_dump(mode="json") for each in spec.datasets], nodes[ROWS]["steps"], spec.task_type]
     digest = desk.digest_of(_VERSION, what, spec.random_seed, inputs)
     return desk.graph(f"campaign-rows-{digest[:24]}", nodes), inputs
@@ -66,15 +65,14 @@ def _made_by(number: int, dataset: CampaignDatasetSpec) -> dict[str, Any]:
     return made if dataset.weight is None else {**made, "weight": dataset.weight}
 
 
-def _standardised(spec: CampaignSpec, dataset: CampaignDatasetSpec, link: str | None) -> dict[str, Any]:
+def _standardised(spec: CampaignSpec, dataset: CampaignDatasetSpec) -> dict[str, Any]:
     source: dict[str, Any] = {"name": dataset.place, "split": dataset.split}
     if dataset.name is not None:
         source["dataset_name"] = dataset.name
         source |= {key: value for key in ("config_name", "revision") if (value := getattr(dataset, key)) is not None}
-    elif dataset.path is not None:
-        source["path"] = dataset.path
     else:
-        source["jsonl"] = {"url": link}
+        # What was fetched stands in the place of this name, whose ending says what it is.
+        source["path"] = dataset.path or dataset.place.rpartition("/")[2]
     steps: list[dict[str, Any]] = []
     if dataset.max_rows is not None:
         steps.append({"sample": {"count": dataset.max_rows, "seed": spec.random_seed}})

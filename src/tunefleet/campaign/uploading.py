@@ -151,7 +151,8 @@ async def opened(context: StepContext) -> AsyncIterator[Shelf]:
         CycleFailed: If they name none.
         MachineError: If boto3 is missing.
     """
-    store = await asyncio.to_thread(_open, context.settings, context.provider.name)
+    who = f"The provider {context.provider.name} takes its rows from an object store"
+    store = await asyncio.to_thread(open_store, context.settings, who)
     try:
         yield Shelf(store, context)
     finally:
@@ -230,21 +231,29 @@ def _lines(path: Path) -> Iterator[Iterator[bytes]]:
         yield (line for line in file if line.strip())
 
 
-def _open(settings: CampaignSettings, provider: str) -> ObjectStore:
+def open_store(settings: CampaignSettings, who: str, bucket: str | None = None) -> ObjectStore:
+    """Return the store that the settings name; it blocks.
+
+    Args:
+        settings: With address and keys.
+        who: Needs it, and what for: the first half of a sentence.
+        bucket: By default the one of the chunks.
+
+    Raises:
+        CycleFailed: If they name none.
+        MachineError: If boto3 is missing, or the address is none.
+    """
+    bucket = bucket or settings.s3_bucket
     given = {
         "S3_COMPATIBLE_ENDPOINT": settings.s3_endpoint,
         "S3_COMPATIBLE_ACCESS_KEY": settings.s3_access_key,
         "S3_COMPATIBLE_SECRET_KEY": settings.s3_secret_key,
-        "S3_BUCKET_NAME": settings.s3_bucket,
+        "S3_BUCKET_NAME": bucket,
     }
     lacking = [name for name, value in given.items() if not value]
-    access, secret = settings.s3_access_key, settings.s3_secret_key
-    endpoint, bucket = settings.s3_endpoint, settings.s3_bucket
+    access, secret, endpoint = settings.s3_access_key, settings.s3_secret_key, settings.s3_endpoint
     if access is None or secret is None or not endpoint or not bucket:
-        raise CycleFailed(
-            f"The provider {provider} takes its rows from an object store, and none is set up.",
-            hint=f"Set {', '.join(lacking)}, or write provider: local.",
-        )
+        raise CycleFailed(f"{who}, and none is set up.", hint=f"Set {', '.join(lacking)}.")
     from tunefleet.artifacts.objects import Bucket, ObjectStore  # noqa: PLC0415 -- it needs boto3
 
     keys = {"access_key": access.get_secret_value(), "secret_key": secret.get_secret_value()}

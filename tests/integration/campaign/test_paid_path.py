@@ -165,7 +165,11 @@ def test_files_of_an_order_that_was_stopped_are_removed(fleet: Fleet, api: Gradi
     api.statuses = ["training"]
     before = len(api.tasks)
     with fleet.client() as client:
-        client.campaigns.apply({"fixed": spec(task_type="InstructTextWithFixedDatasets")})
+        # Its rows come from the store, too.
+        lines = [json.dumps({"q": f"What is {each} and {each}?", "a": str(2 * each)}) for each in range(40)]
+        s3_server.client.put_object(Bucket=BUCKET, Key="rows/sums.jsonl", Body="\n".join(lines).encode())
+        source = {"s3": f"s3://{BUCKET}/rows/sums.jsonl", "field_instruction": "q", "field_output": "a"}
+        client.campaigns.apply({"fixed": spec(task_type="InstructTextWithFixedDatasets", datasets=[source])})
 
         def said() -> CampaignDetail:
             return client.campaigns.get("fixed")
@@ -181,6 +185,7 @@ def test_files_of_an_order_that_was_stopped_are_removed(fleet: Fleet, api: Gradi
         }  # fmt: skip
         questions = [row["instruction"] for each in rows.values() for row in each]
         assert len(set(questions)) == count, "no row is in two files"
+        assert set(questions) <= {json.loads(line)["q"] for line in lines}
         assert len(stored(s3_server, found.id)) == 3
         client.campaigns.stop("fixed")
         until(lambda: task["id"] in api.deleted, said)

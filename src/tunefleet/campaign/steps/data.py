@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.campaign import sourcing
+from tunefleet.campaign import s3_sources, sourcing
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.desk import Desk, result_of
 from tunefleet.campaign.position import chunk_at
@@ -25,7 +25,7 @@ class DataStep(Repeatable):
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Make the rows, and cut the chunk."""
         spec, desk = context.spec, Desk(context)
-        body, inputs = sourcing.rows_document(spec, links={})
+        body, inputs = sourcing.rows_document(spec, await s3_sources.fetched(context))
         leaves = {sourcing.ROWS: (sourcing.TRAIN, sourcing.TEST)}
         tasks = await desk.shared("rows", body, inputs, leaves=leaves)
         made = next(task for task in tasks if task.name == sourcing.ROWS)
