@@ -31,7 +31,7 @@ class PublishStep(Repeatable):
             return {"url": merged.get("url")}
         # A later cycle, and a later try, write over what this campaign has put there before.
         again = context.state.number > 0 or context.state.tries > 0
-        wishes = Wishes(private=context.spec.publish.private, force=again)
+        wishes = Wishes(private=context.spec.publish.private and to.startswith("hf://"), force=again)
         place = await asyncio.to_thread(target, to, wishes, load(PublishSettings))
         with tempfile.TemporaryDirectory(prefix="tunefleet-publish-") as folder:
             await context.client.artifacts.fetch(merged["artifact_id"], folder)
