@@ -34,6 +34,7 @@ def place(tmp_path: Path, free_port: Callable[[], int]) -> Path:
     campaign["datasets"][0]["max_rows"] = 240
     campaign["samples_per_training"] = 80
     campaign["training"]["max_steps"] = 8
+    campaign["publish"] = {"to": str(tmp_path / "published-{cycle}")}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     settings = {**ENVIRONMENT, "TUNEFLEET_HOME": str(tmp_path / "home"), "TUNEFLEET_PORT": str(free_port())}
     (tmp_path / ".env").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -81,6 +82,9 @@ def _check(place: Path, daemon: subprocess.Popen[bytes]) -> None:
     second = next(each for each in versions if each.version == 2)
     assert second.lineage["base"]["version"] == 1, "the second cycle goes on from what the first has promoted"
     assert found.failures == 0
+    for each in versions[:CYCLES]:
+        published = place / f"published-{each.cycle}"
+        assert (published / "model.safetensors").is_file() is bool(each.evaluation["gate"]["passed"])
 
 
 def _connected(url: str, key: Path, daemon: subprocess.Popen[bytes]) -> Client:
