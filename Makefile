@@ -24,7 +24,7 @@ SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
 # Tests run several processes at once.
-test test-heavy proofs unit chaos: export OMP_NUM_THREADS ?= 1
+test test-heavy proofs unit chaos campaign-chaos campaign-demo: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help
 help: ## list the targets
@@ -91,6 +91,14 @@ bench: $(BENCH_READY) ## run every benchmark beside its peers and print the rati
 .PHONY: chaos
 chaos: $(DEV_READY) ## kill server, worker and trainer at random moments, and each kind of alignment: make chaos ROUNDS=20
 	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/test_kill_matrix.py tests/acceptance/test_alignment_kills.py --timeout 0 $(ARGS)
+
+.PHONY: campaign-chaos
+campaign-chaos: $(DEV_READY) ## kill a server at the steps of campaigns, and inside them: make campaign-chaos ROUNDS=50
+	@TUNEFLEET_CHAOS_ROUNDS=$(or $(filter-out 20,$(ROUNDS)),50) $(BIN)/python -m pytest tests/integration/campaign/test_kills.py --timeout 0 $(ARGS)
+
+.PHONY: campaign-demo
+campaign-demo: $(BENCH_READY) ## run three cycles of examples/campaign, and draw what became of the held-out loss
+	@$(BIN)/python -m scripts.campaign_demo $(ARGS)
 
 .PHONY: clean
 clean: ## remove caches and build output, but neither .venv nor results

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from tunefleet.spec import ConditionSpec, json_schema
 from tunefleet.spec.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
+from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.explain import walk_blocks
 from tunefleet.spec.pipeline import GraphSpec, NodeSpec, PipelineSpec
 from tunefleet.spec.placeholders import MAX_PLACEHOLDER
@@ -314,10 +315,37 @@ def workflow_page() -> str:
     return f"{INTRODUCTION}\n{tables}\n{REFUSALS}{refusals()}\n{KINDS_REFUSED}{refused_kinds()}"
 
 
+CAMPAIGNS = """\
+# Campaigns
+
+<!-- Written by `make docs` from src/tunefleet/spec/campaign.py; edit the docstrings there. -->
+
+What a file of campaigns may say: a top-level key for each, its name. `tunefleet campaign dry-run` checks a file; every
+fault is named at once, with its line. How to run one is in [Run a campaign](../how-to/run-a-campaign.md); the variables
+are in [Configuration](configuration.md). The blocks `lora`, `quantization`, `training`, `resources`,
+`model.transformers` and `notify[]` are those of [workflow documents](workflow.md).
+"""
+
+
+def campaign_page() -> str:
+    """Return the text of `docs/reference/campaign.md`."""
+    lines: list[str] = []
+    for path, block in walk_blocks(CampaignSpec):
+        if not block.__module__.startswith("tunefleet.spec.campaign"):
+            continue
+        where = ".".join(map(str, path))
+        lines += [f"## {f'`{where}`' if where else 'A campaign'}\n", f"{_about(block)}\n", *table(block)]
+    return CAMPAIGNS + "\n" + "\n".join(lines).rstrip() + "\n"
+
+
 def pages() -> dict[Path, str]:
     """Return every generated file with the text that it should have."""
     schema = json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
-    return {FOLDER / "workflow.md": workflow_page(), FOLDER / "workflow.schema.json": schema}
+    return {
+        FOLDER / "campaign.md": campaign_page(),
+        FOLDER / "workflow.md": workflow_page(),
+        FOLDER / "workflow.schema.json": schema,
+    }
 
 
 def main(arguments: list[str]) -> int:

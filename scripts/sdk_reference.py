@@ -18,6 +18,8 @@ NOUNS = (
     ("client.artifacts, client.data", resources.ArtifactVerbs),
     ("client.workers", resources.WorkerVerbs),
     ("client.federations", resources.FederationVerbs),
+    ("client.campaigns", resources.CampaignVerbs),
+    ("client.models", resources.ModelVerbs),
     ("client.notifications", resources.NotificationVerbs),
     ("client.keys", resources.KeyVerbs),
     ("run: what `client.submit` returns", resources.RunVerbs),

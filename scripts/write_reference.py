@@ -37,6 +37,7 @@ PROCESSES = {
     "EngineSettings": "Worker, for models that stay loaded",
     "ApiSettings": "Worker, for `api` tasks",
     "PublishSettings": "CLI, for `tunefleet push`",
+    "CampaignSettings": "Server, for campaigns",
     "AgentSettings": "Agent",
 }
 

@@ -17,8 +17,8 @@ from tunefleet.cli.session import connect
 from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.errors import InputError, NotFoundError
-from tunefleet.programs.evaluate.comparing import Difference, Items, Row
-from tunefleet.programs.evaluate.comparing import compare as put_beside
+from tunefleet.evaluation.comparing import Difference, Items, Row
+from tunefleet.evaluation.comparing import compare as put_beside
 from tunefleet.spec.evaluating import ITEMS_FOLDER
 from tunefleet.wire.api import TaskDetail
 

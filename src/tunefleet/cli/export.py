@@ -7,17 +7,18 @@ from typing import Annotated
 
 import typer
 
-from tunefleet.cli import live, products
+from tunefleet.cli import live
 from tunefleet.cli.console import Json, err, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import complete_task
-from tunefleet.cli.products import Form, Product, Wait
-from tunefleet.cli.publishing import refuse_to_overwrite
 from tunefleet.cli.session import connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.errors import InputError
+from tunefleet.publishing import products
+from tunefleet.publishing.products import Form, Product, Wait
+from tunefleet.publishing.targets import refuse_to_overwrite
 from tunefleet.wire.api import TaskDetail
 
 Task = Annotated[str, typer.Argument(metavar="TASK", help="Whose adapter or model.", autocompletion=complete_task)]

@@ -40,6 +40,8 @@ class Root(LazyGroup):
         Entry("push", "push:push", "Publish what a task has made: hub, bucket or folder.", WORK),
         Entry("data", "data:app", "Push datasets and models to the server by name.", WORK),
         Entry("federation", "federation:app", "Train one adapter with many workers, each on its own data.", WORK),
+        Entry("campaign", "campaign:app", "Train on and on by itself, chunk by chunk.", WORK),
+        Entry("models", "models:app", "List, promote and export the models that campaigns have made.", WORK),
         Entry("pause", "steering:pause", "Pause tasks: each saves and ends; the GPU is free.", WORK),
         Entry("resume", "steering:resume", "Let paused tasks go on; an ended one goes on as a new task.", WORK),
         Entry("stop", "steering:stop", "End a training early; what it has learned is delivered.", WORK),

@@ -53,12 +53,23 @@ def _federations(client: Any) -> list[tuple[str, str]]:
     return [(made.id, f"{made.name}, {made.status}") for made in client.federations.list(limit=100).items]
 
 
+def _campaigns(client: Any) -> list[tuple[str, str]]:
+    return [(each.name, each.status.value) for each in client.campaigns.list(limit=100).items]
+
+
+def _models(client: Any) -> list[tuple[str, str]]:
+    found = client.models.list(limit=100).items
+    return [(name, "a model") for name in dict.fromkeys(each.name for each in found)]
+
+
 complete_task = _completer(_tasks)
 complete_task_or_workflow = _completer(lambda client: [*_tasks(client), *_workflows(client)])
 complete_artifact = _completer(_artifacts)
 complete_worker = _completer(_workers)
 complete_channel = _completer(_channels)
 complete_federation = _completer(_federations)
+complete_campaign = _completer(_campaigns)
+complete_model = _completer(_models)
 
 
 def _ids(metavar: str, about: str, complete: Callable[[str], list[tuple[str, str]]] = complete_task) -> Any:

@@ -8,16 +8,17 @@ from typing import Annotated
 
 import typer
 
-from tunefleet.cli import card, products, words
+from tunefleet.cli import words
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.export import Force, Gguf, GgufType, Merged, Task, Verify, form_of, obtain
 from tunefleet.cli.lazy import examples
-from tunefleet.cli.publishing import Target, Wishes, target
 from tunefleet.cli.session import connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.which import one_task
 from tunefleet.client import Client
 from tunefleet.client.transfer import OnProgress, Progress
+from tunefleet.publishing import card, products
+from tunefleet.publishing.targets import Target, Wishes, target
 from tunefleet.settings import PublishSettings, load
 
 

@@ -42,7 +42,7 @@ def up(
     checkpoint at the next `tunefleet up` on the same folder. With --keep-jobs it lives on and is adopted then.
     """
     fleet = LocalFleet(data, host=host, port=port, workers=workers)
-    with _ending(fleet) as asked:
+    with ending(fleet) as asked:
         fleet.start()
         present = fleet.await_workers(_WORKERS_S, asked)
         if as_json:
@@ -86,14 +86,19 @@ def _greet(fleet: LocalFleet, workers: int, present: Sequence[str]) -> None:
 
 
 @contextmanager
-def _ending(fleet: LocalFleet) -> Iterator[threading.Event]:
-    """Yield an event that the first SIGINT or SIGTERM sets; the second one ends everything at once."""
+def ending(fleet: LocalFleet | None) -> Iterator[threading.Event]:
+    """Yield an event that the first SIGINT or SIGTERM sets; the second one ends everything at once.
+
+    Args:
+        fleet: What is ended, too; null if nothing was started.
+    """
     asked = threading.Event()
 
     def ask(number: int, _: FrameType | None) -> None:
         if asked.is_set():
-            fleet.kill()
-            err().print("Ended at once; trainings that run are adopted by the next `tunefleet up`.")
+            if fleet is not None:
+                fleet.kill()
+                err().print("Ended at once; trainings that run are adopted by the next `tunefleet up`.")
             raise SystemExit(128 + number)
         asked.set()
 

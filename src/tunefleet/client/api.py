@@ -57,6 +57,8 @@ class Client(ServerVerbs, Blocking):
         self.keys = resources.Keys(self.transport)
         self.notifications = resources.Notifications(self.transport)
         self.federations = resources.Federations(self.transport)
+        self.campaigns = resources.Campaigns(self.transport)
+        self.models = resources.Models(self.transport)
 
     def __enter__(self) -> Client:
         return self
@@ -132,6 +134,8 @@ class AsyncClient(ServerVerbs, Awaited):
         self.keys = resources.AsyncKeys(self.transport)
         self.notifications = resources.AsyncNotifications(self.transport)
         self.federations = resources.AsyncFederations(self.transport)
+        self.campaigns = resources.AsyncCampaigns(self.transport)
+        self.models = resources.AsyncModels(self.transport)
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -1,10 +1,19 @@
-"""The nouns of the API, for both clients: workflows, tasks, events, artifacts, workers, federations, keys."""
+"""The nouns of the API, for both clients: workflows, tasks, artifacts, workers, federations, campaigns and others."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunefleet.client import flows, routes, routes_chat, routes_federations, routes_notify, transfer
+from tunefleet.client import (
+    campaign_files,
+    flows,
+    routes,
+    routes_campaigns,
+    routes_chat,
+    routes_federations,
+    routes_notify,
+    transfer,
+)
 from tunefleet.client.verb import (
     Awaited,
     AwaitedTask,
@@ -143,6 +152,36 @@ class FederationVerbs:
     change_member = Verb(routes_federations.change_member)
 
 
+class CampaignVerbs:
+    """Campaigns: training that goes on by itself, chunk by chunk."""
+
+    apply = Verb(routes_campaigns.apply_campaigns)
+    send = Verb(campaign_files.send)
+    list = Verb(routes_campaigns.list_campaigns)
+    get = Verb(routes_campaigns.get_campaign)
+    start = Verb(routes_campaigns.start_campaign)
+    pause = Verb(routes_campaigns.pause_campaign)
+    resume = Verb(routes_campaigns.resume_campaign)
+    stop = Verb(routes_campaigns.stop_campaign)
+    retry = Verb(routes_campaigns.retry_campaign)
+    remerge = Verb(routes_campaigns.remerge_campaign)
+    rollback = Verb(routes_campaigns.roll_back_campaign)
+    cycles = Verb(routes_campaigns.list_cycles)
+    lineage = Verb(routes_campaigns.campaign_lineage)
+    log = Verb(routes_campaigns.campaign_log)
+    follow_log = Iteration(routes_campaigns.follow_campaign_log)
+    follow = Iteration(routes_campaigns.follow_campaign)
+
+
+class ModelVerbs:
+    """Models that campaigns have made, and which version is promoted."""
+
+    list = Verb(routes_campaigns.list_models)
+    get = Verb(routes_campaigns.get_model)
+    promote = Verb(routes_campaigns.promote_model)
+    rollback = Verb(routes_campaigns.roll_back_model)
+
+
 class RunVerbs:
     """One submitted task, from submit to its files."""
 
@@ -225,6 +264,22 @@ class Federations(FederationVerbs, Blocking):
 
 class AsyncFederations(FederationVerbs, Awaited):
     """Federations, asynchronously."""
+
+
+class Campaigns(CampaignVerbs, Blocking):
+    """Campaigns, synchronously."""
+
+
+class AsyncCampaigns(CampaignVerbs, Awaited):
+    """Campaigns, asynchronously."""
+
+
+class Models(ModelVerbs, Blocking):
+    """Models, synchronously."""
+
+
+class AsyncModels(ModelVerbs, Awaited):
+    """Models, asynchronously."""
 
 
 class Run(RunVerbs, BlockingTask):

@@ -17,6 +17,7 @@ from tunefleet.server.params import refuse_unknown
 from tunefleet.server.routers import (
     artifacts,
     blobs,
+    campaigns,
     chat,
     events,
     federated,
@@ -25,6 +26,7 @@ from tunefleet.server.routers import (
     info,
     keys,
     link,
+    models,
     notifications,
     pages,
     reports,
@@ -88,7 +90,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.lifetime = lifetime
     # Routes are looked through in this order: what is asked most often comes first.
     work = (workflows, tasks, steering, chat, reports, events, artifacts, blobs, results)
-    for module in (link, federations, *work, workers, notifications, keys, info):
+    for module in (link, federations, *work, workers, campaigns, models, notifications, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)

@@ -2,8 +2,8 @@
 
 A key comes as `Authorization: Bearer`, as `X-API-Key` or, for a browser, as a session cookie. A cookie is sent by the
 browser on its own, so an unsafe request with one must also come from a page of this server. On the routes of
-federations, whose clients may know nothing but a URL, it comes as HTTP Basic too (`http://:TOKEN@host`). What a role
-may do with one row is the services' business.
+federations, whose clients may know nothing but a URL, it comes as HTTP Basic too (`http://:TOKEN@host`). Campaigns act
+with tokens of their own, as their owners. What a role may do with one row is the services' business.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fastapi import Depends, Path, Request, Response
 
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.services import keys
+from tunefleet.services.campaigns import tokens as campaign_tokens
 from tunefleet.services.core import Core
 from tunefleet.services.federation import access, tokens
 from tunefleet.services.federation.tokens import FederationActor
@@ -89,6 +90,8 @@ async def _identify(request: Request, secret: str | None) -> Actor | AttemptActo
     if secret is not None:
         if secret.startswith(_ATTEMPT_PREFIX):
             return await keys.authenticate_attempt(core, secret)
+        if campaign_tokens.is_token(secret):
+            return await campaign_tokens.authenticate(core, secret)
         return await keys.authenticate(core, secret)
     session = request.cookies.get(cookie_name(core))
     if session is None:

@@ -31,11 +31,11 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, lifetime: Lifetime) -> None:
         super().__init__(config)
-        self._lifetime = lifetime
+        self.lifetime = lifetime
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Release long polls and streams, then end as uvicorn does."""
-        self._lifetime.stop()
+        self.lifetime.stop()
         await super().shutdown(sockets)
 
 
@@ -66,7 +66,15 @@ def run(server: Server, bound: socket.socket) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped_already)
+    server.lifetime.url = url_of(bound)
     server.run(sockets=[bound])
+
+
+def url_of(bound: socket.socket) -> str:
+    """Return the URL under which this machine reaches a server on a socket."""
+    address, port = bound.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _stopped_already(number: int, _: FrameType | None) -> None:

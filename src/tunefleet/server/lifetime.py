@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tunefleet.services import artifacts, elastic, joining, placing, settling, sweep
+from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
+from tunefleet.services.campaigns.book import Book
 from tunefleet.services.core import Core
 from tunefleet.services.fanout import JOINING
 from tunefleet.services.federation.keeper import RoundKeeper
@@ -19,6 +21,7 @@ from tunefleet.services.federation.status import SETTLING
 from tunefleet.services.notify.courier import Courier
 
 if TYPE_CHECKING:
+    from tunefleet.campaign.keeper import CampaignKeeper
     from tunefleet.links.redis_server import RedisHub
 
 log = logging.getLogger(__name__)
@@ -39,10 +42,13 @@ class Lifetime:
     """
 
     core: Core
+    url: str | None = None
+    """Under which this process reaches itself; without one it runs no campaigns."""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _hub: RedisHub | None = None
     _courier: Courier | None = None
     _rounds: RoundKeeper | None = None
+    _campaigns: CampaignKeeper | None = None
 
     def stop(self) -> None:
         """Release every long poll and stream, for good."""
@@ -62,6 +68,8 @@ class Lifetime:
         loops["notifications"] = self._loop("notifications", self._courier.run_once)
         self._rounds = RoundKeeper(self.core)
         loops["rounds"] = self._loop("rounds", self._rounds.run_once)
+        if self.url is not None:
+            loops["campaigns"] = self._loop("campaigns", self._run_campaigns)
         if self.core.settings.redis_url is not None:
             from tunefleet.server import redis_desk  # noqa: PLC0415 -- most servers need no Redis
 
@@ -78,12 +86,29 @@ class Lifetime:
             for task in left:
                 task.cancel()
             _, left = await asyncio.wait(left, timeout=1.0)
+        if self._campaigns is not None:
+            await self._campaigns.close()
         if self._rounds is not None:
             await self._rounds.close()
         if self._courier is not None:
             await self._courier.close()
         if self._hub is not None:
             await self._hub.close()
+
+    async def _run_campaigns(self) -> None:
+        if self._campaigns is None:
+            # Most servers have no campaign: what runs them is loaded when there is one.
+            signals = self.core.signals
+            seen = signals.version(CAMPAIGNS)
+            book = Book(self.core)
+            if not (await book.due() or await book.to_cancel()):
+                await signals.wait(CAMPAIGNS, PLACEMENT_SWEEP_S, seen)
+                return
+            from tunefleet.campaign.keeper import CampaignKeeper  # noqa: PLC0415
+
+            assert self.url is not None
+            self._campaigns = CampaignKeeper(self.core, self.url)
+        await self._campaigns.run_once()
 
     async def _scale(self) -> None:
         signals = self.core.signals

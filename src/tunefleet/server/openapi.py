@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from tunefleet.server import examples, examples_federated, examples_training, problems
+from tunefleet.server import examples, examples_campaign, examples_federated, examples_training, problems
 from tunefleet.wire import chat, federated, training, training_jobs, training_reports
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
@@ -30,6 +30,8 @@ TAGS: Final = [
     {"name": "workers", "description": "The machines that run tasks."},
     {"name": "link", "description": "How a worker meets the server."},
     {"name": "federations", "description": "Many workers train one adapter, each on its own data."},
+    {"name": "campaigns", "description": "Training that goes on by itself, chunk by chunk."},
+    {"name": "models", "description": "What campaigns have made, and which version is promoted."},
     {"name": "training", "description": "The backend of training agents: jobs, reports, polls."},
     {"name": "notifications", "description": "Who is told what of tasks, and what they were told."},
     {"name": "keys", "description": "API keys and login links."},
@@ -57,7 +59,7 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     federated.ClaimChunk,
     federated.JobCreate,
 )
-_EXAMPLES: Final = examples.BODIES | examples_training.BODIES | examples_federated.BODIES
+_EXAMPLES: Final = examples.BODIES | examples_training.BODIES | examples_federated.BODIES | examples_campaign.BODIES
 _KEYS: Final = {
     "bearer": {
         "type": "http",

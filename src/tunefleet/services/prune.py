@@ -9,7 +9,7 @@ from typing import Final
 from tunefleet.services import garbage, removal
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
-from tunefleet.store import DEFAULT_PROJECT, Connection, edges, tasks, workflows
+from tunefleet.store import DEFAULT_PROJECT, Connection, edges, models, tasks, workflows
 from tunefleet.store import artifacts as artifact_rows
 from tunefleet.store.rows import WorkflowRow
 from tunefleet.wire.api import PruneReply
@@ -52,8 +52,10 @@ def _ended(connection: Connection, *, limit: float) -> list[WorkflowRow]:
 
 
 def _free(connection: Connection, rows: Sequence[WorkflowRow]) -> list[WorkflowRow]:
-    needed = edges.workflows_needed(connection, [row.seq for row in rows])
-    return [row for row in rows if row.seq not in needed]
+    seqs = [row.seq for row in rows]
+    needed = edges.workflows_needed(connection, seqs)
+    kept = {task.workflow_seq for task in tasks.by_ids(connection, models.all_in_use(connection)).values()}
+    return [row for row in rows if row.seq not in needed and row.seq not in kept]
 
 
 def _remove(connection: Connection, *, rows: Sequence[WorkflowRow]) -> tuple[list[WorkflowRow], list[str]]:

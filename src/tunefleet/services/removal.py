@@ -16,6 +16,7 @@ from tunefleet.store import (
     events,
     journal,
     logs,
+    models,
     queue,
     resumes,
     shards,
@@ -27,14 +28,17 @@ from tunefleet.store.rows import TaskRow
 
 
 def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Refuse to remove what a task that has not ended still needs.
+    """Refuse to remove what a task that has not ended still needs, or what has made a model that may be in use.
 
     Raises:
-        ConflictError: If one does.
+        ConflictError: If there is any such.
     """
     needing = edges.needing(connection, [row.seq for row in rows])
     if needing:
         raise ConflictError(f"The task {needing[0]} still needs the result.", hint=f"Cancel {needing[0]} first.")
+    made = next(iter(models.in_use(connection, [row.id for row in rows]).items()), None)
+    if made is not None:
+        raise ConflictError(f"The task {made[0]} has made version {made[1].version} of the model {made[1].name}.")
 
 
 def remove_workflows(connection: Connection, seqs: Sequence[int]) -> None:

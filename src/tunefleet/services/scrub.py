@@ -9,7 +9,7 @@ _USER: Final = re.compile(rb"(?<=//)[^\s/@]{1,512}(?=@)")
 _SIGNED: Final = re.compile(
     rb"(?i)(?<=[?&;])(?P<name>[\w.-]{0,64}(?:signature|sig|token|api_?key|secret)[\w.-]{0,64}=)(?P<value>[^\s&;'\"<>]{1,2048})"
 )
-_OURS: Final = re.compile(rb"\b(?:tf_[\w-]{40}|att-[0-9a-f]{12}\.[0-9a-f]{32})(?![\w-])")
+_OURS: Final = re.compile(rb"\b(?:tf_[\w-]{40}|(?:att|camp)-[0-9a-f]{12}\.[0-9a-f]{32})(?![\w-])")
 
 
 def scrub_bytes(data: bytes) -> bytes:
@@ -18,7 +18,7 @@ def scrub_bytes(data: bytes) -> bytes:
         data = _USER.sub(_stars, data)
     if b"=" in data:
         data = _SIGNED.sub(_starred_value, data)
-    if b"tf_" in data or b"att-" in data:
+    if b"tf_" in data or b"att-" in data or b"camp-" in data:
         data = _OURS.sub(_stars, data)
     return data
 

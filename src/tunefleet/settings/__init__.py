@@ -6,6 +6,7 @@ builds its settings once, in its `main`, and passes them down. `.env` is read th
 
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ClientSettings, MeetingSettings, ProcessSettings, SharedGpuSettings
+from tunefleet.settings.campaign import CampaignSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
     SECRETS_DIR,
@@ -35,6 +36,7 @@ __all__ = [
     "AgentSettings",
     "ApiSettings",
     "CacheSettings",
+    "CampaignSettings",
     "ClientSettings",
     "EngineSettings",
     "MeetingSettings",

@@ -136,6 +136,17 @@ class FilterSpec(ConditionBlock):
         return self
 
 
+class ChatFieldsSpec(Block):
+    """`map.chat`: what the messages of a chat are called in a dataset of its own kind."""
+
+    role: Column = "role"
+    """Field of a message that says who speaks."""
+    content: Column = "content"
+    """Field of a message that says what."""
+    roles: dict[Column, Column] | None = None
+    """Who speaks, as the dataset calls them → as chats usually do; others stay."""
+
+
 class MapSpec(Block):
     """`map`: changes columns, in the order of these keys; for another order write several steps."""
 
@@ -145,6 +156,8 @@ class MapSpec(Block):
     """Column → type. `json` reads a text as JSON."""
     rename: dict[Column, Column] | None = None
     """Old name → new name."""
+    chat: dict[Column, ChatFieldsSpec] | None = None
+    """Column with a list of messages → what their fields are called; they become `role` and `content`."""
     template: dict[Column, Template] | None = None
     """Column → text with `{column}` for the values of others, such as `"{question}\\n"`."""
     constant: dict[Column, Plain | None] | None = None
@@ -157,7 +170,7 @@ class MapSpec(Block):
     @model_validator(mode="after")
     def _does_something(self) -> MapSpec:
         if not self.model_fields_set:
-            raise wrong("changes nothing", "give one of strip, cast, rename, template, constant, drop, keep")
+            raise wrong("changes nothing", "give one of strip, cast, rename, chat, template, constant, drop, keep")
         targets = list((self.rename or {}).values())
         twice = next((name for name in targets if targets.count(name) > 1), None)
         if twice is not None:
@@ -235,6 +248,21 @@ def _part(value: float) -> float:
 
 
 Part = Annotated[float, Field(gt=0), NotBool, AfterValidator(_part)]
+
+
+class SliceSpec(Block):
+    """`slice`: the rows from one number to another, counted from 0."""
+
+    start: NaturalInt = 0
+    """The first one."""
+    stop: PositiveInt | None = None
+    """The first one that is left out; by default all others stay."""
+
+    @model_validator(mode="after")
+    def _some(self) -> SliceSpec:
+        if self.stop is not None and self.stop <= self.start:
+            raise wrong(f"must be above start, which is {self.start}", at="stop")
+        return self
 
 
 class SplitSpec(Block):
@@ -320,6 +348,8 @@ class StepBlock(Block):
     """Some rows, drawn by chance."""
     limit: PositiveInt | None = None
     """The first so many rows."""
+    slice: SliceSpec | None = None
+    """The rows from one number to another."""
     split: SplitSpec | None = None
     """Parts in files of their own."""
 
@@ -345,5 +375,5 @@ Step = Annotated[
     BeforeValidator(_step),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
 ]
-WHOLE: Final = frozenset({"dedupe", "mix", "shuffle", "sample", "limit", "split"})
+WHOLE: Final = frozenset({"dedupe", "mix", "shuffle", "sample", "limit", "slice", "split"})
 """Steps that need all rows, and cannot be done for a part of them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from tunefleet.store import tables_federation, tables_fleet  # noqa: F401 - their tables belong to the schema
+from tunefleet.store import tables_campaign, tables_federation, tables_fleet  # noqa: F401 - part of the schema
 from tunefleet.store.database import Database
 from tunefleet.store.tables import DEFAULT_PROJECT
 from tunefleet.store.writer import after_commit, undone_if_failed, wake

@@ -16,6 +16,7 @@ from tunefleet.store.writer import note, wake
 
 _COLUMNS = (
     "project", "at", "kind", "task_id", "workflow_id", "workflow_seq", "worker_id", "data", "federation_seq",
+    "campaign_seq",
 )  # fmt: skip
 _INSERT = Bulk(insert(events), _COLUMNS)
 
@@ -33,6 +34,7 @@ class Event:
     data: dict[str, Any] = field(default_factory=dict)
     project: str = DEFAULT_PROJECT
     federation_seq: int | None = None
+    campaign_seq: int | None = None
 
 
 def of_task(row: TaskRow, kind: str, at: float, data: dict[str, Any], *, worker_id: str | None = None) -> Event:
@@ -55,7 +57,7 @@ def append(connection: Connection, new: Sequence[Event]) -> None:
     rows = [
         (
             e.project, e.at, e.kind, e.task_id, e.workflow_id, e.workflow_seq, e.worker_id,
-            orjson.dumps(e.data).decode(), e.federation_seq,
+            orjson.dumps(e.data).decode(), e.federation_seq, e.campaign_seq,
         )
         for e in new
     ]  # fmt: skip
@@ -88,6 +90,12 @@ def after(
     if kinds:
         query = query.where(events.c.kind.in_(list(kinds)))
     return [EventRow(*row) for row in connection.execute(query)]
+
+
+def of_campaign(connection: Connection, campaign_seq: int, event_id: int, *, limit: int) -> list[EventRow]:
+    """Return events of a campaign with a greater id, oldest first."""
+    query = select(events).where(events.c.campaign_seq == campaign_seq, events.c.id > event_id)
+    return [EventRow(*row) for row in connection.execute(query.order_by(events.c.id).limit(limit))]
 
 
 def last_id(connection: Connection) -> int:

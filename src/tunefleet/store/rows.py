@@ -189,6 +189,7 @@ class EventRow(NamedTuple):
     worker_id: str | None
     data: str
     federation_seq: int | None = None
+    campaign_seq: int | None = None
 
 
 class LaunchRow(NamedTuple):

@@ -44,6 +44,7 @@ _OPEN: Final = text("state IN ('offered', 'accepted')")
 _MERGING: Final = text("status = 'queued' AND merge_key IS NOT NULL")
 _UNDER_WAY: Final = text("state IN ('pending', 'acknowledged', 'applied')")
 _FEDERATED: Final = text("federation_seq IS NOT NULL")
+_OF_A_CAMPAIGN: Final = text("campaign_seq IS NOT NULL")
 
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
@@ -308,7 +309,9 @@ events = Table(
     Column("worker_id", String),
     Column("data", Text, nullable=False),
     Column("federation_seq", BigInteger),
+    Column("campaign_seq", BigInteger),
     Index("ix_events_federation_seq", "federation_seq", sqlite_where=_FEDERATED, postgresql_where=_FEDERATED),
+    Index("ix_events_campaign_seq", "campaign_seq", sqlite_where=_OF_A_CAMPAIGN, postgresql_where=_OF_A_CAMPAIGN),
     sqlite_autoincrement=True,
 )
 

@@ -75,7 +75,7 @@ task_notices = Table(
     Column("events", String, nullable=False),
     sqlite_with_rowid=False,
 )
-"""What a task's own document wants to be told to whom: to a channel of its owner, or to `target`."""
+"""What a document wants to be told to whom, of its task or its campaign: to a channel of the owner, or to `target`."""
 
 notifications = Table(
     "notifications",

@@ -166,6 +166,23 @@ class ToldVersion(Message):
     contributors: tuple[str, ...]
 
 
+class ToldCampaign(Message):
+    """The campaign that a notification is about.
+
+    Args:
+        cycle: Of the campaign.
+        step: Of that cycle.
+        version: Of the model that was promoted.
+    """
+
+    id: str
+    name: str
+    owner: str
+    cycle: int | None = None
+    step: str | None = None
+    version: int | None = None
+
+
 class Told(Message):
     """What a webhook gets.
 
@@ -177,6 +194,7 @@ class Told(Message):
         text: In sentences.
         worker_id: The worker that it is about, where it is about none of the tasks.
         federation: What it published, where it is about that.
+        campaign: The campaign, where it is about one.
         url: Where to read more; null without `PUBLIC_BASE_URL`.
         command: How to look further on the command line.
     """
@@ -190,5 +208,6 @@ class Told(Message):
     workflow: ToldWorkflow | None = None
     worker_id: str | None = None
     federation: ToldVersion | None = None
+    campaign: ToldCampaign | None = None
     url: str | None = None
     command: str

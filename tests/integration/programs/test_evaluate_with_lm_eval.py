@@ -17,8 +17,8 @@ pytest.importorskip("peft")
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+from tunefleet.evaluation.comparing import compare
 from tunefleet.jobs import envs
-from tunefleet.programs.evaluate.comparing import compare
 from tunefleet.wire.jobfolder import JobFolder, JobStatus
 
 pytestmark = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.cli.publishing import Wishes, target
 from tunefleet.errors import InputError
+from tunefleet.publishing.targets import Wishes, target
 from tunefleet.settings import PublishSettings
 
 

@@ -79,9 +79,7 @@ def test_equal_values_have_equal_digests_whatever_the_file_looks_like(
     assert _check(contract, save(tmp_path / "third", arrays)).digest != _check(contract, one).digest
 
 
-def test_the_norm_is_zero_where_b_is(
-    tmp_path: Path, contract: Contract, rng: np.random.Generator
-) -> None:
+def test_the_norm_is_zero_where_b_is(tmp_path: Path, contract: Contract, rng: np.random.Generator) -> None:
     arrays = {name: each * ("lora_A" in name) for name, each in factors(rng).items()}
     assert _check(contract, save(tmp_path / "x", arrays)).norm == 0.0
 

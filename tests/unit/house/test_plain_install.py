@@ -88,6 +88,8 @@ def test_the_blocker_blocks(module: str) -> None:
         "import tunefleet.server.app, tunefleet.server.__main__",
         "import tunefleet.services, tunefleet.store, tunefleet.placement, tunefleet.spec, tunefleet.artifacts",
         "import tunefleet.federation, tunefleet.services.federation.keeper, tunefleet.services.federation.examining",
+        "import tunefleet.federation, tunefleet.evaluation.comparing, tunefleet.publishing.targets",
+        "import tunefleet.campaign.keeper, tunefleet.campaign.providers.local",
         "import tunefleet.worker, tunefleet.worker.__main__, tunefleet.executors.echo, tunefleet.executors.sft",
     ],
 )

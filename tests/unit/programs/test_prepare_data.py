@@ -396,3 +396,46 @@ def test_a_trial_shows_what_the_steps_make_of_the_first_rows(
     document.write_text(document.read_text().replace("mine.jsonl", "none.jsonl"))
     assert trial.main([str(document)]) == 2
     assert "none.jsonl" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_a_slice_is_the_rows_from_one_number_to_another(tmp_path: Path) -> None:
+    made = Made(tmp_path, numbers(10), steps=[{"shuffle": {"seed": 5}}, {"slice": {"start": 3, "stop": 7}}])
+    whole = Made(tmp_path / "whole", numbers(10), steps=[{"shuffle": {"seed": 5}}])
+    assert made.train == whole.train[3:7]
+    assert Made(tmp_path / "rest", numbers(4), steps=[{"slice": {"start": 2}}]).train == [{"n": 2}, {"n": 3}]
+
+
+def test_slices_next_to_each_other_have_every_row_once(tmp_path: Path) -> None:
+    parts = [
+        Made(
+            tmp_path / str(start),
+            numbers(7),
+            steps=[{"shuffle": {"seed": 1}}, {"slice": {"start": start, "stop": start + 3}}],
+        )
+        for start in (0, 3, 6)
+    ]
+    assert sorted(row["n"] for part in parts for row in part.train) == list(range(7))
+
+
+def test_a_chat_whose_messages_have_other_fields_becomes_one(tmp_path: Path) -> None:
+    row = {"turns": [{"who": "USER", "says": "Hello"}, {"who": "BOT", "says": "Hi"}, {"who": "system", "says": "x"}]}
+    fields = {"role": "who", "content": "says", "roles": {"USER": "user", "BOT": "assistant"}}
+    made = Made(tmp_path, [row], steps=[{"map": {"chat": {"turns": fields}}}])
+    assert made.train == [
+        {
+            "turns": [
+                {"role": "user", "content": "Hello"},
+                {"role": "assistant", "content": "Hi"},
+                {"role": "system", "content": "x"},
+            ]
+        }
+    ]
+
+
+def test_a_message_without_its_fields_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a message without 'who' and 'says'"):
+        Made(
+            tmp_path,
+            [{"turns": [{"role": "user"}]}],
+            steps=[{"map": {"chat": {"turns": {"role": "who", "content": "says"}}}}],
+        ).rows

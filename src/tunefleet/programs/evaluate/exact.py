@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tunefleet.errors import DataError
+from tunefleet.evaluation import statistics
+from tunefleet.evaluation.statistics import Metric, Wanted
 from tunefleet.programs.data.shapes import Chat, Example, Pair
 from tunefleet.programs.engine.loading import open_engine
 from tunefleet.programs.engine.protocol import Answer, Engine, Request, Sampling
-from tunefleet.programs.evaluate import statistics
 from tunefleet.programs.evaluate.extraction import extractor, judge
 from tunefleet.programs.evaluate.kept import Item, KeptItems
 from tunefleet.programs.evaluate.reporting import Progress
 from tunefleet.programs.evaluate.rows import RowSet
-from tunefleet.programs.evaluate.statistics import Metric, Wanted
 from tunefleet.programs.evaluate.subject import Subject
 from tunefleet.spec.evaluating import AnswerSpec, EvaluationSpec
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tunefleet.errors import InputError, UnreachableError
+from tunefleet.evaluation.statistics import Metric
 from tunefleet.programs.archives import opened
 from tunefleet.programs.evaluate import fingerprint, foreign, scores
 from tunefleet.programs.evaluate.reporting import without_bars
 from tunefleet.programs.evaluate.result import Measured, Pair
-from tunefleet.programs.evaluate.statistics import Metric
 from tunefleet.programs.outputs import write_file
 from tunefleet.spec.evaluating import EvaluationSpec
 

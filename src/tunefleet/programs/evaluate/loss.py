@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from tunefleet.errors import DataError
+from tunefleet.evaluation import statistics
+from tunefleet.evaluation.statistics import Metric, Wanted
 from tunefleet.programs.data.tokens import IGNORED, Clipped, Encoder, clip, encode_all
-from tunefleet.programs.evaluate import statistics
 from tunefleet.programs.evaluate.kept import Item, KeptItems
 from tunefleet.programs.evaluate.reporting import Progress
 from tunefleet.programs.evaluate.rows import RowSet
-from tunefleet.programs.evaluate.statistics import Metric, Wanted
 from tunefleet.programs.evaluate.subject import Subject
 from tunefleet.spec.evaluating import EvaluationSpec
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from tunefleet.evaluation.statistics import Wanted
 from tunefleet.programs import quieten
 from tunefleet.programs.evaluate import fingerprint, loss, result, rows
 from tunefleet.programs.evaluate.kept import KeptItems
 from tunefleet.programs.evaluate.reporting import PHASE, Progress
 from tunefleet.programs.evaluate.result import Measured
-from tunefleet.programs.evaluate.statistics import Wanted
 from tunefleet.programs.evaluate.subject import Subject
 from tunefleet.programs.heeding import Heeding
 from tunefleet.programs.infer.weights import engine_model

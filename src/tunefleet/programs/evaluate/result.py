@@ -10,8 +10,8 @@ import torch
 import transformers
 
 from tunefleet.errors import InputError
+from tunefleet.evaluation.statistics import Metric
 from tunefleet.programs.evaluate import fingerprint
-from tunefleet.programs.evaluate.statistics import Metric
 from tunefleet.programs.evaluate.subject import Subject
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.evaluating import EvaluationSpec, GateSpec

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tunefleet.programs.evaluate import statistics
+from tunefleet.evaluation import statistics
+from tunefleet.evaluation.statistics import Interval, Metric, Wanted
 from tunefleet.programs.evaluate.result import Pair
-from tunefleet.programs.evaluate.statistics import Interval, Metric, Wanted
 from tunefleet.spec.evaluating import EvaluationSpec
 
 NO_NAME: Final = re.compile(r"[^A-Za-z0-9_]+")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from tunefleet.programs.prepare_data.rows import RowError, kind_of, value_of
-from tunefleet.spec.data_steps import SLOT, MapSpec
+from tunefleet.spec.data_steps import SLOT, ChatFieldsSpec, MapSpec
 
 _TRUE: Final = frozenset({"true", "yes", "1"})
 _FALSE: Final = frozenset({"false", "no", "0"})
@@ -28,6 +28,8 @@ def mapped(wanted: MapSpec, values: Mapping[str, Any]) -> dict[str, Any]:
         row[column] = _cast(value_of(row, column), kind, column)
     if wanted.rename:
         row = _renamed(row, wanted.rename)
+    for column, fields in (wanted.chat or {}).items():
+        row[column] = [_message(turn, fields, column) for turn in _turns(value_of(row, column), column)]
     if wanted.template:
         # All see the row as it was: the order of a mapping's keys must not matter.
         row |= {column: filled(template, row) for column, template in wanted.template.items()}
@@ -53,6 +55,20 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
         return str(value)
 
     return SLOT.sub(one, template)
+
+
+def _turns(value: Any, column: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise RowError(f"{column!r} holds {kind_of(value)}, not a list of messages")
+    return value
+
+
+def _message(turn: Any, fields: ChatFieldsSpec, column: str) -> dict[str, Any]:
+    if not isinstance(turn, dict) or fields.role not in turn or fields.content not in turn:
+        raise RowError(f"{column!r} has a message without {fields.role!r} and {fields.content!r}")
+    who = turn[fields.role]
+    known = (fields.roles or {}).get(who, who) if isinstance(who, str) else who
+    return {"role": known, "content": turn[fields.content]}
 
 
 def _kept(row: dict[str, Any], wanted: MapSpec) -> dict[str, Any]:

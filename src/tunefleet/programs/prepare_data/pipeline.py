@@ -163,6 +163,8 @@ class Pipeline:
                 return self._each(count, rows, self._dedupe(step, count))
             case "limit":
                 return self._passing(count, itertools.islice(rows, step.does))
+            case "slice":
+                return self._passing(count, itertools.islice(rows, step.does.start, step.does.stop))
             case word:
                 return self._drawn(count, word, step.does, rows)
 

@@ -1,22 +1,23 @@
-"""What an event that is told means, and what the store knows of its task and worker."""
+"""What an event that is told means, and what the store knows of its task, worker or campaign."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services.notify.words import Happening, worker_text
+from tunefleet.services.notify.words import Happening, campaign_text, worker_text
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import moment
 from tunefleet.spec.notify import Occasion
-from tunefleet.store import Connection, attempts, journal, shards, tasks, workers, workflows
+from tunefleet.store import Connection, attempts, campaigns, journal, shards, tasks, workers, workflows
+from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow
-from tunefleet.wire.notify import Told, ToldTask, ToldWorkflow
+from tunefleet.wire.notify import Told, ToldCampaign, ToldTask, ToldWorkflow
 
 _OWN_NAME: Final[dict[str, Occasion]] = {
     "out_of_memory": "out_of_memory",
@@ -29,6 +30,10 @@ _PLAIN: Final[dict[str, tuple[Occasion, ...]]] = {
     "task.paused": ("paused",),
     "task.stalled": ("stalled",),
     "worker.lost": ("worker_lost",),
+    "campaign.promoted": ("promoted",),
+    "campaign.budget": ("budget",),
+    "campaign.failed": ("failed",),
+    "campaign.held": ("failed",),
 }
 _MAX_ERROR: Final = 1000
 _NEWEST: Final = 20
@@ -37,6 +42,8 @@ _NEWEST: Final = 20
 
 def occasions(event: Event) -> tuple[Occasion, ...]:
     """Return what an event counts as, the most telling first; nothing if nobody is told of such events."""
+    if event.kind.startswith("campaign.") and _told_elsewhere(event):
+        return ()
     if event.kind not in {"task.failed", "task.retrying"}:
         return _PLAIN.get(event.kind, ())
     own = _OWN_NAME.get(str(event.data.get("reason")))
@@ -44,17 +51,24 @@ def occasions(event: Event) -> tuple[Occasion, ...]:
     return (*named, "failed") if event.kind == "task.failed" else named
 
 
+def _told_elsewhere(event: Event) -> bool:
+    """Whether another event of a campaign, in the same transaction, says the same and more."""
+    held = event.kind == "campaign.held"
+    return event.data.get("cause") == "budget" if held else bool(event.data.get("held"))
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An event, and the task or the worker that it is told of.
+    """An event, and the task, the worker or the campaign that it is told of.
 
     Args:
         event_id: Of the event.
         event: The event.
         owner: Who is told, if they want to.
-        task: The task; null where a worker is all that it is about.
+        task: The task; null where it is about a worker or a campaign.
         workflow: Its workflow's name.
         loss: The last one that it logged, with its step.
+        campaign: The campaign, where it is about one.
     """
 
     event_id: int
@@ -63,6 +77,13 @@ class Case:
     task: TaskRow | None = None
     workflow: str = ""
     loss: tuple[int, float] | None = None
+    campaign: CampaignRow | None = None
+
+    @property
+    def subject(self) -> str | None:
+        """The id of what may have a document that says who is told of it."""
+        about = self.task or self.campaign
+        return None if about is None else about.id
 
     def told(self, id_: str, occasion: Occasion, base_url: str | None) -> Told:
         """Return what is said.
@@ -74,6 +95,8 @@ class Case:
         """
         event, row = self.event, self.task
         shared: dict[str, Any] = {"id": id_, "event": occasion, "at": moment(event.at)}
+        if self.campaign is not None:
+            return self._of_campaign(self.campaign, shared, base_url)
         if row is None:
             worker_id = event.worker_id or ""
             title, text, command = worker_text(worker_id)
@@ -89,6 +112,19 @@ class Case:
             workflow=ToldWorkflow(id=row.workflow_id, name=self.workflow),
             url=None if base_url is None else f"{base_url}/api/v1/tasks/{row.id}",
             command=happening.command,
+        )
+
+    def _of_campaign(self, row: CampaignRow, shared: Mapping[str, Any], base_url: str | None) -> Told:
+        data = self.event.data
+        title, text, command = campaign_text(self.event.kind, row.name, data)
+        about = {name: data.get(name) for name in ("cycle", "step", "version")}
+        return Told(
+            **shared,
+            title=title,
+            text=scrub(text)[:_MAX_ERROR],
+            campaign=ToldCampaign(id=row.id, name=row.name, owner=row.owner, **about),
+            url=None if base_url is None else f"{base_url}/api/v1/campaigns/{row.id}",
+            command=command,
         )
 
     def _task(self, row: TaskRow) -> ToldTask:
@@ -137,6 +173,11 @@ def _of_event(connection: Connection, event_id: int, event: Event, rows: dict[st
         row = rows.get(event.task_id)
         if row is not None:
             yield Case(event_id, event, row.owner, row)
+        return
+    if event.campaign_seq is not None:
+        campaign = campaigns.by_seq(connection, event.campaign_seq)
+        if campaign is not None:
+            yield Case(event_id, event, campaign.owner, campaign=campaign)
         return
     worker = workers.get(connection, event.worker_id or "")
     yield Case(event_id, event, "" if worker is None else worker.owner)

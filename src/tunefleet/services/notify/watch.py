@@ -116,12 +116,12 @@ class Watch:
         ids = notifications.last_event_ids(connection, len(events))
         numbered = [(ids[index], event) for index, event in told]
         cases = facts.cases(connection, numbered)
-        of_tasks = [case.task.id for case in cases if case.task is not None]
-        wishes = channels.wishes_of(connection, of_tasks) if known.wishes else {}
+        subjects = [case.subject for case in cases if case.subject is not None]
+        wishes = channels.wishes_of(connection, subjects) if known.wishes else {}
         return [
             self._notice(case, place)
             for case in cases
-            for place in _places(known, case, wishes.get(case.task.id, []) if case.task is not None else [])
+            for place in _places(known, case, wishes.get(case.subject or "", []))
         ]
 
     def _notice(self, case: Case, place: _Place) -> NoticeRow:

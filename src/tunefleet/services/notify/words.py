@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from tunefleet.spec.notify import Occasion
 from tunefleet.wire.notify import ToldTask
@@ -80,6 +81,32 @@ def worker_text(worker_id: str) -> tuple[str, str, str]:
         f"The worker {worker_id} does not answer any more. Its tasks are placed anew, unless they are to wait for it."
     )
     return f"worker {worker_id} is lost", text, "tunefleet workers ls"
+
+
+def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return title, text and command for what happened to a campaign.
+
+    Args:
+        kind: Of the event.
+        name: Of the campaign.
+        data: Of the event.
+    """
+    show = f"tunefleet campaign show {name}"
+    match kind:
+        case "campaign.promoted":
+            version = data.get("version")
+            why = f": {data['reason']}" if data.get("reason") else "."
+            text = _sentence(f"Version {version} of the model {name} is promoted{why}")
+            return f"{name}: version {version} is promoted", text, f"tunefleet models show {name} {version}"
+        case "campaign.budget":
+            text = f"The next task of the campaign {name} does not fit into its budget. {_sentence(str(data['error']))}"
+            return f"{name} has reached its budget", text, show
+        case "campaign.held":
+            text = f"The campaign {name} is held until somebody retries it. {_sentence(str(data['reason']))}"
+            return f"{name} is held", text, f"tunefleet campaign retry {name}"
+    where = f"Cycle {data.get('cycle')} of the campaign {name} failed at its step {data.get('step')}"
+    text = f"{where}: {_sentence(str(data.get('error')))} The campaign goes on with its next cycle."
+    return f"{name}: cycle {data.get('cycle')} failed", text, show
 
 
 def spell(seconds: float) -> str:

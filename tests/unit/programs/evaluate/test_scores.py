@@ -9,9 +9,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tunefleet.programs.evaluate import scores, statistics
+from tunefleet.evaluation import statistics
+from tunefleet.evaluation.statistics import Metric, Wanted
+from tunefleet.programs.evaluate import scores
 from tunefleet.programs.evaluate.result import Pair
-from tunefleet.programs.evaluate.statistics import Metric, Wanted
 from tunefleet.spec.evaluating import EvaluationSpec
 
 pytestmark = pytest.mark.torch

@@ -11,7 +11,7 @@ import pytest
 
 from tunefleet.cli.compare import _difference
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.programs.evaluate.comparing import compare
+from tunefleet.evaluation.comparing import compare
 
 
 def evaluated(fingerprint: str = "f", *, name: str = "accuracy", value: float = 0.5, **more: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where `tunefleet push` puts a model: a repository of the hub, a place in a bucket, a folder."""
+"""Where a model is published: a repository of the hub, a place in a bucket, a folder."""
 
 from __future__ import annotations
 

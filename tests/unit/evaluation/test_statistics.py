@@ -8,8 +8,8 @@ from statistics import mean, stdev
 
 import pytest
 
-from tunefleet.programs.evaluate import statistics
-from tunefleet.programs.evaluate.statistics import Wanted
+from tunefleet.evaluation import statistics
+from tunefleet.evaluation.statistics import Wanted
 
 WANTED = Wanted()
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.programs.evaluate import statistics
-from tunefleet.programs.evaluate.statistics import Interval, Wanted
+from tunefleet.evaluation import statistics
+from tunefleet.evaluation.statistics import Interval, Wanted
 
 Result = Mapping[str, Any]
 Items = Callable[[str, str], Path | None]

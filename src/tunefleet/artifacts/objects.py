@@ -1,0 +1,156 @@
+"""Files under names in a bucket of S3, or of anything that speaks its protocol, for who fetches them by a link."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.artifacts.s3 import PART_BYTES, Bucket
+from tunefleet.errors import MachineError, NotFoundError, UnreachableError
+
+try:
+    from boto3.exceptions import Boto3Error
+    from boto3.s3.transfer import TransferConfig
+    from botocore.exceptions import BotoCoreError, ClientError
+except ImportError as missing:  # `artifacts.s3` says it first
+    raise MachineError("An object store needs the package boto3.", hint="pip install 'tunefleet[s3]'") from missing
+
+__all__ = ["LONGEST_LINK_S", "Bucket", "ObjectStore"]
+
+LONGEST_LINK_S: Final = 7 * 86_400
+"""No signature of this protocol is good for longer."""
+_ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
+_REFUSED: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden"})
+_HINT: Final = "Check S3_COMPATIBLE_ENDPOINT, S3_COMPATIBLE_ACCESS_KEY, S3_COMPATIBLE_SECRET_KEY and S3_BUCKET_NAME."
+
+
+class ObjectStore:
+    """A bucket. It blocks: call it in threads, of which several may share it.
+
+    Args:
+        bucket: Which one, and who may use it.
+
+    Raises:
+        MachineError: If its address is none.
+    """
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        with self._explained():
+            self._client: Any = bucket.client(bucket.endpoint)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
+    def put(self, path: Path, key: str, content_type: str) -> None:
+        """Store a file under a name; what was there is replaced, and nobody ever sees a part of it.
+
+        Raises:
+            MachineError: If the store refuses it.
+            UnreachableError: If the store does not answer.
+        """
+        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=4)
+        with self._explained():
+            self._client.upload_file(
+                str(path), self._bucket.name, key, ExtraArgs={"ContentType": content_type}, Config=config
+            )
+
+    def size(self, key: str) -> int | None:
+        """Return the length of a file in bytes; null if there is none of that name. Raises as `put`."""
+        with self._explained():
+            try:
+                return int(self._client.head_object(Bucket=self._bucket.name, Key=key)["ContentLength"])
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    return None
+                raise
+
+    def version(self, key: str) -> str:
+        """Return what changes when a file does.
+
+        Raises:
+            NotFoundError: If there is no file of that name.
+            MachineError: If the store refuses to say.
+            UnreachableError: If it does not answer.
+        """
+        with self._explained():
+            try:
+                found = self._client.head_object(Bucket=self._bucket.name, Key=key)
+            except ClientError as error:
+                if _code(error) in _ABSENT:
+                    raise NotFoundError(f"There is no s3://{self._bucket.name}/{key}.") from error
+                raise
+        return f"{found['ETag']} {found['ContentLength']} {found['LastModified'].timestamp()}"
+
+    def get(self, key: str, path: Path) -> None:
+        """Fetch a file. Raises as `version`, or what `put` does."""
+        with self._explained():
+            self._client.download_file(self._bucket.name, key, str(path))
+
+    def link(self, key: str, seconds: int = LONGEST_LINK_S) -> str:
+        """Return a link under which anybody may fetch a file for a while; nothing is asked of the store.
+
+        Args:
+            key: Name of the file.
+            seconds: How long the link is good.
+        """
+        with self._explained():
+            return str(
+                self._client.generate_presigned_url(
+                    "get_object", Params={"Bucket": self._bucket.name, "Key": key}, ExpiresIn=seconds
+                )
+            )
+
+    def names(self, prefix: str) -> Iterator[str]:
+        """Yield the names of all files that begin with a prefix. Raises as `put`."""
+        with self._explained():
+            pages = self._client.get_paginator("list_objects_v2")
+            for page in pages.paginate(Bucket=self._bucket.name, Prefix=prefix):
+                for entry in page.get("Contents", ()):
+                    yield str(entry["Key"])
+
+    def remove(self, keys: Iterable[str]) -> int:
+        """Remove files; one that is not there counts as removed. Raises as `put`.
+
+        Returns:
+            How many names were given.
+        """
+        names = list(keys)
+        with self._explained():
+            # One by one: some services do not take requests that remove several.
+            for name in names:
+                self._client.delete_object(Bucket=self._bucket.name, Key=name)
+        return len(names)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (Boto3Error, BotoCoreError, ClientError, ValueError) as error:
+            raise _in_our_words(self._bucket, error) from error
+
+
+def _in_our_words(bucket: Bucket, error: Exception) -> MachineError | UnreachableError:
+    cause = error.__context__ if isinstance(error, Boto3Error) and error.__context__ is not None else error
+    if not isinstance(cause, ClientError):
+        if isinstance(cause, ValueError):
+            return MachineError(f"The store of {bucket!r} has an address that is none.", hint=_HINT, detail=str(error))
+        return UnreachableError(
+            f"The store of {bucket!r} does not answer: {type(cause).__name__}.", hint=_HINT, detail=str(error)
+        )
+    code = _code(cause)
+    status = int(cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    if code == "NoSuchBucket":
+        return MachineError(f"There is no bucket {bucket.name}.", hint="Make it, or correct S3_BUCKET_NAME.")
+    if code in _REFUSED:
+        return MachineError(f"The store of {bucket!r} refuses the key: {code}.", hint=_HINT, detail=str(error))
+    if status >= 500 or status == 429:
+        return UnreachableError(f"The store of {bucket!r} cannot answer now: {code}.", detail=str(error))
+    return MachineError(f"The store of {bucket!r} refuses: {code}.", hint=_HINT, detail=str(error))
+
+
+def _code(error: ClientError) -> str:
+    return str(error.response.get("Error", {}).get("Code", "unknown"))

@@ -1,0 +1,233 @@
+"""What the engine, the steps of a cycle and the providers say to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from tunefleet.client import AsyncClient
+from tunefleet.errors import TunefleetError
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.services.campaigns.book import Book
+from tunefleet.services.campaigns.state import CycleState
+from tunefleet.services.core import Clock
+from tunefleet.settings import CampaignSettings
+from tunefleet.spec.campaign import CampaignSpec, TaskType
+
+Outcome = Mapping[str, Any]
+"""JSON: what a step intends, or has done."""
+Log = Callable[[str], Awaitable[None]]
+"""Writes a line into the log of the campaign."""
+
+
+class StepFailed(TunefleetError):
+    """A step did not come to its end; another try may."""
+
+    code = "step_failed"
+
+
+class CycleFailed(TunefleetError):
+    """The cycle cannot be completed, however often it is tried: it becomes a dead letter."""
+
+    code = "cycle_failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """A step waits for something; that is no failure.
+
+    Args:
+        until: When to look again, in Unix time.
+        why: What it waits for.
+    """
+
+    until: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The model that a cycle begins with.
+
+    Args:
+        repo: As the campaign names it; for a promoted model its name, or the repository where it was published.
+        task_id: The task of our server that has left it, unless `digest` says which files it is.
+        version: Of the promoted model in the registry; null for the campaign's own base.
+        digest: Of the artifact that stands in the place of `repo`: the promoted model, or a folder that travelled with
+            the campaign's file.
+        url: Where the promoted model was published.
+    """
+
+    repo: str
+    task_id: str | None = None
+    version: int | None = None
+    digest: str | None = None
+    url: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Rows that a task is trained on.
+
+    Args:
+        task_id: The task of our server that has made them.
+        artifact_id: The file there: JSON lines.
+        digest: Of that artifact.
+        rows: How many there are.
+        url: Where a provider fetches them that takes them from an object store.
+        object_key: Their name in that store.
+    """
+
+    task_id: str
+    artifact_id: str
+    digest: str
+    rows: int
+    url: str | None = None
+    object_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A task at a provider.
+
+    Args:
+        key: Ours, and unique for ever: the same order has the same key, however often it is placed.
+        name: For people.
+        base: What is trained.
+        data: What it is trained on.
+        hours: How long it may take.
+        task_type: Which kind of rows.
+        spec: Of the campaign.
+        uploads: Further files of the chunk, by their role, where the task type has some.
+    """
+
+    key: str
+    name: str
+    base: Base
+    data: Material
+    hours: float
+    task_type: TaskType
+    spec: CampaignSpec
+    uploads: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A model that a provider has made.
+
+    Args:
+        ref: Repository of the hub, or id of a task of our server.
+        form: An adapter on the order's base, or a whole model.
+        name: For people.
+        test_loss: What the provider says; recorded, never trusted.
+        synth_loss: The same, on its synthetic rows.
+        score: The provider's own.
+        on_fleet: Whether `ref` is a task of our server.
+    """
+
+    ref: str
+    form: Literal["adapter", "model"]
+    name: str
+    test_loss: float | None = None
+    synth_loss: float | None = None
+    score: float | None = None
+    on_fleet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a task at a provider stands.
+
+    Args:
+        state: Whether it is over, and how.
+        detail: In the provider's words.
+        candidates: What it has made; only of one that succeeded.
+        cost_s: How long it took that is paid for, in seconds; null if that is not known.
+        again_s: In how many seconds to look again; by default `CHECK_INTERVAL`.
+    """
+
+    state: Literal["running", "succeeded", "failed"]
+    detail: str
+    candidates: tuple[Candidate, ...] = ()
+    cost_s: float | None = None
+    again_s: float | None = None
+
+
+class Provider(Protocol):
+    """Who trains. One is made for each campaign; nothing in it may block the event loop."""
+
+    name: str
+    paid: bool
+    """Whether an order costs money: then the budget is asked before each."""
+    fetches_from_store: bool
+    """Whether it takes rows from an object store, so that they are uploaded first."""
+
+    async def submit(self, order: Order) -> str:
+        """Place an order and return its ticket: what the provider calls it."""
+
+    async def find(self, order: Order) -> str | None:
+        """Return the ticket of an order that was placed before; null only if there surely is none.
+
+        Asked before an order is placed again. Raises if the provider does not answer, or cannot tell.
+        """
+
+    async def look(self, ticket: str) -> Progress:
+        """Return where a task stands."""
+
+    async def cancel(self, ticket: str) -> None:
+        """End a task, as far as the provider can; one that is over already stays as it is."""
+
+    async def close(self) -> None:
+        """Let go of connections."""
+
+
+MakeProvider = Callable[[CampaignSettings, AsyncClient], Provider]
+"""What an entry point of the group `tunefleet.providers` names."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """What a step works with.
+
+    Args:
+        state: Of the cycle, as it was when the step began.
+        book: What is durable.
+        client: Of our server, with the rights of the campaign's owner.
+        provider: Who trains.
+        settings: Keys and addresses.
+        clock: The time.
+        log: Writes into the campaign's log.
+    """
+
+    state: CycleState
+    book: Book
+    client: AsyncClient
+    provider: Provider
+    settings: CampaignSettings
+    clock: Clock
+    log: Log
+
+    @property
+    def spec(self) -> CampaignSpec:
+        """Of the campaign."""
+        return self.state.spec
+
+    def outcome(self, step: StepName) -> Outcome:
+        """Return what a step before has done."""
+        return self.state.outcomes[step]
+
+
+class Step(Protocol):
+    """One step of a cycle. Whatever it does twice must have the effect of once."""
+
+    name: StepName
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Return what the step is about to do; stored before `act`, and changes nothing outside."""
+
+    async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
+        """Return what an earlier try has done, which may have been killed; null if it has done nothing yet."""
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Do it, and return what was done."""

@@ -1,0 +1,200 @@
+"""What steps ask of our own server: tasks, submitted under keys of the cycle's, followed until they have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.campaign.contract import Base, CycleFailed, StepContext, StepFailed
+from tunefleet.errors import NotFoundError, UnreachableError
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.wire.api import ArtifactView, SubmitRequest, TaskDetail, WorkflowView
+
+FIRST_LOOK_S: Final = 0.1
+LAST_LOOK_S: Final = 2.0
+_HOPELESS: Final = frozenset({TaskReason.BAD_INPUT.value, TaskReason.DIVERGED.value})
+"""Trying such a task again gives the same."""
+_BAD: Final = frozenset({"failed", "cancelled", "skipped"})
+
+
+def document(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the document of one task.
+
+    Args:
+        name: Of the workflow, for people.
+        body: Its spec.
+    """
+    return {"apiVersion": "tunefleet/v1", "metadata": {"name": name}, "spec": dict(body)}
+
+
+def graph(name: str, nodes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the document of several tasks, by their names; references in them say which waits for which."""
+    return document(name, {"graph": {"nodes": [{"name": each, "spec": dict(body)} for each, body in nodes.items()]}})
+
+
+def digest_of(*what: Any) -> str:
+    """Return a digest of JSON values, the same however their keys are ordered."""
+    return hashlib.sha256(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def model_of(spec: CampaignSpec, base: Base) -> dict[str, Any]:
+    """Return the blocks of a task that say which model it works on; see `inputs_of` for what stands in its place."""
+    source: dict[str, Any] = {"identifier": base.repo}
+    if spec.model.revision is not None and base.repo == spec.model_repo:
+        source["revision"] = spec.model.revision
+    if spec.model.trust_remote_code:
+        source["trust_remote_code"] = True
+    blocks: dict[str, Any] = {"model": {"source": source}}
+    if base.task_id is not None and base.digest is None:
+        blocks["checkpoint"] = {"load": {"taskId": base.task_id}}
+    return blocks
+
+
+def inputs_of(name: str, base: Base) -> dict[str, dict[str, str]]:
+    """Return what stands in the place of the model that a task names.
+
+    Args:
+        name: Of the task in its document.
+        base: The model.
+    """
+    return {} if base.digest is None else {name: {"model.source.identifier": base.digest}}
+
+
+class Desk:
+    """Runs tasks for a step.
+
+    Args:
+        context: Of the step.
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
+        self._client = context.client
+
+    async def run(
+        self, what: str, body: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]] | None = None
+    ) -> list[TaskDetail]:
+        """Run a document of this cycle's, and return its tasks once all have completed.
+
+        Submitted again, after a kill, it is the same workflow; one that has failed is run anew by the step's next try.
+
+        Args:
+            what: Which of the step's documents, for its key.
+            body: The document.
+            inputs: Task → pointer → digest of what travelled.
+
+        Raises:
+            StepFailed: If a task failed or was cancelled.
+            CycleFailed: If trying it again would give the same.
+        """
+        state = self._context.state
+        workflow = None
+        for number in range(state.tries + 1):
+            key = state.key(state.step, f"{what}/{number}")
+            workflow = await self._submit(body, inputs, key)
+            if workflow.status not in _BAD:
+                break
+        assert workflow is not None
+        return await self._ended(workflow, what)
+
+    async def shared(
+        self,
+        what: str,
+        body: Mapping[str, Any],
+        inputs: Mapping[str, Mapping[str, str]] | None = None,
+        *,
+        leaves: Mapping[str, tuple[str, ...]],
+    ) -> list[TaskDetail]:
+        """Run a document that any cycle may have run before: the tasks of a completed one are returned as they are.
+
+        Args:
+            what: As in `run`; the document's name has the digest of everything that changes the result.
+            body: The document; another one must have another name.
+            inputs: As in `run`.
+            leaves: Task → artifacts of it that are needed; if one was removed, it is run anew.
+        """
+        page = await self._client.workflows.list(name=body["metadata"]["name"], status="completed", limit=1)
+        if page.items:
+            tasks = [await self._client.tasks.get(task.id) for task in page.items[0].tasks]
+            if all([await self._has(task.id, leaves.get(task.name, ())) for task in tasks]):
+                return tasks
+        return await self.run(what, body, inputs)
+
+    async def _has(self, task_id: str, names: tuple[str, ...]) -> bool:
+        left = {artifact.name async for artifact in self._client.artifacts.iterate(task_id=task_id)} if names else set()
+        return set(names) <= left
+
+    async def left(self, task_id: str, name: str) -> ArtifactView:
+        """Return an artifact that a task has left, by its name or kind, the newest one first.
+
+        Raises:
+            StepFailed: If there is none: it may have been removed.
+        """
+        async for artifact in self._client.artifacts.iterate(task_id=task_id):
+            if name in {artifact.name, artifact.kind}:
+                return artifact
+        raise StepFailed(f"The task {task_id} has left no {name}.", hint="It may have been removed; retry the cycle.")
+
+    async def find(self, name: str) -> WorkflowView | None:
+        """Return the newest workflow of a name."""
+        page = await self._client.workflows.list(name=name, limit=1)
+        return page.items[0] if page.items else None
+
+    async def _submit(
+        self, body: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]] | None, key: str
+    ) -> WorkflowView:
+        given = {task: dict(pointers) for task, pointers in (inputs or {}).items()}
+        request = SubmitRequest(document=orjson.dumps(body).decode(), inputs=given)
+        return await self._client.workflows.create(request, key)
+
+    async def _ended(self, workflow: WorkflowView, what: str) -> list[TaskDetail]:
+        await self._context.log(f"{what}: {', '.join(task.id for task in workflow.tasks)}")
+        ended = await self._poll(workflow, lambda found: found.status != "running")
+        tasks = [await self._client.tasks.get(task.id) for task in ended.tasks]
+        bad = next((task for task in tasks if task.status != TaskStatus.COMPLETED and _blamed(task)), None)
+        bad = bad or next((task for task in tasks if task.status != TaskStatus.COMPLETED), None)
+        if bad is not None:
+            raise failure_of(bad, what)
+        return tasks
+
+    async def _poll(self, workflow: WorkflowView, over: Callable[[WorkflowView], bool]) -> WorkflowView:
+        pause_s, found = FIRST_LOOK_S, workflow
+        while not over(found):
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, LAST_LOOK_S)
+            try:
+                found = await self._client.workflows.get(workflow.id)
+            except UnreachableError:
+                continue  # our own server is busy, or stops: then this is cancelled
+            except NotFoundError:
+                raise StepFailed(f"The workflow {workflow.id} ({workflow.name}) was removed.") from None
+        return found
+
+
+def _blamed(task: TaskDetail) -> bool:
+    return task.reason not in {
+        TaskReason.UPSTREAM_FAILED,
+        TaskReason.UPSTREAM_CANCELLED,
+        TaskReason.SIBLING_FAILED,
+        TaskReason.UPSTREAM_SKIPPED,
+    }
+
+
+def failure_of(task: TaskDetail, what: str) -> StepFailed | CycleFailed:
+    """Return the error for a task that has not completed."""
+    why = task.error or task.reason or "no reason was given"
+    message = f"{what}: the task {task.id} has {task.status}: {why}"
+    hint = f"`tunefleet show {task.id}` tells more."
+    return (CycleFailed if task.reason in _HOPELESS else StepFailed)(message, hint=hint)
+
+
+def result_of(task: TaskDetail) -> Mapping[str, Any]:
+    """Return what the program of a completed task has left in `responses.json`."""
+    result = task.result or {}
+    inner = result.get("result")
+    return inner if isinstance(inner, dict) else result

@@ -1,0 +1,212 @@
+"""Runs one campaign, step by step, for as long as there is something to do and the lease holds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Final
+
+from tunefleet.campaign import providers, uploading
+from tunefleet.campaign.contract import CycleFailed, Later, MakeProvider, Provider, Step, StepContext
+from tunefleet.campaign.steps import all_steps
+from tunefleet.client import AsyncClient
+from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.services.campaigns.book import RENEW_S, Book, Level
+from tunefleet.services.campaigns.state import BudgetError, CycleState, LeaseLost
+from tunefleet.services.core import Clock
+from tunefleet.settings import CampaignSettings
+
+log = logging.getLogger(__name__)
+
+_HOPELESS: Final = (CycleFailed, InputError, SpecError, ForbiddenError)
+"""What a further try of the same step would meet again."""
+_BEFORE_MODELS: Final = frozenset({StepName.DATA, StepName.UPLOAD, StepName.SUBMIT, StepName.WAIT, StepName.SELECT})
+"""Steps at which a cycle may be given up. Behind them there is a model that was paid for: what cannot be evaluated,
+merged or published is left to a person, and its chunk is not ordered again."""
+
+MakeClient = Callable[[str], AsyncClient]
+"""Token of a campaign → a client of our own server."""
+FindProvider = Callable[[str], MakeProvider]
+
+
+class Engine:
+    """Runs campaigns; each call works on one of them, and none waits for another.
+
+    Args:
+        book: What is durable.
+        settings: Keys and addresses.
+        make_client: Connects to our own server as a campaign.
+        clock: The time.
+        find_provider: Name → what makes the provider.
+        steps: The steps of a cycle.
+        renew_s: How often a lease is renewed, and a stop noticed.
+    """
+
+    def __init__(
+        self,
+        book: Book,
+        settings: CampaignSettings,
+        make_client: MakeClient,
+        *,
+        clock: Clock | None = None,
+        find_provider: FindProvider = providers.find,
+        steps: Mapping[StepName, Step] | None = None,
+        renew_s: float = RENEW_S,
+    ) -> None:
+        self._book = book
+        self._settings = settings
+        self._make_client = make_client
+        self._clock = clock or Clock()
+        self._find_provider = find_provider
+        self._steps = steps or all_steps()
+        self._renew_s = renew_s
+        self._told: set[str] = set()
+
+    async def advance(self, campaign_id: str) -> bool:
+        """Take a campaign, and run its steps until one waits, fails or ends the cycle.
+
+        Args:
+            campaign_id: The campaign.
+
+        Returns:
+            Whether there was something to do, and nobody else did it.
+        """
+        state = await self._book.take(campaign_id, f"engine-{secrets.token_hex(8)}")
+        if state is None:
+            return False
+        try:
+            async with self._renewing(state), self._equipped(state) as (client, provider):
+                while state is not None:
+                    state = await self._step(state, client, provider)
+        except LeaseLost as lost:
+            log.info("[%s] %s", campaign_id, lost.message)
+        except asyncio.CancelledError:
+            # The server stops, or somebody paused the campaign; whoever goes on need not wait for the lease.
+            if state is not None:
+                await self._book.release(state)
+            raise
+        return True
+
+    async def end_order(self, state: CycleState) -> bool:
+        """Cancel the task of an abandoned cycle at its provider, if it has one that may still run.
+
+        Args:
+            state: Of the cycle, at `SUBMIT` (it may have been placed) or `WAIT`.
+
+        Returns:
+            True: there is nothing left to do.
+        """
+        async with self._equipped(state) as (client, provider):
+            context = self._context(state, client, provider)
+            ticket = (state.outcomes.get(StepName.SUBMIT) or {}).get("ticket")
+            if ticket is None and state.intent is not None and state.step is StepName.SUBMIT:
+                found = await self._steps[StepName.SUBMIT].reconcile(context, state.intent)
+                ticket = found["ticket"] if isinstance(found, Mapping) else None
+            if ticket is not None:
+                await provider.cancel(ticket)
+                await context.log(f"the task {ticket} at {provider.name} is cancelled")
+            await uploading.clear(context)
+        await self._book.cancelled(state)
+        return True
+
+    async def _step(self, state: CycleState, client: AsyncClient, provider: Provider) -> CycleState | None:
+        """Do the next step; null if the campaign was let go of."""
+        book = self._book
+        try:
+            state, outcome = await self._act(state, client, provider)
+        except LeaseLost:
+            raise
+        except BudgetError as error:
+            log.warning("[%s] %s", state.name, error)
+            await book.over_budget(state, error)
+            return None
+        except TunefleetError as error:
+            await self._failed(state, str(error), fatal=state.step in _BEFORE_MODELS and isinstance(error, _HOPELESS))
+            return None
+        except Exception as error:
+            log.exception("[%s] %s has a fault.", state.name, state.step.value)
+            await self._failed(state, f"The server has a fault ({type(error).__name__}).", fatal=False)
+            return None
+        if isinstance(outcome, Later):
+            await book.later(state, outcome.until, outcome.why)
+            return None
+        return await book.done(state, outcome)
+
+    async def _act(
+        self, state: CycleState, client: AsyncClient, provider: Provider
+    ) -> tuple[CycleState, Mapping[str, object] | Later]:
+        step = self._steps[state.step]
+        known = state.intent
+        if known is None:
+            intent = await step.plan(self._context(state, client, provider))
+            state = await self._book.intend(state, intent)
+            context = self._context(state, client, provider)
+            return state, await step.act(context, intent)
+        context = self._context(state, client, provider)
+        found = await step.reconcile(context, known)
+        return state, await step.act(context, known) if found is None else found
+
+    async def _failed(self, state: CycleState, why: str, *, fatal: bool) -> None:
+        log.error("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, why)
+        await self._book.failed(state, why, fatal=fatal)
+
+    def _context(self, state: CycleState, client: AsyncClient, provider: Provider) -> StepContext:
+        async def say(text: str) -> None:
+            await self._say(state, "info", text)
+
+        return StepContext(state, self._book, client, provider, self._settings, self._clock, say)
+
+    async def _say(self, state: CycleState, level: Level, text: str) -> None:
+        """Write a line that has the campaign's name, here and in the campaign's own log."""
+        number = logging.getLevelNamesMapping()[level.upper()]
+        log.log(number, "[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, text)
+        await self._book.log(state, level, text)
+
+    @contextlib.asynccontextmanager
+    async def _equipped(self, state: CycleState) -> AsyncIterator[tuple[AsyncClient, Provider]]:
+        name, why = providers.chosen(state.spec, self._settings)
+        if state.campaign_id not in self._told:
+            self._told.add(state.campaign_id)
+            await self._say(state, "info", f"the provider is {name}: {why}")
+        client = self._make_client(await self._book.token(state.campaign_id))
+        async with client:
+            try:
+                provider = self._find_provider(name)(self._settings, client)
+            except TunefleetError as error:
+                await self._failed(state, str(error), fatal=False)
+                raise LeaseLost(f"{state.name} has no provider.") from error
+            try:
+                yield client, provider
+            finally:
+                await provider.close()
+
+    @contextlib.asynccontextmanager
+    async def _renewing(self, state: CycleState) -> AsyncIterator[None]:
+        """Renew the lease while the block runs; cancel it if somebody else has the campaign, or it was paused."""
+        worker = asyncio.current_task()
+        assert worker is not None
+        lost = False
+
+        async def renew() -> None:
+            nonlocal lost
+            while await self._book.renew(state):
+                await asyncio.sleep(self._renew_s)
+            lost = True
+            worker.cancel()
+
+        renewer = asyncio.create_task(renew(), name=f"lease of {state.name}")
+        try:
+            yield
+        except asyncio.CancelledError:
+            if lost:
+                worker.uncancel()
+                raise LeaseLost(f"{state.name} was paused or stopped, or is somebody else's.") from None
+            raise
+        finally:
+            renewer.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await renewer

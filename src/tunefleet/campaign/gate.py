@@ -1,0 +1,90 @@
+"""Whether a candidate is promoted, and which of several it is: by our own measurements alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tunefleet.evaluation.comparing import Difference
+from tunefleet.spec.campaign import CampaignGateSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """By how much a candidate is better than another model.
+
+    Args:
+        value: In units of the metric; above 0 is better.
+        low: Lower end of its interval; null if there is none.
+        high: Upper end.
+        passed: Whether that is enough.
+        why: In words.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    passed: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a candidate is promoted.
+
+    Args:
+        passed: Whether it is.
+        reason: In words.
+        against: Model that it was held against → by how much it is better.
+    """
+
+    passed: bool
+    reason: str
+    against: Mapping[str, Gain]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return asdict(self)
+
+
+def decide(
+    wanted: CampaignGateSpec, differences: Mapping[str, Difference | None], *, higher_is_better: bool
+) -> Verdict:
+    """Decide whether a candidate is promoted: it must be better than every model that it is held against.
+
+    Args:
+        wanted: What is asked of it.
+        differences: Name of a model → the candidate's metric minus the model's, paired row by row.
+        higher_is_better: Whether more of the metric is better.
+    """
+    gains = {name: _gain(wanted, each, higher_is_better=higher_is_better) for name, each in differences.items()}
+    refused = [f"{gain.why} the {name}" for name, gain in gains.items() if not gain.passed]
+    if refused:
+        return Verdict(False, f"The candidate is {', and '.join(refused)}.", gains)
+    better = ", ".join(f"{gain.value:.4g} than the {name}" for name, gain in gains.items())
+    return Verdict(True, f"The candidate's {wanted.metric} is better by {better}.", gains)
+
+
+def _gain(wanted: CampaignGateSpec, found: Difference | None, *, higher_is_better: bool) -> Gain:
+    if found is None or found.low is None or found.high is None:
+        return Gain(0.0 if found is None else found.value, None, None, False, "not comparable, row by row, with")
+    sign = 1.0 if higher_is_better else -1.0
+    value = sign * found.value
+    low, high = sorted((sign * found.low, sign * found.high))
+    if not all(map(math.isfinite, (value, low, high))):
+        return Gain(value, low, high, False, "not measurable against")
+    if low <= 0:
+        return Gain(value, low, high, False, "not surely better than")
+    if value < wanted.min_gain:
+        return Gain(value, low, high, False, f"better by {value:.4g} only, less than {wanted.min_gain:g}, than")
+    return Gain(value, low, high, True, "better than")
+
+
+def best(losses: Sequence[float | None]) -> int | None:
+    """Return which candidate has the lowest held-out loss; null if none has one that is finite and not negative."""
+    usable = [
+        (loss, index) for index, loss in enumerate(losses) if loss is not None and math.isfinite(loss) and loss >= 0
+    ]
+    return min(usable)[1] if usable else None

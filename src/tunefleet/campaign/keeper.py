@@ -1,0 +1,90 @@
+"""Looks after all campaigns of a server: one asyncio task for each that has something to do.
+
+A campaign that fails, waits or hangs holds up no other: each has its own task, its own lease and its own client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from tunefleet.campaign.engine import Engine
+from tunefleet.client import AsyncClient
+from tunefleet.services.campaigns.book import TOPIC, Book
+from tunefleet.services.core import Core
+from tunefleet.settings import CampaignSettings, load
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 30.0
+"""What is due is looked for when something changes; this often even if nothing does."""
+FAULT_PAUSE_S: Final = 5.0
+IDLE_PAUSE_S: Final = 1.0
+"""After a campaign that seemed to want something, and did not."""
+
+
+class CampaignKeeper:
+    """Runs what is due of the campaigns of a server.
+
+    Args:
+        core: The server.
+        url: Under which this process reaches it.
+    """
+
+    def __init__(self, core: Core, url: str) -> None:
+        self._core = core
+        self._book = Book(core)
+        self._engine = Engine(
+            self._book, load(CampaignSettings), lambda token: AsyncClient(url, token), clock=core.clock
+        )
+        self._work: dict[str, asyncio.Task[None]] = {}
+        self._begun = False
+
+    async def run_once(self) -> None:
+        """Start what is due, then wait until something else may be."""
+        if not self._begun:
+            await self._book.begin()
+            self._begun = True
+        signals = self._core.signals
+        seen = signals.version(TOPIC)
+        await signals.wait(TOPIC, await self.start_due(), seen)
+
+    async def start_due(self) -> float:
+        """Start to work on every campaign that may want something, and that nobody here works on.
+
+        Returns:
+            In how many seconds to look again, unless something changes before.
+        """
+        now = self._core.clock.wall()
+        due = await self._book.due()
+        for campaign_id, at in due.items():
+            if at <= now:
+                self._start(campaign_id, self._engine.advance(campaign_id))
+        for state in await self._book.to_cancel():
+            self._start(f"{state.campaign_id}/{state.number}", self._engine.end_order(state))
+        return min([LOOK_S, *(at - now for at in due.values() if at > now)])
+
+    async def close(self) -> None:
+        """Stop, and let somebody else have what is not done."""
+        for task in self._work.values():
+            task.cancel()
+        await asyncio.gather(*self._work.values(), return_exceptions=True)
+
+    def _start(self, key: str, work: Coroutine[Any, Any, bool]) -> None:
+        if key in self._work:
+            work.close()
+            return
+        self._work[key] = asyncio.create_task(self._attend(key, work), name=f"campaign {key}")
+
+    async def _attend(self, key: str, work: Coroutine[Any, Any, bool]) -> None:
+        try:
+            if not await work:
+                await asyncio.sleep(IDLE_PAUSE_S)
+        except Exception:
+            log.exception("The campaign %s is left to a later look.", key)
+            await asyncio.sleep(FAULT_PAUSE_S)
+        finally:
+            self._work.pop(key, None)
+            self._core.signals.notify(TOPIC)

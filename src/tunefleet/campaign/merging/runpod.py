@@ -1,0 +1,206 @@
+"""Merge on RunPod serverless: a job there reads adapter and base from the hub, and puts the merged model there.
+
+Which job is whose is written to a file as soon as it is known, so that what runs is waited for, not sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import orjson
+
+from tunefleet.artifacts import replace_file
+from tunefleet.campaign.contract import CycleFailed, StepFailed
+from tunefleet.campaign.merging import runpod_wire as wire
+from tunefleet.client.service import Patience, Reply, Service
+from tunefleet.errors import AuthError, TunefleetError
+from tunefleet.settings import CampaignSettings
+
+_FIRST_LOOK_S: Final = 2.0
+_KEPT_S: Final = 1200.0
+"""RunPod forgets what a job has said half an hour after its end: it is looked at more often than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merging:
+    """Where a merge stands; stored.
+
+    Args:
+        job: RunPod's id of the job that may run; null if none does.
+        begun_at: When that was sent, in Unix time.
+        failures: How many jobs have failed.
+        why: How the last one did.
+    """
+
+    job: str | None = None
+    begun_at: float = 0.0
+    failures: int = 0
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A job goes on.
+
+    Args:
+        job: RunPod's id.
+        status: In RunPod's words.
+        again_s: In how many seconds to look again.
+    """
+
+    job: str
+    status: str
+    again_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A job has ended well.
+
+    Args:
+        job: RunPod's id.
+        repo: What it has made.
+    """
+
+    job: str
+    repo: str
+
+
+class RunPod:
+    """One endpoint.
+
+    Args:
+        settings: With the key, the endpoint and the hub's token.
+        now: The time, in Unix time.
+        patience: For looks.
+
+    Raises:
+        CycleFailed: If something is not set.
+    """
+
+    def __init__(
+        self, settings: CampaignSettings, *, now: Callable[[], float] = time.time, patience: Patience | None = None
+    ) -> None:
+        key, endpoint = settings.runpod_key, settings.runpod_endpoint
+        token, username = settings.hf_token, settings.hf_username
+        if key is None or endpoint is None or token is None or username is None:
+            given = {
+                "RUNPOD_API_KEY": key,
+                "RUNPOD_ENDPOINT_ID": endpoint,
+                "HF_TOKEN": token,
+                "HF_USERNAME": username,
+            }
+            lacking = ", ".join(name for name, value in given.items() if value is None)
+            raise CycleFailed(
+                f"A merge on RunPod needs {lacking}.", hint="Set them, or write merge.on: fleet and retry."
+            )
+        self._token, self._username = token, username
+        self._settings, self._now = settings, now
+        self._folder = settings.home.expanduser() / "runpod"
+        self._service = Service("RunPod", f"{settings.runpod_url.rstrip('/')}/{endpoint}", key, patience=patience)
+
+    async def merge(self, key: str, lora: str, base: str) -> Waiting | Merged:
+        """Send a job unless one runs, and say where it stands.
+
+        Args:
+            key: Of the merge: the same one is sent once, until its job has failed.
+            lora: The adapter's repository.
+            base: The base's.
+
+        Raises:
+            StepFailed: If the job has failed, or too many have; the next call sends another, if it may.
+            AuthError: If RunPod refuses the key.
+            UnreachableError: If it does not answer.
+        """
+        known = await asyncio.to_thread(self._read, key)
+        if known.job is not None:
+            return await self._look(key, known, known.job)
+        if known.failures > self._settings.runpod_max_retries:
+            raise StepFailed(
+                f"{known.failures} merges on RunPod have failed, the last one so: {known.why}",
+                hint="`tunefleet campaign retry` begins anew.",
+            )
+        seconds = self._settings.runpod_timeout_s
+        token = self._token.get_secret_value()
+        body = wire.request(lora, base, token=token, username=self._username, seconds=seconds)
+        reply = _checked(await self._service.post("/run", body))
+        job = reply.body.get("id") if isinstance(reply.body, dict) else None
+        if not job:
+            raise StepFailed("RunPod has taken a job, and does not say its id.")
+        begun = Merging(str(job), self._now(), known.failures, known.why)
+        await asyncio.to_thread(self._write, key, begun)
+        return Waiting(str(job), "IN_QUEUE", _FIRST_LOOK_S)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._service.close()
+
+    async def _look(self, key: str, known: Merging, job: str) -> Waiting | Merged:
+        reply = await self._service.get(f"/status/{job}")
+        if reply.status == 404:
+            raise await self._failed(key, known, StepFailed(f"RunPod does not know the job {job} any more."))
+        body = _checked(reply).body
+        said = body if isinstance(body, dict) else {}
+        status = str(said.get("status", "no status"))
+        if status == wire.COMPLETED:
+            try:
+                return Merged(job, wire.merged(said.get("output")))
+            except StepFailed as error:
+                raise await self._failed(key, known, error) from None
+        if status in {wire.TIMED_OUT, wire.CANCELLED, "FAILED"}:
+            why = (
+                said.get("error")
+                or said.get("output")
+                or ("somebody has cancelled it" if status == "CANCELLED" else "")
+            )
+            raise await self._failed(key, known, wire.failure(str(why), timed_out=status == wire.TIMED_OUT))
+        # Any other status, also one that is new there, is one of a job that goes on.
+        waited = max(0.0, self._now() - known.begun_at)
+        longest = min(self._settings.runpod_poll_s, _KEPT_S)
+        return Waiting(job, status, min(max(waited / 5, _FIRST_LOOK_S), longest))
+
+    async def _failed(self, key: str, known: Merging, error: StepFailed) -> StepFailed:
+        await asyncio.to_thread(self._write, key, Merging(failures=known.failures + 1, why=str(error)))
+        return error
+
+    def _place(self, key: str) -> Path:
+        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+    def _read(self, key: str) -> Merging:
+        try:
+            return Merging(**orjson.loads(self._place(key).read_bytes()))
+        except FileNotFoundError:
+            return Merging()
+
+    def _write(self, key: str, merging: Merging) -> None:
+        place = self._place(key)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        part = place.with_suffix(".part")
+        with part.open("wb") as file:
+            file.write(orjson.dumps(asdict(merging)))
+            file.flush()
+            os.fsync(file.fileno())
+        replace_file(part, place)
+
+
+def _checked(reply: Reply) -> Reply:
+    if reply.good:
+        return reply
+    raise _refusal(reply)
+
+
+def _refusal(reply: Reply) -> TunefleetError:
+    if reply.status in {401, 403}:
+        return AuthError("RunPod refuses the key.", hint="Check RUNPOD_API_KEY and RUNPOD_ENDPOINT_ID.")
+    if reply.status == 404:
+        return StepFailed("RunPod has no such endpoint.", hint="Check RUNPOD_ENDPOINT_ID.")
+    if reply.status == 402:
+        return StepFailed("RunPod wants to be paid first.", hint="Add credit to the account, then retry.")
+    return StepFailed(f"RunPod answers {reply.status}.")

@@ -1,0 +1,82 @@
+"""What RunPod serverless is told, and what it and the job there say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tunefleet.campaign.contract import StepFailed
+from tunefleet.errors import printable
+
+UNDER_WAY: Final = frozenset({"IN_QUEUE", "IN_PROGRESS", "RUNNING"})
+COMPLETED: Final = "COMPLETED"
+TIMED_OUT: Final = "TIMED_OUT"
+CANCELLED: Final = "CANCELLED"
+_MEMORY: Final = re.compile(r"out of memory|outofmemory|oom[- ]?kill|cannot allocate memory", re.IGNORECASE)
+_AUTH: Final = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|gated repo|invalid (user )?token", re.IGNORECASE)
+_TIME: Final = re.compile(r"execution ?timeout|timed? ?out", re.IGNORECASE)
+_MOST_SAID: Final = 300
+
+
+def request(
+    lora: str, base: str, *, token: str, username: str, seconds: float, anonymise: bool = False
+) -> dict[str, Any]:
+    """Return the body of a job.
+
+    Args:
+        lora: The adapter's repository.
+        base: The base's.
+        token: Reads both, and writes the result.
+        username: Account of the result.
+        seconds: How long the job may take.
+        anonymise: Give the result a random name.
+    """
+    said = {
+        "lora_model_id": lora,
+        "base_model_id": base,
+        # Spelt as the document spells it.
+        "anonimize": anonymise,
+        "hf_token": token,
+        "hf_username": username,
+    }
+    return {"input": said, "policy": {"executionTimeout": int(seconds * 1000)}}
+
+
+def merged(output: Any) -> str:
+    """Return the repository that a completed job has made.
+
+    Raises:
+        StepFailed: If it says that it has failed, or says nothing.
+    """
+    if isinstance(output, Mapping):
+        repo = output.get("model_repo_id")
+        if output.get("status") != "failed" and not output.get("error") and isinstance(repo, str) and repo:
+            return repo
+        if output.get("error"):
+            raise failure(str(output["error"]))
+    raise StepFailed("The merge at RunPod has ended without a result.", hint="Look at the endpoint's log.")
+
+
+def failure(said: str, *, timed_out: bool = False) -> StepFailed:
+    """Return the error for a job that failed.
+
+    Args:
+        said: What it said.
+        timed_out: Whether RunPod has ended it for its time.
+    """
+    text = printable(said, keep="\n").strip().rstrip(".")[:_MOST_SAID] or "no reason was given"
+    if timed_out or _TIME.search(said):
+        return StepFailed("The merge at RunPod took longer than it may.", hint="Raise RUNPOD_TIMEOUT.", detail=text)
+    if _MEMORY.search(said):
+        return StepFailed(
+            "The merge at RunPod ran out of memory.",
+            hint="Give the endpoint more or larger GPUs: model and adapter must fit into them together.",
+            detail=text,
+        )
+    if _AUTH.search(said):
+        return StepFailed(
+            f"The merge at RunPod may not read or write a repository: {text}.",
+            hint="Check HF_TOKEN: it must read both models and write for HF_USERNAME.",
+        )
+    return StepFailed(f"The merge at RunPod has failed: {text}.", hint="Look at the endpoint's log.")

@@ -1,0 +1,105 @@
+"""`provider: local`: an order is a LoRA training on our own workers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.campaign import sourcing
+from tunefleet.campaign.contract import Candidate, Order, Progress
+from tunefleet.campaign.desk import document, inputs_of, model_of
+from tunefleet.client import AsyncClient
+from tunefleet.errors import ConflictError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.settings import CampaignSettings
+from tunefleet.spec.campaign import LOCAL
+from tunefleet.wire.api import SubmitRequest, TaskDetail
+
+LOOK_S: Final = 1.0
+"""Our own server may be asked often."""
+_HOUR_S: Final = 3600.0
+
+
+class LocalProvider:
+    """Trains by tasks of our server; a ticket is a task's id.
+
+    Args:
+        client: With the rights of the campaign's owner.
+    """
+
+    name = LOCAL
+    paid = False
+    fetches_from_store = False
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+
+    async def submit(self, order: Order) -> str:
+        """Submit the training; the same order is the same task."""
+        request = SubmitRequest(
+            document=orjson.dumps(training(order)).decode(), inputs=inputs_of(order.name, order.base)
+        )
+        workflow = await self._client.workflows.create(request, f"{order.key}/order")
+        return workflow.tasks[0].id
+
+    async def find(self, order: Order) -> str | None:  # noqa: ARG002 -- there is nothing to ask for
+        """Return nothing: a training that is submitted again under its key is the same one, and costs nothing."""
+        return None
+
+    async def look(self, ticket: str) -> Progress:
+        """Return where the training stands."""
+        task = await self._client.tasks.get(ticket)
+        match TaskStatus(task.status):
+            case TaskStatus.COMPLETED:
+                candidate = Candidate(ref=task.id, form="adapter", name=task.name, on_fleet=True)
+                return Progress("succeeded", f"{task.id} is trained", (candidate,), cost_s=_took_s(task))
+            case TaskStatus.FAILED | TaskStatus.CANCELLED | TaskStatus.SKIPPED:
+                why = task.error or task.reason or "no reason was given"
+                return Progress("failed", f"{task.id} has {task.status}: {why}", cost_s=_took_s(task))
+            case _:
+                return Progress("running", f"{task.id} is {task.status}", again_s=LOOK_S)
+
+    async def cancel(self, ticket: str) -> None:
+        """Cancel the training."""
+        try:
+            await self._client.tasks.cancel(ticket)
+        except ConflictError:
+            return  # it is over
+
+    async def close(self) -> None:
+        """Nothing is held: the client is the engine's."""
+
+
+def make(settings: CampaignSettings, client: AsyncClient) -> LocalProvider:
+    """Return the provider; see `contract.MakeProvider`."""
+    del settings  # it needs no account
+    return LocalProvider(client)
+
+
+def training(order: Order) -> dict[str, Any]:
+    """Return the document of an order."""
+    spec = order.spec
+    said: dict[str, Any] = {
+        key: block.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        for key in ("training", "lora", "quantization", "resources")
+        if (block := getattr(spec, key)) is not None and key in spec.model_fields_set
+    }
+    blocks = model_of(spec, order.base)
+    loading: dict[str, Any] = spec.model.transformers.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    if loading:
+        blocks["model"]["transformers"] = loading
+    body: dict[str, Any] = {
+        "taskType": "lora_sft",
+        **blocks,
+        "data": {"artifact": order.data.artifact_id, **sourcing.columns(spec)},
+        "limits": {"max_runtime_s": order.hours * _HOUR_S},
+        **said,
+    }
+    return document(order.name, body)
+
+
+def _took_s(task: TaskDetail) -> float | None:
+    if task.started_at is None or task.finished_at is None:
+        return None
+    return (task.finished_at - task.started_at).total_seconds()

@@ -1,0 +1,60 @@
+"""Datasets in an S3 store: fetched with the campaign's keys, and kept on our server under their digest.
+
+No worker gets a key or a link. What has not changed in the store is not fetched again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from pathlib import Path
+
+from tunefleet.campaign import uploading
+from tunefleet.campaign.contract import StepContext
+from tunefleet.spec.campaign_data import CampaignDatasetSpec
+
+KIND = "dataset"
+
+
+async def fetched(context: StepContext) -> dict[int, str]:
+    """Return the digest of each dataset that is in a store, by its number in the campaign.
+
+    Raises:
+        CycleFailed: If no store is set up.
+        NotFoundError: If an object is not there.
+        MachineError: If the store refuses.
+        UnreachableError: If it does not answer.
+    """
+    wanted = {number: each for number, each in enumerate(context.spec.datasets) if each.s3 is not None}
+    return {number: await _digest(context, each) for number, each in wanted.items()}
+
+
+async def _digest(context: StepContext, dataset: CampaignDatasetSpec) -> str:
+    bucket, _, key = (dataset.s3 or "").removeprefix("s3://").partition("/")
+    who = f"{dataset.s3} is in an object store"
+    store = await asyncio.to_thread(uploading.open_store, context.settings, who, bucket)
+    try:
+        version = await asyncio.to_thread(store.version, key)
+        name = f"campaign-source-{hashlib.sha256(f'{dataset.s3} {version}'.encode()).hexdigest()[:24]}"
+        known = await context.client.artifacts.list(name=name, limit=1)
+        if known.items:
+            return known.items[0].digest
+        folder = context.settings.home.expanduser() / "sources" / context.state.campaign_id
+        await asyncio.to_thread(_empty, folder)
+        try:
+            path = folder / key.rpartition("/")[2]
+            await asyncio.to_thread(store.get, key, path)
+            artifact = await context.client.artifacts.push(path, name=name, kind=KIND)
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await context.log(f"{dataset.s3} is fetched: {artifact.size_bytes:,} bytes")
+        return artifact.digest
+    finally:
+        await asyncio.to_thread(store.close)
+
+
+def _empty(folder: Path) -> None:
+    # What a process that was killed has left is of no use.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)

@@ -1,0 +1,141 @@
+"""From the datasets of a campaign to documents: what standardises its rows, and what cuts a chunk of them.
+
+Rows of instructions have the columns `prompt` (instruction and input), `instruction`, `input` and `output`; chats have
+`conversations`, a list of `role` and `content`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tunefleet.campaign import desk
+from tunefleet.campaign.position import Chunk
+from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.campaign_data import CampaignDatasetSpec
+
+ROWS: Final = "rows"
+"""The task that puts all sources together."""
+TRAIN: Final = "train.jsonl"
+TEST: Final = "test.jsonl"
+CHAT: Final = "conversations"
+PROMPT: Final = "prompt"
+INSTRUCTION: Final = ("instruction", "input", "output")
+_VERSION: Final = 1
+"""Another one makes rows of the same campaign anew: raised when what is done to them changes."""
+
+
+def columns(spec: CampaignSpec) -> dict[str, str]:
+    """Return the keys of a training's or an evaluation's `data` that say how a row becomes text."""
+    if spec.chats:
+        return {"messages_field": CHAT}
+    return {"prompt_column": PROMPT, "response_column": "output"}
+
+
+def rows_document(spec: CampaignSpec, fetched: Mapping[int, str]) -> tuple[dict[str, Any], dict[str, dict[str, str]]]:
+    """Return the document that makes training and held-out rows, and what travelled for it.
+
+    Its name has the digest of everything that changes the result, so that it is made once.
+
+    Args:
+        spec: Of the campaign.
+        fetched: Number of a dataset in an S3 store → digest of what was fetched from there.
+    """
+    inputs: dict[str, dict[str, str]] = {}
+    nodes: dict[str, dict[str, Any]] = {}
+    for number, dataset in enumerate(spec.datasets):
+        name = f"source-{number}"
+        nodes[name] = _standardised(spec, dataset)
+        travelled = fetched.get(number) or spec.inputs.get(f"datasets.{number}.path")
+        if travelled is not None:
+            inputs[name] = {"sources.0.path": travelled}
+    nodes[ROWS] = {
+        "taskType": "data",
+        "sources": [_made_by(number, each) for number, each in enumerate(spec.datasets)],
+        "steps": _together(spec),
+        "on_bad": "drop",
+    }
+    what = [[each.model_dump(mode="json") for each in spec.datasets], nodes[ROWS]["steps"], spec.task_type]
+    digest = desk.digest_of(_VERSION, what, spec.random_seed, inputs)
+    return desk.graph(f"campaign-rows-{digest[:24]}", nodes), inputs
+
+
+def _made_by(number: int, dataset: CampaignDatasetSpec) -> dict[str, Any]:
+    made: dict[str, Any] = {"jsonl": {"url": f"${{source-{number}.result.jsonl_export.url}}"}, "name": dataset.place}
+    return made if dataset.weight is None else {**made, "weight": dataset.weight}
+
+
+def _standardised(spec: CampaignSpec, dataset: CampaignDatasetSpec) -> dict[str, Any]:
+    source: dict[str, Any] = {"name": dataset.place, "split": dataset.split}
+    if dataset.name is not None:
+        source["dataset_name"] = dataset.name
+        source |= {key: value for key in ("config_name", "revision") if (value := getattr(dataset, key)) is not None}
+    else:
+        # What was fetched stands in the place of this name, whose ending says what it is.
+        source["path"] = dataset.path or dataset.place.rpartition("/")[2]
+    steps: list[dict[str, Any]] = []
+    if dataset.max_rows is not None:
+        steps.append({"sample": {"count": dataset.max_rows, "seed": spec.random_seed}})
+    steps += _chat_steps(dataset) if spec.chats else _instruction_steps(dataset)
+    return {"taskType": "data", "sources": [source], "steps": steps, "on_bad": "drop"}
+
+
+def _instruction_steps(dataset: CampaignDatasetSpec) -> list[dict[str, Any]]:
+    fields = zip(INSTRUCTION, (dataset.field_instruction, dataset.field_input, dataset.field_output), strict=True)
+    named = {column: field for column, field in fields if field is not None}
+    renamed: dict[str, Any] = {"rename": {field: column for column, field in named.items()}}
+    if dataset.field_input is None:
+        renamed["constant"] = {"input": ""}
+    return [
+        {"map": {"keep": sorted(set(named.values()))}},
+        {"map": renamed},
+        {"filter": {"all": [{"column": name, "not_empty": True} for name in ("instruction", "output")]}},
+        {"convert": {"to": "prompt_response", "from": "alpaca", "keep": list(INSTRUCTION)}},
+        {"map": {"keep": [PROMPT, *INSTRUCTION]}},
+    ]
+
+
+def _chat_steps(dataset: CampaignDatasetSpec) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = [{"map": {"keep": [dataset.chat_column]}}]
+    if dataset.chat_column != CHAT:
+        steps.append({"map": {"rename": {dataset.chat_column: CHAT}}})
+    chat = {
+        "role": dataset.chat_role_field,
+        "content": dataset.chat_content_field,
+        "roles": {dataset.chat_user_reference: "user", dataset.chat_assistant_reference: "assistant"},
+    }
+    return [
+        *steps,
+        {"map": {"chat": {CHAT: chat}}},
+        {"convert": {"to": "messages", "from": "messages"}},
+        {"map": {"rename": {"messages": CHAT}}},
+    ]
+
+
+def _together(spec: CampaignSpec) -> list[dict[str, Any]]:
+    seed = spec.random_seed
+    steps: list[dict[str, Any]] = []
+    if any(each.weight is not None for each in spec.datasets):
+        steps.append({"mix": {"seed": seed}})
+    # Before rows are held out: of rows that are nearly the same, none is on both sides.
+    if spec.dedupe.rows != "none":
+        near = spec.dedupe.model_dump(include={"threshold", "ngram", "permutations"})
+        steps.append({"dedupe": {"normalise": True, **({"near": near} if spec.dedupe.rows == "near" else {})}})
+    steps += [{"shuffle": {"seed": seed}}, {"split": {"test": spec.final_test_size, "seed": seed}}]
+    return steps
+
+
+def chunk_document(name: str, train_artifact: str, chunk: Chunk) -> dict[str, Any]:
+    """Return the document that cuts a chunk.
+
+    Args:
+        name: Of the workflow.
+        train_artifact: Id of the file with all training rows; the held-out ones are in another.
+        chunk: Which rows, in which order.
+    """
+    body = {
+        "taskType": "data",
+        "sources": [{"artifact": train_artifact}],
+        "steps": [{"shuffle": {"seed": chunk.seed}}, {"slice": {"start": chunk.start, "stop": chunk.stop}}],
+    }
+    return desk.document(name, body)

@@ -1,0 +1,63 @@
+"""`data`: training and held-out rows, made once, and the chunk of this cycle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefleet.campaign import s3_sources, sourcing
+from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.desk import Desk, result_of
+from tunefleet.campaign.position import chunk_at
+from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.wire.api import ArtifactView, TaskDetail
+
+
+class DataStep(Repeatable):
+    """Makes the rows unless they are there, and cuts the chunk."""
+
+    name = StepName.DATA
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Say which chunk is to be cut."""
+        return {"position": context.state.position, "seed": context.spec.random_seed}
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Make the rows, and cut the chunk."""
+        spec, desk = context.spec, Desk(context)
+        body, inputs = sourcing.rows_document(spec, await s3_sources.fetched(context))
+        leaves = {sourcing.ROWS: (sourcing.TRAIN, sourcing.TEST)}
+        tasks = await desk.shared("rows", body, inputs, leaves=leaves)
+        made = next(task for task in tasks if task.name == sourcing.ROWS)
+        train = _file(made, await desk.left(made.id, sourcing.TRAIN))
+        test = _file(made, await desk.left(made.id, sourcing.TEST))
+        chunk = chunk_at(
+            int(intent["position"]), rows=train["rows"], most=spec.samples_per_training, seed=int(intent["seed"])
+        )
+        name = f"{context.state.name}-{context.state.number}-chunk"
+        (cut,) = await desk.run("chunk", sourcing.chunk_document(name, train["artifact_id"], chunk))
+        await context.log(
+            f"chunk {chunk.index + 1} of {chunk.count} in epoch {chunk.epoch}: "
+            f"rows {chunk.start:,} to {chunk.stop:,} of {train['rows']:,}; {test['rows']:,} rows are held out"
+        )
+        return {
+            "rows_task": made.id,
+            "train": train,
+            "test": test,
+            "chunk": _file(cut, await desk.left(cut.id, sourcing.TRAIN)),
+            "epoch": chunk.epoch,
+            "index": chunk.index,
+            "chunks": chunk.count,
+            "start": chunk.start,
+            "stop": chunk.stop,
+        }
+
+
+def _file(task: TaskDetail, artifact: ArtifactView) -> dict[str, Any]:
+    files = {each["name"]: each for each in result_of(task)["files"]}
+    return {
+        "task_id": task.id,
+        "artifact_id": artifact.id,
+        "digest": artifact.digest,
+        "rows": int(files[artifact.name]["rows"]),
+    }

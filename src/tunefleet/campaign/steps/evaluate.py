@@ -1,0 +1,129 @@
+"""`evaluate`: base, promoted model and every candidate, measured alike on the held-out rows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tunefleet.campaign import sourcing
+from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext, StepFailed
+from tunefleet.campaign.desk import Desk, digest_of, document, inputs_of, model_of, result_of
+from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.campaign.steps.submit import chosen_base, original
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.evaluating import ITEMS_FOLDER
+
+
+class EvaluateStep(Repeatable):
+    """Measures by `evaluate` tasks; what was measured for an earlier cycle is taken from there."""
+
+    name = StepName.EVALUATE
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Say what is measured."""
+        base = chosen_base(context)
+        return {
+            "test": context.outcome(StepName.DATA)["test"],
+            "base": asdict(original(context.spec)),
+            "promoted": None if base.version is None else asdict(base),
+            "began_with": asdict(base),
+            "candidates": context.outcome(StepName.WAIT)["candidates"],
+        }
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Measure all of them, side by side."""
+        desk, spec, test = Desk(context), context.spec, intent["test"]
+        began_with = Base(**intent["began_with"])
+        wanted: dict[str, tuple[dict[str, Any], Base]] = {"base": _of_model(spec, Base(**intent["base"]))}
+        if intent["promoted"] is not None:
+            wanted["promoted"] = _of_model(spec, Base(**intent["promoted"]))
+        candidates = [Candidate(**each) for each in intent["candidates"]]
+        for number, candidate in enumerate(candidates):
+            wanted[f"candidate-{number}"] = of_candidate(spec, began_with, candidate)
+        found = await asyncio.gather(
+            *(_measured(desk, spec, test, what, *model) for what, model in wanted.items()), return_exceptions=True
+        )
+        by_name = dict(zip(wanted, found, strict=True))
+        for name, outcome in by_name.items():
+            # A candidate that cannot be measured is none; without the models that it is held against nothing is known.
+            if isinstance(outcome, BaseException) and (
+                not name.startswith("candidate") or not isinstance(outcome, CycleFailed | StepFailed)
+            ):
+                raise outcome
+        measured = {name: each for name, each in by_name.items() if not isinstance(each, BaseException)}
+        for name, each in by_name.items():
+            if isinstance(each, BaseException):
+                await context.log(f"{name} cannot be measured: {each}")
+        return {
+            "metric": spec.gate.metric,
+            "base": measured["base"],
+            "promoted": measured.get("promoted"),
+            "candidates": [measured.get(f"candidate-{number}") for number in range(len(candidates))],
+        }
+
+
+def of_candidate(spec: CampaignSpec, base: Base, candidate: Candidate) -> tuple[dict[str, Any], Base]:
+    """Return the blocks that say which model a candidate is, and the base that they stand on.
+
+    Args:
+        spec: Of the campaign.
+        base: What the order began with.
+        candidate: What the provider has made.
+    """
+    if candidate.form == "model":
+        whole = Base(repo=spec.model_repo, task_id=candidate.ref) if candidate.on_fleet else Base(repo=candidate.ref)
+        return _of_model(spec, whole)
+    blocks = model_of(spec, base)
+    adapter = {"taskId": candidate.ref} if candidate.on_fleet else {"path": candidate.ref}
+    blocks["model"]["adapters"] = [adapter]
+    return blocks, base
+
+
+def _of_model(spec: CampaignSpec, base: Base) -> tuple[dict[str, Any], Base]:
+    return model_of(spec, base), base
+
+
+async def _measured(
+    desk: Desk, spec: CampaignSpec, test: Mapping[str, Any], what: str, blocks: Mapping[str, Any], base: Base
+) -> dict[str, Any]:
+    body = {
+        "taskType": "evaluate",
+        **blocks,
+        "evaluations": _evaluations(spec, test),
+        "interval": {
+            "confidence": spec.gate.confidence,
+            "resamples": spec.evaluate.resamples,
+            "seed": spec.random_seed,
+        },
+        **_resources(spec),
+    }
+    name = f"campaign-evaluation-{digest_of(body, base.digest)[:24]}"
+    leaves = {name: (ITEMS_FOLDER,)}
+    (task,) = await desk.shared(what, document(name, body), inputs_of(name, base), leaves=leaves)
+    metrics = result_of(task)["metrics"]
+    return {"task_id": task.id, "metrics": metrics, "loss": metrics["loss"]["value"]}
+
+
+def _evaluations(spec: CampaignSpec, test: Mapping[str, Any]) -> list[dict[str, Any]]:
+    data: dict[str, Any] = {"artifact": test["artifact_id"], **sourcing.columns(spec)}
+    if spec.evaluate.max_rows is not None:
+        data["max_samples"] = spec.evaluate.max_rows
+    found: list[dict[str, Any]] = [
+        {
+            "type": "loss",
+            "data": data,
+            "max_seq_length": spec.evaluate.max_seq_length,
+            "batch_size": spec.evaluate.batch_size,
+        }
+    ]
+    if spec.gate.metric == "accuracy":
+        found.append({"type": "exact_match", "data": data, "generation": {"max_tokens": spec.evaluate.max_tokens}})
+    return found
+
+
+def _resources(spec: CampaignSpec) -> dict[str, Any]:
+    said = spec.resources.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return {"resources": said} if said else {}

@@ -1,0 +1,73 @@
+"""`gate`: whether the candidate is promoted, by a comparison row by row with the base and with the promoted model."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tunefleet.campaign import gate
+from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.desk import result_of
+from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.errors import NotFoundError
+from tunefleet.evaluation.comparing import Difference, compare
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.spec.evaluating import ITEMS_FOLDER
+
+_SAME: Final = Difference(0.0, 0.0, 0.0, "the same evaluation", None, "none")
+"""Of a candidate that is the very model it is held against."""
+
+
+class GateStep(Repeatable):
+    """Decides; promoting is done by `record`."""
+
+    name = StepName.GATE
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Say which evaluations are compared."""
+        measured = context.outcome(StepName.EVALUATE)
+        against = {name: measured[name]["task_id"] for name in ("base", "promoted") if measured[name] is not None}
+        return {
+            "metric": measured["metric"],
+            "candidate": context.outcome(StepName.SELECT)["evaluation"]["task_id"],
+            "against": against,
+        }
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Compare, and decide."""
+        named = [intent["candidate"], *intent["against"].values()]
+        results = {task: result_of(await context.client.tasks.get(task)) for task in dict.fromkeys(named)}
+        with tempfile.TemporaryDirectory(prefix="tunefleet-gate-") as folder:
+            items = {task: await _items(context, task, Path(folder) / task) for task in results}
+            differences, higher = await asyncio.to_thread(_differences, intent, results, items)
+        verdict = gate.decide(context.spec.gate, differences, higher_is_better=higher)
+        await context.log(verdict.reason)
+        return verdict.as_json()
+
+
+async def _items(context: StepContext, task_id: str, folder: Path) -> Path | None:
+    try:
+        return await context.client.tasks.fetch_output(task_id, ITEMS_FOLDER, folder)
+    except NotFoundError:
+        return None  # they were removed: the verdict says that nothing can be compared
+
+
+def _differences(
+    intent: Outcome, results: Mapping[str, Mapping[str, Any]], items: Mapping[str, Path | None]
+) -> tuple[dict[str, Difference | None], bool]:
+    def find(task: str, file: str) -> Path | None:
+        root = items[task]
+        return None if root is None else root / Path(file).name
+
+    metric, candidate = intent["metric"], intent["candidate"]
+    found: dict[str, Difference | None] = {}
+    for name, task in intent["against"].items():
+        if task == candidate:
+            found[name] = _SAME
+            continue
+        rows = {row.metric: row for row in compare({task: results[task], candidate: results[candidate]}, find)}
+        found[name] = rows[metric].differences[1]
+    return found, bool(results[candidate]["metrics"][metric]["higher_is_better"])

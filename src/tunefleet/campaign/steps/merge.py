@@ -1,0 +1,71 @@
+"""`merge`: the chosen adapter and its base become one model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext
+from tunefleet.campaign.desk import Desk, document, inputs_of
+from tunefleet.campaign.hub import repo_of
+from tunefleet.campaign.merging.runpod import RunPod, Waiting
+from tunefleet.campaign.steps.evaluate import of_candidate
+from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.campaign.steps.submit import chosen_base
+from tunefleet.lifecycle.cycle import StepName
+
+
+class MergeStep(Repeatable):
+    """Merges by a task on the fleet, or by a job of RunPod serverless."""
+
+    name = StepName.MERGE
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Say what is merged."""
+        candidate = context.outcome(StepName.SELECT)["candidate"]
+        default = "runpod" if context.settings.use_runpod else "fleet"
+        return {
+            "candidate": candidate,
+            "needed": candidate["form"] == "adapter",
+            "on": context.spec.merge.on or default,
+        }
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Merge, unless the candidate is a whole model."""
+        candidate, desk = Candidate(**intent["candidate"]), Desk(context)
+        if not intent["needed"]:
+            return await _as_it_is(desk, candidate)
+        base = chosen_base(context)
+        if intent["on"] == "runpod":
+            return await _on_runpod(context, candidate, base)
+        blocks, _ = of_candidate(context.spec, base, candidate)
+        body = {"taskType": "merge", **blocks, "merge": {"verify": context.spec.merge.verify}}
+        name = f"{context.state.name}-{context.state.number}-merge"
+        (task,) = await desk.run("merge", document(name, body), inputs_of(name, base))
+        return {**await _made_by(desk, task.id), "form": "model"}
+
+
+async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> Outcome | Later:
+    if candidate.on_fleet:
+        raise CycleFailed(
+            f"RunPod merges what is on the hub, and {candidate.name} is on this server.", hint="Write merge.on: fleet."
+        )
+    endpoint = RunPod(context.settings, now=context.clock.wall)
+    try:
+        found = await endpoint.merge(context.state.key(StepName.MERGE), candidate.ref, repo_of(base, "RunPod"))
+    finally:
+        await endpoint.close()
+    if isinstance(found, Waiting):
+        return Later(context.clock.wall() + found.again_s, f"the job {found.job} at RunPod is {found.status}")
+    await context.log(f"RunPod has merged {candidate.name} into {found.repo}")
+    return {"url": f"hf://{found.repo}", "form": "model", "job": found.job}
+
+
+async def _as_it_is(desk: Desk, candidate: Candidate) -> dict[str, Any]:
+    if candidate.on_fleet:
+        return {**await _made_by(desk, candidate.ref), "form": "model"}
+    return {"url": f"hf://{candidate.ref}", "form": "model"}
+
+
+async def _made_by(desk: Desk, task_id: str) -> dict[str, Any]:
+    artifact = await desk.left(task_id, "model")
+    return {"task_id": task_id, "artifact_id": artifact.id, "digest": artifact.digest}

@@ -1,0 +1,54 @@
+"""`record`: the model goes into the registry, promoted or archived, with all that it was made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.lifecycle.model import Stage
+from tunefleet.services.campaigns.state import NewVersion
+
+
+class RecordStep(Repeatable):
+    """Registers the model of the cycle."""
+
+    name = StepName.RECORD
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Say what becomes of it."""
+        passed = bool(context.outcome(StepName.GATE)["passed"])
+        return {"stage": (Stage.PROMOTED if passed else Stage.ARCHIVED).value}
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Register it."""
+        merged, verdict = context.outcome(StepName.MERGE), context.outcome(StepName.GATE)
+        location = {key: merged[key] for key in ("task_id", "artifact_id", "digest", "url") if key in merged}
+        published = context.outcome(StepName.PUBLISH).get("url")
+        if published is not None:
+            location["url"] = published
+        made = NewVersion(
+            stage=Stage(intent["stage"]),
+            form=merged["form"],
+            location=location,
+            lineage=_lineage(context),
+            evaluation={**context.outcome(StepName.EVALUATE), "gate": verdict},
+            reason=verdict["reason"],
+        )
+        version = await context.book.register(context.state, made)
+        await context.log(f"version {version.version} is {version.stage.value}")
+        return {"version": version.version, "stage": version.stage.value}
+
+
+def _lineage(context: StepContext) -> dict[str, Any]:
+    data, order = context.outcome(StepName.DATA), context.outcome(StepName.SUBMIT)
+    return {
+        "chunk": {**data["chunk"], **{key: data[key] for key in ("epoch", "index", "chunks", "start", "stop")}},
+        "test": data["test"],
+        "order": {key: order[key] for key in ("key", "ticket", "provider")},
+        "base": order["base"],
+        "candidate": context.outcome(StepName.SELECT)["candidate"],
+        "evaluation": context.outcome(StepName.SELECT)["evaluation"]["task_id"],
+        "merge": context.outcome(StepName.MERGE),
+    }

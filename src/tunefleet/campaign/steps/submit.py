@@ -1,0 +1,103 @@
+"""`submit`: the order at the provider, the one step that is paid for."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from tunefleet.campaign import uploading
+from tunefleet.campaign.budget import cost_of_task
+from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.services.campaigns.state import ModelVersion
+from tunefleet.spec.campaign import CampaignSpec
+
+
+class SubmitStep:
+    """Places the order under a key of ours; an order that may have been placed is asked for first."""
+
+    name = StepName.SUBMIT
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Say what is trained: the promoted model, or the campaign's base."""
+        promoted = await context.book.promoted(context.state)
+        return {
+            "key": context.state.order_key,
+            "provider": context.provider.name,
+            "base": asdict(base_of(context.spec, promoted)),
+        }
+
+    async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
+        """Ask the provider for the order; null if it surely has none."""
+        ticket = await context.provider.find(order_of(context, intent))
+        if ticket is None:
+            return None
+        await context.log(f"the order {intent['key']} was placed before: {ticket}")
+        return await self._placed(context, intent, ticket)
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Place the order, if there is room for it in the budget."""
+        (await context.book.budget(context.state)).check(context.spec)
+        ticket = await context.provider.submit(await _with_links(context, order_of(context, intent)))
+        await context.log(f"the order {intent['key']} is placed at {context.provider.name}: {ticket}")
+        return await self._placed(context, intent, ticket)
+
+    @staticmethod
+    async def _placed(context: StepContext, intent: Outcome, ticket: str) -> Outcome:
+        entry = cost_of_task(context.spec.budget, intent["key"])
+        await context.book.spend(context.state, entry.what, entry.amount, entry.key)
+        return {**intent, "ticket": ticket}
+
+
+def base_of(spec: CampaignSpec, promoted: ModelVersion | None) -> Base:
+    """Return the model that a cycle begins with.
+
+    Args:
+        spec: Of the campaign.
+        promoted: The promoted model, if there is one.
+    """
+    if promoted is None:
+        return original(spec)
+    where = promoted.location
+    url, digest = where.get("url"), where.get("digest")
+    hub = url.removeprefix("hf://") if isinstance(url, str) and url.startswith("hf://") else None
+    repo = f"{promoted.name}-v{promoted.version}" if digest is not None or hub is None else hub
+    return Base(repo=repo, task_id=where.get("task_id"), version=promoted.version, digest=digest, url=url)
+
+
+def original(spec: CampaignSpec) -> Base:
+    """Return the campaign's own base."""
+    return Base(repo=spec.model_repo, digest=spec.inputs.get("model_repo"))
+
+
+def chosen_base(context: StepContext) -> Base:
+    """Return the model that the order of this cycle began with."""
+    said: dict[str, Any] = dict(context.outcome(StepName.SUBMIT)["base"])
+    return Base(**said)
+
+
+def order_of(context: StepContext, intent: Outcome) -> Order:
+    """Return the order that an intent stands for, without links: those are signed when it is placed."""
+    state, spec = context.state, context.spec
+    chunk: dict[str, Any] = dict(context.outcome(StepName.DATA)["chunk"])
+    stored = context.provider.fetches_from_store
+    object_key = uploading.named(spec, intent["key"], chunk["digest"]).main if stored else None
+    return Order(
+        key=intent["key"],
+        name=f"{state.name}-{state.number}",
+        base=Base(**intent["base"]),
+        data=Material(**chunk, object_key=object_key),
+        hours=spec.hours_to_complete,
+        task_type=spec.task_type,
+        spec=spec,
+    )
+
+
+async def _with_links(context: StepContext, order: Order) -> Order:
+    # They are no part of what is stored, and a cycle may wait at its budget for longer than they are good. An order in
+    # the place of another has files of its own.
+    if not context.provider.fetches_from_store:
+        return order
+    async with uploading.opened(context) as shelf:
+        links = await shelf.links(await shelf.ensure(order.key))
+    return replace(order, data=replace(order.data, url=links.get(uploading.DATASET)), uploads=links)

@@ -1,0 +1,48 @@
+"""`wait`: until the provider's task is over."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from tunefleet.campaign import uploading
+from tunefleet.campaign.budget import cost_of_time
+from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext
+from tunefleet.campaign.steps.repeatable import Repeatable
+from tunefleet.errors import UnreachableError
+from tunefleet.lifecycle.cycle import StepName
+
+
+class WaitStep(Repeatable):
+    """Looks at the task now and then."""
+
+    name = StepName.WAIT
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Say whose task is waited for."""
+        return {"ticket": context.outcome(StepName.SUBMIT)["ticket"]}
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Look at the task once."""
+        now, every_s = context.clock.wall(), context.settings.check_interval_s
+        try:
+            found = await context.provider.look(intent["ticket"])
+        except UnreachableError as error:
+            # The task goes on without us: a lost look is no failure.
+            return Later(now + every_s, f"{context.provider.name} does not answer: {error.message}")
+        if found.state == "running":
+            again_s = every_s if found.again_s is None else found.again_s
+            return Later(now + again_s, found.detail)
+        await uploading.clear(context)
+        key = context.outcome(StepName.SUBMIT)["key"]
+        for entry in cost_of_time(context.spec.budget, key, found.cost_s):
+            await context.book.spend(context.state, entry.what, entry.amount, entry.key)
+        if found.state == "failed":
+            raise CycleFailed(f"The task {intent['ticket']} at {context.provider.name} has failed: {found.detail}")
+        if not found.candidates:
+            raise CycleFailed(f"The task {intent['ticket']} at {context.provider.name} has left no model.")
+        await context.log(f"{context.provider.name}: {found.detail}; {len(found.candidates)} candidate(s)")
+        return {
+            "candidates": [asdict(each) for each in found.candidates],
+            "detail": found.detail,
+            "cost_s": found.cost_s,
+        }

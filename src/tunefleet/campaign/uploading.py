@@ -1,0 +1,260 @@
+"""Chunks in an object store, for providers that fetch them there: upload, link, removal.
+
+    <PREFIX>/<campaign>/<cycle>/<16 digits of the chunk's digest>_dataset.json
+
+An object has its order's name, so that the same upload again is the same object, and so that whoever sees a link to it
+knows which order it belongs to. Everything that blocks runs in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from tunefleet.campaign.contract import CycleFailed, StepContext
+from tunefleet.campaign.sourcing import CHAT, INSTRUCTION
+from tunefleet.errors import TunefleetError
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.settings import CampaignSettings
+from tunefleet.spec.campaign import CampaignSpec
+
+if TYPE_CHECKING:
+    # It needs boto3, which is not everywhere, and takes a while to import.
+    from tunefleet.artifacts.objects import ObjectStore
+
+PREFIX: Final = "tunefleet-campaigns"
+DATASET: Final = "dataset"
+"""The role of the one file of most orders."""
+LINK_S: Final = 7 * 86_400
+"""The longest that a link can be good; it is signed just before the order is placed."""
+_TYPE: Final = "application/json"
+_SHARES: Final = {"training_data": ("train_data", 0.9), "test_data": ("test_data", 0.05)}
+"""Role → name in the object's key, and share of the rows; what is left is for `_REST`."""
+_REST: Final = ("synthetic_data", "synth_data")
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """The files of an order.
+
+    Args:
+        objects: Role → name in the store.
+    """
+
+    objects: Mapping[str, str]
+
+    @property
+    def main(self) -> str:
+        """The object that the provider names when it speaks of the order."""
+        return self.objects.get(DATASET) or self.objects["training_data"]
+
+
+def named(spec: CampaignSpec, order_key: str, digest: str) -> Uploaded:
+    """Return the names of an order's files.
+
+    Args:
+        spec: Of the campaign.
+        order_key: Of the order.
+        digest: Of the chunk.
+    """
+    stem = f"{PREFIX}/{order_key}/{digest[:16]}"
+    if spec.task_type != "InstructTextWithFixedDatasets":
+        return Uploaded({DATASET: f"{stem}_dataset.json"})
+    roles = {role: name for role, (name, _) in _SHARES.items()} | dict((_REST,))
+    return Uploaded({role: f"{stem}_{name}.json" for role, name in roles.items()})
+
+
+class Shelf:
+    """The place of a campaign in the store.
+
+    Args:
+        store: Where objects are.
+        context: Of the step that needs them.
+    """
+
+    def __init__(self, store: ObjectStore, context: StepContext) -> None:
+        self._store, self._context = store, context
+
+    async def ensure(self, order_key: str) -> Uploaded:
+        """Upload the chunk of the cycle for an order, unless that is done.
+
+        Raises:
+            CycleFailed: If the chunk has too few rows for the files of its kind.
+            MachineError: If the store refuses.
+            UnreachableError: If it does not answer.
+        """
+        context, chunk = self._context, self._context.outcome(StepName.DATA)["chunk"]
+        wanted = named(context.spec, order_key, chunk["digest"])
+        if await asyncio.to_thread(self._there, wanted):
+            return wanted
+        folder = context.settings.home.expanduser() / "uploads" / context.state.campaign_id
+        # What a process that was killed has left is of no use.
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        try:
+            rows = await context.client.artifacts.fetch(chunk["artifact_id"], folder / "rows")
+            sizes = await asyncio.to_thread(self._put, rows, folder, wanted, int(chunk["rows"]))
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await context.log(f"{chunk['rows']:,} rows are uploaded: {sum(sizes):,} bytes in {len(sizes)} file(s)")
+        return wanted
+
+    async def links(self, uploaded: Uploaded) -> dict[str, str]:
+        """Return a new link to each file, by its role."""
+        objects = uploaded.objects.items()
+        return await asyncio.to_thread(lambda: {role: self._store.link(key, LINK_S) for role, key in objects})
+
+    async def sweep(self, keep: str | None = None) -> int:
+        """Remove what orders of this campaign have left.
+
+        Args:
+            keep: Key of the order whose files stay.
+
+        Returns:
+            How many files were removed.
+        """
+        root = f"{PREFIX}/{self._context.state.campaign_id}/"
+        kept = None if keep is None else f"{PREFIX}/{keep}/"
+
+        def remove() -> int:
+            old = [key for key in self._store.names(root) if kept is None or not key.startswith(kept)]
+            return self._store.remove(old)
+
+        return await asyncio.to_thread(remove)
+
+    def _there(self, wanted: Uploaded) -> bool:
+        return all(self._store.size(key) for key in wanted.objects.values())
+
+    def _put(self, rows: Path, folder: Path, wanted: Uploaded, count: int) -> list[int]:
+        sizes = []
+        with _lines(rows) as lines:
+            for role, share in shares(tuple(wanted.objects), count):
+                path = folder / f"{role}.json"
+                sizes.append(write_array(islice(lines, share), path, columns(self._context.spec)))
+                self._store.put(path, wanted.objects[role], _TYPE)
+                path.unlink()
+        return sizes
+
+
+@contextlib.asynccontextmanager
+async def opened(context: StepContext) -> AsyncIterator[Shelf]:
+    """Open the store that the settings name.
+
+    Raises:
+        CycleFailed: If they name none.
+        MachineError: If boto3 is missing.
+    """
+    who = f"The provider {context.provider.name} takes its rows from an object store"
+    store = await asyncio.to_thread(open_store, context.settings, who)
+    try:
+        yield Shelf(store, context)
+    finally:
+        await asyncio.to_thread(store.close)
+
+
+async def clear(context: StepContext) -> None:
+    """Remove all files of a campaign from the store, once nobody fetches them any more; a failure is only said.
+
+    What stays is removed by the campaign's next upload.
+    """
+    if not context.provider.fetches_from_store:
+        return
+    try:
+        async with opened(context) as shelf:
+            await shelf.sweep()
+    except TunefleetError as error:
+        await context.log(f"files stay in the store for now: {error}")
+
+
+def endpoint_of(text: str) -> str:
+    """Return the address of a store: http or https as it is written, and https for a bare host."""
+    return text if "://" in text else f"https://{text}"
+
+
+def columns(spec: CampaignSpec) -> tuple[str, ...]:
+    """Return the columns that a provider gets."""
+    return (CHAT,) if spec.chats else INSTRUCTION
+
+
+def shares(roles: Sequence[str], rows: int) -> list[tuple[str, int]]:
+    """Return how many rows each file gets, in order.
+
+    Args:
+        roles: Of the files.
+        rows: How many there are.
+
+    Raises:
+        CycleFailed: If a file would have none.
+    """
+    if tuple(roles) == (DATASET,):
+        return [(DATASET, rows)]
+    most = max(1, round(rows * _SHARES["test_data"][1]))
+    parts = {"training_data": rows - 2 * most, "test_data": most, _REST[0]: most}
+    if parts["training_data"] < 1:
+        raise CycleFailed(
+            f"A chunk of {rows} rows is too small for {', '.join(roles)}.", hint="Raise samples_per_training."
+        )
+    return [(role, parts[role]) for role in roles]
+
+
+def write_array(lines: Iterator[bytes], path: Path, kept: Sequence[str]) -> int:
+    """Write JSON lines as one JSON array, row by row.
+
+    Args:
+        lines: One row each.
+        path: The file that is made.
+        kept: The columns that stay.
+
+    Returns:
+        The file's length in bytes.
+    """
+    with path.open("wb") as file:
+        file.write(b"[")
+        for number, line in enumerate(lines):
+            row: dict[str, Any] = orjson.loads(line)
+            file.write(b",\n" if number else b"\n")
+            file.write(orjson.dumps({column: row[column] for column in kept}))
+        file.write(b"\n]\n")
+        return file.tell()
+
+
+@contextlib.contextmanager
+def _lines(path: Path) -> Iterator[Iterator[bytes]]:
+    with path.open("rb") as file:
+        yield (line for line in file if line.strip())
+
+
+def open_store(settings: CampaignSettings, who: str, bucket: str | None = None) -> ObjectStore:
+    """Return the store that the settings name; it blocks.
+
+    Args:
+        settings: With address and keys.
+        who: Needs it, and what for: the first half of a sentence.
+        bucket: By default the one of the chunks.
+
+    Raises:
+        CycleFailed: If they name none.
+        MachineError: If boto3 is missing, or the address is none.
+    """
+    bucket = bucket or settings.s3_bucket
+    given = {
+        "S3_COMPATIBLE_ENDPOINT": settings.s3_endpoint,
+        "S3_COMPATIBLE_ACCESS_KEY": settings.s3_access_key,
+        "S3_COMPATIBLE_SECRET_KEY": settings.s3_secret_key,
+        "S3_BUCKET_NAME": bucket,
+    }
+    lacking = [name for name, value in given.items() if not value]
+    access, secret, endpoint = settings.s3_access_key, settings.s3_secret_key, settings.s3_endpoint
+    if access is None or secret is None or not endpoint or not bucket:
+        raise CycleFailed(f"{who}, and none is set up.", hint=f"Set {', '.join(lacking)}.")
+    from tunefleet.artifacts.objects import Bucket, ObjectStore  # noqa: PLC0415 -- it needs boto3
+
+    keys = {"access_key": access.get_secret_value(), "secret_key": secret.get_secret_value()}
+    return ObjectStore(Bucket(name=bucket, endpoint=endpoint_of(endpoint), **keys))

@@ -1,0 +1,169 @@
+"""`tunefleet campaign dry-run`: what each campaign of a file would do next, and what could not be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from tunefleet.cli.campaign_config import CONFIG, Config, read
+from tunefleet.cli.console import Json, print_json, say
+from tunefleet.cli.lazy import examples
+from tunefleet.cli.session import connect
+from tunefleet.errors import AuthError, UnreachableError
+from tunefleet.settings import CampaignSettings, load
+
+if TYPE_CHECKING:
+    from tunefleet.spec.campaign import CampaignSpec
+    from tunefleet.spec.campaign_data import CampaignDatasetSpec
+    from tunefleet.wire.campaign import CampaignDetail
+
+_LINES = frozenset({".jsonl", ".ndjson"})
+
+
+@dataclass
+class Outlook:
+    """What a campaign would do.
+
+    Args:
+        name: Of the campaign.
+        next: What comes next, in words.
+        facts: What is known of it: key → value, for people.
+        unchecked: What could not be looked at, and why.
+    """
+
+    name: str
+    next: str
+    facts: dict[str, str] = field(default_factory=dict)
+    unchecked: list[str] = field(default_factory=list)
+
+
+@examples("tunefleet campaign dry-run", "tunefleet campaign dry-run --config campaigns.yaml --json")
+def dry_run(config: Config = CONFIG, *, as_json: Json = False) -> None:
+    """Check a file of campaigns and the settings, and say what each would do next; nothing is begun.
+
+    Works offline, and says what it could not look at.
+    """
+    specs = read(config)
+    settings = load(CampaignSettings)
+    known, why_not = _known()
+    found = [
+        _outlook(name, spec, settings, config.expanduser().parent, known.get(name), why_not)
+        for name, spec in specs.items()
+    ]
+    if as_json:
+        print_json({"campaigns": [asdict(each) for each in found]})
+        return
+    for each in found:
+        say(Text.assemble((each.name, "head"), f": {each.next}"))
+        for key, value in each.facts.items():
+            say(f"  {key:<12} {value}")
+        for text in each.unchecked:
+            say(f"  not checked  {text}", style="dim")
+
+
+def _known() -> tuple[dict[str, CampaignDetail], str | None]:
+    """Return the campaigns that the server has, and why they are not known if they are not."""
+    try:
+        with connect() as client:
+            return {each.name: client.campaigns.get(each.id) for each in client.campaigns.list(limit=1000).items}, None
+    except (UnreachableError, AuthError) as error:
+        return {}, error.message
+
+
+def _outlook(
+    name: str,
+    spec: CampaignSpec,
+    settings: CampaignSettings,
+    folder: Path,
+    known: CampaignDetail | None,
+    why_not: str | None,
+) -> Outlook:
+    from tunefleet.campaign import providers
+    from tunefleet.campaign.intervals import interval_of
+    from tunefleet.client.campaign_files import named_files
+
+    made = Outlook(name, _next(spec, known))
+    provider, why = providers.chosen(spec, settings)
+    providers.find(provider)
+    made.facts["provider"] = f"{provider} ({why})"
+    made.facts["model"] = spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
+    files = {key: file for key, file, _ in named_files(spec, folder)}
+    counts = [_rows(spec, number, each, files, made) for number, each in enumerate(spec.datasets)]
+    _chunks(spec, [count for count in counts if count is not None], known, made, whole=None not in counts)
+    gap = interval_of(spec, settings)
+    made.facts["interval"] = (
+        f"{gap.min_days:g} to {gap.max_days:g} days and {gap.min_hours:g} to {gap.max_hours:g} hours after each run"
+    )
+    made.facts["budget"] = ", ".join(_limits(spec)) or "no limit"
+    if "model_repo" not in files and not spec.model_repo.startswith("builtin:"):
+        made.unchecked.append(f"model_repo: {spec.model_repo} is on the hub, and not fetched")
+    if why_not is not None:
+        made.unchecked.append(f"where it stands on the server: {why_not}")
+    return made
+
+
+def _next(spec: CampaignSpec, known: CampaignDetail | None) -> str:
+    if not spec.enabled:
+        return "nothing: it is not enabled"
+    if known is None or known.cycle is None:
+        return "begins cycle 0"
+    cycle = known.cycle
+    if known.status != "active":
+        return (
+            f"{known.status.value} at cycle {cycle.number}, {cycle.step.value}: {known.reason or 'no reason is known'}"
+        )
+    if cycle.status == "running":
+        return f"goes on with cycle {cycle.number} at {cycle.step.value}" + (
+            f" ({cycle.waiting})" if cycle.waiting else ""
+        )
+    at = "" if known.next_at is None else f" at {known.next_at.astimezone():%Y-%m-%d %H:%M}"
+    return f"begins cycle {cycle.number + 1}{at}"
+
+
+def _rows(
+    spec: CampaignSpec, number: int, dataset: CampaignDatasetSpec, files: dict[str, Path], made: Outlook
+) -> int | None:
+    """Return how many rows a dataset has, where that can be told without fetching or converting it."""
+    from tunefleet.programs import assets
+
+    key = f"datasets.{number}"
+    if dataset.path is not None and assets.is_builtin(dataset.path):
+        file = assets.locate(dataset.path, "dataset") / f"{dataset.split}.jsonl"
+    elif f"{key}.path" in files:
+        file = files[f"{key}.path"]
+    else:
+        made.unchecked.append(f"{key}: {dataset.place} is not fetched")
+        return None
+    if file.suffix not in _LINES or not file.is_file():
+        made.unchecked.append(f"{key}: the rows of {dataset.place} are not counted")
+        return None
+    with file.open("rb") as lines:
+        count = sum(1 for line in lines if line.strip())
+    return count if dataset.max_rows is None else min(count, dataset.max_rows)
+
+
+def _chunks(spec: CampaignSpec, counts: list[int], known: CampaignDetail | None, made: Outlook, *, whole: bool) -> None:
+    from tunefleet.campaign.position import chunk_at
+
+    if not whole or not counts:
+        made.facts["chunks"] = f"of {spec.samples_per_training:,} rows at most"
+        return
+    total = sum(counts)
+    held_out = round(total * spec.final_test_size)
+    position = 0 if known is None or known.cycle is None else known.cycle.position
+    chunk = chunk_at(position, rows=max(1, total - held_out), most=spec.samples_per_training, seed=spec.random_seed)
+    made.facts["rows"] = f"{total:,}, of which about {held_out:,} are held out, before duplicates are left out"
+    made.facts["chunks"] = (
+        f"{chunk.count} of about {chunk.rows:,} rows; number {chunk.index + 1} of epoch {chunk.epoch} is next"
+    )
+
+
+def _limits(spec: CampaignSpec) -> Iterator[str]:
+    for key in ("max_cost", "max_tasks_per_day", "max_failures"):
+        value: Any = getattr(spec.budget, key)
+        if value is not None:
+            yield f"{key} {value:g}"

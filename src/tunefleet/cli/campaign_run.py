@@ -1,0 +1,114 @@
+"""`tunefleet campaign run`: the campaigns of a file, on a server that is there or on one of its own, until Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tunefleet.cli import campaign_view as view
+from tunefleet.cli.campaign_config import CONFIG, Config, read
+from tunefleet.cli.console import Json, err, json_text
+from tunefleet.cli.lazy import examples
+from tunefleet.cli.session import connect
+from tunefleet.client import Client
+from tunefleet.errors import AuthError, UnreachableError
+from tunefleet.settings import CampaignSettings, load
+
+if TYPE_CHECKING:
+    from tunefleet.spec.campaign import CampaignSpec
+
+_LOOK_S = 1.0
+_WORKERS_S = 60.0
+_LINES = 500
+_OVER = frozenset({"paused", "stopped", "held"})
+
+
+@examples(
+    "tunefleet campaign run", "tunefleet campaign run --config campaigns.yaml", "tunefleet campaign run --workers 2"
+)
+def run(
+    config: Config = CONFIG,
+    *,
+    data: Annotated[Path | None, typer.Option(help="Folder of the server, if one is started.")] = None,
+    port: Annotated[int | None, typer.Option(help="Its port.")] = None,
+    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Its workers.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Run the campaigns of a file until Ctrl-C, and print what they say; each line carries the campaign's name.
+
+    It uses the server that `tunefleet up` or `tunefleet login` made known. If none is known, or none answers, it starts
+    a server and a worker on this machine, as `tunefleet up` does, and ends them at the end; the campaigns go on where
+    they were at the next start. Settings are read from the environment and from .env in this folder. With --json each
+    line is a JSON object on standard output.
+    """
+    from tunefleet.cli.fleet import LocalFleet
+    from tunefleet.cli.up import ending
+
+    specs = read(config)
+    settings = load(CampaignSettings)
+    for name, spec in specs.items():
+        _tell(name, spec, settings)
+    folder = config.expanduser().parent
+    if _answers():
+        err().print("A server is there: campaigns go on without this command; its own settings count.")
+        with connect(patience_s=30.0, refused_s=None) as client, ending(None) as asked:
+            _follow(client, specs, folder, asked, as_json=as_json)
+        return
+    fleet = LocalFleet(data, port=port, workers=workers)
+    with ending(fleet) as asked:
+        fleet.start()
+        fleet.await_workers(_WORKERS_S, asked)
+        err().print(f"A server is started at {fleet.url}, data in {fleet.data}.")
+        with Client(fleet.url, fleet.key, patience_s=30.0) as client:
+            _follow(client, specs, folder, asked, as_json=as_json)
+        fleet.stop()
+
+
+def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
+    from tunefleet.campaign import providers
+
+    if not spec.enabled:
+        err().print(f"{name} is not enabled.")
+        return
+    provider, why = providers.chosen(spec, settings)
+    providers.find(provider)
+    err().print(f"{name} is trained by {provider}: {why}.")
+
+
+def _answers() -> bool:
+    try:
+        with connect() as client:
+            return client.info().authenticated
+    except (UnreachableError, AuthError):
+        return False
+
+
+def _follow(
+    client: Client, specs: Mapping[str, CampaignSpec], folder: Path, asked: threading.Event, *, as_json: bool
+) -> None:
+    """Make the campaigns, and print their lines until somebody asks to end, or none of them runs any more."""
+    client.campaigns.send(specs, folder, start=True)
+    names = [name for name, spec in specs.items() if spec.enabled]
+    seen = {name: client.campaigns.log(name, limit=1).next_id for name in names}
+    while names and not asked.wait(_LOOK_S):
+        for name in names:
+            seen[name] = _print_new(client, name, seen[name], as_json=as_json)
+        if _all_over(client, names):
+            err().print("No campaign of the file is active any more.")
+            return
+
+
+def _print_new(client: Client, name: str, after: int, *, as_json: bool) -> int:
+    found = client.campaigns.log(name, after=after, limit=_LINES)
+    for line in found.lines:
+        text = json_text(line.model_dump(mode="json")) if as_json else view.log_line(line)
+        typer.echo(text, err=not as_json)
+    return found.next_id
+
+
+def _all_over(client: Client, names: Sequence[str]) -> bool:
+    return all(client.campaigns.get(name).status in _OVER for name in names)

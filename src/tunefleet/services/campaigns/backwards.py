@@ -1,0 +1,108 @@
+"""Cycles that are given up, tried again or go back to an earlier step; all in the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Final
+
+from tunefleet.lifecycle.cycle import CycleStatus, StepName, StepStatus, move_cycle
+from tunefleet.services.campaigns.cycles import changed, state_of, steps_of
+from tunefleet.services.campaigns.state import CycleState
+from tunefleet.services.campaigns.status import tell
+from tunefleet.store import Connection, cycles
+from tunefleet.store.campaigns import CampaignRow
+from tunefleet.store.cycles import CycleRow
+
+RETRIED_FROM: Final = {StepName.WAIT: StepName.UPLOAD, StepName.SELECT: StepName.EVALUATE}
+"""Where a retry begins if it is not at the step that failed: a task that failed is ordered anew, with its data sent
+anew; models among which none could be chosen are measured anew."""
+
+
+def is_held(row: CampaignRow, now: float) -> bool:
+    """Whether somebody works on a campaign right now, as far as the lease tells."""
+    return row.holder is not None and row.lease_until > now
+
+
+def forget_failures(connection: Connection, row: CampaignRow, now: float) -> None:
+    """Let the running cycles of a campaign try at once what failed, with the campaign's newest spec.
+
+    What failed is asked for under keys of its own, for under the old ones it has failed for good. A step that somebody
+    is trying right now is left to them.
+    """
+    for cycle in cycles.running(connection, row.seq):
+        if cycle.tries and not is_held(row, now):
+            again = {"tries": 0, "not_before": 0.0, "retried": cycle.retried + 1}
+            changed(connection, cycle, {**again, "spec": row.spec})
+
+
+def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
+    """Give up every cycle of a campaign that runs; the task of one at the provider is to be cancelled.
+
+    Not while somebody may still be placing the order, who learns of it only when they renew their lease.
+
+    Args:
+        connection: Of the operation.
+        row: The campaign as it was, with its holder.
+        now: Unix time.
+    """
+    free_at = row.lease_until if is_held(row, now) else now
+    for cycle in cycles.running(connection, row.seq):
+        begun = {each.step: each.status for each in steps_of(connection, cycle)}
+        ordered = StepName.SUBMIT in begun and begun.get(StepName.WAIT) != StepStatus.DONE
+        status = move_cycle(CycleStatus(cycle.status), CycleStatus.ABANDONED)
+        changes = {"status": status.value, "finished_at": now, "waiting": None, "to_cancel": int(ordered)}
+        changed(connection, cycle, {**changes, "not_before": free_at})
+        tell(connection, row, "campaign.abandoned", now, cycle=cycle.number)
+
+
+def go_back(
+    connection: Connection,
+    row: CampaignRow,
+    cycle: CycleRow,
+    step: StepName,
+    *,
+    keep: Collection[StepName] = (),
+) -> CycleRow:
+    """Let a cycle go through its steps again from one on, with the campaign's newest spec.
+
+    When it slept already, it does not sleep again: what was drawn stays. A step `SUBMIT` that has no outcome keeps its
+    intent, for it may have acted.
+
+    Args:
+        connection: Of the operation.
+        row: The campaign, locked.
+        cycle: Running, completed or failed.
+        step: Where it goes back to.
+        keep: Steps whose outcomes stay.
+    """
+    known = {StepName(each.step): each for each in steps_of(connection, cycle)}
+    submit = known.get(StepName.SUBMIT)
+    slept = StepName.SLEEP in known and known[StepName.SLEEP].status == StepStatus.DONE
+    dropped = set(step.and_later) - set(keep) - ({StepName.SLEEP} if slept else set())
+    ordered = StepName.SUBMIT in dropped and submit is not None
+    again = ordered and submit is not None and submit.outcome is not None
+    if ordered and not again:
+        dropped.discard(StepName.SUBMIT)
+    cycles.drop_steps(connection, row.seq, cycle.number, sorted(dropped))
+    changes: dict[str, Any] = {
+        "step": step.value,
+        "tries": 0,
+        "not_before": 0.0,
+        "waiting": None,
+        "error": None,
+        "retried": cycle.retried + 1,
+        "orders": cycle.orders + again,
+        "spec": row.spec,
+        "finished_at": None,
+        "to_cancel": 0,
+    }
+    if cycle.status != CycleStatus.RUNNING:
+        changes["status"] = move_cycle(CycleStatus(cycle.status), CycleStatus.RUNNING).value
+    return changed(connection, cycle, changes)
+
+
+def ended_task(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
+    """Return an abandoned cycle at the step whose task at the provider may still run, with that step's intent."""
+    ordered = {each.step: each for each in steps_of(connection, cycle)}[StepName.SUBMIT]
+    step = StepName.SUBMIT if ordered.outcome is None else StepName.WAIT
+    return state_of(connection, row, cycle._replace(step=step.value))

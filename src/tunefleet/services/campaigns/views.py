@@ -1,0 +1,203 @@
+"""Rows of campaigns and models as the API shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, cast
+
+import orjson
+
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
+from tunefleet.lifecycle.model import Stage
+from tunefleet.services.campaigns.status import parsed
+from tunefleet.services.scrub import scrub
+from tunefleet.services.views import maybe_moment, moment
+from tunefleet.store import Connection, cycles, models, spend
+from tunefleet.store.campaign_log import LineRow
+from tunefleet.store.campaigns import CampaignRow
+from tunefleet.store.cycles import CycleRow, StepRow
+from tunefleet.store.models import ModelRow
+from tunefleet.wire.campaign import (
+    CampaignDetail,
+    CampaignLine,
+    CampaignView,
+    CycleView,
+    LineageView,
+    ModelVersionView,
+    StepView,
+)
+
+NEWEST_CYCLES: Final = 10
+"""How many cycles are shown with their campaign."""
+_LINEAGE: Final = {
+    "chunk": StepName.DATA,
+    "task": StepName.SUBMIT,
+    "candidates": StepName.EVALUATE,
+    "chosen": StepName.SELECT,
+    "merged": StepName.MERGE,
+    "gate": StepName.GATE,
+    "published": StepName.PUBLISH,
+}
+
+
+def campaign_view(connection: Connection, row: CampaignRow) -> CampaignView:
+    """Show a campaign in a list."""
+    return CampaignView(**_fields(connection, row))
+
+
+def campaign_detail(connection: Connection, row: CampaignRow) -> CampaignDetail:
+    """Show all that is known of a campaign."""
+    newest = cycles.page(connection, row.seq, limit=NEWEST_CYCLES)
+    return CampaignDetail(
+        **_fields(connection, row),
+        spec=parsed(row.spec).model_dump(mode="json", exclude_none=True, by_alias=True),
+        cycle_list=tuple(cycle_views(connection, row, newest)),
+    )
+
+
+def _fields(connection: Connection, row: CampaignRow) -> dict[str, Any]:
+    spec = parsed(row.spec)
+    newest = cycles.page(connection, row.seq, limit=1)
+    running = cycles.running(connection, row.seq)
+    shown = running[:1] or newest
+    promoted = models.promoted(connection, row.project, row.owner, row.name)
+    resting = row.status == CampaignStatus.ACTIVE and not running
+    return {
+        "id": row.id,
+        "name": row.name,
+        "owner": row.owner,
+        "status": row.status,
+        "reason": row.reason,
+        "provider": spec.provider,
+        "base_model": spec.model_repo,
+        "cycles": row.cycles,
+        "cycle": cycle_views(connection, row, shown, steps=False)[0] if shown else None,
+        "next_at": moment(row.next_at) if resting and row.next_at else None,
+        "failures": row.failures,
+        "spent": spend.total(connection, row.seq),
+        "promoted": None if promoted is None else promoted.version,
+        "created_at": moment(row.created_at),
+        "changed_at": moment(row.changed_at),
+    }
+
+
+def cycle_views(
+    connection: Connection, row: CampaignRow, found: Sequence[CycleRow], *, steps: bool = True
+) -> list[CycleView]:
+    """Show cycles of a campaign.
+
+    Args:
+        connection: To read with.
+        row: The campaign.
+        found: Its cycles.
+        steps: Whether each is shown with its steps.
+    """
+    numbers = [each.number for each in found]
+    of_steps = cycles.steps(connection, row.seq, numbers) if steps else []
+    costs = spend.of_cycles(connection, row.seq)
+    versions = {made.cycle: made.version for made in models.of_campaign(connection, row.id, numbers)}
+    return [
+        _cycle(
+            each,
+            sorted((step for step in of_steps if step.cycle == each.number), key=_order),
+            costs.get(each.number, 0.0),
+            versions.get(each.number),
+        )
+        for each in found
+    ]
+
+
+def _cycle(row: CycleRow, steps: Sequence[StepRow], cost: float, version: int | None) -> CycleView:
+    running = row.status == CycleStatus.RUNNING
+    return CycleView(
+        number=row.number,
+        position=row.position,
+        status=CycleStatus(row.status),
+        step=StepName(row.step),
+        tries=row.tries,
+        retry_at=moment(row.not_before) if running and row.not_before else None,
+        waiting=row.waiting,
+        error=row.error,
+        retried=row.retried,
+        cost=cost,
+        version=version,
+        opened_at=moment(row.opened_at),
+        finished_at=maybe_moment(row.finished_at),
+        steps=tuple(_step(each) for each in steps),
+    )
+
+
+def _step(row: StepRow) -> StepView:
+    return StepView(
+        name=StepName(row.step),
+        status=StepStatus(row.status),
+        intent=None if row.intent is None else _shown(row.intent),
+        outcome=None if row.outcome is None else _shown(row.outcome),
+        error=row.error,
+        begun_at=moment(row.begun_at),
+        finished_at=maybe_moment(row.finished_at),
+    )
+
+
+def _shown(text: str) -> dict[str, Any]:
+    """Read stored JSON for people: signatures of links, and other credentials in it, are starred out."""
+    found: dict[str, Any] = orjson.loads(scrub(text))
+    return found
+
+
+def _order(row: StepRow) -> int:
+    return list(StepName).index(StepName(row.step))
+
+
+def line_view(row: CampaignRow, line: LineRow) -> CampaignLine:
+    """Show a line of a campaign's log."""
+    return CampaignLine(
+        id=line.seq,
+        at=moment(line.at),
+        campaign=row.name,
+        cycle=line.cycle,
+        step=None if line.step is None else StepName(line.step),
+        level=cast(Any, line.level),
+        text=line.text,
+    )
+
+
+def lineage_views(connection: Connection, row: CampaignRow, found: Sequence[CycleRow]) -> list[LineageView]:
+    """Show how cycles of a campaign came to their models."""
+    numbers = [each.number for each in found]
+    outcomes = {
+        (step.cycle, step.step): _shown(step.outcome)
+        for step in cycles.steps(connection, row.seq, numbers)
+        if step.outcome is not None
+    }
+    made = {each.cycle: each for each in models.of_campaign(connection, row.id, numbers)}
+    return [
+        LineageView(
+            cycle=each.number,
+            position=each.position,
+            status=CycleStatus(each.status),
+            **{name: outcomes.get((each.number, step.value)) for name, step in _LINEAGE.items()},
+            version=made[each.number].version if each.number in made else None,
+            stage=Stage(made[each.number].stage) if each.number in made else None,
+        )
+        for each in found
+    ]
+
+
+def model_view(row: ModelRow) -> ModelVersionView:
+    """Show a version of a model."""
+    return ModelVersionView(
+        name=row.name,
+        version=row.version,
+        owner=row.owner,
+        stage=Stage(row.stage),
+        form=row.form,
+        campaign_id=row.campaign_id,
+        cycle=row.cycle,
+        location=_shown(row.location),
+        lineage=_shown(row.lineage),
+        evaluation=_shown(row.evaluation),
+        reason=row.reason,
+        created_at=moment(row.created_at),
+        promoted_at=maybe_moment(row.promoted_at),
+    )

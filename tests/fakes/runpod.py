@@ -1,0 +1,80 @@
+"""RunPod serverless over real HTTP: jobs of one endpoint, whose end a test decides."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+KEY = "runpod-key-0123456789"
+ENDPOINT = "merger"
+
+
+@dataclass
+class Jobs:
+    """What was sent, and what is said of each job.
+
+    Args:
+        script: What the looks at any job say, in order; the last one stays.
+    """
+
+    script: list[dict[str, Any]] = field(default_factory=lambda: [{"status": "IN_QUEUE"}])
+    refusal: int | None = None
+    url: str = ""
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    looks: dict[str, int] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, body: dict[str, Any]) -> dict[str, Any]:
+        with self.lock:
+            self.sent.append(body)
+            return {"id": f"job-{len(self.sent)}", "status": "IN_QUEUE"}
+
+    def status(self, job: str) -> tuple[int, dict[str, Any]]:
+        with self.lock:
+            at = self.looks.get(job, 0)
+            self.looks[job] = at + 1
+        said = self.script[min(at, len(self.script) - 1)]
+        return (404, {"error": "job not found"}) if said["status"] == "GONE" else (200, {"id": job, **said})
+
+
+@contextmanager
+def runpod() -> Iterator[Jobs]:
+    """Serve one on loopback."""
+    state = Jobs()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self._do(lambda: (200, state.run(body)) if self.path == f"/v2/{ENDPOINT}/run" else (404, {}))
+
+        def do_GET(self) -> None:
+            job = self.path.removeprefix(f"/v2/{ENDPOINT}/status/")
+            self._do(lambda: state.status(job))
+
+        def _do(self, act: Any) -> None:
+            keyed = self.headers.get("Authorization") == f"Bearer {KEY}"
+            status, value = (401, {}) if not keyed else (state.refusal, {}) if state.refusal else act()
+            data = json.dumps(value).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            del format, args
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    state.url = f"http://127.0.0.1:{server.server_address[1]}/v2"
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

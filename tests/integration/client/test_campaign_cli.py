@@ -1,0 +1,169 @@
+"""Campaigns and models on the command line and from Python."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.integration.client.conftest import Cli
+from tests.integration.server.support import Running
+from tests.integration.server.test_campaigns import Engine
+from tunefleet.cli import options
+from tunefleet.client import AsyncClient, Client
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.lifecycle.model import Stage
+from tunefleet.services.campaigns.state import BudgetError, NewVersion
+
+CONFIG = """story:
+  enabled: true
+  provider: local
+  model_repo: org/model
+  datasets: [{name: org/rows, field_instruction: question, field_output: answer}]
+  budget: {max_cost: 10, cost_per_task: 1}
+resting:
+  enabled: false
+  model_repo: org/model
+  datasets: [{name: org/rows, field_instruction: question, field_output: answer}]
+"""
+
+
+@pytest.fixture
+def engine(running: Running) -> Engine:
+    return Engine(running)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    file = tmp_path / "campaigns.yaml"
+    file.write_text(CONFIG)
+    return file
+
+
+def test_the_story_of_a_campaign_on_the_command_line(cli: Cli, engine: Engine, config: Path) -> None:
+    assert cli("campaign").out.startswith("There are no campaigns.")
+    assert cli("models").out == "No campaign has made a model yet.\n"
+    started = cli("campaign", "start", "--config", config)
+    assert "story (created) is active." in started.out
+    assert "resting (created) is paused. Its configuration says enabled: false." in started.out
+    id_ = cli("campaign", "show", "story", "--json").json["id"]
+
+    state = engine.to(id_, StepName.WAIT)
+    assert state is not None
+    asyncio.run(engine.book.log(state, "info", "The task t-1 is placed."))
+    asyncio.run(engine.book.later(state, 4e9, "t-1 trains"))
+    listed = cli("campaign", "list").out
+    assert "wait: t-1 trains" in listed
+    shown = cli("campaign", "show", "story").out
+    for word in ("story", id_, "active", "wait: t-1 trains", "org/model", "0 of 10", "running"):
+        assert word in shown, word
+    log = cli("campaign", "logs", "story").out
+    assert log.endswith(" - story - INFO [cycle 0, wait] The task t-1 is placed.\n")
+
+    assert cli("campaign", "pause", "story").out == "story is paused. admin paused it.\n"
+    assert cli("campaign", "resume", "story").out == "story is active.\n"
+    assert cli("campaign", "retry", "story").code != 0, "nothing has failed"
+    assert cli("campaign", "stop", "story").code != 0, "nobody can be asked here"
+    assert cli("campaign", "stop", "story", "--yes").out == "story is stopped. admin stopped it.\n"
+    assert cli("campaign", "start", "story", "--config", config).out.startswith("story (unchanged) is active.")
+
+
+def test_models_and_lineage(cli: Cli, engine: Engine, config: Path) -> None:
+    cli("campaign", "start", "story", "--config", config)
+    id_ = cli("campaign", "show", "story", "--json").json["id"]
+    engine.cycle(id_)
+    engine.cycle(id_)
+    models = cli("models", "ls", "story").out
+    assert "promoted" in models
+    assert "archived" in models
+    assert "hf://org/x" in cli("models", "show", "story").out
+    lineage = cli("campaign", "lineage", "story", "--limit", 1).out
+    assert "version 2 promoted" in lineage
+    assert "of merge" in lineage
+    assert cli("campaign", "rollback", "story", "--yes").out == "Version 1 of story is promoted again.\n"
+    assert cli("models", "promote", "story", 2, "--yes").out == "Version 2 of story is promoted.\n"
+    assert cli("models", "rollback", "admin/story", "--yes").out == "Version 1 of story is promoted again.\n"
+    assert cli("campaign", "remerge", "story").out.startswith("The model of cycle ")
+    assert cli("campaign", "remerge", "story", "--cycle", 99).code != 0
+    refused = cli("models", "export", "story")
+    assert "Version 1 of story is not on this server." in refused.err
+    assert "It is at hf://org/x." in refused.err
+
+
+def test_a_held_campaign_says_why_and_what_to_do(cli: Cli, engine: Engine, config: Path) -> None:
+    cli("campaign", "start", "--config", config, "story")
+    id_ = cli("campaign", "show", "story", "--json").json["id"]
+    asyncio.run(engine.book.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
+    assert "10 are spent. Raise max_cost." in cli("campaign", "list").out
+    resumed = cli("campaign", "resume", "story")
+    assert "`tunefleet campaign retry story` lets it go on." in resumed.err
+    assert cli("campaign", "retry", "story").out == "story is active.\n"
+
+
+def test_every_fault_of_the_file_is_named_with_its_line(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("story:\n  enabled: maybe\n  model_repo: org/model\n  datasets: []\n")
+    refused = cli("campaign", "start", "--config", file)
+    assert refused.code != 0
+    assert "has 2 faults" in refused.err
+    assert "2 │   enabled: maybe" in refused.err
+    assert "4 │   datasets: []" in refused.err
+    missing = cli("campaign", "start", "--config", tmp_path / "none.yaml")
+    assert "none.yaml cannot be read as text" in missing.err
+
+
+def test_a_known_campaign_starts_without_a_file(
+    cli: Cli, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cli("campaign", "start", "story", "--config", config)
+    cli("campaign", "stop", "story", "--yes")
+    assert cli("campaign", "start", "story").out == "story is active.\n"
+    assert "cannot be read as text" in cli("campaign", "start").err
+
+
+def test_a_model_on_the_server_is_exported_even_after_its_task_is_gone(
+    cli: Cli, client: Client, engine: Engine, config: Path, tmp_path: Path
+) -> None:
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    (weights / "model.safetensors").write_bytes(b"weights")
+    pushed = client.data.push(weights, name="merged")
+    cli("campaign", "start", "--config", config, "story")
+    id_ = cli("campaign", "show", "story", "--json").json["id"]
+    state = engine.to(id_, StepName.RECORD)
+    assert state is not None
+    new = NewVersion(Stage.PROMOTED, "model", {"artifact_id": pushed.id})
+    version = asyncio.run(engine.book.register(state, new))
+    client.artifacts.remove(pushed.id)
+    fetched = cli("models", "export", "story", version.version, "--out", tmp_path / "out", "--json").json
+    assert Path(fetched["path"], "model.safetensors").read_bytes() == b"weights"
+    assert fetched["version"] == version.version
+
+
+def test_the_sdk_follows_log_and_events(client: Client, engine: Engine, config: Path) -> None:
+    from tunefleet.spec.campaign_file import parse_campaigns
+
+    specs = parse_campaigns(CONFIG)
+    (made,) = client.campaigns.apply({"followed": specs["story"]})
+    state = engine.take(made.id)
+    asyncio.run(engine.book.log(state, "info", "first"))
+    lines = client.campaigns.follow_log("followed")
+    assert next(lines).text == "first"
+    threading.Timer(0.2, lambda: asyncio.run(engine.book.log(state, "info", "second"))).start()
+    assert next(lines).text == "second"
+    events = client.campaigns.follow("followed", after=0)
+    assert [next(events).kind for _ in range(2)] == ["campaign.created", "campaign.cycle"]
+
+
+async def test_the_asynchronous_client_has_the_same_nouns(running: Running) -> None:
+    async with AsyncClient(running.url, running.admin_key) as client:
+        assert (await client.campaigns.list()).next_cursor is None
+        assert (await client.models.list(stage="candidate")).items == ()
+
+
+def test_names_are_completed(cli: Cli, config: Path) -> None:
+    cli("campaign", "start", "--config", config)
+    assert ("resting", "paused") in options.complete_campaign("rest")

@@ -1,0 +1,73 @@
+"""The gate: better by enough than everything it is held against, and not by luck."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunefleet.campaign import gate
+from tunefleet.evaluation.comparing import Difference
+from tunefleet.spec.campaign import CampaignGateSpec
+
+WANTED = CampaignGateSpec()
+
+
+def difference(value: float, low: float | None, high: float | None) -> Difference:
+    return Difference(value, low, high, "bootstrap", None, "none")
+
+
+def test_a_lower_loss_is_promoted() -> None:
+    found = gate.decide(WANTED, {"base": difference(-0.5, -0.7, -0.3)}, higher_is_better=False)
+    assert found.passed
+    assert found.against["base"].value == 0.5
+    assert (found.against["base"].low, found.against["base"].high) == (0.3, 0.7)
+
+
+def test_a_higher_accuracy_is_promoted() -> None:
+    assert gate.decide(WANTED, {"base": difference(0.2, 0.1, 0.3)}, higher_is_better=True).passed
+    assert not gate.decide(WANTED, {"base": difference(0.2, 0.1, 0.3)}, higher_is_better=False).passed
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        (difference(-0.5, -1.1, 0.1), "not surely better"),
+        (difference(0.0, 0.0, 0.0), "not surely better"),
+        (difference(0.4, 0.3, 0.5), "not surely better"),
+        (difference(-0.5, None, None), "not comparable"),
+        (None, "not comparable"),
+        (difference(-math.inf, -math.inf, -1.0), "not measurable"),
+    ],
+)
+def test_what_is_not_surely_better_is_refused(found: Difference | None, why: str) -> None:
+    verdict = gate.decide(WANTED, {"base": found}, higher_is_better=False)
+    assert not verdict.passed
+    assert why in verdict.reason
+
+
+def test_a_gain_below_the_margin_is_refused() -> None:
+    wanted = CampaignGateSpec(min_gain=0.2)
+    assert not gate.decide(wanted, {"base": difference(-0.1, -0.12, -0.08)}, higher_is_better=False).passed
+    assert gate.decide(wanted, {"base": difference(-0.2, -0.3, -0.1)}, higher_is_better=False).passed
+
+
+def test_it_must_be_better_than_the_promoted_model_too() -> None:
+    against = {"base": difference(-1.0, -1.2, -0.8), "promoted": difference(0.1, 0.05, 0.15)}
+    verdict = gate.decide(WANTED, against, higher_is_better=False)
+    assert not verdict.passed
+    assert "promoted" in verdict.reason
+    assert verdict.against["base"].passed
+
+
+@given(st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), max_size=8))
+def test_the_best_candidate_has_the_lowest_loss_that_can_be_one(losses: list[float | None]) -> None:
+    usable = [loss for loss in losses if loss is not None and math.isfinite(loss) and loss >= 0]
+    chosen = gate.best(losses)
+    if not usable:
+        assert chosen is None
+    else:
+        assert chosen is not None
+        assert losses[chosen] == min(usable)

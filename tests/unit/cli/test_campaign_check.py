@@ -1,0 +1,71 @@
+"""`tunefleet campaign dry-run`: offline, and honest about what it could not look at."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tunefleet.cli.main import run
+from tunefleet.client.campaign_files import named_files
+from tunefleet.errors import DataError, ModelError
+from tunefleet.spec.campaign import CampaignSpec
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "campaign"
+
+
+def outlook(config: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert run(["campaign", "dry-run", "--config", str(config), "--json"]) == 0
+    return {each["name"]: each for each in json.loads(capsys.readouterr().out)["campaigns"]}
+
+
+def test_what_is_here_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    found = outlook(EXAMPLES / "config.yaml", capsys)["gsm8k"]
+    assert found["next"] == "begins cycle 0"
+    assert found["facts"]["rows"].startswith("2,000, of which about 100 are held out")
+    assert found["facts"]["chunks"] == "4 of about 475 rows; number 1 of epoch 0 is next"
+    assert [text for text in found["unchecked"] if not text.startswith("where it stands")] == []
+
+
+def test_what_is_elsewhere_is_named_as_not_checked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GRADIENTS_API_KEY", raising=False)
+    found = outlook(EXAMPLES / "example-config.yaml", capsys)
+    daily = found["daily-instructions"]
+    assert daily["facts"]["provider"] == "local (GRADIENTS_API_KEY is not set)"
+    assert any("yahma/alpaca-cleaned" in text for text in daily["unchecked"])
+    assert any("model_repo" in text for text in daily["unchecked"])
+    assert any("server" in text for text in daily["unchecked"])
+    assert found["chats"]["next"] == "nothing: it is not enabled"
+
+
+def test_a_bad_file_is_told_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("one:\n  enabeld: true\ntwo:\n  model_repo: m\n")
+    assert run(["campaign", "dry-run", "--config", str(config)]) != 0
+    said = capsys.readouterr().err
+    assert "did you mean enabled?" in said
+    assert "two.datasets" in said
+
+
+def spec(**more: Any) -> CampaignSpec:
+    dataset = {"path": "rows.jsonl", "field_instruction": "q", "field_output": "a"}
+    return CampaignSpec.model_validate({"model_repo": "org/model", "datasets": [dataset], **more})
+
+
+def test_files_are_found_beside_the_file_of_campaigns(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"q": "x", "a": "y"}\n')
+    (tmp_path / "base").mkdir()
+    assert list(named_files(spec(), tmp_path)) == [("datasets.0.path", tmp_path / "rows.jsonl", "dataset")]
+    assert ("model_repo", tmp_path / "base", "model") in list(named_files(spec(model_repo="./base"), tmp_path))
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"datasets\.0\.path names rows\.jsonl"):
+        list(named_files(spec(), tmp_path))
+    (tmp_path / "rows.jsonl").touch()
+    with pytest.raises(ModelError, match="no folder"):
+        list(named_files(spec(model_repo="./gone"), tmp_path))

@@ -1,0 +1,119 @@
+"""The scheduler's `config.yaml`: what it says, and every fault at once with its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunefleet.errors import SpecError
+from tunefleet.spec.campaign import CampaignSpec
+from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec, parse_campaigns
+
+DOCUMENT = """\
+name-of-the-task:
+  # If enabled is false, the task will not be run
+  enabled: true
+  wandb_project: "wandb-project-name"
+  run_intervals:
+    min_days: 0
+    max_days: 0
+    min_hours: 0
+    max_hours: 0
+  datasets:
+    - name: "yahma/alpaca-cleaned"
+      field_instruction: "instruction"
+      field_input: "input"
+      field_output: "output"
+    - name: "databricks/databricks-dolly-15k"
+      field_instruction: "instruction"
+      field_input: "" # may be left empty
+      field_output: "response"
+  model_repo: "unsloth/Meta-Llama-3.1-8B"
+  # tokenizer_id:
+  hours_to_complete: 8
+  samples_per_training: 150_000
+  final_test_size: 0.05
+  random_seed: 45
+"""
+SMALL = """\
+{name}:
+  model_repo: builtin:gsm8k-llama-2m
+  datasets:
+    - path: builtin:gsm8k
+      field_instruction: question
+      field_output: answer
+"""
+
+
+def small(more: str = "", name: str = "one") -> str:
+    return SMALL.format(name=name) + more
+
+
+def faults(text: str) -> list[tuple[str, int]]:
+    with pytest.raises(SpecError) as caught:
+        parse_campaigns(text, filename="config.yaml")
+    return [(fault.path, fault.line) for fault in caught.value.faults]
+
+
+def test_the_documents_file_is_read_as_it_is() -> None:
+    spec = parse_campaigns(DOCUMENT)["name-of-the-task"]
+    assert spec.enabled
+    assert spec.samples_per_training == 150_000
+    assert spec.random_seed == 45
+    assert spec.datasets[1].field_input is None
+    assert spec.datasets[1].field_output == "response"
+    assert (spec.task_type, spec.provider, spec.hours_to_complete) == ("InstructText", None, 8.0)
+
+
+def test_the_documents_defaults() -> None:
+    spec = parse_campaigns(small())["one"]
+    assert not spec.enabled
+    assert spec.run_intervals is None
+    assert (spec.samples_per_training, spec.final_test_size, spec.random_seed) == (150_000, 0.05, 42)
+    assert (spec.hours_to_complete, spec.chat_template) == (8, "chatml")
+
+
+def test_every_fault_of_every_campaign_is_told_with_its_line() -> None:
+    text = small("  enabeld: true\n  gate: {min_gian: 1}\n", "a") + small("  samples_per_training: many\n", "b")
+    assert faults(text) == [("a.enabeld", 7), ("a.gate.min_gian", 8), ("b.samples_per_training", 15)]
+    with pytest.raises(SpecError, match="did you mean enabled"):
+        parse_campaigns(text)
+
+
+@pytest.mark.parametrize(
+    ("more", "blamed"),
+    [
+        ("  run_intervals: {min_hours: 8, max_hours: 6}\n", "one.run_intervals.min_hours"),
+        ("  run_intervals: {min_days: 1}\n", "one.run_intervals.min_days"),
+        ("  final_test_size: 0\n", "one.final_test_size"),
+        ("  task_type: Chat\n", "one.datasets.0.field_instruction"),
+        ("  chat_template: chatml\n", "one.chat_template"),
+        ("  provider: gradients\n  lora: {r: 8}\n", "one.lora"),
+        ("  budget: {max_cost: 5}\n", "one.budget.max_cost"),
+        ("  dedupe: {rows: exact, threshold: 0.5}\n", "one.dedupe.threshold"),
+        ("  training: {resume_from_path: ./x}\n", "one.training.resume_from_path"),
+    ],
+)
+def test_what_contradicts_itself_is_refused(more: str, blamed: str) -> None:
+    assert blamed in [path for path, _ in faults(small(more))]
+
+
+def test_a_campaign_that_is_not_enabled_is_checked_too() -> None:
+    assert faults(small("  enabled: false\n  model_rep: x\n")) == [("one.model_rep", 8)]
+
+
+def test_a_dataset_names_one_place() -> None:
+    text = "one: {model_repo: m, datasets: [{name: a/b, path: c, field_instruction: q, field_output: r}]}"
+    assert [path for path, _ in faults(text)] == ["one.datasets.0.path"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "1", "a b: {}"])
+def test_no_campaign_or_no_name(text: str) -> None:
+    assert faults(text)
+
+
+def test_a_stored_spec_is_read_back() -> None:
+    spec = parse_campaigns(DOCUMENT)["name-of-the-task"]
+    assert load_campaign_spec(dump_campaign_spec(spec)) == spec
+    chat = parse_campaigns("c: {task_type: Chat, model_repo: m, datasets: [{name: a/b, chat_column: turns}]}")["c"]
+    assert isinstance(chat, CampaignSpec)
+    assert load_campaign_spec(dump_campaign_spec(chat)) == chat
