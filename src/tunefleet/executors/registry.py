@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
 from tunefleet.executors.base import Executor
+from tunefleet.settings import inherited_environment
 from tunefleet.wire.link import ExecutorOffer
 
 logger = logging.getLogger(__name__)
@@ -34,14 +34,15 @@ class Registry:
         return self._executors.get(kind)
 
     def offers(
-        self, *, allow_code: bool = True, environment: Mapping[str, str] = os.environ
+        self, *, allow_code: bool = True, environment: Mapping[str, str] | None = None
     ) -> tuple[ExecutorOffer, ...]:
         """Return what the server is to know: each kind, and why it cannot run here if it cannot.
 
         Args:
             allow_code: Whether code that tasks bring is run here.
-            environment: The variables that jobs get.
+            environment: The variables that jobs get; by default those of this process.
         """
+        variables = inherited_environment() if environment is None else environment
         known = [
             ExecutorOffer(
                 kind=kind,
@@ -50,7 +51,7 @@ class Registry:
                 reason=reason,
                 merges=executor.merges,
                 heeds=tuple(sorted(executor.heeds)),
-                features=executor.features(environment) if reason is None else {},
+                features=executor.features(variables) if reason is None else {},
             )
             for kind, executor in sorted(self._executors.items())
             for reason in (_NO_CODE if executor.brings_code and not allow_code else executor.unavailable_reason(),)
