@@ -102,7 +102,7 @@ class TestShortForm:
         assert all(claim["holds"] for claim in proof.claims)
         assert len(proof.claims) == 12
         table = [line for line in proof.done.stdout.splitlines() if line.startswith("|")]
-        assert len(table) == 2 + len(proof.losses) == 9
+        assert len(table) == 2 + len(proof.losses) == 8
         rows = (proof.out / "losses.csv").read_text().splitlines()
         assert len(rows) == 1 + len(proof.losses)
         assert (proof.out / "proof.png").read_bytes().startswith(b"\x89PNG")
