@@ -170,11 +170,8 @@ def reached(cycle: int, step: str) -> Callable[[CampaignDetail], bool]:
 
 
 def rounds() -> list[Any]:
-    """All of them; the first one shows it, the others are further cases."""
-    return [
-        pytest.param(number, id=f"round-{number}", marks=[pytest.mark.long] if number else [])
-        for number in range(ROUNDS)
-    ]
+    """All of them; each takes minutes, and `test_crashes` plays the same points in one process."""
+    return [pytest.param(number, id=f"round-{number}", marks=[pytest.mark.long]) for number in range(ROUNDS)]
 
 
 @pytest.mark.parametrize("number", rounds())

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.cli import products
 from tunefleet.errors import ConflictError, Fault, SpecError
+from tunefleet.publishing import products
 from tunefleet.wire.api import ArtifactView, SubmitRequest, TaskDetail
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

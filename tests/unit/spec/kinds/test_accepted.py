@@ -55,8 +55,8 @@ def test_every_key_of_every_block_stands_in_one_of_them() -> None:
     found = set[tuple[str, str]]()
     for kind, root in TASK_KINDS.items():
         written = {key for spec in specs(kind) for key in keys(spec)}
-        # The names of exported fields are the user's.
-        written |= {re.sub(r"fields\.[^.]+\.", "fields.", key) for key in written}
+        # The names of exported fields and of columns with chats are the user's.
+        written |= {re.sub(r"(fields|chat)\.[^.]+\.", r"\1.", key) for key in written}
         for path, block in walk_blocks(root):
             for name, field in block.model_fields.items():
                 key = ".".join((*map(str, path), field.alias or name))

@@ -314,6 +314,8 @@ steps:
       all: [{column: a, equals: 1}]
       any: [{column: a, equals: 1}]
       not: {column: a, equals: 1}
+  - map: {chat: {talk: {role: from, content: value, roles: {human: user}}}}
+  - slice: {start: 1, stop: 9}
   - map: {strip: [a], cast: {a: int}, rename: {a: b}, template: {c: "{b}"}, constant: {d: 1}, drop: [b], keep: [c]}
   - dedupe: {columns: [c], normalise: true, near: {threshold: 0.5, ngram: 2, permutations: 64}}
   - shuffle: {seed: 1}
