@@ -16,19 +16,21 @@ EXAMPLE_READY := $(VENV)/.ready-example-$(KEY)
 DEV_READY := $(VENV)/.ready-dev-$(KEY)
 BENCH_READY := $(VENV)/.ready-bench-$(KEY)
 
-ROUNDS ?= 20
 # Most tests wait for processes, so two at a time take about half as long. TESTERS=0 runs them in one process.
 TESTERS ?= 2
 # By file, in the order of the folders: the long files come first, and many short ones fill up the end.
 SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
+chaos: ROUNDS ?= 20
+campaign-chaos: ROUNDS ?= 50
+
 # Tests run several processes at once.
 test test-heavy proofs unit chaos campaign-chaos campaign-demo: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
 demo: $(RUN_READY) ## set everything up, then fine-tune a model with LoRA on this machine and show it live
@@ -94,7 +96,7 @@ chaos: $(DEV_READY) ## kill server, worker and trainer at random moments, and ea
 
 .PHONY: campaign-chaos
 campaign-chaos: $(DEV_READY) ## kill a server at the steps of campaigns, and inside them: make campaign-chaos ROUNDS=50
-	@TUNEFLEET_CHAOS_ROUNDS=$(or $(filter-out 20,$(ROUNDS)),50) $(BIN)/python -m pytest tests/integration/campaign/test_kills.py --timeout 0 $(ARGS)
+	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/integration/campaign/test_kills.py --timeout 0 $(ARGS)
 
 .PHONY: campaign-demo
 campaign-demo: $(BENCH_READY) ## run three cycles of examples/campaign, and draw what became of the held-out loss

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tunefleet.artifacts.s3 import PART_BYTES, Bucket
+from tunefleet.artifacts.s3 import ABSENT, PART_BYTES, Bucket, entries, error_code
 from tunefleet.errors import MachineError, NotFoundError, UnreachableError
 
 try:
@@ -21,7 +21,6 @@ __all__ = ["LONGEST_LINK_S", "Bucket", "ObjectStore"]
 
 LONGEST_LINK_S: Final = 7 * 86_400
 """No signature of this protocol is good for longer."""
-_ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
 _REFUSED: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden"})
 _HINT: Final = "Check S3_COMPATIBLE_ENDPOINT, S3_COMPATIBLE_ACCESS_KEY, S3_COMPATIBLE_SECRET_KEY and S3_BUCKET_NAME."
 
@@ -64,7 +63,7 @@ class ObjectStore:
             try:
                 return int(self._client.head_object(Bucket=self._bucket.name, Key=key)["ContentLength"])
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if error_code(error) in ABSENT:
                     return None
                 raise
 
@@ -80,7 +79,7 @@ class ObjectStore:
             try:
                 found = self._client.head_object(Bucket=self._bucket.name, Key=key)
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if error_code(error) in ABSENT:
                     raise NotFoundError(f"There is no s3://{self._bucket.name}/{key}.") from error
                 raise
         return f"{found['ETag']} {found['ContentLength']} {found['LastModified'].timestamp()}"
@@ -107,10 +106,8 @@ class ObjectStore:
     def names(self, prefix: str) -> Iterator[str]:
         """Yield the names of all files that begin with a prefix. Raises as `put`."""
         with self._explained():
-            pages = self._client.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self._bucket.name, Prefix=prefix):
-                for entry in page.get("Contents", ()):
-                    yield str(entry["Key"])
+            for entry in entries(self._client, self._bucket.name, prefix):
+                yield str(entry["Key"])
 
     def remove(self, keys: Iterable[str]) -> int:
         """Remove files; one that is not there counts as removed. Raises as `put`.
@@ -141,7 +138,7 @@ def _in_our_words(bucket: Bucket, error: Exception) -> MachineError | Unreachabl
         return UnreachableError(
             f"The store of {bucket!r} does not answer: {type(cause).__name__}.", hint=_HINT, detail=str(error)
         )
-    code = _code(cause)
+    code = error_code(cause)
     status = int(cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code == "NoSuchBucket":
         return MachineError(f"There is no bucket {bucket.name}.", hint="Make it, or correct S3_BUCKET_NAME.")
@@ -150,7 +147,3 @@ def _in_our_words(bucket: Bucket, error: Exception) -> MachineError | Unreachabl
     if status >= 500 or status == 429:
         return UnreachableError(f"The store of {bucket!r} cannot answer now: {code}.", detail=str(error))
     return MachineError(f"The store of {bucket!r} refuses: {code}.", hint=_HINT, detail=str(error))
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", "unknown"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tunefleet.artifacts.s3 import Bucket
+from tunefleet.artifacts.s3 import PART_BYTES, Bucket, entries, error_code
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, UnreachableError
 
 try:
@@ -19,7 +19,6 @@ try:
 except ImportError as missing:  # `artifacts.s3` says it first
     raise RuntimeError("boto3 is incomplete") from missing
 
-_PART_BYTES = 16 << 20
 _DENIED = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"})
 
 
@@ -43,12 +42,10 @@ class BucketFolder:
             ForbiddenError: If the key may not look.
             UnreachableError: If the service does not answer.
         """
-        found = []
+        place = self._key("")
         with self._explained():
-            pages = self._client.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self._bucket.name, Prefix=self._key("")):
-                found += [entry["Key"].removeprefix(self._key("")) for entry in page.get("Contents", ())]
-        return sorted(found)
+            found = entries(self._client, self._bucket.name, place)
+            return sorted(str(entry["Key"]).removeprefix(place) for entry in found)
 
     def put(self, files: list[tuple[str, Path]], on_bytes: Callable[[int], None], *, replace: bool) -> None:
         """Write files; what has other names stays.
@@ -69,7 +66,7 @@ class BucketFolder:
                 f"{self._bucket!r} has {sorted(there)[0]} already.",
                 hint="Name another prefix, or write over it with --force.",
             )
-        config = TransferConfig(multipart_threshold=_PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4)
+        config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=4)
         for name, path in files:
             with self._explained():
                 self._client.upload_file(
@@ -85,7 +82,7 @@ class BucketFolder:
         try:
             yield
         except ClientError as error:
-            code = str(error.response.get("Error", {}).get("Code", ""))
+            code = error_code(error)
             if code == "NoSuchBucket":
                 raise NotFoundError(
                     f"There is no bucket {self._bucket.name}.", hint="Make it, or mend its name."

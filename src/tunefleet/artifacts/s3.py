@@ -45,7 +45,7 @@ _MAX_PARTS: Final = 9_000
 _LINK_S: Final = 900
 _SENDERS: Final = 8
 _REMEMBERED: Final = 65_536
-_ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
+ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
 _LATER: Final = frozenset({408, 429})
 _TYPE: Final = "application/octet-stream"
 
@@ -98,6 +98,18 @@ class Bucket:
             max_pool_connections=2 * _SENDERS,
         )
         return session.client("s3", endpoint_url=endpoint, config=config)
+
+
+def entries(client: Any, bucket: str, prefix: str) -> Iterator[dict[str, Any]]:
+    """Yield what a bucket says of each file whose name begins with a prefix.
+
+    Args:
+        client: Of boto3.
+        bucket: Its name.
+        prefix: May be empty.
+    """
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        yield from page.get("Contents", ())
 
 
 class S3Store(BlobStore):
@@ -154,7 +166,7 @@ class S3Store(BlobStore):
             try:
                 size_bytes = int(self._client.head_object(Bucket=self._bucket.name, Key=key)["ContentLength"])
             except ClientError as error:
-                if _code(error) in _ABSENT:
+                if error_code(error) in ABSENT:
                     return None
                 raise
         with self._order:
@@ -196,12 +208,10 @@ class S3Store(BlobStore):
         """Return digest and size in bytes of each file that was kept before a Unix time."""
         found: dict[str, int] = {}
         with self._explained():
-            pages = self._client.get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self._bucket.name, Prefix=f"{self._prefix}/"):
-                for entry in page.get("Contents", ()):
-                    digest = entry["Key"].rpartition("/")[2]
-                    if is_digest(digest) and entry["LastModified"].timestamp() < at:
-                        found[digest] = int(entry["Size"])
+            for entry in entries(self._client, self._bucket.name, f"{self._prefix}/"):
+                digest = entry["Key"].rpartition("/")[2]
+                if is_digest(digest) and entry["LastModified"].timestamp() < at:
+                    found[digest] = int(entry["Size"])
         return found
 
     def keep(self, part: Path, digest: str) -> None:
@@ -321,7 +331,7 @@ def _in_our_words(bucket: Bucket, error: Exception) -> TunefleetError:
     passes = isinstance(error, HTTPClientError | BotoConnectionError)
     if isinstance(error, ClientError):
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        said, passes = _code(error), status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _LATER
+        said, passes = error_code(error), status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _LATER
     if passes:
         return UnreachableError(
             f"The artifact store {bucket!r} does not answer as it should: {said}.",
@@ -343,7 +353,8 @@ def _refuse_two_places(root: Path, bucket: Bucket) -> None:
         )
 
 
-def _code(error: Any) -> str:
+def error_code(error: Any) -> str:
+    """Return what the service calls an error of its own."""
     return str(error.response.get("Error", {}).get("Code", "unknown"))
 
 

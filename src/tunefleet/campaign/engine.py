@@ -33,6 +33,10 @@ MakeClient = Callable[[str], AsyncClient]
 FindProvider = Callable[[str], MakeProvider]
 
 
+class _NoProvider(TunefleetError):
+    """What trains cannot be had; the cause says why."""
+
+
 class Engine:
     """Runs campaigns; each call works on one of them, and none waits for another.
 
@@ -84,6 +88,9 @@ class Engine:
                     state = await self._step(state, client, provider)
         except LeaseLost as lost:
             log.info("[%s] %s", campaign_id, lost.message)
+        except _NoProvider as error:
+            assert state is not None, "no step was begun"
+            await self._failed(state, str(error.__cause__), fatal=False)
         except asyncio.CancelledError:
             # The server stops, or somebody paused the campaign; whoever goes on need not wait for the lease.
             if state is not None:
@@ -99,6 +106,9 @@ class Engine:
 
         Returns:
             True: there is nothing left to do.
+
+        Raises:
+            TunefleetError: If the provider cannot be asked now.
         """
         async with self._equipped(state) as (client, provider):
             context = self._context(state, client, provider)
@@ -177,8 +187,7 @@ class Engine:
             try:
                 provider = self._find_provider(name)(self._settings, client)
             except TunefleetError as error:
-                await self._failed(state, str(error), fatal=False)
-                raise LeaseLost(f"{state.name} has no provider.") from error
+                raise _NoProvider(f"The campaign {state.name} has no provider: {error.message}") from error
             try:
                 yield client, provider
             finally:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tunefleet.campaign.engine import Engine
 from tunefleet.client import AsyncClient
+from tunefleet.errors import TunefleetError
 from tunefleet.services.campaigns.book import TOPIC, Book
 from tunefleet.services.core import Core
 from tunefleet.settings import CampaignSettings, load
@@ -82,6 +83,9 @@ class CampaignKeeper:
         try:
             if not await work:
                 await asyncio.sleep(IDLE_PAUSE_S)
+        except TunefleetError as error:
+            log.warning("The campaign %s is left to a later look: %s", key, error)
+            await asyncio.sleep(FAULT_PAUSE_S)
         except Exception:
             log.exception("The campaign %s is left to a later look.", key)
             await asyncio.sleep(FAULT_PAUSE_S)

@@ -106,7 +106,7 @@ def _look(connection: Connection, *, seq: int, public: str | None) -> _Whole | N
     exports = part_results.exported(fanout.results_of(connection, parts))
     if exports is None:
         return None
-    base = public or _base(exports[0], parts[0].id)
+    base = public or links.base_of(exports[0].get("url"), parts[0].id)
     found = [_file(connection, part, str(export["artifact_name"])) for part, export in zip(parts, exports, strict=True)]
     files = [each for each in found if each is not None]
     if base is None or len(files) < len(found):
@@ -115,11 +115,6 @@ def _look(connection: Connection, *, seq: int, public: str | None) -> _Whole | N
     # A last line may lack its end.
     size_bytes = sum(size + len(_NEWLINE) for _, size in files)
     return _Whole(row, str(exports[0]["artifact_name"]), base, tuple(digest for digest, _ in files), size_bytes)
-
-
-def _base(export: Mapping[str, Any], part_id: str) -> str | None:
-    base, found, _ = str(export.get("url")).partition(f"{links.path_of(part_id)}/files/")
-    return base if found else None
 
 
 def _file(connection: Connection, part: TaskRow, name: str) -> tuple[str, int] | None:

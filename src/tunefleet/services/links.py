@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from tunefleet.errors import ForbiddenError
+from tunefleet.services.seals import seal
 
 PREFIX: Final = "/api/v1/results"
 
@@ -30,6 +30,12 @@ class Signature:
 def path_of(task_id: str, name: str | None = None) -> str:
     """Return where a task's result, or one of its files, is below the server's address."""
     return f"{PREFIX}/{task_id}" + ("" if name is None else f"/files/{quote(name)}")
+
+
+def base_of(link: Any, task_id: str) -> str | None:
+    """Return the address of the server in a link to a file of a task; null if it is none."""
+    base, found, _ = str(link).partition(f"{path_of(task_id)}/files/")
+    return base if found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +100,4 @@ def _named_by(text: str, task_id: str) -> str | None:
 
 
 def _mac(secret: bytes, path: str, digest: str, expires: int) -> str:
-    # The secret signs attempts' tokens too: what it signs here begins with a word that no attempt's id begins with.
-    text = "\n".join(("link", "GET", path, digest, str(expires)))
-    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+    return seal(secret, "link", "GET", path, digest, str(expires))

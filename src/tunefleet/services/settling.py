@@ -87,11 +87,11 @@ def _ended(
 
 def _base(results: Sequence[Mapping[str, Any]], parts: Sequence[TaskRow]) -> str | None:
     """Return the address of the server as a worker knows it that was to pack its part's adapter; null if none was."""
-    for result, part in zip(results, parts, strict=True):
-        base, found, _ = str(result.get(f"{PRODUCT}_archive_url")).partition(f"{links.path_of(part.id)}/files/")
-        if found:
-            return base
-    return None
+    found = (
+        links.base_of(result.get(f"{PRODUCT}_archive_url"), part.id)
+        for result, part in zip(results, parts, strict=True)
+    )
+    return next((base for base in found if base is not None), None)
 
 
 def _publish(

@@ -6,7 +6,6 @@ key that may submit.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from typing import Final
 
@@ -14,6 +13,7 @@ from tunefleet.errors import AuthError
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.keys import SHARED_TOKEN
+from tunefleet.services.seals import seal
 from tunefleet.store import Connection, campaigns, keys
 
 PREFIX: Final = "camp-"
@@ -59,6 +59,4 @@ def _actor(connection: Connection, campaign_id: str, *, shared: bool) -> Actor:
 
 
 def _mac(server_secret: bytes, campaign_id: str) -> str:
-    # The secret signs other tokens and links too; none of these begins with this word.
-    text = f"campaign\n{campaign_id}"
-    return hmac.new(server_secret, text.encode(), hashlib.sha256).hexdigest()[:_MAC_DIGITS]
+    return seal(server_secret, "campaign", campaign_id)[:_MAC_DIGITS]

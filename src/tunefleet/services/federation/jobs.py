@@ -9,11 +9,10 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services.core import Core
-from tunefleet.services.federation import accepting, callbacks, rounds, tokens, views
-from tunefleet.services.federation.status import find, move, tell
+from tunefleet.services.federation import accepting, callbacks, making, rounds, tokens, views
+from tunefleet.services.federation.status import find, move
 from tunefleet.services.federation.tokens import Who, may_steer
 from tunefleet.services.identity import Actor, may_read, may_submit
-from tunefleet.services.ids import new_id
 from tunefleet.services.notify import formats
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.spec.federating import FederationSpec
@@ -60,16 +59,9 @@ async def create(
     now = core.clock.wall()
     if spec.callback_secret is not None and not formats.is_secret(spec.callback_secret):
         raise InputError("The callback_secret cannot be used.", hint="Write whsec_ and base64 of 24 bytes or more.")
-    id_ = new_id("fed")
-    values = {
-        "id": id_, "project": actor.project, "name": spec.name or id_, "owner": actor.owner, "status": "queued",
-        "spec": spec.model_dump_json(exclude_none=True), "contract": None,
-        "callback_secret": spec.callback_secret or formats.new_secret(), "version": 0, "round": 0, "created_at": now,
-    }  # fmt: skip
 
     def operation(connection: Connection) -> tuple[FederationRow, FederationDetail]:
-        row = federations.insert_one(connection, values)
-        tell(connection, row, "federation.created", now, name=row.name)
+        row = making.make(connection, spec, now, project=actor.project, owner=actor.owner)
         if then is not None:
             then(connection, row)
         if start:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +9,7 @@ from typing import Final
 from tunefleet.errors import ForbiddenError
 from tunefleet.services.core import Core
 from tunefleet.services.links import Signature
+from tunefleet.services.seals import seal
 
 TRAINING: Final = "/api/training"
 _CHUNKS: Final = "/api/datasets/chunks"
@@ -102,6 +102,4 @@ def _chunk(federation_id: str, number: int) -> str:
 
 
 def _mac(secret: bytes, thing: str, digest: str, expires: int) -> str:
-    # The secret signs tokens and other links too: what it signs here begins with words that none of these begins with.
-    text = "\n".join(("federation link", thing, digest, str(expires)))
-    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+    return seal(secret, "federation link", thing, digest, str(expires))

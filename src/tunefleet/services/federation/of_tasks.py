@@ -10,11 +10,9 @@ import orjson
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services.federation import accepting, access, rounds
+from tunefleet.services.federation import accepting, access, making, rounds
 from tunefleet.services.federation.shares import worker_of
-from tunefleet.services.federation.status import move, spec_of, tell
-from tunefleet.services.ids import new_id
-from tunefleet.services.notify import formats
+from tunefleet.services.federation.status import move, spec_of
 from tunefleet.spec.federated_training import FederatedTrainingSpec
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, federations, shards, tasks
@@ -45,14 +43,7 @@ def make(connection: Connection, task: TaskRow, spec: Mapping[str, Any], now: fl
         rounds=wanted.rounds,
         sync_every_steps=wanted.sync_every_steps,
     )
-    id_ = new_id("fed")
-    values = {
-        "id": id_, "project": task.project, "name": task.name, "owner": task.owner, "status": "queued",
-        "spec": made.model_dump_json(exclude_none=True), "contract": None, "callback_secret": formats.new_secret(),
-        "version": 0, "round": 0, "created_at": now, "task_seq": task.seq,
-    }  # fmt: skip
-    row = federations.insert_one(connection, values)
-    tell(connection, row, "federation.created", now, name=row.name, task=task.id)
+    row = making.make(connection, made, now, project=task.project, owner=task.owner, task=task)
     return accepting.begin(connection, row, now)
 
 

@@ -7,7 +7,6 @@ and chunks of it, and nothing else of the server. Of a federation whose token wa
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
@@ -16,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tunefleet.errors import AuthError, ForbiddenError, InputError, NotFoundError
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
+from tunefleet.services.seals import seal
 from tunefleet.store import DEFAULT_PROJECT
 from tunefleet.wire.federated import WorkerName
 
@@ -164,6 +164,4 @@ def _same_federation(who: FederationActor, federation: Owned) -> None:
 
 
 def _mac(server_secret: bytes, named: str) -> str:
-    # The secret signs attempts' tokens and links too; none of these begins with this word.
-    text = f"federation\n{named}"
-    return hmac.new(server_secret, text.encode(), hashlib.sha256).hexdigest()[:_MAC_DIGITS]
+    return seal(server_secret, "federation", named)[:_MAC_DIGITS]
