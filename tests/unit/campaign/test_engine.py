@@ -10,7 +10,7 @@ from tests.unit.campaign.played import Counted, Points, Shop, engine
 from tests.unit.services.campaigns.desk import made
 from tests.unit.services.lab import Lab
 from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext
-from tunefleet.errors import DataError, TunefleetError, UnreachableError
+from tunefleet.errors import DataError, MachineError, TunefleetError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns import history, jobs
 from tunefleet.services.campaigns.book import Book
@@ -92,6 +92,22 @@ async def test_a_task_that_failed_gives_its_chunk_to_the_next_cycle(lab: Lab) ->
     assert shop.orders == [f"{id_}/0", f"{id_}/1"]
     cycles = (await history.list_cycles(lab.core, lab.admin, id_)).items
     assert [each.position for each in cycles] == [0, 0]
+
+
+async def test_a_provider_that_is_missing_is_a_failure_of_the_step_and_no_order(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_, shop = await made(lab), Shop()
+
+    def missing(points: Points) -> object:
+        raise MachineError("The provider cannot be loaded.", hint="Install it.")
+
+    monkeypatch.setattr(shop, "provider", missing)
+    found = await run(lab, id_, shop)
+    assert found.cycle is not None
+    assert (found.cycle.status, found.cycle.step) == ("running", "data")
+    assert found.cycle.error == "The provider cannot be loaded. Install it."
+    assert found.cycle.retry_at is not None
 
 
 async def test_waiting_is_no_failure(lab: Lab) -> None:
