@@ -21,6 +21,7 @@ from tests.integration.federation.training import (
     LIMIT_S,
     At,
     Crash,
+    Unhurried,
     Watch,
     adapted,
     arrived,
@@ -103,7 +104,8 @@ def test_training_goes_on_from_a_version_and_what_is_uploaded_next_was_trained_f
     double.on_update = publish_shifted
     callback = federated()
     watch = Watch(callback)
-    made = trainer(tmp_path, callback, watch, At(5, lambda: until(arrived(callback))), max_steps=24)
+    waits = At(5, lambda: until(arrived(callback)))
+    made = trainer(tmp_path, callback, watch, Unhurried(callback), waits, max_steps=24)
     made.train()
     took = min(step for step, version in watch.versions.items() if version == 1)
     assert took == 5
@@ -383,7 +385,7 @@ def test_a_frozen_copy_is_kept_saved_and_not_uploaded(federated: Make, double: D
     assert all(torch.equal(kept[name], value) for name, value in published.items())
     again = federated(keep_as="global")
     watch = Watch(again)
-    made = trainer(tmp_path, again, watch, **options)
+    made = trainer(tmp_path, again, watch, Unhurried(again), **options)
     made.train(resume_from_checkpoint=True)
     assert made.model.active_adapters == ["default"]
     assert watch.objects() == watch.held()

@@ -15,11 +15,10 @@ from tests.fakes.federation import TOKEN, Double
 from tests.integration.federation.training import (
     At,
     Crash,
+    Unhurried,
     crash,
     digest,
-    sent,
     trainer,
-    until,
 )
 from tunefleet import FederatedCallback
 
@@ -36,7 +35,8 @@ def test_a_resumed_training_uploads_nothing_twice_and_counts_no_row_twice(
     federated: Make, double: Double, tmp_path: Path, save_steps: int, crash_at: int, lost: bool
 ) -> None:
     options = {"max_steps": 16, "save_strategy": "steps", "save_steps": save_steps}
-    straight = trainer(tmp_path / "straight", federated(worker_id="other", sync_every_steps=6), **options)
+    other = federated(worker_id="other", sync_every_steps=6)
+    straight = trainer(tmp_path / "straight", other, Unhurried(other), **options)
     straight.train()
     expected = [(update["step"], update["num_examples"], update["sha256"]) for update in double.updates]
     assert [(step, count) for step, count, _ in expected] == [(6, 24), (12, 24), (16, 16)]
@@ -44,11 +44,12 @@ def test_a_resumed_training_uploads_nothing_twice_and_counts_no_row_twice(
     first = federated(sync_every_steps=6)
     out = tmp_path / "out"
     with pytest.raises(Crash):
-        trainer(out, first, At(7, lambda: until(sent(first, 1))), At(crash_at, crash), **options).train()
+        trainer(out, first, Unhurried(first), At(crash_at, crash), **options).train()
     assert double.examples == [(6, 24)]
     if lost:  # resumed elsewhere, with the checkpoint alone
         (out / "federated/taken.json").unlink()
-    again = trainer(out, federated(sync_every_steps=6), **options)
+    second = federated(sync_every_steps=6)
+    again = trainer(out, second, Unhurried(second), **options)
     again.train(resume_from_checkpoint=True)
     assert [(update["step"], update["num_examples"], update["sha256"]) for update in double.updates] == expected
     assert digest(again.model) == digest(straight.model)
@@ -93,12 +94,14 @@ def test_a_checkpoint_from_before_the_federation_can_be_gone_on_with(
 
 def test_rounding_in_8_bits_survives_a_crash(federated: Make, double: Double, tmp_path: Path) -> None:
     options = {"max_steps": 12, "save_strategy": "steps", "save_steps": 4}
-    trainer(tmp_path / "straight", federated(worker_id="other", upload_dtype="int8"), **options).train()
+    other = federated(worker_id="other", upload_dtype="int8")
+    trainer(tmp_path / "straight", other, Unhurried(other), **options).train()
     expected = [update["sha256"] for update in double.updates]
     double.updates.clear()
     first = federated(upload_dtype="int8")
     with pytest.raises(Crash):
-        trainer(tmp_path / "out", first, At(9, lambda: until(sent(first, 2))), At(10, crash), **options).train()
-    trainer(tmp_path / "out", federated(upload_dtype="int8"), **options).train(resume_from_checkpoint=True)
+        trainer(tmp_path / "out", first, Unhurried(first), At(10, crash), **options).train()
+    second = federated(upload_dtype="int8")
+    trainer(tmp_path / "out", second, Unhurried(second), **options).train(resume_from_checkpoint=True)
     assert [update["sha256"] for update in double.updates] == expected
     assert {update["upload_dtype"] for update in double.updates} == {"int8"}

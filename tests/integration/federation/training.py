@@ -122,6 +122,18 @@ def sent(federated: FederatedCallback, count: int) -> Callable[[], bool]:
     return lambda: len(federated.sent) >= count
 
 
+class Unhurried(TrainerCallback):
+    """Waits before each step until nothing is on its way: an update that still is when the next is due joins it."""
+
+    def __init__(self, federated: FederatedCallback) -> None:
+        self.federated = federated
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        courier = self.federated._part._courier if self.federated._part is not None else None
+        if courier is not None and courier._uploader is not None:
+            assert courier._uploader.drain(LIMIT_S)
+
+
 def digest(model: Any) -> str:
     """Return one number for the weights of an adapter."""
     found = hashlib.sha256()

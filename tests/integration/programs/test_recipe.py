@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -123,13 +124,17 @@ class Killed(BaseException):
 
 
 class KillAt(TrainerCallback):
-    """Raises at the end of a step."""
+    """Raises at the end of a step, once the checkpoints before it are whole: threads outlive this kill."""
 
     def __init__(self, step: int) -> None:
         self.step = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.step:
+            deadline = time.monotonic() + 30
+            while not all((path / "manifest.json").exists() for path in Path(args.output_dir).glob("checkpoint-*")):
+                assert time.monotonic() < deadline, "a checkpoint was not finished"
+                time.sleep(0.01)
             raise Killed
 
 

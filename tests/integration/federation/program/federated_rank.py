@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from tests.integration.federation.training import At, Watch, arrived, digest, rows, sent, trainer, until
+from tests.integration.federation.training import At, Unhurried, Watch, arrived, digest, rows, sent, trainer, until
 from tunefleet import FederatedCallback
 from tunefleet.programs.federated.adapter import LiveAdapter
 
@@ -42,9 +42,9 @@ def main(folder: Path, url: str, federation: str, token: str, options: dict[str,
     straight = options.pop("straight", False)
     callback = FederatedCallback(url, federation, "two-ranks", token if leads else None, **options)
     digests, watch = Digests(), Watch(callback)
-    steps: list[TrainerCallback] = []
+    steps: list[TrainerCallback] = [Unhurried(callback)]
     if leads and not straight:
-        steps = [At(5, lambda: until(arrived(callback)))]
+        steps.append(At(5, lambda: until(arrived(callback))))
     if leads and crash_at is not None:
         steps.append(At(crash_at, lambda: until(sent(callback, 1))))
     if crash_at is not None:
