@@ -64,6 +64,8 @@ class FederatedClient:
             is saved for that server.
         patience_s: How long a call is tried again while the server does not answer.
         max_bytes_per_s: Holds what is sent and fetched to a speed.
+        attempt: How often this worker was begun, this time included: what an earlier one sends is refused once a later
+            one has joined. Leave it out, and whoever has the name is the worker.
 
     Raises:
         InputError: If the URL is not one.
@@ -79,9 +81,11 @@ class FederatedClient:
         *,
         patience_s: float = 600.0,
         max_bytes_per_s: float | None = None,
+        attempt: int | None = None,
     ) -> None:
         self.job_id = str(job_id)
         self.worker_id = str(worker_id)
+        self.attempt = attempt
         throttle = Throttle(max_bytes_per_s) if max_bytes_per_s else None
         self._rounding: Arrays = {}
         self._transport = Transport(_connection(url, token), Policy(patience_s=patience_s), throttle=throttle)
@@ -118,7 +122,8 @@ class FederatedClient:
             callback_url: Where the server posts that there is a new version; None leaves what was said before.
         """
         # What is not said stays as it was, so it must not be sent as null.
-        changes = _Changes({} if callback_url is None else {"callback_url": callback_url})
+        said = {"callback_url": callback_url, "attempt": self.attempt}
+        changes = _Changes({name: value for name, value in said.items() if value is not None})
         where = path("federations", self.job_id, "members", self.worker_id)
         return self._transport.run(Call("PUT", where, model(MemberView), body=changes))
 
@@ -159,6 +164,7 @@ class FederatedClient:
             digest = self.send(made.file)
         body = UpdateCreate(
             worker=self.worker_id,
+            attempt=self.attempt,
             step=step,
             num_examples=num_examples,
             sha256=digest,

@@ -52,6 +52,8 @@ class UpdateRow(NamedTuple):
     created_at: float
     settled_at: float | None
     seq: int = 0
+    attempt: int | None = None
+    rows_before: int | None = None
 
     @property
     def holder(self) -> str:

@@ -41,6 +41,7 @@ _MEMBER = select(federation_members).where(
 _KEY: Final = ("federation_seq", "worker")
 _REST: Final = (
     "callback_url", "updates", "num_examples", "step", "round", "loss", "values_digest", "joined_at", "seen_at",
+    "attempt",
 )  # fmt: skip
 _NEW_MEMBER = Bulk(insert(federation_members), [*_KEY, *_REST])
 _CHANGE_MEMBER = (
@@ -84,6 +85,7 @@ class MemberRow(NamedTuple):
     values_digest: str | None
     joined_at: float
     seen_at: float
+    attempt: int | None = None
 
 
 def insert_one(connection: Connection, values: Mapping[str, Any]) -> FederationRow:

@@ -54,9 +54,10 @@ federation_members = Table(
     Column("values_digest", String),
     Column("joined_at", Double, nullable=False),
     Column("seen_at", Double, nullable=False),
+    Column("attempt", Integer),
     sqlite_with_rowid=False,
 )
-"""Workers that a federation has heard of; `values_digest`: of the weights that one sent last."""
+"""Workers that a federation has heard of; `values_digest`: of the weights that one sent last; `attempt`: the newest."""
 
 federation_rounds = Table(
     "federation_rounds",
@@ -109,6 +110,8 @@ federation_updates = Table(
     Column("weight", Double),
     Column("created_at", Double, nullable=False),
     Column("settled_at", Double),
+    Column("attempt", Integer),
+    Column("rows_before", BigInteger),
     Index("ix_federation_updates_round", "federation_seq", "round"),
     Index("ix_federation_updates_worker", "federation_seq", "worker", "step"),
     Index(
@@ -123,7 +126,8 @@ federation_updates = Table(
 )  # fmt: skip
 """One worker's adapters. `round`: where it counts; null while it waits for one. `tokenizer`: JSON, path → digest.
 
-`upload_digest`: of the weights as they came, `model_digest`: of the same as floats, if they came quantized."""
+`upload_digest`: of the weights as they came, `model_digest`: of the same as floats, if they came quantized.
+`rows_before`: rows of its training that updates before it have weighed, if its worker says so."""
 
 federation_versions = Table(
     "federation_versions",

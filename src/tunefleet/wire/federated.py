@@ -27,6 +27,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 WorkerName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 """What a worker calls itself; a whole number is kept as its text."""
 Count = Annotated[int, Field(ge=0, lt=MAX_COUNT)]
+Attempt = Annotated[int, Field(ge=1, lt=2**31)]
 Loss = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -260,6 +261,10 @@ class UpdateCreate(Body):
         upload_dtype: How the weights are written in the file.
         tokenizer: Name → digest of the tokenizer's files, which are sent once.
         losses: On its own data.
+        attempt: How often its worker was begun, this time included. Once one has taken part, what an earlier one sends
+            is refused, and what that has sent for the open round is replaced.
+        rows_before: Rows of its training that updates before this one have weighed: which of them this one goes over
+            again is known by it.
     """
 
     worker: WorkerName
@@ -271,6 +276,8 @@ class UpdateCreate(Body):
     upload_dtype: UploadDtype = "fp32"
     tokenizer: dict[str, Digest] = Field(default_factory=dict, max_length=64)
     losses: Losses = Losses()
+    attempt: Attempt | None = None
+    rows_before: Count | None = None
 
 
 class UpdateTaken(Message):
@@ -298,6 +305,7 @@ class UpdateView(Message):
         sha256: Of its weights as they were uploaded; null if it was refused before they were stored.
         norm: Of its change to the model, Frobenius.
         weight: What it counted with, if it was aggregated.
+        attempt: Of its worker, if that counts them.
     """
 
     id: int
@@ -314,6 +322,7 @@ class UpdateView(Message):
     norm: float | None = None
     weight: float | None = None
     losses: Losses = Losses()
+    attempt: int | None = None
     created_at: datetime
 
 
@@ -339,9 +348,15 @@ class RoundView(Message):
 
 
 class MemberChange(Body):
-    """What a worker wants of a federation; what is left out stays, null ends it."""
+    """What a worker wants of a federation; what is left out stays.
+
+    Args:
+        callback_url: Where it is told of new versions; null ends it.
+        attempt: How often it was begun, this time included; what an earlier attempt uploads is refused from now on.
+    """
 
     callback_url: str | None = Field(default=None, max_length=2000)
+    attempt: Attempt | None = None
 
 
 class MemberView(Message):
@@ -350,6 +365,7 @@ class MemberView(Message):
     Args:
         callback_url: Where it is told of new versions; only the host is shown.
         updates: How many of its updates were taken.
+        attempt: The newest that has taken part, if it counts them.
     """
 
     worker: str
@@ -359,6 +375,7 @@ class MemberView(Message):
     step: int | None = None
     round: int | None = None
     loss: float | None = None
+    attempt: int | None = None
     joined_at: datetime
     seen_at: datetime
 

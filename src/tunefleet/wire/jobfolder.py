@@ -180,12 +180,14 @@ class Participant(Message):
         id: The federation.
         worker: Its name there.
         token: Of the federation.
+        attempt: Number of the task's attempt; None if the server does not tell.
     """
 
     url: str
     id: str
     worker: str
     token: str
+    attempt: int | None = None
 
 
 class JobStatus(Message):

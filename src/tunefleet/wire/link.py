@@ -270,11 +270,13 @@ class FederatedPart(Message):
         id: The federation.
         worker: Its name there; the same for every attempt.
         token: Of the federation: good for its uploads and versions, and for nothing else.
+        attempt: Number of the attempt: what an earlier one of the part uploads is refused once this one takes part.
     """
 
     id: str
     worker: str
     token: str
+    attempt: int | None = None
 
 
 class Offer(Message):

@@ -54,6 +54,8 @@ class FederatedCallback(TrainerCallback, ExportableState):
         final_wait_s: How long the end of the training may wait for the last upload.
         max_bytes_per_s: Holds uploads and downloads to a speed.
         folder: For what is on its way; by default `federated` in the trainer's `output_dir`.
+        attempt: How often this worker's training was begun, this time included: where something begins trainings
+            again, the server refuses what an earlier one sends once a later one takes part.
 
     Raises:
         InputError: If an argument cannot be meant.
@@ -81,6 +83,7 @@ class FederatedCallback(TrainerCallback, ExportableState):
         final_wait_s: float = 60.0,
         max_bytes_per_s: float | None = None,
         folder: str | Path | None = None,
+        attempt: int | None = None,
     ) -> None:
         whose = (str(job_id), str(worker_id))
         if token is None and whose in _given and _bare(_given[whose][0]) == url:
@@ -106,6 +109,7 @@ class FederatedCallback(TrainerCallback, ExportableState):
             final_wait_s=final_wait_s,
             max_bytes_per_s=max_bytes_per_s,
             folder=None if folder is None else str(folder),
+            attempt=attempt,
         )
         self.progress: dict[str, int] = Progress().plain()
         self._part: Participation | None = None

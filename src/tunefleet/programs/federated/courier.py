@@ -66,6 +66,7 @@ class Courier:
             options.token,
             patience_s=_PATIENCE_S,
             max_bytes_per_s=options.max_bytes_per_s,
+            attempt=options.attempt,
         )
         place.mkdir(parents=True, exist_ok=True)
         self._taken = TakenFile(place, options.job_id, options.worker_id)

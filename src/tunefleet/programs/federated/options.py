@@ -43,6 +43,7 @@ class Options:
     final_wait_s: float
     max_bytes_per_s: float | None
     folder: str | None
+    attempt: int | None = None
 
     def __post_init__(self) -> None:
         parse_share(self.reload)
@@ -51,6 +52,8 @@ class Options:
         _among("on_refused", self.on_refused, get_args(OnRefused))
         if isinstance(self.sync_every_steps, bool) or self.sync_every_steps < 1:
             raise InputError(f"sync_every_steps is {self.sync_every_steps}.", hint="Write a whole number from 1.")
+        if self.attempt is not None and (isinstance(self.attempt, bool) or self.attempt < 1):
+            raise InputError(f"attempt is {self.attempt}.", hint="Count attempts from 1, or leave it out.")
         if self.mu is not None and self.mu < 0:
             raise InputError(f"mu is {self.mu}.", hint="Write a number from 0; None takes the federation's own.")
 

@@ -180,6 +180,8 @@ class Uploader:
             packed.file.unlink(missing_ok=True)
         body = UpdateCreate(
             worker=self._client.worker_id,
+            attempt=self._client.attempt,
+            rows_before=self._progress.taken,
             step=capture.step,
             num_examples=num_examples,
             sha256=digest,
@@ -196,8 +198,10 @@ class Uploader:
         if self._ended:
             raise Ended
         self._write(lambda: self._taken.note(self._progress, intent))
+        # What an earlier attempt was about to say, this one says for itself.
+        body = intent.body.model_copy(update={"attempt": self._client.attempt})
         try:
-            reply = self._patience.ask(lambda: self._client.announce(intent.body))
+            reply = self._patience.ask(lambda: self._client.announce(body))
         except TunefleetError:
             self._write(lambda: self._taken.note(self._progress))
             raise

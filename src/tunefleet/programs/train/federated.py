@@ -93,6 +93,7 @@ def callbacks(launch: Launch[SpecT], steering: Iterable[TrainerCallback]) -> lis
         sequences_per_row=2 if launch.spec.task_type in _PAIRS else 1,
         wait_s=federation.patience_s,
         folder=launch.folder.root / "federated",
+        attempt=me.attempt,
     )
     for each in steering:
         if isinstance(each, ControlCallback):

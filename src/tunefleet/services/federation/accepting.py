@@ -51,6 +51,8 @@ class Arrived:
         losses: On its worker's own data.
         upload_digest: Of the weights as they came, if that was not in floats.
         doubt: Why it does not count although nothing is wrong with it, and how to mend that.
+        attempt: Of its worker, if that counts them.
+        rows_before: Rows of its training that updates before it have weighed, if its worker says so.
     """
 
     worker: str
@@ -69,6 +71,8 @@ class Arrived:
     losses: Losses = field(default_factory=Losses)
     upload_digest: str | None = None
     doubt: str | None = None
+    attempt: int | None = None
+    rows_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +116,17 @@ class Accepted:
     warning: str | None = None
 
 
-def refuse_upload(connection: Connection, row: FederationRow, worker: str) -> None:
+def refuse_upload(connection: Connection, row: FederationRow, worker: str, attempt: int | None = None) -> None:
     """Refuse, before anything is read, an update that cannot count.
 
+    Args:
+        connection: To read with.
+        row: The federation.
+        worker: Whose update.
+        attempt: Of the worker, if it counts them.
+
     Raises:
-        GoneError: If the federation has ended.
+        GoneError: If the federation has ended, or a later attempt of the worker takes part.
         ForbiddenError: If the worker is none of those who take part, or there are as many as there may be.
     """
     if FederationStatus(row.status).final:
@@ -132,6 +142,16 @@ def refuse_upload(connection: Connection, row: FederationRow, worker: str) -> No
         most = spec.max_workers or MAX_WORKERS
         if federations.member_counts(connection, [row.seq]).get(row.seq, 0) >= most:
             raise ForbiddenError(f"{row.id} has its {most:,} workers, and {worker} is none of them.")
+    if attempt is not None:
+        _refuse_replaced(row, federations.member(connection, row.seq, worker), attempt)
+
+
+def _refuse_replaced(row: FederationRow, member: MemberRow | None, attempt: int) -> None:
+    if member is not None and member.attempt is not None and attempt < member.attempt:
+        raise GoneError(
+            f"Attempt {attempt} of {member.worker} is over: attempt {member.attempt} takes part in {row.id} now.",
+            hint="Nothing is to be done: what this one has trained since then is not needed.",
+        )
 
 
 def known(connection: Connection, row: FederationRow, worker: str, step: int, digest: str) -> Accepted | None:
@@ -161,7 +181,7 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
         now: Unix time.
 
     Raises:
-        GoneError: If the federation has ended.
+        GoneError: If the federation has ended, or a later attempt of the worker takes part.
         ForbiddenError: If the worker may not take part.
         CheckAgain: If the federation's contract is not the one that the update was checked against.
         ArtifactError: If one of its files is not stored.
@@ -170,7 +190,7 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     before = known(connection, row, arrived.worker, arrived.step, arrived.upload_digest or arrived.model_digest)
     if before is not None:
         return before
-    refuse_upload(connection, row, arrived.worker)
+    refuse_upload(connection, row, arrived.worker, arrived.attempt)
     if row.contract != arrived.checked_against:
         raise CheckAgain(f"The first update of {row.id} came while this one was checked.", hint="Send it again.")
     _refuse_unstored(connection, row, arrived)
@@ -195,7 +215,8 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     if stored.state == COUNTED:
         closes = verbs.close_if_complete(connection, row, _dated(connection, row, current, now), now)
     accepted = _told(row, stored, current, closes=closes)
-    if accepted.warning is None and replaced is not None and stored.step <= replaced.step:
+    again = replaced is not None and stored.step <= replaced.step and stored.attempt == replaced.attempt
+    if accepted.warning is None and replaced is not None and again:
         return replace(accepted, warning=_same_name(replaced))
     return accepted
 
@@ -270,6 +291,7 @@ def _store(
         arrived.model_digest, arrived.values_digest, arrived.config,
         orjson.dumps(dict(arrived.tokenizer)).decode(), arrived.upload_dtype, arrived.size_bytes, arrived.norm,
         arrived.losses.before, arrived.losses.after, None, now, None if doubt is None else now,
+        attempt=arrived.attempt, rows_before=arrived.rows_before,
     )  # fmt: skip
     if doubt is not None:
         return federation_updates.insert_one(connection, new), None
@@ -288,11 +310,18 @@ def _rows(row: FederationRow, older: UpdateRow | None, arrived: Arrived) -> int:
     """Return what an update weighs: its rows, and those of the one whose training it goes on with.
 
     Workers count from upload to upload. Whoever does not say what it started from went on where it was, as long as no
-    version came between: that is so within a round, and not for one that has been waiting for the next.
+    version came between: that is so within a round, and not for one that has been waiting for the next. An attempt that
+    begins anew, or from a checkpoint, goes over rows of the one before it again: those count once.
     """
-    if older is None or arrived.step <= older.step or arrived.base_version != older.base_version:
+    if older is None or arrived.base_version != older.base_version:
         return arrived.num_examples
     if arrived.base_version is None and older.state != COUNTED:
+        return arrived.num_examples
+    if arrived.rows_before is not None and older.rows_before is not None:
+        again = older.rows_before + older.num_examples - arrived.rows_before
+        kept = older.num_examples - min(max(again, 0), older.num_examples)
+        return min(kept + arrived.num_examples, spec_of(row).max_num_examples)
+    if arrived.step <= older.step or arrived.attempt != older.attempt:
         return arrived.num_examples
     return min(older.num_examples + arrived.num_examples, spec_of(row).max_num_examples)
 
@@ -304,6 +333,7 @@ def _remember(connection: Connection, member: MemberRow, stored: UpdateRow, arri
         seen_at=now,
         loss=loss if loss is not None else member.loss,
         round=stored.round or member.round,
+        attempt=stored.attempt if stored.attempt is not None else member.attempt,
     )
     if stored.state != DISCARDED:
         member = member._replace(

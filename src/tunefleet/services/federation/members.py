@@ -37,7 +37,7 @@ async def change(core: Core, who: Who, reference: str, worker: str, body: Member
     Raises:
         NotFoundError: If there is no such federation.
         ForbiddenError: If it is none of the asker's business, or the worker may not take part.
-        GoneError: If the federation has ended.
+        GoneError: If the federation has ended, or a later attempt of the worker takes part.
         InputError: If the address cannot be used.
     """
     fault = None if body.callback_url is None else address_fault(body.callback_url, "webhook")
@@ -52,11 +52,11 @@ def _change(
 ) -> MemberRow:
     row, now = find(connection, who, reference, lock=True), core.clock.wall()
     may_take_part(who, row)
-    accepting.refuse_upload(connection, row, worker)
+    accepting.refuse_upload(connection, row, worker, body.attempt)
     member = federations.member(connection, row.seq, worker)
     if member is None:
         member = MemberRow(row.seq, worker, None, 0, 0, None, None, None, None, now, now)
-    member = member._replace(seen_at=now)
+    member = member._replace(seen_at=now, attempt=body.attempt if body.attempt is not None else member.attempt)
     if "callback_url" in body.model_fields_set:
         member = member._replace(callback_url=body.callback_url)
         lane = callbacks.lane(row.id, worker)

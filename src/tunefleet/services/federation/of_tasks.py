@@ -83,10 +83,14 @@ def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes
         offers: What a worker is offered.
         secret: The server's, of which tokens are made.
     """
-    named = [offer.task_id for offer in offers if _MARK in offer.spec and orjson.loads(offer.spec).get("federation")]
-    if not named:
+    attempts = {
+        offer.task_id: offer.number
+        for offer in offers
+        if _MARK in offer.spec and orjson.loads(offer.spec).get("federation")
+    }
+    if not attempts:
         return {}
-    rows = tasks.by_ids(connection, named).values()
+    rows = tasks.by_ids(connection, list(attempts)).values()
     places = shards.of_tasks(connection, [row.seq for row in rows])
     made = federations.of_tasks(connection, [place.parent_seq for place in places.values()])
     found = {}
@@ -95,5 +99,7 @@ def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes
         federation = made.get(place.parent_seq) if place is not None else None
         if place is not None and federation is not None:
             token = access.current(connection, secret, federation.id)
-            found[row.id] = FederatedPart(id=federation.id, worker=worker_of(place.number), token=token)
+            found[row.id] = FederatedPart(
+                id=federation.id, worker=worker_of(place.number), token=token, attempt=attempts[row.id]
+            )
     return found

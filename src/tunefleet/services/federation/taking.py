@@ -61,12 +61,16 @@ class Said:
         base_version: The version that it started from.
         sha256: Of the whole upload.
         losses: On its worker's own data.
+        attempt: Of its worker.
+        rows_before: Rows of its training that updates before it have weighed.
     """
 
     num_examples: int
     base_version: int | None = None
     sha256: str | None = None
     losses: Losses = field(default_factory=Losses)
+    attempt: int | None = None
+    rows_before: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +198,8 @@ def _arrived(ticket: Ticket, said: Said, content: Content, digests: Mapping[str,
         losses=said.losses,
         upload_digest=content.quantized,
         doubt=examined.doubt,
+        attempt=said.attempt,
+        rows_before=said.rows_before,
     )
 
 

@@ -180,7 +180,7 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
     Raises:
         NotFoundError: If there is no such federation.
         ForbiddenError: If it is none of the asker's business, or the worker does not take part.
-        GoneError: If the federation has ended.
+        GoneError: If the federation has ended, or a later attempt of the worker takes part.
         ArtifactError: If a file of it was not uploaded to this federation.
         AdapterRefused: If the adapter may not take part.
     """
@@ -191,7 +191,7 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
         before = accepting.known(connection, row, body.worker, body.step, body.sha256)
         if before is not None:
             return before
-        accepting.refuse_upload(connection, row, body.worker)
+        accepting.refuse_upload(connection, row, body.worker, body.attempt)
         ticket = Ticket(row, spec_of(row), body.worker, body.step)
         refuse_count(body.num_examples, ticket.spec)
         return ticket, _sent_bytes(connection, row, body)
@@ -200,7 +200,7 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
     if isinstance(found, Accepted):
         return found
     ticket, size_bytes = found
-    said = Said(body.num_examples, body.base_version, None, body.losses)
+    said = Said(body.num_examples, body.base_version, None, body.losses, body.attempt, body.rows_before)
     scratch = Scratch(core.blobs)
     scratch.size_bytes = size_bytes
     try:

@@ -121,6 +121,7 @@ def member_view(row: MemberRow) -> MemberView:
         step=row.step,
         round=row.round,
         loss=row.loss,
+        attempt=row.attempt,
         joined_at=moment(row.joined_at),
         seen_at=moment(row.seen_at),
     )
@@ -143,6 +144,7 @@ def update_view(row: UpdateRow) -> UpdateView:
         norm=row.norm,
         weight=row.weight,
         losses=Losses(before=row.loss_before, after=row.loss_after),
+        attempt=row.attempt,
         created_at=moment(row.created_at),
     )
 

@@ -31,7 +31,8 @@ class Client:
 
     worker_id = "lab"
 
-    def __init__(self) -> None:
+    def __init__(self, attempt: int | None = None) -> None:
+        self.attempt = attempt
         self.files: list[bytes] = []
         self.announced: list[UpdateCreate] = []
         self.asked = threading.Event()
@@ -57,8 +58,14 @@ class Client:
 class Line:
     """An uploader with what it needs."""
 
-    def __init__(self, folder: Path, progress: Progress | None = None, intent: Intent | None = None) -> None:
-        self.client = Client()
+    def __init__(
+        self,
+        folder: Path,
+        progress: Progress | None = None,
+        intent: Intent | None = None,
+        attempt: int | None = None,
+    ) -> None:
+        self.client = Client(attempt)
         self.progress = progress or Progress()
         self.refused: list[Exception] = []
         self.ended = threading.Event()
@@ -150,7 +157,7 @@ def test_rows_that_an_earlier_launch_has_sent_are_not_sent_again(tmp_path: Path)
 
 
 def test_what_was_being_said_when_the_process_was_killed_is_said_again(tmp_path: Path) -> None:
-    killed = Line(tmp_path)
+    killed = Line(tmp_path, attempt=1)
     at_it = threading.Event()
 
     def announce() -> None:
@@ -166,12 +173,14 @@ def test_what_was_being_said_when_the_process_was_killed_is_said_again(tmp_path:
     progress = Progress(rows=96)
     intent = TakenFile(tmp_path, "fed-1", "lab").catch_up(progress)
     assert intent is not None
-    line = Line(tmp_path, progress, intent)
+    line = Line(tmp_path, progress, intent, attempt=2)
     line.capture(20, 160)
     assert line.uploader.drain(LIMIT_S)
     line.uploader.close()
     assert line.client.counted == [(10, 80), (20, 80)]
-    assert line.client.announced[0] == killed.client.announced[0]
+    said, again = killed.client.announced[0], line.client.announced[0]
+    assert again == said.model_copy(update={"attempt": 2}), "in the same words, by who takes part now"
+    assert [update.rows_before for update in line.client.announced] == [0, 80]
     assert TakenFile(tmp_path, "fed-1", "lab").catch_up(Progress()) is None
 
 
