@@ -6,8 +6,10 @@ exists and the hub answers; if it does not answer, what was downloaded before is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final, Literal
 
 from huggingface_hub import HfApi, constants, errors, get_token, snapshot_download
@@ -23,6 +25,7 @@ from tunefleet.errors import DataError, ModelError, UnreachableError
 
 Kind = Literal["model", "dataset"]
 _ASK_S = 10.0
+_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _PAGES: Final = "https://huggingface.co"
 """Where a person accepts a licence, whatever mirror the files come from."""
 
@@ -61,6 +64,32 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> str:
             raise
         return cached
     return name
+
+
+def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | None = None) -> Path:
+    """Return the folder of a model's or adapter's repository, fetched whole unless it is here already.
+
+    Args:
+        name: `owner/name`.
+        revision: Branch, tag or commit.
+        patterns: Only such files.
+
+    Raises:
+        ModelError: If it does not exist or may not be read.
+        UnreachableError: If the hub does not answer and it is not in the cache.
+    """
+    place = resolve(name, "model", revision)
+    if place != name:
+        return Path(place)
+    with explained(name, "model", revision):
+        return Path(
+            snapshot_download(name, revision=revision, allow_patterns=None if patterns is None else [*patterns])
+        )
+
+
+def is_name(text: str) -> bool:
+    """Whether a text may be the name of a repository."""
+    return _NAME.fullmatch(text) is not None
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pydantic import Field
 from tunefleet.spec.base import Block, NotBool, PositiveInt, Text
 from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
-from tunefleet.spec.model import ModelSource
+from tunefleet.spec.model import Dtype, ModelSource
 from tunefleet.spec.serving import AdapterSpec
 from tunefleet.spec.shown import show
 from tunefleet.spec.together import Faults
@@ -64,6 +64,9 @@ class MergeOptions(Block):
 
     into: Literal["base", "adapter"] = "base"
     """`base`: a whole model. `adapter`: one adapter out of several."""
+    dtype: Dtype = "auto"
+    """With `into: base`: type of the written weights; `auto` is that of the base. Sums are made in float32 whatever it
+    is."""
     method: Method = "linear"
     """With `into: adapter`: how they are put together. Into a base they are always added exactly."""
     density: Annotated[float, Field(gt=0, le=1), NotBool] | None = None
@@ -166,6 +169,7 @@ def _option_faults(merge: MergeOptions) -> Faults:
     method = merge.method
     checks = (
         (alone and "method" in given and method != "linear", "method", "has no effect with into: base", _LEAVE),
+        (not alone and merge.dtype != "auto", "dtype", "has no effect with into: adapter", _LEAVE),
         (merge.density is not None and (alone or method not in _SPARSE), "density", _needs("ties or dare_*"), _LEAVE),
         (
             merge.majority_sign is not None and (alone or method not in {"ties", "dare_ties"}),

@@ -91,7 +91,7 @@ class AdapterSpec(Block):
     name: Text | None = None
     """What it is called; by default `lora_0`, `lora_1` and so on."""
     path: Text | None = None
-    """Folder or archive on the machine that submits, which travels with the submit, or on the worker."""
+    """Folder or archive on the machine that submits, which travels with the submit, or on the worker; or a hub id."""
     task_id: Text | None = Field(default=None, alias="taskId")
     """Id of the task that trains it; it is waited for and kept as one in `checkpoint.load`."""
     url: Url | None = None

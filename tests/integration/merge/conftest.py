@@ -54,7 +54,10 @@ def merge(tmp_path: Path) -> Merge:
         folder = again.folder if again else JobFolder(tmp_path / f"job-{number}")
         folder.root.mkdir(exist_ok=True)
         given = [each if isinstance(each, dict) else {"path": str(each)} for each in adapters]
-        inputs = {f"model.adapters.{at}.path": each["path"] for at, each in enumerate(given)}
+        inputs = {f"model.adapters.{at}.path": each["path"] for at, each in enumerate(given)} | options.pop(
+            "inputs", {}
+        )
+        inputs = {name: path for name, path in inputs.items() if path is not None}
         spec: dict[str, Any] = {"taskType": "merge", "merge": options}
         spec["model"] = {"source": {"identifier": str(base)}, "adapters": given}
         if load is not None:

@@ -17,7 +17,9 @@ from huggingface_hub import constants
 from tunefleet.errors import DataError, ModelError
 from tunefleet.jobs.environment import job_environment
 from tunefleet.programs import hub as programs_hub
+from tunefleet.programs.infer.weights import engine_model
 from tunefleet.settings import WorkerSettings, inherited_environment, load
+from tunefleet.spec import InferenceTaskSpec, load_task_spec
 
 pytestmark = [
     pytest.mark.torch,
@@ -84,3 +86,24 @@ def test_a_merge_loads_a_gated_base_with_the_token_and_refuses_it_without(
     result = merge("meta/gated", adapter).result
     assert result["verification"]["relative_error"] < 1e-4
     assert result["parents"]["base"]["identifier"] == "meta/gated"
+
+
+def test_an_adapter_of_the_hub_is_fetched_by_a_merge_and_by_what_answers(
+    hub: Hub, merge: Merge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = llama(tmp_path / "base")
+    adapter = lora(base, tmp_path / "adapter")
+    hub.repos["org/adapter"] = Repo()
+    hub.repos["org/adapter"].branches["main"] |= {path.name: path.read_bytes() for path in adapter.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    result = merge(base, {"path": "org/adapter"}, inputs={"model.adapters.0.path": None}).result
+    assert result["parents"]["adapters"][0]["path"] == "org/adapter"
+    assert result["verification"]["adapter_effect"] > 0.05
+    model = {"source": {"identifier": str(base)}, "adapters": [{"path": "org/adapter"}]}
+    spec = load_task_spec({"taskType": "inference", "model": model, "data": {"type": "list", "items": ["x"]}})
+    assert isinstance(spec, InferenceTaskSpec)
+    (found,) = engine_model(spec, {}, tmp_path / "work", "transformers").adapters
+    assert (Path(found.path) / "adapter_config.json").read_bytes() == (adapter / "adapter_config.json").read_bytes()
+    refused = merge(base, {"path": "org/none"}, inputs={"model.adapters.0.path": None})
+    assert refused.code == 2
+    assert "There is no model 'org/none' on the hub" in (refused.status.error or "")

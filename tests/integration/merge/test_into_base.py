@@ -151,3 +151,28 @@ def test_what_is_not_understood_is_refused_by_name(
     assert ended.status.error is not None
     assert re.search(said, ended.status.error), ended.status.error
     assert not list(ended.folder.root.glob("final_*"))
+
+
+@pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_what_is_asked_for_in_bf16_is_summed_in_float32_and_rounded_once(
+    merge: Merge, tmp_path: Path, stored: torch.dtype
+) -> None:
+    base = llama(tmp_path / "base", tied=False, dtype=stored, max_shard_size="24KB")
+    adapter = lora(base, tmp_path / "adapter", target_modules=["q_proj"])
+    ended = merge(base, adapter, dtype="bfloat16")
+    result = ended.result
+    assert result["dtypes"] == ["BF16"]
+    assert result["verification"]["tolerance"] == 4e-2
+    config = json.loads((ended.product / "config.json").read_bytes())
+    assert (config["dtype"], config.get("torch_dtype")) == ("bfloat16", None)
+    before = {name: each for path in base.glob("*.safetensors") for name, each in load_file(path).items()}
+    after = {name: each for path in ended.product.glob("*.safetensors") for name, each in load_file(path).items()}
+    index = json.loads((ended.product / "model.safetensors.index.json").read_bytes())
+    assert index["metadata"]["total_size"] == sum(each.nbytes for each in after.values())
+    factors = load_file(adapter / "adapter_model.safetensors")
+    name = "model.layers.0.self_attn.q_proj"
+    a, b = (factors[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
+    exact = torch.addmm(before[f"{name}.weight"].float(), b.float(), a.float(), alpha=2.0)
+    assert torch.equal(after[f"{name}.weight"], exact.bfloat16()), "the sum was rounded before it was complete"
+    for other in set(before) - {f"model.layers.{layer}.self_attn.q_proj.weight" for layer in (0, 1)}:
+        assert torch.equal(after[other], before[other].bfloat16())

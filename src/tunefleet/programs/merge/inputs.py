@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-
-from huggingface_hub import snapshot_download
+from typing import Final
 
 from tunefleet.errors import ModelError
 from tunefleet.programs import base_model, hub
@@ -15,7 +14,8 @@ from tunefleet.programs.base_model import Source
 from tunefleet.spec.merging import MergeAdapterSpec, MergeTaskSpec
 
 _WEIGHTS = "checkpoint.load"
-_NEEDED = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py", "*.tiktoken", "*.md", "LICENSE*")
+NEEDED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py", "*.tiktoken", "*.md", "LICENSE*")
+"""What is fetched of a repository: weights as safetensors, and everything small that goes with them."""
 
 
 def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Source:
@@ -41,13 +41,12 @@ def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
     source = base_model.named(named, inputs, workspace, trust_remote_code=named.trust_remote_code)
     if Path(source.path).is_dir():
         return source
-    with hub.explained(named.identifier, "model", named.revision):
-        folder = Path(snapshot_download(source.path, revision=named.revision, allow_patterns=list(_NEEDED)))
+    folder = hub.fetched(source.path, named.revision, NEEDED)
     return replace(source, path=str(folder), revision=None)
 
 
 def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
-    """Find an adapter.
+    """Find an adapter, and bring it here if it is on the hub.
 
     Args:
         index: Its place in the spec, from 0.
@@ -57,9 +56,12 @@ def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, s
 
     Raises:
         ModelError: If it is not there.
+        UnreachableError: If the hub does not answer.
     """
     pointer = f"model.adapters.{index}"
     path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
+    if path is None and adapter.path is not None and hub.is_name(adapter.path):
+        return hub.fetched(adapter.path, patterns=NEEDED)
     if path is None:
         raise ModelError(
             f"spec.{pointer}: there is no {adapter.path or adapter.task_id or adapter.url} on this worker."

@@ -11,11 +11,14 @@ from typing import Any, Final
 from tunefleet.errors import ModelError
 from tunefleet.programs.merge.adapter import Adapter, Change
 from tunefleet.programs.merge.skeleton import ModuleKind, Skeleton
-from tunefleet.programs.merge.tensors import FLOATS, Tensor, TensorFile
+from tunefleet.programs.merge.tensors import FLOATS, Tensor, TensorFile, size_of
+from tunefleet.spec.model import DtypeName
 
 _EXTRA: Final = "model-untied.safetensors"
 """File of tensors that the base has not: a head that was one with the embeddings and is not any more."""
 _SINGLE: Final = "model.safetensors"
+_STORED: Final = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+"""What safetensors calls the types that may be asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,7 @@ class Piece:
     Args:
         name: As its file calls it.
         source: What it begins with: the base's tensor, or the one that takes its place.
-        dtype: In which it is written: the base's.
+        dtype: In which it is written.
         parts: What is added.
     """
 
@@ -48,6 +51,11 @@ class Piece:
     source: Tensor
     dtype: str
     parts: tuple[Part, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes are written."""
+        return self.source.size_bytes if self.copied else size_of(self.dtype, self.source.shape)
 
     @property
     def copied(self) -> bool:
@@ -109,22 +117,27 @@ class _Work:
 
     names: dict[str, str]
     base: dict[str, Tensor]
+    dtype: str | None = None
     parts: dict[str, list[Part]] = field(default_factory=dict)
     replaced: dict[str, Tensor] = field(default_factory=dict)
 
 
-def make(files: Sequence[TensorFile], skeleton: Skeleton, adapters: Sequence[Adapter]) -> Plan:
+def make(
+    files: Sequence[TensorFile], skeleton: Skeleton, adapters: Sequence[Adapter], dtype: DtypeName = "auto"
+) -> Plan:
     """Decide what becomes of every tensor.
 
     Args:
         files: The base's weights.
         skeleton: The base's modules.
         adapters: What is merged into it.
+        dtype: Type of the written weights; with `auto` each tensor has that of the base's.
 
     Raises:
         ModelError: If an adapter does not fit the base, or two of them contradict each other.
     """
     work = _names(files, skeleton)
+    work.dtype = None if dtype == "auto" else _STORED[dtype]
     for adapter in adapters:
         _add_changes(work, skeleton, adapter)
         _add_replaced(work, skeleton, adapter, alone=len(adapters) == 1)
@@ -141,6 +154,8 @@ def make(files: Sequence[TensorFile], skeleton: Skeleton, adapters: Sequence[Ada
         config["tie_word_embeddings"] = False
     if rows != work.base[skeleton.embedding].shape[0]:
         config["vocab_size"] = rows
+    if work.dtype is not None:
+        config["dtype"] = dtype
     tied = bool(skeleton.tied)
     return Plan(tuple(shards), config, len(work.parts), tuple(sorted(work.replaced)), (tied, tied and not untied), rows)
 
@@ -276,7 +291,8 @@ def _piece(work: _Work, name: str, tensor: Tensor, *, called: str | None = None)
             f"The base model's {tensor.name} is stored as {tensor.dtype}, which cannot be added to.",
             hint="Name the base in bf16, fp16 or fp32, not a quantised copy of it.",
         )
-    return Piece(called or tensor.name, source, tensor.dtype, parts)
+    dtype = work.dtype if work.dtype is not None and tensor.dtype in FLOATS else tensor.dtype
+    return Piece(called or tensor.name, source, dtype, parts)
 
 
 def _rows(work: _Work, skeleton: Skeleton) -> int:

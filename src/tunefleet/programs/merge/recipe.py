@@ -81,7 +81,7 @@ def _merge(run: Run) -> dict[str, Any]:
             )
             for index, each in enumerate(spec.model.adapters)
         ]
-        digests = [manifest_digest(file.entry for file in scan(each.folder)) for each in adapters]
+        digests = [_digest(each.folder, {}) for each in adapters]
         bones = skeleton.build(source)
     made = _into_base if spec.merge.into == "base" else _into_adapter
     report = made(run, source, adapters, digests, bones)
@@ -110,7 +110,7 @@ def _into_base(
     base = Path(source.path)
     words = vocabulary.choose(base, adapters)
     files = tensors.model_files(base)
-    merged = plan.make(files, bones, adapters)
+    merged = plan.make(files, bones, adapters, run.spec.merge.dtype)
     vocabulary.check(words, merged.rows)
     _tell_templates(run, words)
     whole_bytes = sum(tensor.size_bytes for file in files for tensor in file.tensors)
@@ -128,7 +128,7 @@ def _into_base(
     if run.spec.merge.verify:
         run.tell("verifying", "A forward pass compares the merged model with base and adapters.")
         with run.clock.part("verification"):
-            dtype = next(t.dtype for file in files for t in file.tensors if t.dtype in tensors.FLOATS)
+            dtype = next(p.dtype for shard in merged.shards for p in shard.pieces if p.dtype in tensors.FLOATS)
             proof = _proved(run, lambda: verify.into_base(source, adapters, run.product, merged.rows, dtype))
     return {
         "parents": _parents(run, base, written, adapters, digests),
@@ -195,7 +195,7 @@ def _assemble(
         os.link(run.work / each.name, folder / each.name)
     if len(written) > 1:
         index = {
-            "metadata": {"total_size": sum(p.source.size_bytes for s in merged.shards for p in s.pieces)},
+            "metadata": {"total_size": sum(p.size_bytes for s in merged.shards for p in s.pieces)},
             "weight_map": {piece.name: shard.name for shard in merged.shards for piece in shard.pieces},
         }
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", "utf-8")
@@ -228,7 +228,7 @@ def _parents(
 
 
 def _digest(base: Path, known: dict[str, writer.Written]) -> str:
-    """Return the digest of the base's folder; its weights were hashed while they were read."""
+    """Return the digest of a folder, whose files may be links; weights of a base were hashed as they were read."""
     entries = []
     for path in sorted(base.rglob("*")):
         name = path.relative_to(base).as_posix()

@@ -22,7 +22,7 @@ _TEXTS: Final = 4
 _LENGTH: Final = 24
 _SEED: Final = 20
 TOLERANCES: Final = {"F64": 1e-4, "F32": 1e-4, "F16": 5e-3, "BF16": 4e-2}
-"""Type of the base's weights → how far the logits may be off, as a part of how much they vary: what is added is
+"""Type of the merged weights → how far the logits may be off, as a part of how much they vary: what is added is
 rounded to that type."""
 _ROOM: Final = 1.3
 """How much more than its weights a model takes while it is loaded."""
@@ -92,7 +92,7 @@ def into_base(source: Source, adapters: Sequence[Adapter], merged: Path, rows: i
         adapters: What was merged into it.
         merged: The merged model.
         rows: Of its embeddings.
-        dtype: Type of the base's weights, as safetensors spells it.
+        dtype: Type of the merged weights, as safetensors spells it.
 
     Raises:
         ModelError: If they differ by more than the type explains, or the merged model cannot be loaded whole.

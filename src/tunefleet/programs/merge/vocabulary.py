@@ -118,12 +118,24 @@ def carry_tokenizer(vocabulary: Vocabulary, target: Path) -> None:
 
 def _changed(config: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     """Change keys where they stand: of a model that sees and reads, they stand below `text_config`."""
+    if "dtype" in changes:
+        config = {**_without_dtype(config), "dtype": changes["dtype"]}
+        changes = {name: value for name, value in changes.items() if name != "dtype"}
     inner = config.get("text_config")
     if isinstance(inner, dict):
         below = {name: value for name, value in changes.items() if name in inner or name not in config}
         config = {**config, "text_config": {**inner, **below}}
         changes = {name: value for name, value in changes.items() if name in config or name not in below}
     return {**config, **changes}
+
+
+def _without_dtype(config: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what the base says of its type, under its older name, too, at every depth."""
+    return {
+        name: _without_dtype(value) if isinstance(value, dict) and name.endswith("_config") else value
+        for name, value in config.items()
+        if name not in {"dtype", "torch_dtype"}
+    }
 
 
 def _has_tokenizer(folder: Path) -> bool:

@@ -19,7 +19,7 @@ import torch
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import ModelError
 from tunefleet.programs.merge.plan import Part, Piece, Plan, Shard
-from tunefleet.programs.merge.tensors import FLOATS, Tensor, as_floats, header_of, size_of
+from tunefleet.programs.merge.tensors import FLOATS, Tensor, as_floats, header_of
 from tunefleet.programs.outputs import write_file
 
 Report = Callable[[int], None]
@@ -119,7 +119,7 @@ class _Writer:
     def run(self, shard: Shard) -> _Made:
         """Write the file."""
         metadata = shard.file.metadata if shard.file is not None else {}
-        rows = [(piece.name, piece.dtype, piece.source.shape, _size(piece)) for piece in shard.pieces]
+        rows = [(piece.name, piece.dtype, piece.source.shape, piece.size_bytes) for piece in shard.pieces]
         self._put(header_of(rows, metadata))
         if shard.file is not None:
             self._source.update(shard.file.header)
@@ -181,10 +181,6 @@ class _Added:
         if self._magnitude is None:
             return rows
         return rows * (self._magnitude[first:last] / rows.norm(dim=1)).unsqueeze(1)
-
-
-def _size(piece: Piece) -> int:
-    return piece.source.size_bytes if piece.copied else size_of(piece.dtype, piece.source.shape)
 
 
 def _bytes_of(rows: torch.Tensor, name: str) -> memoryview:

@@ -20,13 +20,14 @@ TWO = {"source": {"identifier": "m"}, "adapters": [{"taskId": "task-1"}, {"path"
         ({**ONE, "adapters": []}, {}, "model.adapters", "names nothing to merge"),
         (ONE, {"method": "ties"}, "merge.method", "no effect with into: base"),
         (TWO, {"into": "adapter", "method": "cat", "density": 0.5}, "merge.density", "method ties or"),
+        (TWO, {"into": "adapter", "dtype": "bf16"}, "merge.dtype", "no effect with into: adapter"),
         (TWO, {"into": "adapter", "svd_rank": 4}, "merge.svd_rank", "method svd"),
         (TWO, {"into": "adapter", "gguf": {}}, "merge.gguf", "needs a whole model"),
         (ONE, {"gguf": {"name": "../x.gguf"}}, "merge.gguf.name", "no name of a GGUF file"),
         ({**ONE, "adapters": [{"path": "./a", "weight": 0}]}, {}, "model.adapters.0.weight", "no part in the result"),
         ({**ONE, "adapters": [{"path": "./a", "weight": 1, "scale": 2}]}, {}, "model.adapters.0.scale", "same as"),
     ],
-    ids=["one", "none", "method", "density", "rank", "gguf", "name", "zero", "both"],
+    ids=["one", "none", "method", "density", "dtype", "rank", "gguf", "name", "zero", "both"],
 )  # fmt: skip
 def test_what_contradicts_is_named(model: dict[str, Any], merge: dict[str, Any], path: str, message: str) -> None:
     with pytest.raises(SpecError) as caught:
