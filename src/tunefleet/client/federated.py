@@ -21,10 +21,11 @@ from tunefleet.artifacts import LocalFile, hash_file
 from tunefleet.client import federated_transfer
 from tunefleet.client.call import Call, model, path
 from tunefleet.client.connection import Connection, normalise, resolve
-from tunefleet.client.federated_material import Adapter, Arrays, material
+from tunefleet.client.federated_material import Adapter, material
 from tunefleet.client.routes_federations import get_federation, get_version, newest_version
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
+from tunefleet.federation.feedback import Feedback
 from tunefleet.wire.api import FileEntry
 from tunefleet.wire.federated import (
     ADAPTER_FILE,
@@ -87,7 +88,7 @@ class FederatedClient:
         self.worker_id = str(worker_id)
         self.attempt = attempt
         throttle = Throttle(max_bytes_per_s) if max_bytes_per_s else None
-        self._rounding: Arrays = {}
+        self._feedback = Feedback()
         self._transport = Transport(_connection(url, token), Policy(patience_s=patience_s), throttle=throttle)
 
     def __enter__(self) -> FederatedClient:
@@ -160,7 +161,7 @@ class FederatedClient:
             UnreachableError: If the server does not answer within `patience_s`. Calling again goes on where it broke.
         """
         with tempfile.TemporaryDirectory(prefix="tunefleet-update-") as scratch:
-            made = material(adapter, config, upload_dtype, Path(scratch), self._rounding)
+            made = material(adapter, config, upload_dtype, Path(scratch), self._feedback.residual)
             digest = self.send(made.file)
         body = UpdateCreate(
             worker=self.worker_id,
@@ -174,7 +175,8 @@ class FederatedClient:
             losses=losses or Losses(),
         )
         taken = self.announce(body)
-        self._rounding = made.rounding
+        if taken.will_count:
+            self._feedback = self._feedback.after(made.rounding, taken.id, taken.replaces)
         return taken
 
     def send(self, file: Path) -> str:

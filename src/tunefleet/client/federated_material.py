@@ -18,6 +18,7 @@ from tunefleet.wire.federated import ADAPTER_FILE, CONFIG_FILE, UploadDtype
 Adapter = Path | str | Mapping[str, np.ndarray[Any, Any]]
 """A folder as PEFT saves it, or its tensors by the names that PEFT gives them in a file."""
 Arrays = dict[str, np.ndarray[Any, np.dtype[np.float32]]]
+Rounding = Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
 _STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 
 
@@ -39,7 +40,7 @@ class Material:
 
 
 def material(
-    adapter: Adapter, config: Mapping[str, Any] | None, dtype: UploadDtype | None, scratch: Path, rounding: Arrays
+    adapter: Adapter, config: Mapping[str, Any] | None, dtype: UploadDtype | None, scratch: Path, rounding: Rounding
 ) -> Material:
     """Return what is to be sent of an adapter.
 
@@ -78,7 +79,7 @@ def material(
         return _written({name: opened.whole(name) for name in opened.tensors}, said, dtype, scratch, rounding)
 
 
-def _written(arrays: Arrays, config: dict[str, Any], dtype: UploadDtype, scratch: Path, rounding: Arrays) -> Material:
+def _written(arrays: Arrays, config: dict[str, Any], dtype: UploadDtype, scratch: Path, rounding: Rounding) -> Material:
     file = scratch / ADAPTER_FILE
     if dtype == "int8":
         return Material(file, config, dtype, write_int8(file, arrays, rounding))

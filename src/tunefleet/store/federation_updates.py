@@ -141,6 +141,23 @@ def standing(connection: Connection, federation_seq: int, worker: str, number: i
     return UpdateRow(*row) if row else None
 
 
+def replaced_by(connection: Connection, row: UpdateRow) -> int | None:
+    """Return the update whose place one has taken, if there is one."""
+    query = (
+        select(_at.seq)
+        .where(_at.federation_seq == row.federation_seq, _at.worker == row.worker, _at.seq < row.seq)
+        .where(_at.state == SUPERSEDED, _at.reason == replacement(row.seq))
+        .order_by(_at.seq.desc())
+        .limit(1)
+    )
+    return connection.execute(query).scalar()
+
+
+def replacement(seq: int) -> str:
+    """Return the reason of an update whose place another one has taken."""
+    return f"Replaced by update {seq}."
+
+
 def counted_workers(connection: Connection, federation_seq: int, number: int) -> set[str]:
     """Return whose updates count in a round that has not ended."""
     return set(connection.execute(_COUNTED, {"federation": federation_seq, "number": number}).scalars())

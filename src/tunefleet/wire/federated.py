@@ -288,6 +288,8 @@ class UpdateTaken(Message):
         counted: Whether it counts in `round`; else `warning` says why not.
         round: The round that it counts in, or may count in.
         version: The newest version.
+        state: What became of it so far; one that waits counts in the next round.
+        replaces: The update of the same worker whose place it has taken: that one counts no more.
     """
 
     id: int
@@ -296,6 +298,13 @@ class UpdateTaken(Message):
     round: int
     version: int
     warning: str | None = None
+    state: UpdateState | None = None
+    replaces: int | None = None
+
+    @property
+    def will_count(self) -> bool:
+        """Whether it counts, or is to as soon as a round takes it."""
+        return self.counted or self.state == "waiting"
 
 
 class UpdateView(Message):

@@ -94,6 +94,8 @@ async def test_a_second_upload_of_a_worker_takes_the_place_of_its_first(lab: Lab
     first = await group.upload("w1", 1.0)
     second = await group.upload("w1", 5.0)
     assert (second.counted, second.closes) == (True, False), "one worker is no quorum"
+    assert (first.replaces, second.replaces) == (None, first.update.seq)
+    assert (await group.upload("w1", 5.0, step=second.update.step)).replaces == first.update.seq, "said again"
     rows = await group.updates(1)
     assert [(each.seq, each.state, each.reason) for each in rows] == [
         (first.update.seq, "superseded", f"Replaced by update {second.update.seq}."),

@@ -7,22 +7,25 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation import write_tensors
+from tunefleet.federation.feedback import Feedback
 from tunefleet.federation.quantize import write_int8
-from tunefleet.wire.federated import UploadDtype
+from tunefleet.wire.federated import UpdateTaken, UploadDtype
 
 logger = logging.getLogger("tunefleet.federation")
 
 Residual = Mapping[str, npt.NDArray[np.float32]]
+_OWN: Final = "last update: "
+_UPDATE: Final = "update"
 RESIDUAL: Final = "federated_residual.safetensors"
 _STORED: Final[Mapping[UploadDtype, str]] = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 
@@ -43,7 +46,7 @@ class Packed:
 class Packer:
     """Writes the files that are sent.
 
-    In 8 bits the rounding of an update that was taken is added to the next one, so that over several rounds nothing is
+    In 8 bits the rounding of an update that counts is added to the next one, so that over several rounds nothing is
     lost. It belongs to what the server has, and is kept beside the checkpoints.
 
     Args:
@@ -56,7 +59,7 @@ class Packer:
         self.dtype = dtype
         self._place = place
         self._kept = kept
-        self._residual: Residual = {}
+        self._feedback = Feedback()
         self._numbers = itertools.count(1)
 
     def resume(self, others: Path) -> None:
@@ -69,7 +72,7 @@ class Packer:
             return
         for file in (self._kept, others):
             try:
-                self._residual = load_file(file)
+                self._feedback = _read(file)
             except FileNotFoundError:
                 continue
             except SafetensorError as error:
@@ -101,23 +104,38 @@ class Packer:
             )
         file = self._place / f"update-{next(self._numbers)}.safetensors"
         if self.dtype == "int8":
-            return Packed(file, write_int8(file, arrays, self._residual))
+            return Packed(file, write_int8(file, arrays, self._feedback.residual))
         write_tensors(file, arrays, dtype=_STORED[self.dtype])
         return Packed(file)
 
-    def keep(self, packed: Packed) -> None:
-        """Remember the rounding of an update that the server has taken."""
-        if self.dtype == "int8":
-            self._residual = packed.residual
-            _write(self._kept, self._residual)
+    def keep(self, packed: Packed, reply: UpdateTaken) -> None:
+        """Remember the rounding of an update, if that counts or waits to; else all is as if it had not been packed.
+
+        Args:
+            packed: The update; none was packed since.
+            reply: What the server has said of it.
+        """
+        if self.dtype == "int8" and reply.will_count:
+            self._feedback = self._feedback.after(packed.residual, reply.id, reply.replaces)
+            _write(self._kept, self._feedback)
 
     def copy_to(self, folder: Path) -> None:
         """Leave a copy of the rounding in a checkpoint."""
-        if self._residual and folder.is_dir():
-            _write(folder / RESIDUAL, self._residual)
+        if self._feedback.residual and folder.is_dir():
+            _write(folder / RESIDUAL, self._feedback)
 
 
-def _write(file: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+def _write(file: Path, feedback: Feedback) -> None:
     part = file.with_name(f".{file.name}.part")
-    save_file(dict(arrays), part)
+    own = {_OWN + name: each for name, each in feedback.own.items()}
+    save_file({**feedback.residual, **own}, part, {_UPDATE: str(feedback.update)})
     part.replace(file)
+
+
+def _read(file: Path) -> Feedback:
+    with safe_open(file, framework="numpy") as opened:
+        found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+        said = (opened.metadata() or {}).get(_UPDATE, "")
+    own = {name.removeprefix(_OWN): each for name, each in found.items() if name.startswith(_OWN)}
+    residual = {name: each for name, each in found.items() if not name.startswith(_OWN)}
+    return Feedback(residual, int(said) if said.isdecimal() else None, own)

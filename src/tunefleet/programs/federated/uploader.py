@@ -141,13 +141,13 @@ class Uploader:
             self._do(self._deliver, capture)
         self._over()
 
-    def _do(self, act: Callable[[Any], None], what: Any) -> None:
+    def _do(self, act: Callable[[Any], object], what: Any) -> None:
         self._try(act, what)
         with self._changed:
             self._busy = False
             self._changed.notify_all()
 
-    def _try(self, act: Callable[[Any], None], what: Any) -> None:
+    def _try(self, act: Callable[[Any], object], what: Any) -> None:
         try:
             act(what)
         except Superseded:
@@ -190,10 +190,10 @@ class Uploader:
             upload_dtype=self._packer.dtype,
             losses=capture.losses,
         )
-        self._settle(Intent(capture.rows, body))
-        self._write(lambda: self._packer.keep(packed))
+        reply = self._settle(Intent(capture.rows, body))
+        self._write(lambda: self._packer.keep(packed, reply))
 
-    def _settle(self, intent: Intent) -> None:
+    def _settle(self, intent: Intent) -> UpdateTaken:
         """Say what an update is, until there is an answer, in this process or in the one after it."""
         if self._ended:
             raise Ended
@@ -209,6 +209,7 @@ class Uploader:
         self.sent.append(Sent(intent.body.step, intent.body.num_examples, reply))
         self._tell(intent.body, reply)
         self._write(lambda: self._taken.note(self._progress))
+        return reply
 
     def _write(self, do: Callable[[], None]) -> None:
         try:

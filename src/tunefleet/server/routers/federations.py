@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final, get_args
+from typing import Annotated, Any, Final, cast, get_args
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
@@ -320,4 +320,6 @@ def _taken(accepted: Accepted) -> UpdateTaken:
         round=accepted.round,
         version=accepted.version,
         warning=accepted.warning,
+        state=cast(Any, accepted.update.state),
+        replaces=accepted.replaces,
     )

@@ -106,6 +106,7 @@ class Accepted:
         round: Where it counts, or may count.
         version: The federation's newest.
         warning: What its worker should know.
+        replaces: The update whose place it has taken.
     """
 
     update: UpdateRow
@@ -114,6 +115,7 @@ class Accepted:
     round: int
     version: int
     warning: str | None = None
+    replaces: int | None = None
 
 
 def refuse_upload(connection: Connection, row: FederationRow, worker: str, attempt: int | None = None) -> None:
@@ -165,7 +167,10 @@ def known(connection: Connection, row: FederationRow, worker: str, step: int, di
         digest: Of the weights as they came.
     """
     found = federation_updates.same(connection, row.seq, worker, step, digest)
-    return None if found is None else _told(row, found, rounds.get(connection, row.seq, row.round), closes=False)
+    if found is None:
+        return None
+    told = _told(row, found, rounds.get(connection, row.seq, row.round), closes=False)
+    return replace(told, replaces=federation_updates.replaced_by(connection, found))
 
 
 def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: float) -> Accepted:
@@ -214,7 +219,7 @@ def accept(connection: Connection, row: FederationRow, arrived: Arrived, now: fl
     closes = False
     if stored.state == COUNTED:
         closes = verbs.close_if_complete(connection, row, _dated(connection, row, current, now), now)
-    accepted = _told(row, stored, current, closes=closes)
+    accepted = replace(_told(row, stored, current, closes=closes), replaces=None if replaced is None else replaced.seq)
     again = replaced is not None and stored.step <= replaced.step and stored.attempt == replaced.attempt
     if accepted.warning is None and replaced is not None and again:
         return replace(accepted, warning=_same_name(replaced))

@@ -275,7 +275,7 @@ def _carry_over(connection: Connection, carried: Sequence[UpdateRow], now: float
 
 def supersede(connection: Connection, older: UpdateRow, by: int, now: float) -> None:
     """Note that a newer update of its worker has taken the place of an older one."""
-    changes = {"state": SUPERSEDED, "reason": f"Replaced by update {by}.", "settled_at": now}
+    changes = {"state": SUPERSEDED, "reason": federation_updates.replacement(by), "settled_at": now}
     federation_updates.change(connection, [older.seq], changes)
     artifacts.unpin(connection, [older.holder])
 
