@@ -8,6 +8,7 @@ from typing import Final
 
 from tunefleet.services import garbage, removal
 from tunefleet.services.core import Core
+from tunefleet.services.federation import of_tasks
 from tunefleet.services.garbage import Collected
 from tunefleet.store import DEFAULT_PROJECT, Connection, edges, models, tasks, workflows
 from tunefleet.store import artifacts as artifact_rows
@@ -34,7 +35,7 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
     else:
         ended, rows, made = rows, [], []
         for start in range(0, len(ended), _GROUP):
-            gone, theirs = await core.write(partial(_remove, rows=ended[start : start + _GROUP]))
+            gone, theirs = await core.write(partial(_remove, rows=ended[start : start + _GROUP], at=core.clock.wall()))
             rows += gone
             made += theirs
         freed = await garbage.collect(core)
@@ -55,16 +56,19 @@ def _free(connection: Connection, rows: Sequence[WorkflowRow]) -> list[WorkflowR
     seqs = [row.seq for row in rows]
     needed = edges.workflows_needed(connection, seqs)
     kept = {task.workflow_seq for task in tasks.by_ids(connection, models.all_in_use(connection)).values()}
+    kept |= {
+        seq for seq, theirs in tasks.of_workflows(connection, seqs).items() if of_tasks.read_by(connection, theirs)
+    }
     return [row for row in rows if row.seq not in needed and row.seq not in kept]
 
 
-def _remove(connection: Connection, *, rows: Sequence[WorkflowRow]) -> tuple[list[WorkflowRow], list[str]]:
+def _remove(connection: Connection, *, rows: Sequence[WorkflowRow], at: float) -> tuple[list[WorkflowRow], list[str]]:
     """Remove workflows with what they made, and return both."""
     # Looked at again: since it was read, one may have been removed, or become what a new task needs.
     now = workflows.by_ids(connection, [row.id for row in rows])
     gone = _free(connection, [row for row in rows if now.get(row.id) == row])
     made = _made(connection, rows=gone)
-    removal.remove_workflows(connection, [row.seq for row in gone])
+    removal.remove_workflows(connection, [row.seq for row in gone], at)
     return gone, made
 
 

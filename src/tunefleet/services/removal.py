@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefleet.errors import ConflictError
+from tunefleet.services.federation import of_tasks
 from tunefleet.store import (
     Connection,
     artifacts,
@@ -36,22 +37,26 @@ def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
     needing = edges.needing(connection, [row.seq for row in rows])
     if needing:
         raise ConflictError(f"The task {needing[0]} still needs the result.", hint=f"Cancel {needing[0]} first.")
+    read = next(iter(of_tasks.read_by(connection, rows).values()), None)
+    if read is not None:
+        raise ConflictError(f"The task {read} reads a version of its federation.", hint=f"Cancel {read} first.")
     made = next(iter(models.in_use(connection, [row.id for row in rows]).items()), None)
     if made is not None:
         raise ConflictError(f"The task {made[0]} has made version {made[1].version} of the model {made[1].name}.")
 
 
-def remove_workflows(connection: Connection, seqs: Sequence[int]) -> None:
+def remove_workflows(connection: Connection, seqs: Sequence[int], now: float) -> None:
     """Remove workflows, named by their `seq`, and their tasks."""
     found = tasks.of_workflows(connection, seqs)
-    remove_tasks(connection, [row for rows in found.values() for row in rows])
+    remove_tasks(connection, [row for rows in found.values() for row in rows], now)
     events.delete_of_workflows(connection, seqs)
     workflows.delete_rows(connection, seqs)
 
 
-def remove_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Remove tasks: attempts, journals, logs, events and artifacts; their workers are told to delete their folders."""
+def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Remove tasks: attempts, journals, logs, events, artifacts and federations; their workers delete their folders."""
     ids = [row.id for row in rows]
+    of_tasks.remove_with(connection, rows, now)
     discards.note(connection, rows)
     artifacts.delete_rows(connection, artifacts.of_tasks(connection, ids))
     journal.delete_of_tasks(connection, ids)

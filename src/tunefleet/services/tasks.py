@@ -138,9 +138,9 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
         gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
         removal.refuse_needed(connection, gone)
         if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == len(gone):
-            removal.remove_workflows(connection, [row.workflow_seq])
+            removal.remove_workflows(connection, [row.workflow_seq], core.clock.wall())
         else:
-            removal.remove_tasks(connection, gone)
+            removal.remove_tasks(connection, gone, core.clock.wall())
 
     await core.write(operation)
 

@@ -190,7 +190,7 @@ async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
         if row.status == "running":
             raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
         removal.refuse_needed(connection, tasks.of_workflows(connection, [row.seq])[row.seq])
-        removal.remove_workflows(connection, [row.seq])
+        removal.remove_workflows(connection, [row.seq], core.clock.wall())
 
     await core.write(operation)
 

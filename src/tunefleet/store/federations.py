@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from tunefleet.lifecycle.federation import FINAL
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.store.bulk import Bulk
-from tunefleet.store.tables import tasks
+from tunefleet.store.tables import task_inputs, tasks
 from tunefleet.store.tables_federation import (
     federation_chunks,
     federation_members,
@@ -132,6 +132,19 @@ def of_tasks(connection: Connection, seqs: Sequence[int], *, lock: bool = False)
 def unsettled(connection: Connection) -> list[int]:
     """Return the `seq` of the running tasks whose federation has ended."""
     return list(connection.execute(_UNSETTLED).scalars())
+
+
+def readers(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
+    """Return which of these federations have a version that a task reads which has not ended, and one such task."""
+    at, final = federation_versions.c, [status.value for status in TaskStatus if status.final]
+    query = (
+        select(at.federation_seq, tasks.c.id)
+        .join(task_inputs, task_inputs.c.artifact_id == at.artifact_id)
+        .join(tasks, tasks.c.id == task_inputs.c.task_id)
+        .where(at.federation_seq.in_(list(seqs)), tasks.c.status.not_in(final))
+        .order_by(tasks.c.seq.desc())
+    )
+    return {seq: reader for seq, reader in connection.execute(query)}
 
 
 def find(connection: Connection, project: str, reference: str, *, lock: bool = False) -> FederationRow | None:

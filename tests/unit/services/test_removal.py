@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.services.federating import Party, keep
 from tests.unit.services.lab import TRAIN, Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError
-from tunefleet.services import prune, tasks, workflows
+from tunefleet.services import artifacts, garbage, prune, tasks, workflows
 from tunefleet.services.core import Core
+from tunefleet.services.federation import jobs
 from tunefleet.store import Connection
 from tunefleet.wire.api import WorkflowDetail
+from tunefleet.wire.federated import FederationCreated
 from tunefleet.wire.link import Offer
 
 
@@ -87,3 +91,49 @@ async def test_a_task_keeps_the_artifact_that_it_reads_and_with_it_who_made_it(l
     assert (await prune.run(lab.core, -1.0)).workflows == ()
     await tasks.cancel(lab.core, lab.admin, reader)
     assert len((await prune.run(lab.core, -1.0)).workflows) == 2
+
+
+def _federated(name: str) -> dict[str, Any]:
+    spec = {
+        "taskType": "lora_sft",
+        "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
+        "data": {"prompts": ["one", "two"]},
+        "federation": {"workers": 2},
+    }
+    return stage(name, spec=spec)
+
+
+@pytest.mark.parametrize("how", ["task", "workflow", "prune"])
+async def test_a_training_takes_its_federation_along(lab: Lab, tmp_path: Path, how: str) -> None:
+    core, admin = lab.core, lab.admin
+    worker = await lab.online()
+    worker.want = {"job": 2, "light": 2}
+    pipe = Pipelines(lab, worker)
+    flow = await pipe.submit(_federated("train"))
+    whole = (await pipe.task(flow, "train")).id
+    (made,) = (await jobs.list_(core, admin)).items
+    detail = await jobs.get(core, admin, made.id)
+    group = Party(lab, FederationCreated(**dict(detail), token="", callback_secret=""), tmp_path)
+    for number in range(2):
+        await group.upload(f"part-{number}", 1.0 + number)
+    await keep(core)
+    version = await group.version()
+    await workflows.cancel(core, admin, flow.id)
+    for offer in await pipe.take():
+        await worker.finish(offer.token, "cancelled", "cancelled_by_user")
+    reader = await lab.submit(TRAIN.replace("prompts: [one, two]", f"artifact: {version.artifact_id}"))
+    with pytest.raises(ConflictError, match=f"The task {reader} reads a version of its federation"):
+        await tasks.remove(core, admin, whole)
+    assert (await prune.run(core, -1.0)).workflows == ()
+    await tasks.cancel(core, admin, reader)
+    if how == "task":
+        await tasks.remove(core, admin, whole)
+    elif how == "workflow":
+        await workflows.remove(core, admin, flow.id)
+    else:
+        assert flow.id in (await prune.run(core, -1.0)).workflows
+    assert (await jobs.list_(core, admin)).items == ()
+    lab.clock.advance(2 * artifacts.PIN_S)
+    await garbage.collect(core)
+    assert not core.blobs.has(version.sha256)
+    assert not core.blobs.has(version.archive_sha256)

@@ -9,7 +9,7 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services.core import Core
-from tunefleet.services.federation import accepting, callbacks, making, rounds, tokens, views
+from tunefleet.services.federation import accepting, forgetting, making, rounds, tokens, views
 from tunefleet.services.federation.status import find, move
 from tunefleet.services.federation.tokens import Who, may_steer
 from tunefleet.services.identity import Actor, may_read, may_submit
@@ -18,14 +18,8 @@ from tunefleet.services.paging import before, bounded, split
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import (
     Connection,
-    artifacts,
-    events,
-    federation_chunks,
-    federation_tokens,
     federation_updates,
-    federation_versions,
     federations,
-    notifications,
     tasks,
 )
 from tunefleet.store import rounds as round_rows
@@ -219,7 +213,10 @@ async def remove(core: Core, who: Who, reference: str) -> None:
         if not FederationStatus(row.status).final:
             raise ConflictError(f"The federation {row.id} is {row.status}.", hint="Cancel it first.")
         _refuse_wanted(connection, row)
-        _forget(connection, row)
+        reader = next(iter(federations.readers(connection, [row.seq]).items()), None)
+        if reader is not None:
+            raise ConflictError(f"A version of {row.id} is read by {reader[1]}.", hint="Wait for it, or cancel it.")
+        forgetting.forget(connection, row)
 
     await core.write(operation)
 
@@ -260,25 +257,3 @@ def _refuse_wanted(connection: Connection, row: FederationRow) -> None:
                 f"The training {whole.id} takes its adapter from {row.id}, and is {whole.status}.",
                 hint="Wait for it, or cancel it.",
             )
-
-
-def _forget(connection: Connection, row: FederationRow) -> None:
-    made = federation_versions.of_artifacts(connection, row.seq)
-    reader = next((reader for id_ in made for reader in tasks.in_use(connection, id_)), None)
-    if reader is not None:
-        raise ConflictError(f"A version of {row.id} is read by {reader}.", hint="Wait for it, or cancel it.")
-    holders = [
-        row.id,
-        federation_chunks.holder(row.id),
-        *federation_updates.holders_of(connection, row.seq),
-        *federation_versions.holders_of(connection, row.seq, row.id),
-    ]
-    for start_ in range(0, len(holders), 500):
-        artifacts.unpin(connection, holders[start_ : start_ + 500])
-    artifacts.delete_rows(connection, made)
-    for member in federations.members(connection, row.seq):
-        lane = callbacks.lane(row.id, member.worker)
-        notifications.give_up_channel(connection, lane, "The federation was removed.")
-    events.delete_of_federation(connection, row.seq)
-    federation_tokens.forget(connection, row.id)
-    federations.delete_one(connection, row.seq)

@@ -10,7 +10,7 @@ import orjson
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services.federation import accepting, access, making, rounds
+from tunefleet.services.federation import accepting, access, forgetting, making, rounds
 from tunefleet.services.federation.shares import worker_of
 from tunefleet.services.federation.status import move, spec_of
 from tunefleet.spec.federated_training import FederatedTrainingSpec
@@ -73,6 +73,28 @@ def end_with(connection: Connection, ended: Sequence[TaskRow], now: float) -> No
         if not FederationStatus(row.status).final:
             cancelled = move(connection, row, FederationStatus.CANCELLED, now)
             rounds.abandon(connection, cancelled, RoundReason.FEDERATION_ENDED, "Its task has ended.", now)
+
+
+def read_by(connection: Connection, rows: Sequence[TaskRow]) -> dict[int, str]:
+    """Return which of these tasks have a federation with a version that a task reads which has not ended.
+
+    Args:
+        connection: To read with.
+        rows: Tasks.
+
+    Returns:
+        The `seq` of each such task, and the id of one that reads.
+    """
+    made = federations.of_tasks(connection, [row.seq for row in rows])
+    found = federations.readers(connection, [each.seq for each in made.values()])
+    return {seq: found[each.seq] for seq, each in made.items() if each.seq in found}
+
+
+def remove_with(connection: Connection, removed: Sequence[TaskRow], now: float) -> None:
+    """Forget the federations of tasks that are removed; one that still runs is cancelled first."""
+    end_with(connection, removed, now)
+    for row in federations.of_tasks(connection, [task.seq for task in removed], lock=True).values():
+        forgetting.forget(connection, row)
 
 
 def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes) -> dict[str, FederatedPart]:
