@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,10 @@ _REFUSED: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "Signa
 _HINT: Final = "Check S3_COMPATIBLE_ENDPOINT, S3_COMPATIBLE_ACCESS_KEY, S3_COMPATIBLE_SECRET_KEY and S3_BUCKET_NAME."
 
 
+Bytes = Callable[[int], None]
+"""Called with a number of bytes."""
+
+
 class ObjectStore:
     """A bucket. It blocks: call it in threads, of which several may share it.
 
@@ -44,8 +48,14 @@ class ObjectStore:
         """Let go of the connections."""
         self._client.close()
 
-    def put(self, path: Path, key: str, content_type: str) -> None:
+    def put(self, path: Path, key: str, content_type: str, on_bytes: Bytes | None = None) -> None:
         """Store a file under a name; what was there is replaced, and nobody ever sees a part of it.
+
+        Args:
+            path: The file.
+            key: Its name there.
+            content_type: Its media type.
+            on_bytes: Called from several threads with how many bytes were just sent.
 
         Raises:
             MachineError: If the store refuses it.
@@ -54,7 +64,12 @@ class ObjectStore:
         config = TransferConfig(multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=4)
         with self._explained():
             self._client.upload_file(
-                str(path), self._bucket.name, key, ExtraArgs={"ContentType": content_type}, Config=config
+                str(path),
+                self._bucket.name,
+                key,
+                ExtraArgs={"ContentType": content_type},
+                Config=config,
+                Callback=on_bytes,
             )
 
     def size(self, key: str) -> int | None:
@@ -84,10 +99,24 @@ class ObjectStore:
                 raise
         return f"{found['ETag']} {found['ContentLength']} {found['LastModified'].timestamp()}"
 
-    def get(self, key: str, path: Path) -> None:
-        """Fetch a file. Raises as `version`, or what `put` does."""
+    def get(self, key: str, path: Path, on_size: Bytes | None = None, on_bytes: Bytes | None = None) -> None:
+        """Fetch a file.
+
+        Args:
+            key: Its name.
+            path: Where it is put.
+            on_size: Called with how many bytes it has, before they come.
+            on_bytes: Called from several threads with how many bytes have just come.
+
+        Raises:
+            NotFoundError: If there is no file of that name.
+            MachineError: If the store refuses it.
+            UnreachableError: If the store does not answer.
+        """
+        if on_size is not None:
+            on_size(self.size(key) or 0)
         with self._explained():
-            self._client.download_file(self._bucket.name, key, str(path))
+            self._client.download_file(self._bucket.name, key, str(path), Callback=on_bytes)
 
     def link(self, key: str, seconds: int = LONGEST_LINK_S) -> str:
         """Return a link under which anybody may fetch a file for a while; nothing is asked of the store.
@@ -121,6 +150,23 @@ class ObjectStore:
             for name in names:
                 self._client.delete_object(Bucket=self._bucket.name, Key=name)
         return len(names)
+
+    def abort(self, prefix: str) -> int:
+        """Drop uploads that were begun and never ended, which no listing shows and which are paid for all the same.
+
+        Args:
+            prefix: Of the names of their files; nobody may be sending one of them.
+
+        Returns:
+            How many there were. Raises as `put`.
+        """
+        count, bucket = 0, self._bucket.name
+        with self._explained():
+            for page in self._client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
+                for each in page.get("Uploads", ()):
+                    self._client.abort_multipart_upload(Bucket=bucket, Key=each["Key"], UploadId=each["UploadId"])
+                    count += 1
+        return count
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.campaigns.state import CycleState
 from tunefleet.services.core import Clock
@@ -145,6 +146,7 @@ class Progress:
         candidates: What it has made; only of one that succeeded.
         cost_s: How long it took that is paid for, in seconds; null if that is not known.
         again_s: In how many seconds to look again; by default `CHECK_INTERVAL`.
+        activity: How far it is, where that is known.
     """
 
     state: Literal["running", "succeeded", "failed"]
@@ -152,6 +154,7 @@ class Progress:
     candidates: tuple[Candidate, ...] = ()
     cost_s: float | None = None
     again_s: float | None = None
+    activity: Activity | None = None
 
 
 class Provider(Protocol):

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.campaign import progress
 from tunefleet.campaign.contract import Base, CycleFailed, StepContext, StepFailed
 from tunefleet.errors import NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -173,6 +174,9 @@ class Desk:
                 continue  # our own server is busy, or stops: then this is cancelled
             except NotFoundError:
                 raise StepFailed(f"The workflow {workflow.id} ({workflow.name}) was removed.") from None
+            told = progress.of_tasks(found.tasks)
+            if told is not None:
+                await self._context.book.report(self._context.state, told)
         return found
 
 

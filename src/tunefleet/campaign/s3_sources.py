@@ -10,7 +10,7 @@ import hashlib
 import shutil
 from pathlib import Path
 
-from tunefleet.campaign import uploading
+from tunefleet.campaign import progress, uploading
 from tunefleet.campaign.contract import StepContext
 from tunefleet.spec.campaign_data import CampaignDatasetSpec
 
@@ -44,7 +44,8 @@ async def _digest(context: StepContext, dataset: CampaignDatasetSpec) -> str:
         await asyncio.to_thread(_empty, folder)
         try:
             path = folder / key.rpartition("/")[2]
-            await asyncio.to_thread(store.get, key, path)
+            async with progress.counted(context, "downloading", of=dataset.s3) as got:
+                await asyncio.to_thread(store.get, key, path, got.expect, got.add)
             artifact = await context.client.artifacts.push(path, name=name, kind=KIND)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from tunefleet.campaign import progress
 from tunefleet.campaign.contract import CycleFailed, StepContext
 from tunefleet.campaign.sourcing import CHAT, INSTRUCTION
 from tunefleet.errors import TunefleetError
@@ -100,7 +101,8 @@ class Shelf:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
             rows = await context.client.artifacts.fetch(chunk["artifact_id"], folder / "rows")
-            sizes = await asyncio.to_thread(self._put, rows, folder, wanted, int(chunk["rows"]))
+            async with progress.counted(context, "uploading", of=wanted.main) as sent:
+                sizes = await asyncio.to_thread(self._put, rows, folder, wanted, int(chunk["rows"]), sent)
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         await context.log(f"{chunk['rows']:,} rows are uploaded: {sum(sizes):,} bytes in {len(sizes)} file(s)")
@@ -132,13 +134,14 @@ class Shelf:
     def _there(self, wanted: Uploaded) -> bool:
         return all(self._store.size(key) for key in wanted.objects.values())
 
-    def _put(self, rows: Path, folder: Path, wanted: Uploaded, count: int) -> list[int]:
+    def _put(self, rows: Path, folder: Path, wanted: Uploaded, count: int, sent: progress.Counter) -> list[int]:
         sizes = []
         with _lines(rows) as lines:
             for role, share in shares(tuple(wanted.objects), count):
                 path = folder / f"{role}.json"
                 sizes.append(write_array(islice(lines, share), path, columns(self._context.spec)))
-                self._store.put(path, wanted.objects[role], _TYPE)
+                sent.expect(sizes[-1])
+                self._store.put(path, wanted.objects[role], _TYPE, sent.add)
                 path.unlink()
         return sizes
 

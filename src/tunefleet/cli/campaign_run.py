@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tunefleet.cli import campaign_view as view
+from tunefleet.cli.campaign_board import Board, board
 from tunefleet.cli.campaign_config import CONFIG, Config, read
-from tunefleet.cli.console import Json, err, json_text
+from tunefleet.cli.console import Json, err
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
 from tunefleet.client import Client
@@ -94,21 +94,20 @@ def _follow(
     client.campaigns.send(specs, folder, start=True)
     names = [name for name, spec in specs.items() if spec.enabled]
     seen = {name: client.campaigns.log(name, limit=1).next_id for name in names}
-    while names and not asked.wait(_LOOK_S):
-        for name in names:
-            seen[name] = _print_new(client, name, seen[name], as_json=as_json)
-        if _all_over(client, names):
-            err().print("No campaign of the file is active any more.")
-            return
+    with board(as_json=as_json) as shown:
+        while names and not asked.wait(_LOOK_S):
+            for name in names:
+                seen[name] = _print_new(client, name, seen[name], shown)
+            found = [client.campaigns.get(name) for name in names]
+            if all(each.status in _OVER for each in found):
+                err().print("No campaign of the file is active any more.")
+                return
+            for each in found:
+                shown.show(each)
 
 
-def _print_new(client: Client, name: str, after: int, *, as_json: bool) -> int:
+def _print_new(client: Client, name: str, after: int, shown: Board) -> int:
     found = client.campaigns.log(name, after=after, limit=_LINES)
     for line in found.lines:
-        text = json_text(line.model_dump(mode="json")) if as_json else view.log_line(line)
-        typer.echo(text, err=not as_json)
+        shown.line(line)
     return found.next_id
-
-
-def _all_over(client: Client, names: Sequence[str]) -> bool:
-    return all(client.campaigns.get(name).status in _OVER for name in names)

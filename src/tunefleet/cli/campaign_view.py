@@ -15,6 +15,7 @@ from tunefleet.cli.console import cut, facts, plain, table
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
 from tunefleet.lifecycle.model import Stage
 from tunefleet.wire.campaign import (
+    ActivityView,
     CampaignDetail,
     CampaignLine,
     CampaignView,
@@ -77,7 +78,22 @@ def _cycle_does(cycle: CycleView, now: datetime | None) -> str:
     again = "" if left is None else f"; again in {left}"
     if cycle.error is not None:
         return f"{cycle.step.value} failed {words.plural(cycle.tries, 'time')}{again}: {cycle.error}"
-    return f"{cycle.step.value}{f': {cycle.waiting}' if cycle.waiting else ''}"
+    told = ", ".join(text for text in (cycle.waiting, cycle.activity and activity_text(cycle.activity)) if text)
+    return f"{cycle.step.value}: {told}" if told else cycle.step.value
+
+
+def activity_text(found: ActivityView) -> str:
+    """Say how far a step is: `shuffling 1,000 of 2,000 rows`."""
+    return f"{found.what} {amount_text(found)}".rstrip()
+
+
+def amount_text(found: ActivityView) -> str:
+    """Say how much of something is done; empty where nothing is counted."""
+    if found.unit is None:
+        return ""
+    if found.unit == "bytes":
+        return words.size(found.done) + (f" of {words.size(found.total)}" if found.total else "")
+    return f"{found.done:,}" + (f" of {found.total:,}" if found.total else "") + f" {found.unit}"
 
 
 def _left(moment: datetime, now: datetime | None) -> str | None:

@@ -14,7 +14,7 @@ _step = campaign_steps.c
 
 
 class CycleRow(NamedTuple):
-    """A cycle; `spec` is JSON, `to_cancel` 0 or 1."""
+    """A cycle; `spec` and `activity` are JSON, `to_cancel` 0 or 1."""
 
     campaign_seq: int
     number: int
@@ -31,6 +31,7 @@ class CycleRow(NamedTuple):
     spec: str
     opened_at: float
     finished_at: float | None
+    activity: str | None = None
 
 
 class StepRow(NamedTuple):

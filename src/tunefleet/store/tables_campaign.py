@@ -56,6 +56,7 @@ campaign_cycles = Table(
     Column("spec", Text, nullable=False),
     Column("opened_at", Double, nullable=False),
     Column("finished_at", Double),
+    Column("activity", Text),
     Index("ix_campaign_cycles_running", "campaign_seq", sqlite_where=_RUNNING, postgresql_where=_RUNNING),
     Index("ix_campaign_cycles_to_cancel", "campaign_seq", sqlite_where=_TO_CANCEL, postgresql_where=_TO_CANCEL),
     sqlite_with_rowid=False,
@@ -63,7 +64,7 @@ campaign_cycles = Table(
 """`position`: which chunk it trains on, over all epochs; `step`: the next one, which failed `tries` times in a row.
 
 `retried`: how often somebody let it go back; `orders`: how often its task at the provider was given up for another;
-`to_cancel`: whether that task is to be cancelled; `spec`: what it runs with.
+`to_cancel`: whether that task is to be cancelled; `spec`: what it runs with; `activity`: how far its step is.
 """
 
 campaign_steps = Table(

@@ -15,6 +15,8 @@ from tunefleet.wire.base import Body, Message
 CampaignName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """What a file calls a campaign."""
 Level = Literal["info", "warning", "error"]
+Unit = Literal["rows", "bytes", "MiB", "steps"]
+"""What is counted while a step works."""
 
 
 class CampaignApply(Body):
@@ -46,6 +48,25 @@ class StepView(Message):
     finished_at: datetime | None = None
 
 
+class ActivityView(Message):
+    """What the current step of a cycle does, as it said last.
+
+    Args:
+        what: In one word, such as `downloading`, `shuffling`, `uploading` or `merging`.
+        done: How much of it is done.
+        total: How much there is; null if nobody knows.
+        unit: What is counted; null if nothing is.
+        of: What it is done to: a task, or files.
+    """
+
+    what: str
+    done: int = 0
+    total: int | None = None
+    unit: Unit | None = None
+    of: str | None = None
+    at: datetime
+
+
 class CycleView(Message):
     """A cycle of a campaign.
 
@@ -56,6 +77,7 @@ class CycleView(Message):
         tries: How often that failed in a row.
         retry_at: When it is tried again, or looked at again.
         waiting: What it waits for.
+        activity: How far the step is, once it has said so.
         error: What went wrong last.
         retried: How often somebody let it go back.
         cost: What was paid for it.
@@ -69,6 +91,7 @@ class CycleView(Message):
     tries: int
     retry_at: datetime | None
     waiting: str | None
+    activity: ActivityView | None = None
     error: str | None
     retried: int
     cost: float

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.campaign import sourcing
+from tunefleet.campaign import progress, sourcing
 from tunefleet.campaign.contract import Candidate, Order, Progress
 from tunefleet.campaign.desk import document, inputs_of, model_of
 from tunefleet.client import AsyncClient
@@ -58,7 +58,9 @@ class LocalProvider:
                 why = task.error or task.reason or "no reason was given"
                 return Progress("failed", f"{task.id} has {task.status}: {why}", cost_s=_took_s(task))
             case _:
-                return Progress("running", f"{task.id} is {task.status}", again_s=LOOK_S)
+                return Progress(
+                    "running", f"{task.id} is {task.status}", again_s=LOOK_S, activity=progress.of_task(task)
+                )
 
     async def cancel(self, ticket: str) -> None:
         """Cancel the training."""

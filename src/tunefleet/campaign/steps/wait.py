@@ -30,6 +30,8 @@ class WaitStep(Repeatable):
             # The task goes on without us: a lost look is no failure.
             return Later(now + every_s, f"{context.provider.name} does not answer: {error.message}")
         if found.state == "running":
+            if found.activity is not None:
+                await context.book.report(context.state, found.activity)
             again_s = every_s if found.again_s is None else found.again_s
             return Later(now + again_s, found.detail)
         await uploading.clear(context)

@@ -53,6 +53,11 @@ class Place:
     workspace: Path
     hub: HubSet | None = None
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether it lies on this machine; else the hub is asked, which may have sent it before."""
+        return self.local is not None or self.name.startswith(BUILTIN_PREFIX) or Path(self.name).expanduser().exists()
+
     def read(self, split: str, limit: int | None) -> tuple[Rows, str]:
         """Read one split, sliced as the split says; returns the rows and what to call them."""
         match = _SPLIT.match(split)

@@ -50,6 +50,11 @@ class Source:
         """What messages call it."""
         return self._spec.name or self._source.value or f"sources.{self._index}"
 
+    @property
+    def is_here(self) -> bool:
+        """Whether its rows lie on this machine, so that nothing is downloaded first."""
+        return self._place.on_disk or self._source.kind == "inline"
+
     def rows(self, on_bad: Bad) -> Iterator[Row]:
         """Yield the rows.
 

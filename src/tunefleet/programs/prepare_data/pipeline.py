@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from tunefleet.errors import DataError
 from tunefleet.programs.prepare_data import drawing
@@ -22,8 +22,19 @@ from tunefleet.spec.data_steps import StepBlock
 from tunefleet.spec.data_task import DataTaskSpec
 
 Rows = Iterator[Row]
-Tell = Callable[[str, int], None]
-"""Told, now and then, at which step the work is and how many rows have left it."""
+
+
+class Tell(Protocol):
+    """Told, now and then, what is done to the rows, and to how many of them."""
+
+    def __call__(self, phase: str, done: int = 0, total: int = 0) -> None:
+        """Take `phase` (`downloading`, `reading`, `shuffling`, `splitting`), rows, and of how many; 0 if not known."""
+
+
+def _silent(phase: str, done: int = 0, total: int = 0) -> None:
+    del phase, done, total
+
+
 _TELL_ROWS = 1000
 
 
@@ -79,7 +90,7 @@ class Pipeline:
         *,
         tokenizers: Tokenizers,
         say: Callable[[str], None],
-        tell: Tell = lambda _step, _rows: None,
+        tell: Tell = _silent,
     ) -> None:
         self._spec = spec
         self._sources = sources
@@ -123,11 +134,12 @@ class Pipeline:
             del number
 
         def rows() -> Rows:
+            self._tell("reading" if source.is_here else "downloading")
             for row in source.rows(bad):
                 count.rows_in += 1
                 count.rows_out += 1
                 if count.rows_out % _TELL_ROWS == 0:
-                    self._tell("read", count.rows_out)
+                    self._tell("reading", count.rows_out)
                 yield row
 
         return rows()
@@ -225,14 +237,17 @@ class Pipeline:
         spool = self._spooled(f"{count.step}-{count.of or 'all'}-{word}", rows)
         size = count.rows_in = len(spool)
         if word == "shuffle":
-            chosen = drawing.order("shuffle", wanted.seed, size)
+            chosen, doing = drawing.order("shuffle", wanted.seed, size), "shuffling"
         else:
             share = wanted.count if wanted.count is not None else round(wanted.fraction * size)
             if size and not share:
                 raise _nothing_left(count, "Ask for a larger fraction, or for a count.")
-            chosen = drawing.sampled(wanted.seed, size, share)
+            chosen, doing = drawing.sampled(wanted.seed, size, share), "sampling"
+        self._tell(doing, 0, len(chosen))
         for row in spool.pick(chosen):
             count.rows_out += 1
+            if count.rows_out % _TELL_ROWS == 0:
+                self._tell(doing, count.rows_out, len(chosen))
             yield row
 
     def _mix(self, at: int, step: StepBlock, streams: Sequence[Rows]) -> Rows:
@@ -276,6 +291,7 @@ class Pipeline:
         assert step.split is not None
         count = self._count(at + 1, "split")
         spool = self._spooled(f"{at + 1}-split", rows)
+        self._tell("splitting", 0, len(spool))
         count.rows_in = count.rows_out = len(spool)
         groups, distinct = same_rows(spool)
         parts = drawing.parts(step.split.seed, groups, distinct, step.split.parts)

@@ -140,15 +140,16 @@ class _Sayer:
 
 
 class _Teller:
-    """Reports how many rows were read, a few times a second at most."""
+    """Reports what is done to the rows, a few times a second at most; what begins is reported at once."""
 
     def __init__(self, session: JobSession) -> None:
         self._session = session
         self._told_at = 0.0
+        self._phase = ""
 
-    def tell(self, phase: str, rows: int) -> None:
+    def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
         now = time.monotonic()
-        if now - self._told_at >= _TELL_S:
-            self._told_at = now
-            self._session.status.update(phase="preparing", values={f"rows_{phase}": rows})
-            self._session.journal.progress("preparing", step=rows)
+        if phase != self._phase or now - self._told_at >= _TELL_S:
+            self._told_at, self._phase = now, phase
+            self._session.status.update(phase=phase, values={"rows": done})
+            self._session.journal.progress(phase, step=done, max_steps=total)

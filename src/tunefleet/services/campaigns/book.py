@@ -15,7 +15,8 @@ from typing import Any, Final, Literal, TypeVar
 
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
-from tunefleet.services.campaigns import backwards, cycles, registry, tokens
+from tunefleet.services.campaigns import activity, backwards, cycles, registry, tokens
+from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.state import (
     DAY_S,
     TASK,
@@ -262,6 +263,11 @@ class Book:
             _line(connection, row, state, level, scrub(text)[:MAX_LINE], self._core.clock.wall())
 
         await self._core.write(operation)
+
+    async def report(self, state: CycleState, found: Activity) -> None:
+        """Store how far a step is, for whoever watches; dropped if somebody else has the campaign by now."""
+        now = self._core.clock.wall()
+        await self._core.write(partial(activity.put, state=state, activity=found, now=now))
 
     async def promoted(self, state: CycleState) -> ModelVersion | None:
         """Return the promoted version of the campaign's model."""

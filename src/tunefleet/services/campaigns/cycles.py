@@ -142,7 +142,7 @@ def advance(
     done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}
     # A cycle that went back keeps what it does not do again.
     step = next((each for each in StepName(cycle.step).and_later if each.value not in done), None)
-    changes: dict[str, Any] = {"tries": 0, "not_before": 0.0, "waiting": None, "error": None}
+    changes: dict[str, Any] = {"tries": 0, "not_before": 0.0, "waiting": None, "error": None, "activity": None}
     if step is not None:
         return changed(connection, cycle, {**changes, "step": step.value})
     status = move_cycle(CycleStatus(cycle.status), CycleStatus.COMPLETED)
@@ -198,7 +198,7 @@ def fail(
     else:
         tries = cycle.tries + 1
         pause = {"not_before": now + backoff_s(tries, draw)}
-        changed(connection, cycle, {"tries": tries, "error": error, "waiting": None, **pause})
+        changed(connection, cycle, {"tries": tries, "error": error, "waiting": None, "activity": None, **pause})
         tell(connection, row, "campaign.retrying", now, cycle=cycle.number, step=cycle.step, tries=tries, error=error)
         held = tries >= most
         why = f"{where} failed {tries} times in a row: {error}"

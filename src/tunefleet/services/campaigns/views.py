@@ -9,6 +9,7 @@ import orjson
 
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
+from tunefleet.services.campaigns import activity
 from tunefleet.services.campaigns.status import parsed
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import maybe_moment, moment
@@ -117,6 +118,7 @@ def _cycle(row: CycleRow, steps: Sequence[StepRow], cost: float, version: int | 
         tries=row.tries,
         retry_at=moment(row.not_before) if running and row.not_before else None,
         waiting=row.waiting,
+        activity=activity.shown(row) if running else None,
         error=row.error,
         retried=row.retried,
         cost=cost,

@@ -1,0 +1,86 @@
+"""How far a step is, told to the book about once a second; counted here, or taken over from the tasks that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tunefleet.campaign.contract import StepContext
+from tunefleet.services.campaigns.activity import Activity
+from tunefleet.wire.api import TaskView
+from tunefleet.wire.campaign import Unit
+
+TELL_S: Final = 1.0
+_UNITS: Final[dict[str, Unit]] = {"data": "rows", "merge": "MiB", "lora_sft": "steps"}
+"""What the steps of such a task count."""
+
+
+@dataclass(slots=True)
+class Counter:
+    """Counts bytes, from any thread.
+
+    Args:
+        total: How many there are, as far as is known.
+        done: How many of them are done.
+    """
+
+    total: int | None = None
+    done: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def expect(self, count: int) -> None:
+        """Say that there are some more."""
+        with self._lock:
+            self.total = (self.total or 0) + count
+
+    def add(self, count: int) -> None:
+        """Count some that are done."""
+        with self._lock:
+            self.done += count
+
+
+@contextlib.asynccontextmanager
+async def counted(
+    context: StepContext, what: str, total: int | None = None, of: str | None = None
+) -> AsyncIterator[Counter]:
+    """Yield a counter of bytes, and tell what it says while the block runs.
+
+    Args:
+        context: Of the step.
+        what: What is done, in one word.
+        total: How many bytes there are.
+        of: What is moved, for people.
+    """
+    counter = Counter(total)
+
+    async def tell() -> None:
+        while True:
+            await context.book.report(context.state, Activity(what, counter.done, counter.total, "bytes", of))
+            await asyncio.sleep(TELL_S)
+
+    teller = asyncio.create_task(tell(), name=f"progress of {context.state.name}")
+    try:
+        yield counter
+    finally:
+        teller.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await teller
+
+
+def of_tasks(tasks: Sequence[TaskView]) -> Activity | None:
+    """Return what the first of some tasks does that runs; null while none of them has said anything."""
+    running = next((task for task in tasks if task.status == "running" and task.progress is not None), None)
+    return None if running is None else of_task(running)
+
+
+def of_task(task: TaskView) -> Activity | None:
+    """Return what a task does; null if it has said nothing."""
+    said = task.progress
+    if said is None:
+        return None
+    unit = _UNITS.get(task.kind) if said.step or said.max_steps else None
+    return Activity(said.phase, said.step, said.max_steps or None, unit, task.id)

@@ -1,0 +1,49 @@
+"""How far the current step of a cycle is: kept beside the cycle for whoever watches; nothing is decided by it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import orjson
+
+from tunefleet.services.campaigns.state import CycleState
+from tunefleet.services.views import moment
+from tunefleet.store import Connection, campaigns, cycles
+from tunefleet.store.cycles import CycleRow
+from tunefleet.wire.campaign import ActivityView, Unit
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a step does now.
+
+    Args:
+        what: In one word, such as `downloading`, `shuffling`, `uploading` or `merging`.
+        done: How much of it is done.
+        total: How much there is; null if nobody knows.
+        unit: What is counted; null if nothing is.
+        of: What it is done to, for people.
+    """
+
+    what: str
+    done: int = 0
+    total: int | None = None
+    unit: Unit | None = None
+    of: str | None = None
+
+
+def put(connection: Connection, state: CycleState, activity: Activity, now: float) -> None:
+    """Store how far a step is; dropped if somebody else has the campaign by now, or the cycle has moved on."""
+    row = campaigns.by_id(connection, state.campaign_id)
+    cycle = None if row is None or row.holder != state.holder else cycles.get(connection, row.seq, state.number)
+    if cycle is not None and cycle.step == state.step:
+        text = orjson.dumps({**asdict(activity), "at": now}).decode()
+        cycles.change(connection, cycle, {"activity": text})
+
+
+def shown(cycle: CycleRow) -> ActivityView | None:
+    """Show how far the current step of a cycle is; null if it has said nothing."""
+    if cycle.activity is None:
+        return None
+    said = orjson.loads(cycle.activity)
+    return ActivityView(**{**said, "at": moment(said["at"])})
