@@ -33,7 +33,7 @@ def url_with_token(url: str, token: str) -> str:
 def federation_table(found: Sequence[FederationView]) -> Table:
     """Make the table of federations."""
     made = table(
-        "federation", "no", "name", "status", "strategy", "workers", "version", "created",
+        "federation", "no", "name", "status", "strategy", "workers", "version", "task", "created",
         right=("no", "workers", "version"), wide="name",
     )  # fmt: skip
     for each in found:
@@ -45,6 +45,7 @@ def federation_table(found: Sequence[FederationView]) -> Table:
             each.strategy,
             str(each.members),
             str(each.version),
+            cut(each.task_id or "–", "id"),
             f"{words.age(each.created_at)} ago",
         )
     return made
@@ -60,6 +61,7 @@ def detail(found: FederationDetail) -> Iterator[RenderableType]:
     yield facts(
         [
             ("number", str(found.number)),
+            ("task", found.task_id),
             ("why", found.why),
             ("base model", found.base_model),
             ("strategy", found.strategy),

@@ -390,7 +390,12 @@ class MemberView(Message):
 
 
 class FederationView(Message):
-    """A federation in a list; `number` is its id where the guide wants a whole number."""
+    """A federation in a list.
+
+    Args:
+        number: Its id where the guide wants a whole number.
+        task_id: The training whose parts take part; null if it is none's.
+    """
 
     id: str
     number: int
@@ -400,6 +405,7 @@ class FederationView(Message):
     why: str | None = None
     base_model: str | None = None
     strategy: str
+    task_id: str | None = None
     version: int
     round: int | None = None
     members: int = 0

@@ -150,3 +150,18 @@ async def test_a_federation_from_a_coroutine(running: Running) -> None:
         assert [each.id for each in (await client.federations.list(status="queued")).items] == [made.id]
         await client.federations.cancel(made.id)
         await client.federations.remove(made.id)
+
+
+def test_whose_training_a_federation_is_is_shown(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "document.yaml"
+    file.write_text(
+        "apiVersion: tunefleet/v1\nmetadata: {name: whose}\nspec:\n  taskType: lora_sft\n"
+        "  model: {source: {identifier: builtin:gsm8k-llama-2m}}\n  data: {prompts: [one, two]}\n"
+        "  federation: {workers: 2}\n"
+    )
+    tasks = cli("submit", file, "--json").json["tasks"]
+    (whole,) = (task["id"] for task in tasks if "#" not in task["name"])
+    (listed,) = cli("federation", "ls", "--json").json
+    assert listed["task_id"] == whole
+    assert whole in cli("federation", "show", listed["id"]).out
+    assert whole[:8] in cli("federation", "ls").out

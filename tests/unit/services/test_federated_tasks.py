@@ -107,6 +107,8 @@ async def test_the_parts_are_told_how_to_take_part_and_the_newest_version_is_the
     assert one.federation.token == tokens.token_of(pipe.lab.core.secret, fed.party.id)
     stored = await pipe.lab.core.read(lambda connection: tasks.find(connection, pipe.lab.admin, one.task_id))
     assert one.federation.token not in json.dumps([one.spec, str(stored), (await fed.party.row()).spec])
+    (shown,) = (await jobs.list_(pipe.lab.core, pipe.lab.admin)).items
+    assert shown.task_id == (await pipe.task(fed.flow, "train")).id
     why = (await pipe.task(fed.flow, "train")).why
     assert why is not None
     assert f"their federation {fed.party.id} is running, in round 1, and it has no version yet" in why

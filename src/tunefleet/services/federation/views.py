@@ -12,7 +12,7 @@ from tunefleet.services.federation.rounds import participants
 from tunefleet.services.federation.status import spec_of
 from tunefleet.services.notify.channels import shown
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, federation_updates, federations, rounds
+from tunefleet.store import Connection, federation_updates, federations, rounds, tasks
 from tunefleet.store.federation_updates import UpdateRow
 from tunefleet.store.federation_versions import VersionRow
 from tunefleet.store.federations import FederationRow, MemberRow
@@ -65,6 +65,7 @@ def _fields(connection: Connection, row: FederationRow) -> dict[str, Any]:
         "why": None if current is None else round_views(connection, row, [current])[0].why,
         "base_model": spec.base_model or contract.get("base_model"),
         "strategy": spec.strategy.name,
+        "task_id": _task_id(connection, row),
         "version": row.version,
         "round": row.round or None,
         "members": federations.member_counts(connection, [row.seq]).get(row.seq, 0),
@@ -72,6 +73,11 @@ def _fields(connection: Connection, row: FederationRow) -> dict[str, Any]:
         "started_at": maybe_moment(row.started_at),
         "finished_at": maybe_moment(row.finished_at),
     }
+
+
+def _task_id(connection: Connection, row: FederationRow) -> str | None:
+    found = [] if row.task_seq is None else tasks.by_seqs(connection, [row.task_seq])
+    return found[0].id if found else None
 
 
 def round_views(connection: Connection, row: FederationRow, found: Sequence[RoundRow]) -> list[RoundView]:
