@@ -94,6 +94,7 @@ class NamedTask:
 
 _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("model.source.identifier", "model", False),
+    ("model.tokenizer", "model", False),
     ("model.adapters.*.path", "model", False),
     ("reward_model.identifier", "model", False),
     ("embedding.model", "model", False),

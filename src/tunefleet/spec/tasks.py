@@ -16,6 +16,7 @@ from tunefleet.spec.python_task import PythonTaskSpec
 from tunefleet.spec.retrieval import EmbeddingTaskSpec, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.together import Faults
 from tunefleet.spec.trainings import LoraSftSpec, ModelTrainingSpec, PpoSpec, SftSpec, TrainingTaskSpec
+from tunefleet.spec.verifying import VerifyTaskSpec
 
 __all__ = [
     "TASK_KINDS",
@@ -45,6 +46,7 @@ __all__ = [
     "SftSpec",
     "TaskSpec",
     "TrainingTaskSpec",
+    "VerifyTaskSpec",
     "across",
 ]
 
@@ -65,6 +67,7 @@ TaskSpec = (
     | RagIndexTaskSpec
     | MergeTaskSpec
     | EvaluateTaskSpec
+    | VerifyTaskSpec
     | ApiTaskSpec
     | DataTaskSpec
     | PythonTaskSpec
@@ -89,6 +92,7 @@ TASK_KINDS: Final[dict[str, type[TaskSpec]]] = {
     "rag_index": RagIndexTaskSpec,
     "merge": MergeTaskSpec,
     "evaluate": EvaluateTaskSpec,
+    "verify": VerifyTaskSpec,
     "api": ApiTaskSpec,
     "data": DataTaskSpec,
     "python": PythonTaskSpec,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from tests.integration.ended import EndedJob
+from tests.integration.merge.hubs import Served, asked
 from tunefleet.attach import session
 from tunefleet.programs import assets, run
 from tunefleet.wire.jobfolder import JobFolder
@@ -40,6 +41,13 @@ class Ended(EndedJob):
 
 
 Merge = Callable[..., Ended]
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
+    """A double of the hub, which this process asks."""
+    with asked(monkeypatch, tmp_path / "cache") as made:
+        yield made
 
 
 @pytest.fixture

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.fakes.hub import Hub, Repo, serving
+from tests.fakes.hub import Hub, Repo
 from tests.integration.merge.conftest import Merge, llama, lora
+from tests.integration.merge.hubs import Served
 
 pytest.importorskip("huggingface_hub")
-
-from huggingface_hub import constants
 
 from tunefleet.errors import DataError, ModelError
 from tunefleet.jobs.environment import job_environment
@@ -30,20 +28,11 @@ pytestmark = [
 
 
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    with serving("writer") as made:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "ENDPOINT", made.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", made.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        made.repos["meta/gated"] = Repo(gated=True)
-        made.repos["meta/secret"] = Repo(private=True)
-        made.readers.add("reader")
-        yield made
+def hub(served: Served) -> Hub:
+    served.hub.repos["meta/gated"] = Repo(gated=True)
+    served.hub.repos["meta/secret"] = Repo(private=True)
+    served.hub.readers.add("reader")
+    return served.hub
 
 
 def test_a_gated_model_names_its_licence_page_and_the_variable(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,7 @@ KINDS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "python": (('code: "def main(): return {}"',), set()),
     "data": (("sources: [{path: 'builtin:gsm8k'}]",), set()),
     "merge": (("model: {source: {identifier: some/model}, adapters: [{type: lora, path: /adapter}]}",), set()),
+    "verify": ((MODEL,), set()),
     "chat": ((MODEL,), set()),
 }
 

@@ -240,8 +240,14 @@ model:
     - {type: lora, name: mine, path: ./a, taskId: task-1, url: "https://x/a.tar.gz", id: one, apply: merge,
        archive_format: tar.gz, headers: {A: b}, weight: 0.5}
     - {path: ./b, scale: 0.5}
-merge: {into: base, verify: false, gguf: {type: q4_k_m, name: mine.gguf}}
+merge: {into: base, dtype: bf16, verify: false, gguf: {type: q4_k_m, name: mine.gguf}}
 checkpoint: {load: {type: local, path: ./weights, archive_format: zip}}
+""",
+    "verify": """
+model:
+  source: {type: huggingface, identifier: some/model, revision: main, trust_remote_code: false}
+  tokenizer: ./tokenizer
+verify: {forward: false, chat_template: true}
 """,
     "evaluate": _GENERATES.replace("parallel: {enabled: true, max_shards: 4}\n", "").replace(
         "{path: ./b, adapter_id: two}", "{path: ./b, adapter_id: two, apply: runtime}"
@@ -340,6 +346,7 @@ checkpoint: {upload: false}
 
 EXTRA: dict[str, list[str]] = {
     "chat": ["model: {source: {identifier: m}}\nenforce_cpu: true"],
+    "verify": ["model: {source: {identifier: m}}\nenforce_cpu: true"],
     "evaluate": [
         "model: {source: {identifier: m}}\nevaluations: [{type: loss, data: {path: a, eval: null, streaming: null}}]"
     ],
