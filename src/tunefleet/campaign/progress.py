@@ -72,9 +72,12 @@ async def counted(
 
 
 def of_tasks(tasks: Sequence[TaskView]) -> Activity | None:
-    """Return what the first of some tasks does that runs; null while none of them has said anything."""
+    """Return what the first of some tasks does that runs, or which one no worker has yet; null if none has said it."""
     running = next((task for task in tasks if task.status == "running" and task.progress is not None), None)
-    return None if running is None else of_task(running)
+    if running is not None:
+        return of_task(running)
+    queued = next((task for task in tasks if task.status == "queued"), None)
+    return None if queued is None else Activity("waiting", of=queued.id)
 
 
 def of_task(task: TaskView) -> Activity | None:

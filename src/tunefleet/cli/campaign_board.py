@@ -104,9 +104,6 @@ class LiveBoard(Board):
 
     def show(self, found: CampaignView) -> None:
         """Draw how far a campaign is; without a total the bar only says that something goes on."""
-        row = self._rows.get(found.name)
-        if row is None:
-            row = self._rows[found.name] = self._bars.add_task("", total=None, amount="")
         doing = _activity(found)
         if doing is None:
             rests = found.status is not CampaignStatus.ACTIVE or found.next_at is not None
@@ -115,16 +112,24 @@ class LiveBoard(Board):
             cycle, activity = doing
             work = f"{cycle.number}/{cycle.step.value}/{activity.what}/{activity.of}"
             rests, text = False, f"cycle {cycle.number}, {cycle.step.value}: {activity.what}"
-        if work != self._work.get(found.name):
-            self._work[found.name] = work
-            self._bars.reset(row, total=None)
+        self._draw(found.name, work, plain(f"{found.name}  {text}"), activity, rests=rests)
+
+    def _draw(self, name: str, work: str, text: str, activity: ActivityView | None, *, rests: bool) -> None:
+        row = self._rows.get(name)
+        if row is None:
+            row = self._rows[name] = self._bars.add_task(text, total=None, amount="")
+        elif work != self._work[name]:
+            self._bars.reset(row)
+        self._work[name] = work
         self._bars.update(
             row,
-            description=plain(f"{found.name}  {text}"),
-            completed=0 if activity is None else activity.done,
-            total=1 if rests else None if activity is None else activity.total,
+            description=text,
+            completed=1 if rests else 0 if activity is None else activity.done,
             amount="" if activity is None else view.amount_text(activity),
         )
+        # To `update` no total means the one before; a bar whose total nobody knows any more has none.
+        shown = next(each for each in self._bars.tasks if each.id == row)
+        shown.total = 1 if rests else None if activity is None else activity.total
 
 
 def board(*, as_json: bool) -> Board:

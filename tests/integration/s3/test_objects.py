@@ -23,10 +23,15 @@ def store(endpoint: str, **other: str) -> ObjectStore:
 def test_a_large_file_goes_and_comes_and_its_link_is_signed(s3_server: Gateway, tmp_path: Path) -> None:
     shelf, path = store(s3_server.endpoint), tmp_path / "large.json"
     path.write_bytes(bytes(range(256)) * (PART_BYTES // 256 + 40_000))
-    shelf.put(path, "a/0/large.json", "application/json")
+    sent: list[int] = []
+    shelf.put(path, "a/0/large.json", "application/json", sent.append)
+    assert sum(sent) == path.stat().st_size
     assert shelf.size("a/0/large.json") == path.stat().st_size
     before = shelf.version("a/0/large.json")
-    shelf.get("a/0/large.json", tmp_path / "back")
+    expected: list[int] = []
+    came: list[int] = []
+    shelf.get("a/0/large.json", tmp_path / "back", expected.append, came.append)
+    assert expected == [sum(came)] == [path.stat().st_size]
     assert (tmp_path / "back").read_bytes() == path.read_bytes()
     link = shelf.link("a/0/large.json", 60)
     assert httpx.get(link, trust_env=False).content == path.read_bytes()

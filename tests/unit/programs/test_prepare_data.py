@@ -42,6 +42,24 @@ class Made:
         return self.rows["train"]
 
 
+def test_what_is_done_to_the_rows_is_told(tmp_path: Path) -> None:
+    told: list[tuple[str, int, int]] = []
+    steps = [{"shuffle": {"seed": 1}}, {"split": {"test": 0.1, "seed": 1}}]
+    spec = load_task_spec({"taskType": "data", "sources": [{"rows": numbers(2500)}], "steps": steps})
+    assert isinstance(spec, DataTaskSpec)
+
+    def tell(phase: str, done: int = 0, total: int = 0) -> None:
+        told.append((phase, done, total))
+
+    pipeline, _ = open_pipeline(spec, {}, tmp_path, say=lambda _: None, tell=tell)
+    assert sum(len(list(rows)) for rows in pipeline.run().values()) == 2500
+    assert told == [
+        *(("reading", done, 0) for done in (0, 1000, 2000)),
+        *(("shuffling", done, 2500) for done in (0, 1000, 2000)),
+        ("splitting", 0, 2500),
+    ]
+
+
 def numbers(count: int) -> list[dict[str, Any]]:
     return [{"n": n} for n in range(count)]
 
