@@ -6,7 +6,6 @@ exists and the hub answers; if it does not answer, what was downloaded before is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,6 @@ from tunefleet.errors import DataError, ModelError, UnreachableError
 
 Kind = Literal["model", "dataset"]
 _ASK_S = 10.0
-_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _PAGES: Final = "https://huggingface.co"
 """Where a person accepts a licence, whatever mirror the files come from."""
 
@@ -85,11 +83,6 @@ def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | No
         return Path(
             snapshot_download(name, revision=revision, allow_patterns=None if patterns is None else [*patterns])
         )
-
-
-def is_name(text: str) -> bool:
-    """Whether a text may be the name of a repository."""
-    return _NAME.fullmatch(text) is not None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 
 _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
+_HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
 _URL = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _MAX_HEADERS: Final = 50
 UNKNOWN_KEY: Final = "is not a known key"
@@ -151,6 +152,11 @@ def _url(value: str) -> str:
 def is_url(value: str) -> bool:
     """Whether a text is an address that is fetched, and not a path."""
     return _URL.fullmatch(value) is not None
+
+
+def is_hub_name(value: str) -> bool:
+    """Whether a text may be the name of a repository of the hub, such as `org/name`."""
+    return _HUB_NAME.fullmatch(value) is not None
 
 
 Url = Annotated[Text, AfterValidator(_url)]

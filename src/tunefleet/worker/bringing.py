@@ -23,7 +23,7 @@ from tunefleet.client.download import Address, Downloader
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.spec import BaseTaskSpec, load_task_spec
-from tunefleet.spec.base import is_url
+from tunefleet.spec.base import is_hub_name, is_url
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.paths import Fetch, fetches
 from tunefleet.wire.jobfolder import JobFolder
@@ -120,6 +120,8 @@ class Bringer:
             if adapter.path is None or pointer in given or adapter.task_id is not None or adapter.url is not None:
                 continue
             path = self._transfers.existing(adapter.path, f"spec.{pointer}")
+            if path is None and is_hub_name(adapter.path):
+                continue  # the program fetches it, as it fetches models
             if path is None:
                 raise InputError(f"spec.{pointer}: there is no {adapter.path} on this worker.")
             found[pointer] = str(path)

@@ -252,6 +252,14 @@ def test_fault_17_weights_that_cannot_be_had_are_an_error_and_never_left_out(lab
         lab.load(path="gone")
 
 
+def test_an_adapter_of_the_hub_is_left_to_the_program_that_loads_it(lab: Lab) -> None:
+    model = {"source": {"identifier": "org/base"}}
+    asked = {"taskType": "inference"}
+    assert lab.bring({**asked, "model": {**model, "adapters": [{"path": "org/adapter"}]}}) == {}
+    with pytest.raises(InputError, match=r"adapters\.0\.path: there is no \./adapter"):
+        lab.bring({**asked, "model": {**model, "adapters": [{"path": "./adapter"}]}})
+
+
 def test_a_path_is_read_only_where_a_document_may_look(lab: Lab, tmp_path: Path) -> None:
     inside, shared, outside = lab.results / "task-a" / "final_lora", tmp_path / "mount" / "m", tmp_path / "private"
     for folder in (inside, shared, outside):

@@ -12,6 +12,7 @@ from tunefleet.errors import ModelError
 from tunefleet.programs import base_model, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.engine.protocol import EngineAdapter, EngineModel
+from tunefleet.spec.base import is_hub_name
 from tunefleet.spec.checkpoint import CheckpointLoadSpec
 from tunefleet.spec.prompting import AnsweringTaskSpec
 from tunefleet.spec.serving import AdapterSpec
@@ -98,7 +99,7 @@ def _adapters(
 def _adapter_folder(wanted: AdapterSpec, pointer: str, inputs: Mapping[str, str], workspace: Path) -> Path:
     named = wanted.path or wanted.task_id or wanted.url
     place = inputs.get(f"{pointer}.path") or inputs.get(pointer)
-    if place is None and wanted.path is not None and hub.is_name(wanted.path):
+    if place is None and wanted.path is not None and is_hub_name(wanted.path):
         place = str(hub.fetched(wanted.path))
     if place is None:
         raise ModelError(f"spec.{pointer}: the adapter {named} is not on this worker.")

@@ -11,6 +11,7 @@ from tunefleet.errors import ModelError
 from tunefleet.programs import base_model, hub
 from tunefleet.programs.archives import inner, opened
 from tunefleet.programs.base_model import Source
+from tunefleet.spec.base import is_hub_name
 from tunefleet.spec.merging import MergeAdapterSpec, MergeTaskSpec
 
 _WEIGHTS = "checkpoint.load"
@@ -60,7 +61,7 @@ def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, s
     """
     pointer = f"model.adapters.{index}"
     path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
-    if path is None and adapter.path is not None and hub.is_name(adapter.path):
+    if path is None and adapter.path is not None and is_hub_name(adapter.path):
         return hub.fetched(adapter.path, patterns=NEEDED)
     if path is None:
         raise ModelError(

@@ -21,6 +21,7 @@ from tunefleet.programs.merge.plan import Plan
 from tunefleet.programs.merge.tensors import is_weights
 from tunefleet.programs.outputs import write_folder
 from tunefleet.programs.verify.tokens import CONFIGS, SPECIAL, Tokens
+from tunefleet.spec.base import is_hub_name
 
 POINTER: Final = "model.tokenizer"
 _WANTED: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
@@ -41,7 +42,7 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
     """
     if given is not None:
         return Source(name, str(inner(opened(Path(given), workspace))))
-    if hub.is_name(name) and not Path(name).is_dir():
+    if is_hub_name(name) and not Path(name).is_dir():
         return Source(name, str(hub.fetched(name, patterns=_WANTED)))
     if Path(name).expanduser().is_dir():
         return Source(name, str(Path(name).expanduser()))
