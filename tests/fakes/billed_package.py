@@ -1,5 +1,5 @@
-"""A package as somebody else would install it: a provider that bills (`tests.fakes.billing`), and an `evaluate` that
-measures nothing, so that a cycle takes seconds. `install` puts it into a folder with its entry points.
+"""A package as somebody else would install it: a provider that bills (`tests.fakes.billing`), and an `evaluate` and a
+`verify` that look at nothing, so that a cycle takes seconds. `install` puts it into a folder with its entry points.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ billed = {_NAME}:make
 [tunefleet.executors]
 evaluate = {_NAME}:Evaluate
 """
+_VERIFY = f"verify = {_NAME}:Verify\n"
 _ROWS = 40
 
 
-def install(folder: Path) -> None:
-    """Put the package into a folder, as `pip install --target` does."""
+def install(folder: Path, *, verifies: bool = True) -> None:
+    """Put the package into a folder, as `pip install --target` does.
+
+    Args:
+        folder: Where.
+        verifies: Whether its `verify`, too, says what the tests need: each model is whole.
+    """
     about = folder / f"{_NAME}-1.0.dist-info"
     about.mkdir(parents=True)
     shutil.copy(__file__, folder / f"{_NAME}.py")
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {_NAME}\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(_ENTRIES)
+    (about / "entry_points.txt").write_text(_ENTRIES + (_VERIFY if verifies else ""))
 
 
 class Billed:
@@ -70,7 +76,7 @@ class Billed:
             return Progress("running", task["status"], again_s=0.05)
         # The better one says that it is worse: what a provider says plays no part.
         made = (
-            Candidate("builtin:gsm8k-llama-2m", "model", f"{ticket}-good", test_loss=9.0),
+            Candidate("builtin:gsm8k-llama-2m", "model", f"{ticket}-good", test_loss=9.0, synth_loss=7.0, score=0.5),
             Candidate("builtin:nothing", "model", f"{ticket}-bad", test_loss=0.1),
         )
         return Progress("succeeded", "success", made, cost_s=10.0)
@@ -95,6 +101,23 @@ class Evaluate(JobExecutor):
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         return [Output(name="items", kind="report", path=folder.root / "items")]
+
+
+class Verify(JobExecutor):
+    """Says that a model is whole."""
+
+    kind = "verify"
+    program = f"{_NAME}:verify"
+
+    def outputs(self, folder: JobFolder) -> list[Output]:
+        return []
+
+
+def verify(folder: Path) -> None:
+    """Write the result of a verification."""
+    words = {"tokens": 2048, "rows": 2048}
+    result = {"ok": True, "commit": None, "parameters": 7, "dtypes": ["F32"], "vocabulary": words}
+    write_json(folder / "responses.json", result, sync=True)
 
 
 def measure(folder: Path) -> None:

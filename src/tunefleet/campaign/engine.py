@@ -18,7 +18,8 @@ from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns.book import RENEW_S, Book, Level
 from tunefleet.services.campaigns.state import BudgetError, CycleState, LeaseLost
 from tunefleet.services.core import Clock
-from tunefleet.settings import CampaignSettings
+from tunefleet.settings import CampaignSettings, TrackingSettings, load
+from tunefleet.tracking import catalog
 
 log = logging.getLogger(__name__)
 
@@ -176,12 +177,21 @@ class Engine:
         log.log(number, "[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, text)
         await self._book.log(state, level, text)
 
+    async def _tell_trackers(self, state: CycleState) -> None:
+        settings = load(TrackingSettings)
+        choice = catalog.chosen(state.spec, settings)
+        await self._say(state, "info", f"it is tracked {catalog.sentence(choice)}")
+        for fault in catalog.faults(choice, settings):
+            # It is told again and again, until that is mended; the campaign goes on.
+            await self._say(state, "warning", str(fault))
+
     @contextlib.asynccontextmanager
     async def _equipped(self, state: CycleState) -> AsyncIterator[tuple[AsyncClient, Provider]]:
         name, why = providers.chosen(state.spec, self._settings)
         if state.campaign_id not in self._told:
             self._told.add(state.campaign_id)
             await self._say(state, "info", f"the provider is {name}: {why}")
+            await self._tell_trackers(state)
         client = self._make_client(await self._book.token(state.campaign_id))
         async with client:
             try:

@@ -11,11 +11,13 @@ from collections.abc import Coroutine
 from typing import Any, Final
 
 from tunefleet.campaign.engine import Engine
+from tunefleet.campaign.reporter import Reporter
 from tunefleet.client import AsyncClient
 from tunefleet.errors import TunefleetError
 from tunefleet.services.campaigns.book import TOPIC, Book
+from tunefleet.services.campaigns.tracking import Outbox
 from tunefleet.services.core import Core
-from tunefleet.settings import CampaignSettings, load
+from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class CampaignKeeper:
         self._engine = Engine(
             self._book, load(CampaignSettings), lambda token: AsyncClient(url, token), clock=core.clock
         )
+        self._reporter = Reporter(Outbox(core), load(TrackingSettings), core.settings.data_dir / "tracking")
         self._work: dict[str, asyncio.Task[None]] = {}
         self._begun = False
 
@@ -65,7 +68,11 @@ class CampaignKeeper:
                 self._start(campaign_id, self._engine.advance(campaign_id))
         for state in await self._book.to_cancel():
             self._start(f"{state.campaign_id}/{state.number}", self._engine.end_order(state))
-        return min([LOOK_S, *(at - now for at in due.values() if at > now)])
+        for untold in await self._reporter.due():
+            self._start(untold.key, self._reporter.tell(untold))
+        untold_at = await self._reporter.next_at()
+        later = [*due.values(), *([] if untold_at is None else [untold_at])]
+        return min([LOOK_S, *(at - now for at in later if at > now)])
 
     async def close(self) -> None:
         """Stop, and let somebody else have what is not done."""

@@ -14,7 +14,7 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
 from tunefleet.errors import AuthError, UnreachableError
-from tunefleet.settings import CampaignSettings, load
+from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 if TYPE_CHECKING:
     from tunefleet.spec.campaign import CampaignSpec
@@ -90,6 +90,7 @@ def _outlook(
     provider, why = providers.chosen(spec, settings)
     providers.find(provider)
     made.facts["provider"] = f"{provider} ({why})"
+    _trackers(spec, made, here=why_not is not None)
     made.facts["model"] = spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
     files = {key: file for key, file, _ in named_files(spec, folder)}
     counts = [_rows(spec, number, each, files, made) for number, each in enumerate(spec.datasets)]
@@ -104,6 +105,18 @@ def _outlook(
     if why_not is not None:
         made.unchecked.append(f"where it stands on the server: {why_not}")
     return made
+
+
+def _trackers(spec: CampaignSpec, made: Outlook, *, here: bool) -> None:
+    from tunefleet.tracking import catalog
+
+    settings = load(TrackingSettings)
+    choice = catalog.chosen(spec, settings)
+    made.facts["tracking"] = f"{' and '.join(choice.names) or 'none'} ({choice.why})"
+    if here:
+        catalog.refuse_faults([spec], settings)
+    else:
+        made.unchecked.append("tracking: the server's own settings count")
 
 
 def _next(spec: CampaignSpec, known: CampaignDetail | None) -> str:

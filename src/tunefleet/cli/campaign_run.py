@@ -16,7 +16,7 @@ from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
 from tunefleet.client import Client
 from tunefleet.errors import AuthError, UnreachableError
-from tunefleet.settings import CampaignSettings, load
+from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 if TYPE_CHECKING:
     from tunefleet.spec.campaign import CampaignSpec
@@ -47,6 +47,7 @@ def run(
     """
     from tunefleet.cli.fleet import LocalFleet
     from tunefleet.cli.up import ending
+    from tunefleet.tracking import catalog
 
     specs = read(config)
     settings = load(CampaignSettings)
@@ -58,6 +59,7 @@ def run(
         with connect(patience_s=30.0, refused_s=None) as client, ending(None) as asked:
             _follow(client, specs, folder, asked, as_json=as_json)
         return
+    catalog.refuse_faults(specs.values(), load(TrackingSettings))
     fleet = LocalFleet(data, port=port, workers=workers)
     with ending(fleet) as asked:
         fleet.start()
@@ -70,6 +72,7 @@ def run(
 
 def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
     from tunefleet.campaign import providers
+    from tunefleet.tracking import catalog
 
     if not spec.enabled:
         err().print(f"{name} is not enabled.")
@@ -77,6 +80,7 @@ def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
     provider, why = providers.chosen(spec, settings)
     providers.find(provider)
     err().print(f"{name} is trained by {provider}: {why}.")
+    err().print(f"{name} is tracked {catalog.sentence(catalog.chosen(spec, load(TrackingSettings)))}.")
 
 
 def _answers() -> bool:

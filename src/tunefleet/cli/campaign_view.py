@@ -22,6 +22,7 @@ from tunefleet.wire.campaign import (
     CycleView,
     LineageView,
     ModelVersionView,
+    TrackingView,
 )
 
 _STYLES: Final = {
@@ -122,6 +123,19 @@ def detail(found: CampaignDetail) -> Iterator[RenderableType]:
     if found.cycle_list:
         yield ""
         yield cycle_table(found.cycle_list)
+    tracked = [(f"cycle {each.number}", _tracked(told)) for each in found.cycle_list for told in each.tracking]
+    if tracked:
+        yield ""
+        yield Text("tracking", style="head")
+        yield facts(tracked)
+
+
+def _tracked(found: TrackingView) -> str:
+    if found.told_at is not None:
+        return f"{found.tracker}: {plain(found.place or '')}"
+    if found.error is None:
+        return f"{found.tracker}: is being told"
+    return f"{found.tracker}: not told yet, after {words.plural(found.tries, 'attempt')}: {plain(found.error)}"
 
 
 def cycle_table(found: Sequence[CycleView]) -> Table:

@@ -17,7 +17,7 @@ from tunefleet.links.redis_keys import check_url
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
-from tunefleet.settings import CampaignSettings, ServerSettings, load, unsupported
+from tunefleet.settings import CampaignSettings, ServerSettings, TrackingSettings, load, unsupported
 
 log = logging.getLogger("tunefleet.server")
 _EXIT_FAILED: Final = 1
@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         settings = load(ServerSettings, data=options.data, host=options.host, port=options.port)
-        load(CampaignSettings)  # what campaigns could not use is said now, and not when the first one runs
+        load(CampaignSettings)
+        load(TrackingSettings)  # what campaigns could not use is said now, and not when the first one runs
         _set_up_log(settings)
         for sentence in unsupported("server"):
             log.warning(sentence)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from tunefleet.services import artifacts, elastic, joining, placing, settling, sweep
 from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
 from tunefleet.services.campaigns.book import Book
+from tunefleet.services.campaigns.tracking import Outbox
 from tunefleet.services.core import Core
 from tunefleet.services.fanout import JOINING
 from tunefleet.services.federation.keeper import RoundKeeper
@@ -101,7 +102,7 @@ class Lifetime:
             signals = self.core.signals
             seen = signals.version(CAMPAIGNS)
             book = Book(self.core)
-            if not (await book.due() or await book.to_cancel()):
+            if not (await book.due() or await book.to_cancel() or await Outbox(self.core).waits()):
                 await signals.wait(CAMPAIGNS, PLACEMENT_SWEEP_S, seen)
                 return
             from tunefleet.campaign.keeper import CampaignKeeper  # noqa: PLC0415

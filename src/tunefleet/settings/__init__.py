@@ -21,6 +21,7 @@ from tunefleet.settings.environment import (
 from tunefleet.settings.loading import load, load_agent
 from tunefleet.settings.publish import PublishSettings
 from tunefleet.settings.server import ServerSettings
+from tunefleet.settings.tracking import TrackingSettings, variables_of
 from tunefleet.settings.worker import (
     ApiSettings,
     CacheSettings,
@@ -45,6 +46,7 @@ __all__ = [
     "SecretSettings",
     "ServerSettings",
     "SharedGpuSettings",
+    "TrackingSettings",
     "TransferSettings",
     "WorkerSettings",
     "amazon_variables",
@@ -55,5 +57,6 @@ __all__ = [
     "replace_environment",
     "secret_variables",
     "unsupported",
+    "variables_of",
     "without_credentials",
 ]

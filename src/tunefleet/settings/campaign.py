@@ -23,10 +23,6 @@ class CampaignSettings(ProcessSettings):
     from the first task."""
     gradients_settle_s: float = Field(default=15.0, ge=0, validation_alias=variable("TUNEFLEET_GRADIENTS_SETTLE_S"))
     """Seconds that an order may be on its way to Gradients after its sender has died."""
-    wandb_entity: str | None = Field(default=None, validation_alias=variable("WANDB_ENTITY"))
-    """Account or team in Weights & Biases."""
-    wandb_key: SecretStr | None = Field(default=None, validation_alias=variable("WANDB_API_KEY"))
-    """The key for Weights & Biases; without one nothing is tracked there."""
     check_interval_s: float = Field(default=600.0, gt=0, validation_alias=variable("CHECK_INTERVAL"))
     """Seconds between two looks at a task of another provider; our own tasks are followed as they go."""
     hf_username: str | None = Field(default=None, validation_alias=variable("HF_USERNAME"))

@@ -35,6 +35,7 @@ from tunefleet.spec.training import LoraTrainingSpec
 TaskType = Literal["InstructText", "InstructTextWithFixedDatasets", "Chat"]
 LOCAL: Final = "local"
 GRADIENTS: Final = "gradients"
+NONE: Final = "none"
 
 
 class RunIntervalsSpec(Block):
@@ -141,7 +142,12 @@ class CampaignMergeSpec(Block):
 
 def _trackers(value: Any) -> Any:
     names = as_list(value)
-    return tuple(name for name in names if name != "none") if isinstance(names, list | tuple) else names
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        return names
+    words = tuple(name.lower() for name in names)
+    if NONE in words and len(words) > 1:
+        raise wrong("has none beside a tracker", "write none, or the trackers")
+    return tuple(name for name in words if name != NONE)
 
 
 class CampaignSpec(Block):
@@ -150,7 +156,7 @@ class CampaignSpec(Block):
     enabled: bool = False
     """Whether it runs."""
     wandb_project: Text | None = None
-    """The project of its runs in Weights & Biases; other trackers take it, too."""
+    """The project of its runs in Weights & Biases; other trackers take it, too. By default the campaign's name."""
     run_intervals: RunIntervalsSpec | None = None
     """Time between the end of a run and the start of the next; by default `MIN_` and `MAX_*_BETWEEN_RUNS`."""
     datasets: Annotated[tuple[CampaignDatasetSpec, ...], Field(min_length=1, max_length=100)]
@@ -198,9 +204,10 @@ class CampaignSpec(Block):
     """Where a promoted model goes."""
     budget: CampaignBudgetSpec = CampaignBudgetSpec()
     """What the campaign may spend."""
-    tracking: Annotated[tuple[Literal["wandb", "mlflow", "trackio"], ...], BeforeValidator(_trackers)] | None = None
-    """Trackers that are told of each cycle, or `none`; by default `wandb` where `wandb_project` and `WANDB_API_KEY`
-    are given."""
+    tracking: Annotated[tuple[Text, ...], Field(max_length=10), BeforeValidator(_trackers)] | None = None
+    """Trackers that are told of each cycle: `wandb`, `mlflow`, `trackio`, the name of an installed one, several of
+    them, or `none`; by default `wandb` where `wandb_project` is given and `WANDB_API_KEY` or `WANDB_MODE=offline` is
+    set."""
     notify: Annotated[tuple[NotifySpec, ...], Field(max_length=20)] = ()
     """Who is told when a model is promoted, a cycle fails or the budget is spent."""
     inputs: dict[str, str] = Field(default_factory=dict)

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 from sqlalchemy import Connection
 
-from tunefleet.store import tables_campaign, tables_federation, tables_fleet  # noqa: F401 - part of the schema
+from tunefleet.store import (  # noqa: F401 - part of the schema
+    tables_campaign,
+    tables_federation,
+    tables_fleet,
+    tables_tracking,
+)
 from tunefleet.store.database import Database
 from tunefleet.store.tables import DEFAULT_PROJECT
 from tunefleet.store.writer import after_commit, undone_if_failed, wake

@@ -67,6 +67,25 @@ class ActivityView(Message):
     at: datetime
 
 
+class TrackingView(Message):
+    """What a tracker knows of a cycle.
+
+    Args:
+        told_at: When it was told; null until then.
+        place: Where its run is: a URL, a path or a name.
+        tries: How often it did not take it.
+        retry_at: When it is told again, after a failure.
+        error: Why it did not take it last.
+    """
+
+    tracker: str
+    told_at: datetime | None = None
+    place: str | None = None
+    tries: int = 0
+    retry_at: datetime | None = None
+    error: str | None = None
+
+
 class CycleView(Message):
     """A cycle of a campaign.
 
@@ -82,6 +101,7 @@ class CycleView(Message):
         retried: How often somebody let it go back.
         cost: What was paid for it.
         version: Of the model that it made.
+        tracking: What each tracker of the campaign knows of it.
     """
 
     number: int
@@ -99,6 +119,7 @@ class CycleView(Message):
     opened_at: datetime
     finished_at: datetime | None
     steps: tuple[StepView, ...]
+    tracking: tuple[TrackingView, ...] = ()
 
 
 class CampaignView(Message):

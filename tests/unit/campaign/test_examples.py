@@ -9,7 +9,7 @@ import pytest
 from pydantic import AliasChoices
 
 from tunefleet.errors import MachineError
-from tunefleet.settings import CampaignSettings, load
+from tunefleet.settings import CampaignSettings, TrackingSettings, load
 from tunefleet.spec.campaign_file import parse_campaigns
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "campaign"
@@ -24,7 +24,7 @@ def test_the_shipped_files_are_read(name: str) -> None:
 def test_the_shipped_settings_are_those_that_there_are() -> None:
     said = set(re.findall(r"^# ([A-Z][A-Z0-9_]+)=", (FOLDER / "example.env").read_text(), re.MULTILINE))
     known: set[str] = set()
-    for field in CampaignSettings.model_fields.values():
+    for field in (*CampaignSettings.model_fields.values(), *TrackingSettings.model_fields.values()):
         alias = field.validation_alias
         assert isinstance(alias, AliasChoices)
         known.update(str(choice) for choice in alias.choices)

@@ -9,6 +9,8 @@ from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
 from tunefleet.services.campaigns.state import NewVersion
+from tunefleet.settings import TrackingSettings, load
+from tunefleet.tracking import catalog
 
 
 class RecordStep(Repeatable):
@@ -17,9 +19,10 @@ class RecordStep(Repeatable):
     name = StepName.RECORD
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say what becomes of it."""
+        """Say what becomes of it, and which trackers are told."""
         passed = bool(context.outcome(StepName.GATE)["passed"])
-        return {"stage": (Stage.PROMOTED if passed else Stage.ARCHIVED).value}
+        trackers = catalog.chosen(context.spec, load(TrackingSettings)).names
+        return {"stage": (Stage.PROMOTED if passed else Stage.ARCHIVED).value, "trackers": list(trackers)}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Register it."""
@@ -38,7 +41,9 @@ class RecordStep(Repeatable):
         )
         version = await context.book.register(context.state, made)
         await context.log(f"version {version.version} is {version.stage.value}")
-        return {"version": version.version, "stage": version.stage.value}
+        # With this outcome it is stored that they are to be told: what they are told is derived from it.
+        trackers = intent.get("trackers", [])
+        return {"version": version.version, "stage": version.stage.value, "trackers": trackers}
 
 
 def _lineage(context: StepContext) -> dict[str, Any]:

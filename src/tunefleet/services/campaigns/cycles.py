@@ -11,7 +11,7 @@ from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus, move_cycle
 from tunefleet.services.campaigns.state import CycleState
 from tunefleet.services.campaigns.status import move, parsed, tell
-from tunefleet.store import Connection, campaigns, cycles
+from tunefleet.store import Connection, campaigns, cycles, tracking
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.cycles import CycleRow, StepRow
 
@@ -139,6 +139,8 @@ def advance(
         connection, StepRow(row.seq, cycle.number, cycle.step, StepStatus.DONE.value, intent, text, None, begun_at, now)
     )
     tell(connection, row, "campaign.step", now, cycle=cycle.number, step=cycle.step)
+    for tracker in outcome.get("trackers", ()):
+        tracking.enter(connection, row.seq, cycle.number, tracker, now)
     done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}
     # A cycle that went back keeps what it does not do again.
     step = next((each for each in StepName(cycle.step).and_later if each.value not in done), None)

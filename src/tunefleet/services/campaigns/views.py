@@ -13,11 +13,12 @@ from tunefleet.services.campaigns import activity
 from tunefleet.services.campaigns.status import parsed
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, cycles, models, spend
+from tunefleet.store import Connection, cycles, models, spend, tracking
 from tunefleet.store.campaign_log import LineRow
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.cycles import CycleRow, StepRow
 from tunefleet.store.models import ModelRow
+from tunefleet.store.tracking import TrackingRow
 from tunefleet.wire.campaign import (
     CampaignDetail,
     CampaignLine,
@@ -26,6 +27,7 @@ from tunefleet.wire.campaign import (
     LineageView,
     ModelVersionView,
     StepView,
+    TrackingView,
 )
 
 NEWEST_CYCLES: Final = 10
@@ -96,6 +98,7 @@ def cycle_views(
     numbers = [each.number for each in found]
     of_steps = cycles.steps(connection, row.seq, numbers) if steps else []
     costs = spend.of_cycles(connection, row.seq)
+    tracked = tracking.of_cycles(connection, row.seq, numbers)
     versions = {made.cycle: made.version for made in models.of_campaign(connection, row.id, numbers)}
     return [
         _cycle(
@@ -103,12 +106,15 @@ def cycle_views(
             sorted((step for step in of_steps if step.cycle == each.number), key=_order),
             costs.get(each.number, 0.0),
             versions.get(each.number),
+            [told for told in tracked if told.cycle == each.number],
         )
         for each in found
     ]
 
 
-def _cycle(row: CycleRow, steps: Sequence[StepRow], cost: float, version: int | None) -> CycleView:
+def _cycle(
+    row: CycleRow, steps: Sequence[StepRow], cost: float, version: int | None, tracked: Sequence[TrackingRow]
+) -> CycleView:
     running = row.status == CycleStatus.RUNNING
     return CycleView(
         number=row.number,
@@ -126,6 +132,19 @@ def _cycle(row: CycleRow, steps: Sequence[StepRow], cost: float, version: int | 
         opened_at=moment(row.opened_at),
         finished_at=maybe_moment(row.finished_at),
         steps=tuple(_step(each) for each in steps),
+        tracking=tuple(_tracking(each) for each in tracked),
+    )
+
+
+def _tracking(row: TrackingRow) -> TrackingView:
+    again = row.told_at is None and row.tries > 0
+    return TrackingView(
+        tracker=row.tracker,
+        told_at=maybe_moment(row.told_at),
+        place=row.place,
+        tries=row.tries,
+        retry_at=moment(row.not_before) if again else None,
+        error=row.error,
     )
 
 

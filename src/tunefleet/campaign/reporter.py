@@ -1,0 +1,68 @@
+"""Tells trackers of cycles, beside the campaigns: what is not taken is told again, and no campaign waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from pathlib import Path
+
+from tunefleet.campaign.report import run_of
+from tunefleet.errors import TunefleetError
+from tunefleet.services.campaigns.tracking import Outbox, Untold
+from tunefleet.settings import TrackingSettings
+from tunefleet.tracking import catalog, courier
+
+log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """Tells trackers what waits in the outbox.
+
+    Args:
+        outbox: Of the server.
+        settings: Keys and addresses of trackers.
+        folder: Where trackers may keep files.
+    """
+
+    def __init__(self, outbox: Outbox, settings: TrackingSettings, folder: Path) -> None:
+        self._outbox = outbox
+        self._settings = settings
+        self._folder = folder
+        # One child a tracker: a slow one holds up no other, and many cycles that wait do not start as many processes.
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def due(self) -> list[Untold]:
+        """Return what is to be told now."""
+        return await self._outbox.due()
+
+    async def next_at(self) -> float | None:
+        """Return when something is to be told that is not to be told yet, in Unix time."""
+        return await self._outbox.next_at()
+
+    async def tell(self, untold: Untold) -> bool:
+        """Tell a tracker of a cycle, and store what came of it.
+
+        Args:
+            untold: Which tracker, of which cycle.
+
+        Returns:
+            True: it is settled, or told again later.
+        """
+        name, spec = untold.tracker, untold.state.spec
+        if name not in catalog.chosen(spec, self._settings).names:
+            await self._outbox.drop(untold)
+            return True
+        async with self._turns[name]:
+            try:
+                place = await courier.post(name, run_of(untold), self._folder, self._settings)
+            except TunefleetError as error:
+                log.warning("[%s] cycle %d: %s", untold.state.name, untold.state.number, error)
+                await self._outbox.failed(untold, str(error))
+                return True
+            except Exception as error:
+                log.exception("[%s] cycle %d cannot be told.", untold.state.name, untold.state.number)
+                await self._outbox.failed(untold, f"The server has a fault ({type(error).__name__}).")
+                return True
+        await self._outbox.told(untold, place)
+        return True
