@@ -254,7 +254,7 @@ def test_fault_17_weights_that_cannot_be_had_are_an_error_and_never_left_out(lab
 
 def test_an_adapter_of_the_hub_is_left_to_the_program_that_loads_it(lab: Lab) -> None:
     model = {"source": {"identifier": "org/base"}}
-    asked = {"taskType": "inference"}
+    asked = {"taskType": "inference", "data": {"type": "list", "items": ["a"]}}
     assert lab.bring({**asked, "model": {**model, "adapters": [{"path": "org/adapter"}]}}) == {}
     with pytest.raises(InputError, match=r"adapters\.0\.path: there is no \./adapter"):
         lab.bring({**asked, "model": {**model, "adapters": [{"path": "./adapter"}]}})
