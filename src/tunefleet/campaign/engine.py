@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 
 _HOPELESS: Final = (CycleFailed, InputError, SpecError, ForbiddenError)
 """What a further try of the same step would meet again."""
-_BEFORE_MODELS: Final = frozenset({StepName.DATA, StepName.UPLOAD, StepName.SUBMIT, StepName.WAIT, StepName.SELECT})
-"""Steps at which a cycle may be given up. Behind them there is a model that was paid for: what cannot be evaluated,
-merged or published is left to a person, and its chunk is not ordered again."""
+_BEFORE_MODELS: Final = frozenset({StepName.DATA, StepName.UPLOAD, StepName.SUBMIT, StepName.WAIT})
+"""Steps at which a cycle may be given up. Behind them there are models that were paid for: what cannot be evaluated,
+chosen, merged or published is left to a person, and its chunk is not ordered again."""
 
 MakeClient = Callable[[str], AsyncClient]
 """Token of a campaign → a client of our own server."""
@@ -100,10 +100,10 @@ class Engine:
         return True
 
     async def end_order(self, state: CycleState) -> bool:
-        """Cancel the task of an abandoned cycle at its provider, if it has one that may still run.
+        """Cancel the task of an abandoned cycle at its provider, if it has one that may still run, and remove its rows.
 
         Args:
-            state: Of the cycle, at `SUBMIT` (it may have been placed) or `WAIT`.
+            state: Of the cycle, at `UPLOAD`, at `SUBMIT` (it may have been placed), or at `WAIT`.
 
         Returns:
             True: there is nothing left to do.
@@ -120,7 +120,7 @@ class Engine:
             if ticket is not None:
                 await provider.cancel(ticket)
                 await context.log(f"the task {ticket} at {provider.name} is cancelled")
-            await uploading.clear(context)
+            await uploading.clear(context, last=True)
         await self._book.cancelled(state)
         return True
 
@@ -136,7 +136,10 @@ class Engine:
             await book.over_budget(state, error)
             return None
         except TunefleetError as error:
-            await self._failed(state, str(error), fatal=state.step in _BEFORE_MODELS and isinstance(error, _HOPELESS))
+            fatal = state.step in _BEFORE_MODELS and isinstance(error, _HOPELESS)
+            if fatal and StepName.DATA in state.outcomes:
+                await uploading.clear(self._context(state, client, provider))
+            await self._failed(state, str(error), fatal=fatal)
             return None
         except Exception as error:
             log.exception("[%s] %s has a fault.", state.name, state.step.value)

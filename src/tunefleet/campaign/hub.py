@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from tunefleet.campaign.contract import Base, CycleFailed
+
+HUB: Final = "hf://"
 
 
 def repo_of(base: Base, who: str) -> str:
@@ -15,8 +19,8 @@ def repo_of(base: Base, who: str) -> str:
     Raises:
         CycleFailed: If it is not there.
     """
-    if base.url is not None and base.url.startswith("hf://"):
-        return base.url.removeprefix("hf://")
+    if base.url is not None and base.url.startswith(HUB):
+        return base.url.removeprefix(HUB)
     if base.version is None and base.digest is None and ":" not in base.repo:
         return base.repo
     raise CycleFailed(

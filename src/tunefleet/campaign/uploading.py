@@ -22,7 +22,7 @@ import orjson
 from tunefleet.campaign import progress
 from tunefleet.campaign.contract import CycleFailed, StepContext
 from tunefleet.campaign.sourcing import CHAT, INSTRUCTION
-from tunefleet.errors import TunefleetError
+from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec
@@ -96,7 +96,7 @@ class Shelf:
         wanted = named(context.spec, order_key, chunk["digest"])
         if await asyncio.to_thread(self._there, wanted):
             return wanted
-        folder = context.settings.home.expanduser() / "uploads" / context.state.campaign_id
+        folder = _folder(context)
         # What a process that was killed has left is of no use.
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
@@ -113,7 +113,7 @@ class Shelf:
         objects = uploaded.objects.items()
         return await asyncio.to_thread(lambda: {role: self._store.link(key, LINK_S) for role, key in objects})
 
-    async def sweep(self, keep: str | None = None) -> int:
+    async def sweep(self, keep: str) -> int:
         """Remove what orders of this campaign have left.
 
         Args:
@@ -123,11 +123,22 @@ class Shelf:
             How many files were removed.
         """
         root = f"{PREFIX}/{self._context.state.campaign_id}/"
-        kept = None if keep is None else f"{PREFIX}/{keep}/"
+        kept = f"{PREFIX}/{keep}/"
 
         def remove() -> int:
-            old = [key for key in self._store.names(root) if kept is None or not key.startswith(kept)]
-            return self._store.remove(old)
+            old = [key for key in self._store.names(root) if not key.startswith(kept)]
+            # Whoever was killed while sending is gone, and one process at a time has the campaign.
+            return self._store.remove(old) + self._store.abort(root)
+
+        return await asyncio.to_thread(remove)
+
+    async def clear(self) -> int:
+        """Remove what orders of this cycle have left, and nothing of another's; returns how many files."""
+        state = self._context.state
+        roots = [f"{PREFIX}/{state.campaign_id}/{state.number}{end}" for end in "/."]
+
+        def remove() -> int:
+            return sum(self._store.remove(self._store.names(root)) + self._store.abort(root) for root in roots)
 
         return await asyncio.to_thread(remove)
 
@@ -162,18 +173,33 @@ async def opened(context: StepContext) -> AsyncIterator[Shelf]:
         await asyncio.to_thread(store.close)
 
 
-async def clear(context: StepContext) -> None:
-    """Remove all files of a campaign from the store, once nobody fetches them any more; a failure is only said.
+async def clear(context: StepContext, *, last: bool = False) -> None:
+    """Remove the files of a cycle, here and in the store, once nobody fetches them any more; a failure is only said.
 
-    What stays is removed by the campaign's next upload.
+    What stays is removed by the campaign's next upload. That of a cycle that runs beside this one is left alone.
+
+    Args:
+        context: Of a step.
+        last: There may be none.
+
+    Raises:
+        UnreachableError: If the store does not answer, and there may be no later chance.
     """
     if not context.provider.fetches_from_store:
         return
+    await asyncio.to_thread(shutil.rmtree, _folder(context), ignore_errors=True)
     try:
         async with opened(context) as shelf:
-            await shelf.sweep()
+            await shelf.clear()
     except TunefleetError as error:
+        if last and isinstance(error, UnreachableError):
+            raise
         await context.log(f"files stay in the store for now: {error}")
+
+
+def _folder(context: StepContext) -> Path:
+    state = context.state
+    return context.settings.home.expanduser() / "uploads" / f"{state.campaign_id}-{state.number}"
 
 
 def endpoint_of(text: str) -> str:

@@ -51,7 +51,7 @@ def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datas
         "pipeline_tag": "text-generation",
         "tags": ["tunefleet", *(["lora"] if adapter else [])],
     }
-    if base is not None and "/" in base and not base.startswith(("/", ".", "~", "builtin:")):
+    if base is not None and is_name_of_the_hub(base):
         head["base_model"] = base
     what = "A LoRA adapter" if adapter else "A GGUF file" if product.kind == "gguf" else "A model"
     lines = [
@@ -59,7 +59,7 @@ def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datas
         f"# {task.name}",
         f"{what} made by [Tunefleet](https://pypi.org/project/tunefleet/)" + (f" from `{base}`." if base else "."),
         "## Lineage",
-        _table(
+        table(
             ("", ""),
             [
                 ("base", f"`{base}`" if base else "unknown"),
@@ -71,7 +71,7 @@ def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datas
     ]
     figures = [row for each in (task, *chain[:_STEPS]) for row in _figures(each)]
     if figures:
-        lines += ["## Measured", _table(("task", "figure", "value"), figures)]
+        lines += ["## Measured", table(("task", "figure", "value"), figures)]
     return "\n\n".join(lines) + "\n"
 
 
@@ -95,6 +95,17 @@ def _figures(task: TaskDetail) -> list[tuple[str, str, str]]:
     return [(f"`{task.id}`", name.replace("_", " "), f"{value:.5g}") for name, value in found]
 
 
-def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+def is_name_of_the_hub(model: str) -> bool:
+    """Return whether a model is named as the hub names it, and not as a folder or a built-in one."""
+    return "/" in model and not model.startswith(("/", ".", "~", "builtin:"))
+
+
+def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return rows as Markdown has them.
+
+    Args:
+        heads: Of the columns.
+        rows: Below them.
+    """
     listed = [heads, tuple("---" for _ in heads), *rows]
     return "\n".join(f"| {' | '.join(row)} |" for row in listed)

@@ -169,6 +169,37 @@ class BucketTarget(Target):
         return self._shown
 
 
+def is_public(repo: str, endpoint: str | None) -> bool:
+    """Return whether anybody may read a model of the hub; it blocks.
+
+    Args:
+        repo: `ORG/NAME`.
+        endpoint: Another hub than huggingface.co.
+
+    Raises:
+        MachineError: If a package is missing.
+        UnreachableError: If the hub does not answer.
+    """
+    api, errors = _hub_packages()
+    try:
+        about = api(endpoint=endpoint, token=False).model_info(repo)
+    except errors.RepositoryNotFoundError:
+        return False  # so it says of a private one, too
+    except (errors.HTTPError, OSError) as error:
+        raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
+    return not (about.private or about.gated)
+
+
+def _hub_packages() -> tuple[Any, Any]:
+    try:
+        from huggingface_hub import HfApi, errors
+    except ImportError as error:
+        raise MachineError(
+            "Publishing on the hub needs the package huggingface_hub.", hint="pip install huggingface_hub"
+        ) from error
+    return HfApi, errors
+
+
 class HubTarget(Target):
     """A repository of the Hugging Face hub.
 
@@ -179,12 +210,9 @@ class HubTarget(Target):
     """
 
     def __init__(self, repo: str, wishes: Wishes, settings: PublishSettings) -> None:
-        try:
-            from huggingface_hub import HfApi, get_token
-        except ImportError as error:
-            raise MachineError(
-                "Publishing on the hub needs the package huggingface_hub.", hint="pip install huggingface_hub"
-            ) from error
+        api, _ = _hub_packages()
+        from huggingface_hub import get_token
+
         token = settings.hf_token.get_secret_value() if settings.hf_token is not None else get_token()
         if not token:
             raise ForbiddenError(
@@ -193,7 +221,7 @@ class HubTarget(Target):
             )
         self._repo = repo
         self._wishes = wishes
-        self._hub: Any = HfApi(endpoint=settings.hf_endpoint, token=token)
+        self._hub: Any = api(endpoint=settings.hf_endpoint, token=token)
 
     def check(self) -> None:
         """Ask whether the token is good and the repository free."""

@@ -90,6 +90,12 @@ def owners(connection: Connection, project: str, name: str) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
+def of_name(connection: Connection, project: str, owner: str, name: str) -> list[ModelRow]:
+    """Return all versions of a model, oldest first."""
+    query = _ROWS.where(_of(project, owner, name)).order_by(_at.version)
+    return [ModelRow(*row) for row in connection.execute(query)]
+
+
 def of_campaign(connection: Connection, campaign_id: str, cycles: Sequence[int]) -> list[ModelRow]:
     """Return what cycles of a campaign have made, oldest first."""
     query = _ROWS.where(_at.campaign_id == campaign_id, _at.cycle.in_(list(cycles))).order_by(_at.seq)

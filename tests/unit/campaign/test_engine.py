@@ -69,7 +69,9 @@ async def test_a_failure_is_tried_again_after_a_while_that_doubles(lab: Lab) -> 
     ("step", "error", "status"),
     [
         (StepName.DATA, DataError("no such column"), "failed"),
-        (StepName.SELECT, CycleFailed("no candidate"), "failed"),
+        (StepName.WAIT, CycleFailed("the task has failed"), "failed"),
+        (StepName.EVALUATE, CycleFailed("no candidate can be measured"), "running"),
+        (StepName.SELECT, CycleFailed("no candidate"), "running"),
         (StepName.MERGE, CycleFailed("cannot be merged"), "running"),
         (StepName.DATA, UnreachableError("the hub is away"), "running"),
     ],

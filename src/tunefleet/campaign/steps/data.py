@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.campaign import s3_sources, sourcing
+from tunefleet.campaign import places, s3_sources, sourcing, terms
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.desk import Desk, result_of
 from tunefleet.campaign.position import chunk_at
@@ -19,12 +19,18 @@ class DataStep(Repeatable):
     name = StepName.DATA
 
     async def plan(self, context: StepContext) -> Outcome:
-        """Say which chunk is to be cut."""
-        return {"position": context.state.position, "seed": context.spec.random_seed}
+        """Say which chunk is to be cut, and where a model of it goes; what is wrong with that is said first."""
+        terms.check(context)
+        to = places.place_of(context)
+        if to is not None:
+            await places.check(context, to)
+        return {"position": context.state.position, "seed": context.spec.random_seed, "to": to}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Make the rows, and cut the chunk."""
         spec, desk = context.spec, Desk(context)
+        for text in terms.doubts(context.state.name, spec, context.settings, context.provider.name):
+            await context.log(text)
         body, inputs = sourcing.rows_document(spec, await s3_sources.fetched(context))
         leaves = {sourcing.ROWS: (sourcing.TRAIN, sourcing.TEST)}
         tasks = await desk.shared("rows", body, inputs, leaves=leaves)
@@ -50,6 +56,7 @@ class DataStep(Repeatable):
             "chunks": chunk.count,
             "start": chunk.start,
             "stop": chunk.stop,
+            "to": intent.get("to"),
         }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tunefleet.campaign import sourcing
+from tunefleet.campaign import gate, sourcing
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext, StepFailed
 from tunefleet.campaign.desk import Desk, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.campaign.steps.repeatable import Repeatable
@@ -49,20 +49,41 @@ class EvaluateStep(Repeatable):
         by_name = dict(zip(wanted, found, strict=True))
         for name, outcome in by_name.items():
             # A candidate that cannot be measured is none; without the models that it is held against nothing is known.
-            if isinstance(outcome, BaseException) and (
-                not name.startswith("candidate") or not isinstance(outcome, CycleFailed | StepFailed)
-            ):
+            is_candidate = name.startswith("candidate")
+            if isinstance(outcome, BaseException) and not (is_candidate and _is_none(outcome, context.state.tries)):
                 raise outcome
         measured = {name: each for name, each in by_name.items() if not isinstance(each, BaseException)}
-        for name, each in by_name.items():
-            if isinstance(each, BaseException):
-                await context.log(f"{name} cannot be measured: {each}")
+        of_candidates = [measured.get(f"candidate-{number}") for number in range(len(candidates))]
+        left_out = [
+            f"{each.name}: {by_name[f'candidate-{number}']}"
+            for number, each in enumerate(candidates)
+            if of_candidates[number] is None
+        ]
+        for text in left_out:
+            await context.log(f"a candidate cannot be measured, and is left out: {text}")
+        _check_some(of_candidates, left_out)
         return {
             "metric": spec.gate.metric,
             "base": measured["base"],
             "promoted": measured.get("promoted"),
-            "candidates": [measured.get(f"candidate-{number}") for number in range(len(candidates))],
+            "candidates": of_candidates,
         }
+
+
+def _is_none(error: BaseException, tries: int) -> bool:
+    """Whether a candidate is left out: it is paid for, so what may be the network's fault is tried twice."""
+    return isinstance(error, CycleFailed) or (isinstance(error, StepFailed) and tries > 0)
+
+
+def _check_some(measured: list[dict[str, Any] | None], left_out: list[str]) -> None:
+    """Fail where there is nothing to choose from: the models are paid for, and wait for a person."""
+    if gate.best([None if each is None else float(each["loss"]) for each in measured]) is not None:
+        return
+    why = " ".join(left_out) or "No held-out loss is a number that is not negative."
+    raise StepFailed(
+        f"None of the {len(measured)} candidates can be measured. {why}",
+        hint="Mend that, then `tunefleet campaign retry`; `--from upload` orders anew, and pays anew.",
+    )
 
 
 def of_candidate(spec: CampaignSpec, base: Base, candidate: Candidate) -> tuple[dict[str, Any], Base]:

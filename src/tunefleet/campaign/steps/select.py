@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tunefleet.campaign import gate
-from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext
+from tunefleet.campaign.contract import Later, Outcome, StepContext, StepFailed
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
 
@@ -23,7 +23,8 @@ class SelectStep(Repeatable):
         """Return the chosen one."""
         chosen = intent["chosen"]
         if chosen is None:
-            raise CycleFailed("No candidate has a held-out loss that is a number and not negative.")
+            # `evaluate` has looked for that; the campaign waits for a person, and orders nothing.
+            raise StepFailed("No candidate has a held-out loss that is a number and not negative.")
         candidate = context.outcome(StepName.WAIT)["candidates"][chosen]
         loss = intent["losses"][chosen]
         await context.log(f"{candidate['name']} is chosen: held-out loss {loss:.4f}")

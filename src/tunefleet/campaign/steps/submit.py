@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from tunefleet.campaign import uploading
+from tunefleet.campaign import terms, uploading
 from tunefleet.campaign.budget import cost_of_task
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
 from tunefleet.lifecycle.cycle import StepName
@@ -20,12 +20,9 @@ class SubmitStep:
 
     async def plan(self, context: StepContext) -> Outcome:
         """Say what is trained: the promoted model, or the campaign's base."""
-        promoted = await context.book.promoted(context.state)
-        return {
-            "key": context.state.order_key,
-            "provider": context.provider.name,
-            "base": asdict(base_of(context.spec, promoted)),
-        }
+        base = base_of(context.spec, await context.book.promoted(context.state))
+        await terms.check_base(context, base)
+        return {"key": context.state.order_key, "provider": context.provider.name, "base": asdict(base)}
 
     async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
         """Ask the provider for the order; null if it surely has none."""
@@ -38,9 +35,11 @@ class SubmitStep:
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Place the order, if there is room for it in the budget."""
         (await context.book.budget(context.state)).check(context.spec)
+        signed = context.clock.wall()
         ticket = await context.provider.submit(await _with_links(context, order_of(context, intent)))
         await context.log(f"the order {intent['key']} is placed at {context.provider.name}: {ticket}")
-        return await self._placed(context, intent, ticket)
+        placed = await self._placed(context, intent, ticket)
+        return {**placed, "links_until": signed + uploading.LINK_S} if context.provider.fetches_from_store else placed
 
     @staticmethod
     async def _placed(context: StepContext, intent: Outcome, ticket: str) -> Outcome:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from tunefleet.campaign import uploading
 from tunefleet.campaign.budget import cost_of_time
-from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext
+from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext, StepFailed
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
@@ -33,7 +33,7 @@ class WaitStep(Repeatable):
             if found.activity is not None:
                 await context.book.report(context.state, found.activity)
             again_s = every_s if found.again_s is None else found.again_s
-            return Later(now + again_s, found.detail)
+            return Later(now + again_s, found.detail + _late(context, now))
         await uploading.clear(context)
         key = context.outcome(StepName.SUBMIT)["key"]
         for entry in cost_of_time(context.spec.budget, key, found.cost_s):
@@ -41,10 +41,22 @@ class WaitStep(Repeatable):
         if found.state == "failed":
             raise CycleFailed(f"The task {intent['ticket']} at {context.provider.name} has failed: {found.detail}")
         if not found.candidates:
-            raise CycleFailed(f"The task {intent['ticket']} at {context.provider.name} has left no model.")
+            # It may name them later; it is paid for, and nobody orders it again but a person.
+            raise StepFailed(
+                f"The task {intent['ticket']} at {context.provider.name} has succeeded and names no model.",
+                hint="It is looked at again; `tunefleet campaign retry --from upload` orders anew, and pays anew.",
+            )
         await context.log(f"{context.provider.name}: {found.detail}; {len(found.candidates)} candidate(s)")
         return {
             "candidates": [asdict(each) for each in found.candidates],
             "detail": found.detail,
             "cost_s": found.cost_s,
         }
+
+
+def _late(context: StepContext, now: float) -> str:
+    """Say that whoever has not fetched the rows by now cannot any more."""
+    until = context.outcome(StepName.SUBMIT).get("links_until")
+    if until is None or now < until:
+        return ""
+    return "; the links to its rows have ended: if it has not fetched them, it cannot go on, and `stop` ends it"

@@ -36,7 +36,7 @@ def forget_failures(connection: Connection, row: CampaignRow, now: float) -> Non
 
 
 def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
-    """Give up every cycle of a campaign that runs; the task of one at the provider is to be cancelled.
+    """Give up every cycle of a campaign that runs; its task is to be cancelled, and what was uploaded for it removed.
 
     Not while somebody may still be placing the order, who learns of it only when they renew their lease.
 
@@ -48,9 +48,9 @@ def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
     free_at = row.lease_until if is_held(row, now) else now
     for cycle in cycles.running(connection, row.seq):
         begun = {each.step: each.status for each in steps_of(connection, cycle)}
-        ordered = StepName.SUBMIT in begun and begun.get(StepName.WAIT) != StepStatus.DONE
         status = move_cycle(CycleStatus(cycle.status), CycleStatus.ABANDONED)
-        changes = {"status": status.value, "finished_at": now, "waiting": None, "to_cancel": int(ordered)}
+        left = StepName.UPLOAD in begun and begun.get(StepName.WAIT) != StepStatus.DONE
+        changes = {"status": status.value, "finished_at": now, "waiting": None, "to_cancel": int(left)}
         changed(connection, cycle, {**changes, "not_before": free_at})
         tell(connection, row, "campaign.abandoned", now, cycle=cycle.number)
 
@@ -102,7 +102,7 @@ def go_back(
 
 
 def ended_task(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
-    """Return an abandoned cycle at the step whose task at the provider may still run, with that step's intent."""
-    ordered = {each.step: each for each in steps_of(connection, cycle)}[StepName.SUBMIT]
-    step = StepName.SUBMIT if ordered.outcome is None else StepName.WAIT
+    """Return an abandoned cycle at the step whose task may still run, with that step's intent, or else at `UPLOAD`."""
+    ordered = {each.step: each for each in steps_of(connection, cycle)}.get(StepName.SUBMIT)
+    step = StepName.UPLOAD if ordered is None else StepName.SUBMIT if ordered.outcome is None else StepName.WAIT
     return state_of(connection, row, cycle._replace(step=step.value))

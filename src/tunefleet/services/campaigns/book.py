@@ -274,6 +274,13 @@ class Book:
         row = await self._core.read(partial(models.promoted, project=state.project, owner=state.owner, name=state.name))
         return None if row is None else registry.version_of(row)
 
+    async def published(self, state: CycleState, url: str) -> list[int]:
+        """Return which versions of the campaign's model were put to a place, oldest first; the last one lies there."""
+        everyone = await self._core.read(
+            partial(models.of_name, project=state.project, owner=state.owner, name=state.name)
+        )
+        return [each.version for each in map(registry.version_of, everyone) if each.location.get("url") == url]
+
     async def register(self, state: CycleState, version: NewVersion) -> ModelVersion:
         """Enter a model; entered again by the same try of the cycle, it is the same version, changed.
 
@@ -289,7 +296,9 @@ class Book:
         return await self._change(state, verb)
 
     async def to_cancel(self) -> list[CycleState]:
-        """Return the abandoned cycles whose task at the provider may still run; `step` is `SUBMIT` or `WAIT`.
+        """Return the abandoned cycles of which something may be left at the provider or in the store.
+
+        Their `step` is `UPLOAD`, `SUBMIT` or `WAIT`.
 
         Not those whose order somebody may still be placing: they come once that one's lease has ended.
         """

@@ -204,7 +204,9 @@ async def test_what_a_stop_gives_up_is_to_be_cancelled_at_the_provider(lab: Lab,
     assert (again.number, again.position) == (1, 0)
 
 
-@pytest.mark.parametrize(("step", "left"), [(StepName.DATA, 0), (StepName.SUBMIT, 1), (StepName.EVALUATE, 0)])
+@pytest.mark.parametrize(
+    ("step", "left"), [(StepName.DATA, 0), (StepName.UPLOAD, 1), (StepName.SUBMIT, 1), (StepName.EVALUATE, 0)]
+)
 async def test_a_stop_cancels_only_what_may_run(lab: Lab, book: Book, step: StepName, left: int) -> None:
     id_ = await made(lab)
     state = await reached(book, id_, step)

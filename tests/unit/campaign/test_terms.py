@@ -1,0 +1,103 @@
+"""What is looked at before a task is paid for, and where models go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from tunefleet.campaign import places, terms
+from tunefleet.campaign.contract import Base, CycleFailed, StepFailed
+from tunefleet.errors import ConflictError
+from tunefleet.settings import CampaignSettings
+from tunefleet.spec.campaign import CampaignSpec
+
+KEYED = CampaignSettings(hf_username="me", hf_token=SecretStr("token"))
+
+
+def spec(**more: Any) -> CampaignSpec:
+    dataset = {"name": "org/rows", "field_instruction": "q", "field_output": "a"}
+    return CampaignSpec.model_validate({"model_repo": "org/model", "datasets": [dataset], **more})
+
+
+def context(given: CampaignSpec, *published: int, provider: str = "gradients", cycle: int = 4) -> Any:
+    async def versions(*_: Any) -> list[int]:
+        return list(published)
+
+    return SimpleNamespace(
+        spec=given,
+        settings=KEYED,
+        provider=SimpleNamespace(name=provider),
+        book=SimpleNamespace(published=versions),
+        state=SimpleNamespace(name="daily runs!", number=cycle),
+    )
+
+
+def test_the_documents_file_and_account_are_enough() -> None:
+    assert terms.faults("daily", spec(), KEYED, "gradients") == []
+    assert places.place("daily", spec(), KEYED, "gradients") == "hf://me/daily-{cycle}"
+    assert places.place("daily", spec(), KEYED, "local") == "none"
+    assert places.place("daily", spec(publish={"to": "none"}), KEYED, "gradients") == "none"
+    assert places.place_of(context(spec())) == "hf://me/daily-runs-4"
+
+
+@pytest.mark.parametrize(
+    ("given", "settings", "says"),
+    [
+        ({}, CampaignSettings(), "HF_USERNAME and HF_TOKEN"),
+        ({"publish": {"to": "./models"}}, KEYED, "publish.to is ./models"),
+        ({"model_repo": "builtin:gsm8k-llama-2m"}, KEYED, "Name a model of the hub"),
+        ({"hours_to_complete": 145}, KEYED, "Write 144 at most"),
+    ],
+)
+def test_what_gradients_could_not_go_on_with_is_a_fault(
+    given: dict[str, Any], settings: CampaignSettings, says: str
+) -> None:
+    ((message, hint),) = terms.faults("daily", spec(**given), settings, "gradients")
+    assert says in f"{message} {hint}"
+    assert terms.faults("daily", spec(**given), settings, "local") == []
+
+
+def test_every_fault_is_told_at_once() -> None:
+    given = spec(publish={"to": "s3://bucket/x"}, hours_to_complete=500)
+    with pytest.raises(CycleFailed, match=r"publish\.to is s3://bucket/x.*hours_to_complete is 500"):
+        terms.check(context(given))
+
+
+def test_a_merge_on_runpod_is_on_the_hub_already() -> None:
+    given = spec(merge={"on": "runpod"})
+    assert places.place("daily", given, KEYED, "gradients") == "none"
+    assert terms.faults("daily", given, KEYED, "gradients") == []
+
+
+def test_a_private_repository_is_spoken_of_before() -> None:
+    (text,) = terms.doubts("daily", spec(), KEYED, "gradients")
+    assert "publish.private: false" in text
+    assert terms.doubts("daily", spec(publish={"private": False}), KEYED, "gradients") == []
+    assert terms.doubts("daily", spec(), KEYED, "local") == []
+
+
+async def test_a_base_that_another_version_has_written_over_is_not_ordered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terms, "is_public", lambda repo, _: repo == "me/open")
+    mine = Base("daily-v2", version=2, digest="d", url="hf://me/open")
+    await terms.check_base(context(spec(), 1, 2), mine)
+    with pytest.raises(StepFailed, match="holds version 3 by now, and version 2 is promoted"):
+        await terms.check_base(context(spec(), 2, 3), mine)
+    await terms.check_base(context(spec(), 2, 3, provider="local"), mine)
+    with pytest.raises(StepFailed, match="public repositories only, and hf://me/closed is none"):
+        await terms.check_base(context(spec(), 2), Base("daily-v2", version=2, url="hf://me/closed"))
+    with pytest.raises(CycleFailed, match=r"publish\.to"):
+        await terms.check_base(context(spec()), Base("daily-v2", version=2, digest="d"))
+
+
+async def test_what_somebody_else_has_put_there_is_not_written_over(tmp_path: Path) -> None:
+    to = tmp_path / "mine"
+    await places.check(context(spec()), str(to))
+    to.mkdir()
+    (to / "thesis.txt").write_text("all of it")
+    with pytest.raises(ConflictError, match="not empty"):
+        await places.check(context(spec()), str(to))
+    await places.check(context(spec(), 1), str(to))  # an earlier model of the campaign's own lies there
