@@ -20,7 +20,24 @@ FIRST_LOOK_S: Final = 0.1
 LAST_LOOK_S: Final = 2.0
 _HOPELESS: Final = frozenset({TaskReason.BAD_INPUT.value, TaskReason.DIVERGED.value})
 """Trying such a task again gives the same."""
+_PASSING: Final = frozenset({
+    TaskReason.NETWORK.value, TaskReason.DISK_FULL.value, TaskReason.KILLED.value, TaskReason.DELIVERY_FAILED.value,
+    TaskReason.WORKER_LOST.value, TaskReason.ABORTED.value, TaskReason.CANCELLED_BY_USER.value,
+})  # fmt: skip
+"""It was not the task's own fault."""
 _BAD: Final = frozenset({"failed", "cancelled", "skipped"})
+
+
+class TaskFailed(StepFailed):
+    """A task has failed.
+
+    Args:
+        passing: Whether it was what is around it that failed.
+    """
+
+    def __init__(self, message: str, *, hint: str, passing: bool) -> None:
+        super().__init__(message, hint=hint)
+        self.passing = passing
 
 
 def document(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,12 +206,14 @@ def _blamed(task: TaskDetail) -> bool:
     }
 
 
-def failure_of(task: TaskDetail, what: str) -> StepFailed | CycleFailed:
+def failure_of(task: TaskDetail, what: str) -> TaskFailed | CycleFailed:
     """Return the error for a task that has not completed."""
     why = task.error or task.reason or "no reason was given"
     message = f"{what}: the task {task.id} has {task.status}: {why}"
     hint = f"`tunefleet show {task.id}` tells more."
-    return (CycleFailed if task.reason in _HOPELESS else StepFailed)(message, hint=hint)
+    if task.reason in _HOPELESS:
+        return CycleFailed(message, hint=hint)
+    return TaskFailed(message, hint=hint, passing=task.reason in _PASSING)
 
 
 def result_of(task: TaskDetail) -> Mapping[str, Any]:

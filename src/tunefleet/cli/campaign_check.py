@@ -13,7 +13,7 @@ from tunefleet.cli.campaign_config import CONFIG, Config, read
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
-from tunefleet.errors import AuthError, UnreachableError
+from tunefleet.errors import AuthError, InputError, UnreachableError
 from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 if TYPE_CHECKING:
@@ -33,12 +33,16 @@ class Outlook:
         next: What comes next, in words.
         facts: What is known of it: key → value, for people.
         unchecked: What could not be looked at, and why.
+        faults: What keeps it from running, and the way out.
+        doubts: What will keep it from going on.
     """
 
     name: str
     next: str
     facts: dict[str, str] = field(default_factory=dict)
     unchecked: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
 
 
 @examples("tunefleet campaign dry-run", "tunefleet campaign dry-run --config campaigns.yaml --json")
@@ -56,13 +60,19 @@ def dry_run(config: Config = CONFIG, *, as_json: Json = False) -> None:
     ]
     if as_json:
         print_json({"campaigns": [asdict(each) for each in found]})
-        return
-    for each in found:
+    for each in [] if as_json else found:
         say(Text.assemble((each.name, "head"), f": {each.next}"))
         for key, value in each.facts.items():
             say(f"  {key:<12} {value}")
         for text in each.unchecked:
             say(f"  not checked  {text}", style="dim")
+        for text in each.doubts:
+            say(f"  doubtful     {text}", style="warn")
+        for text in each.faults:
+            say(f"  wrong        {text}", style="bad")
+    wrong = [each.name for each in found if each.faults]
+    if wrong:
+        raise InputError(f"{', '.join(wrong)} cannot run like that.", hint="Mend what is wrong; nothing was begun.")
 
 
 def _known() -> tuple[dict[str, CampaignDetail], str | None]:
@@ -82,7 +92,7 @@ def _outlook(
     known: CampaignDetail | None,
     why_not: str | None,
 ) -> Outlook:
-    from tunefleet.campaign import providers
+    from tunefleet.campaign import places, providers, terms
     from tunefleet.campaign.intervals import interval_of
     from tunefleet.client.campaign_files import named_files
 
@@ -90,6 +100,9 @@ def _outlook(
     provider, why = providers.chosen(spec, settings)
     providers.find(provider)
     made.facts["provider"] = f"{provider} ({why})"
+    made.facts["publish"] = places.place(name, spec, settings, provider)
+    made.faults = [f"{message} {hint}" for message, hint in terms.faults(name, spec, settings, provider)]
+    made.doubts = terms.doubts(name, spec, settings, provider)
     _trackers(spec, made, here=why_not is not None)
     made.facts["model"] = spec.model_repo if known is None or known.promoted is None else f"version {known.promoted}"
     files = {key: file for key, file, _ in named_files(spec, folder)}

@@ -71,7 +71,7 @@ def run(
 
 
 def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
-    from tunefleet.campaign import providers
+    from tunefleet.campaign import providers, terms
     from tunefleet.tracking import catalog
 
     if not spec.enabled:
@@ -80,6 +80,10 @@ def _tell(name: str, spec: CampaignSpec, settings: CampaignSettings) -> None:
     provider, why = providers.chosen(spec, settings)
     providers.find(provider)
     err().print(f"{name} is trained by {provider}: {why}.")
+    for message, hint in terms.faults(name, spec, settings, provider):
+        err().print(f"{name} cannot run like that: {message} {hint}", style="bad")
+    for text in terms.doubts(name, spec, settings, provider):
+        err().print(f"{name}: {text}", style="warn")
     err().print(f"{name} is tracked {catalog.sentence(catalog.chosen(spec, load(TrackingSettings)))}.")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.main import run
 from tunefleet.client.campaign_files import named_files
 from tunefleet.errors import DataError, ModelError
@@ -40,6 +41,24 @@ def test_what_is_elsewhere_is_named_as_not_checked(
     assert any("model_repo" in text for text in daily["unchecked"])
     assert any("server" in text for text in daily["unchecked"])
     assert found["chats"]["next"] == "nothing: it is not enabled"
+
+
+def test_what_gradients_could_not_go_on_with_is_told_before_anything_is_paid_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADIENTS_API_KEY", "key")
+    monkeypatch.delenv("HF_USERNAME", raising=False)
+    config = tmp_path / "config.yaml"
+    config.write_text((EXAMPLES / "example-config.yaml").read_text().replace("to: none", "private: true"))
+    assert run(["campaign", "dry-run", "--config", str(config)]) == ExitCode.INVALID
+    said = capsys.readouterr()
+    assert "Set HF_USERNAME and HF_TOKEN, or write publish.to: hf://ORG/NAME-{cycle}." in " ".join(said.out.split())
+    assert "daily-instructions, chats cannot run like that" in said.err
+    monkeypatch.setenv("HF_USERNAME", "me")
+    found = outlook(config, capsys)["daily-instructions"]
+    assert found["facts"]["publish"] == "hf://me/daily-instructions-{cycle}"
+    assert "public repositories only" in found["doubts"][0]
+    assert found["faults"] == []
 
 
 def test_a_bad_file_is_told_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

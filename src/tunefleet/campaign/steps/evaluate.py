@@ -9,7 +9,7 @@ from typing import Any
 
 from tunefleet.campaign import gate, sourcing
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext, StepFailed
-from tunefleet.campaign.desk import Desk, digest_of, document, inputs_of, model_of, result_of
+from tunefleet.campaign.desk import Desk, TaskFailed, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base, original
 from tunefleet.lifecycle.cycle import StepName
@@ -50,7 +50,7 @@ class EvaluateStep(Repeatable):
         for name, outcome in by_name.items():
             # A candidate that cannot be measured is none; without the models that it is held against nothing is known.
             is_candidate = name.startswith("candidate")
-            if isinstance(outcome, BaseException) and not (is_candidate and _is_none(outcome, context.state.tries)):
+            if isinstance(outcome, BaseException) and not (is_candidate and _is_none(outcome)):
                 raise outcome
         measured = {name: each for name, each in by_name.items() if not isinstance(each, BaseException)}
         of_candidates = [measured.get(f"candidate-{number}") for number in range(len(candidates))]
@@ -70,9 +70,9 @@ class EvaluateStep(Repeatable):
         }
 
 
-def _is_none(error: BaseException, tries: int) -> bool:
-    """Whether a candidate is left out: it is paid for, so what may be the network's fault is tried twice."""
-    return isinstance(error, CycleFailed) or (isinstance(error, StepFailed) and tries > 0)
+def _is_none(error: BaseException) -> bool:
+    """Whether a candidate is left out: it is paid for, and not lost because a worker was."""
+    return isinstance(error, CycleFailed) or (isinstance(error, TaskFailed) and not error.passing)
 
 
 def _check_some(measured: list[dict[str, Any] | None], left_out: list[str]) -> None:
