@@ -107,7 +107,8 @@ class LiveBoard(Board):
         doing = _activity(found)
         if doing is None:
             rests = found.status is not CampaignStatus.ACTIVE or found.next_at is not None
-            work, text, activity = view.doing(found), view.doing(found), None
+            work, activity = view.doing(found), None
+            text = work if rests or found.cycle is None else f"cycle {found.cycle.number}, {work}"
         else:
             cycle, activity = doing
             work = f"{cycle.number}/{cycle.step.value}/{activity.what}/{activity.of}"

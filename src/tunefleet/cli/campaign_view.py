@@ -34,7 +34,7 @@ _CYCLE_STYLES: Final = {
     CycleStatus.ABANDONED: "warn",
 }  # fmt: skip
 _STAGE_STYLES: Final = {Stage.CANDIDATE: "warn", Stage.PROMOTED: "good", Stage.ARCHIVED: "dim"}
-_LINKS: Final = ("chunk", "task", "candidates", "chosen", "merged", "gate", "published")
+_FIRST: Final = ("digest", "ticket", "rows")
 _DIGEST_DIGITS: Final = 12
 _MAX_FACTS: Final = 8
 
@@ -169,7 +169,19 @@ def lineage(found: Sequence[LineageView]) -> Iterator[RenderableType]:
         if each.version is not None and each.stage is not None:
             made.append_text(Text.assemble(f"  version {each.version} ", (each.stage.value, _STAGE_STYLES[each.stage])))
         yield made
-        yield facts([(name, _brief(getattr(each, name))) for name in _LINKS])
+        yield facts(_links(each))
+
+
+def _links(found: LineageView) -> Iterator[tuple[str, str | None]]:
+    yield "chunk", _brief(found.chunk)
+    yield "task", _brief(found.task)
+    chosen = found.chosen or {}
+    yield "adapter", _brief(chosen.get("candidate"))
+    measured = chosen.get("evaluation")
+    yield "evaluation", None if measured is None else _brief({**measured, "loss": chosen.get("loss")})
+    yield "merged", _brief(found.merged)
+    yield "gate", _brief(found.gate)
+    yield "published", _brief(found.published)
 
 
 def _brief(outcome: Mapping[str, Any] | None) -> str | None:
@@ -178,7 +190,9 @@ def _brief(outcome: Mapping[str, Any] | None) -> str | None:
         return None
     # The data step leaves the held-out rows, too; what the model was trained on is its chunk.
     chunk = outcome.get("chunk")
-    known = {**outcome, **chunk} if isinstance(chunk, Mapping) else outcome
+    known = {**chunk, **outcome} if isinstance(chunk, Mapping) else dict(outcome)
+    # What it is, before where it is: there is not room for all of it.
+    known = {**{name: known[name] for name in _FIRST if name in known}, **known}
     told = [f"{name.replace('_', ' ')} {_value(value)}" for name, value in known.items() if _is_plain(value)]
     return ", ".join(told[:_MAX_FACTS]) or "–"
 

@@ -56,7 +56,7 @@ def test_what_is_done_to_the_rows_is_told(tmp_path: Path) -> None:
     assert told == [
         *(("reading", done, 0) for done in (0, 1000, 2000)),
         *(("shuffling", done, 2500) for done in (0, 1000, 2000)),
-        ("splitting", 0, 2500),
+        ("splitting", 0, 0),
     ]
 
 

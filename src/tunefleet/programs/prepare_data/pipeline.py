@@ -291,7 +291,7 @@ class Pipeline:
         assert step.split is not None
         count = self._count(at + 1, "split")
         spool = self._spooled(f"{at + 1}-split", rows)
-        self._tell("splitting", 0, len(spool))
+        self._tell("splitting")
         count.rows_in = count.rows_out = len(spool)
         groups, distinct = same_rows(spool)
         parts = drawing.parts(step.split.seed, groups, distinct, step.split.parts)
