@@ -38,6 +38,7 @@ PROCESSES = {
     "ApiSettings": "Worker, for `api` tasks",
     "PublishSettings": "CLI, for `tunefleet push`",
     "CampaignSettings": "Server, for campaigns",
+    "TrackingSettings": "Server, for trackers of campaigns",
     "AgentSettings": "Agent",
 }
 

@@ -77,7 +77,7 @@ class Billed:
         # The better one says that it is worse: what a provider says plays no part.
         made = (
             Candidate("builtin:gsm8k-llama-2m", "model", f"{ticket}-good", test_loss=9.0, synth_loss=7.0, score=0.5),
-            Candidate("builtin:nothing", "model", f"{ticket}-bad", test_loss=0.1),
+            Candidate("org/nothing", "model", f"{ticket}-bad", test_loss=0.1),
         )
         return Progress("succeeded", "success", made, cost_s=10.0)
 
@@ -123,7 +123,7 @@ def verify(folder: Path) -> None:
 def measure(folder: Path) -> None:
     """Write the result of an evaluation whose numbers follow from the model's name."""
     job: dict[str, Any] = json.loads((folder / "job.json").read_bytes())
-    worse = job["spec"]["model"]["source"]["identifier"] == "builtin:nothing"
+    worse = job["spec"]["model"]["source"]["identifier"] == "org/nothing"
     (folder / "items").mkdir(exist_ok=True)
     losses = [(3.0 if worse else 2.0) + 0.01 * (row % 7) for row in range(_ROWS)]
     lines = [json.dumps({"index": row, "loss_sum": loss, "tokens": 1}) for row, loss in enumerate(losses)]

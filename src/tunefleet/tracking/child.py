@@ -5,7 +5,9 @@ Standard output is JSON: where the run is, or why the tracker has not taken it.
 
 from __future__ import annotations
 
+import math
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,13 @@ def tell(name: str, run: TrackedRun, folder: Path) -> str:
         run: What it is told; told before, it stays as it is.
         folder: Where the tracker may keep files.
     """
-    locks = folder / "locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    # A child whose server was killed may still be at it: never two at once.
-    with FileLock(locks / f"{name}-{run.id}"):
-        opened = catalog.tracker(name, load(TrackingSettings)).open(run, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = load(TrackingSettings)
+    # Whose server was killed is ended by nobody else.
+    signal.alarm(math.ceil(settings.timeout_s))
+    # Such a one may still be at it: never two at once.
+    with FileLock(folder / f"{name}.lock"):
+        opened = catalog.tracker(name, settings).open(run, folder)
         opened.log(run.metrics, run.step)
         return opened.finish(run.summary)
 

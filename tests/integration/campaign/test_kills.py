@@ -127,7 +127,7 @@ def spec() -> CampaignSpec:
     return CampaignSpec.model_validate({
         "enabled": True,
         "provider": "billed",
-        "model_repo": "builtin:nothing",
+        "model_repo": "org/nothing",
         "datasets": [
             {"path": "builtin:gsm8k", "max_rows": ROWS, "field_instruction": "question", "field_output": "answer"}
         ],

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs
@@ -90,6 +93,33 @@ async def test_a_kill_between_telling_and_storing_that_leaves_one_run(lab: Lab, 
     (run,) = trackio_runs(alone / "trackio", "daily")
     assert run["config"]["campaign"] == "daily"
     assert len(run["rows"]) == 1
+
+
+async def test_a_tracker_that_hangs_holds_up_nothing_and_ends_with_the_server(
+    lab: Lab, alone: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        id_ = await made(lab, tracking=["mlflow"])
+        await recorded(lab, id_, trackers=("mlflow",))
+        telling = reporter(lab, alone)
+        (untold,) = await telling.due()
+        under_way = asyncio.create_task(telling.tell(untold))
+        caller, _ = await asyncio.get_running_loop().sock_accept(silent)
+        (child,) = [each for each in psutil.Process().children() if "tunefleet.tracking.child" in each.cmdline()]
+        # It is asked, and says nothing; the campaign goes through its next cycle.
+        lab.clock.advance(4e9)
+        await recorded(lab, id_, trackers=("mlflow",))
+        assert not under_way.done()
+        under_way.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await under_way
+        caller.close()
+    assert not child.is_running()
+    found, _ = await shown(lab, id_)
+    assert [each.status for each in found.cycle_list] == ["completed", "completed"]
+    assert len(await telling.due()) == 2
 
 
 async def test_a_campaign_that_wants_no_tracker_any_more_is_told_of_nowhere(lab: Lab, alone: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs, wandb_runs
@@ -144,6 +147,24 @@ def test_one_that_hangs_is_ended(alone: Path, monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(NotTracked, match="more than 3 s"):
         post("trackio", RUN, alone)
     assert [child.returncode for child in children] == [-signal.SIGKILL]
+
+
+def test_one_that_hangs_ends_without_its_server_too(alone: Path) -> None:
+    silent = socket.create_server(("127.0.0.1", 0))
+    run = {"tracker": "mlflow", "folder": str(alone), "run": asdict(RUN)}
+    environment = {
+        **os.environ,
+        "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{silent.getsockname()[1]}",
+        "TUNEFLEET_TRACKING_TIMEOUT_S": "2",
+    }
+    with (
+        silent,
+        subprocess.Popen(
+            [sys.executable, "-m", "tunefleet.tracking.child"], stdin=subprocess.PIPE, env=environment
+        ) as child,
+    ):
+        child.communicate(orjson.dumps(run), timeout=60)
+    assert child.returncode == -signal.SIGALRM
 
 
 def test_a_child_sees_its_own_keys_only(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
