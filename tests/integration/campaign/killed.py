@@ -35,7 +35,7 @@ def opened(data: Path) -> Core:
     return open_core(ServerSettings(data=data, synchronous="NORMAL"))
 
 
-def live(data: Path, url: str, name: str, cycles: int, at: int | None) -> None:
+def live(data: Path, url: str, name: str, cycles: int, at: int | str | None) -> None:
     """Go on with a campaign until so many cycles are over.
 
     Args:
@@ -43,15 +43,14 @@ def live(data: Path, url: str, name: str, cycles: int, at: int | None) -> None:
         url: Of the provider.
         name: Of the campaign; made if there is none.
         cycles: After which it is done.
-        at: At which point it dies by its own hand, as if by another's; null: at none.
+        at: At which point it dies by its own hand, as if by another's: its number, or what it is called; null: at none.
     """
     os.environ[billed_package.ADDRESS] = url
     seen = 0
 
     def crash(where: str) -> None:
         nonlocal seen
-        del where
-        if seen == at:
+        if at in {seen, where}:
             os.kill(os.getpid(), signal.SIGKILL)
         seen += 1
 
