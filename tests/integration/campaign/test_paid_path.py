@@ -15,7 +15,8 @@ import orjson
 import pytest
 
 from tests.fakes import billed_package
-from tests.fakes.gradients_api import ACCOUNT, KEY, Gradients, gradients
+from tests.fakes.gradients_api import ACCOUNT, KEY, Fault, Gradients, gradients
+from tests.fakes.hub import serving
 from tests.integration.campaign.test_kills import Fleet
 from tests.integration.s3.gateway import ACCESS_KEY, BUCKET, SECRET_KEY, Gateway
 from tunefleet.campaign.uploading import PREFIX
@@ -25,6 +26,7 @@ from tunefleet.wire.campaign import CampaignDetail
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
+HUB_TOKEN = "hub-token-0123456789"
 ROWS = 60
 PATIENCE_S = 90.0
 
@@ -57,13 +59,15 @@ def fleet(
         "TUNEFLEET_WARM_START": "false",
         "TUNEFLEET_JOB_SLOTS": "2",
     }
-    made = Fleet(folder, free_port(), environment)
-    try:
-        made.start_server()
-        made.start_worker()
-        yield made
-    finally:
-        made.end()
+    with serving(HUB_TOKEN) as hub:
+        there = {"HF_ENDPOINT": hub.url, "HF_HUB_OFFLINE": "0", "HF_USERNAME": "tester", "HF_TOKEN": HUB_TOKEN}
+        made = Fleet(folder, free_port(), environment | there)
+        try:
+            made.start_server()
+            made.start_worker()
+            yield made
+        finally:
+            made.end()
 
 
 def spec(**more: Any) -> CampaignSpec:
@@ -191,3 +195,37 @@ def test_files_of_an_order_that_was_stopped_are_removed(fleet: Fleet, api: Gradi
         until(lambda: task["id"] in api.deleted, said)
         until(lambda: not stored(s3_server, found.id), said)
     assert len(api.tasks) == before + 1
+
+
+def test_files_of_an_order_that_is_refused_for_good_are_removed(
+    fleet: Fleet, api: Gradients, s3_server: Gateway
+) -> None:
+    before, place = len(api.tasks), "/v1/tasks/create"
+    body = {"detail": [{"loc": ["body", "model_repo"], "msg": "No such model"}]}
+    api.faults.append(Fault(place, 422, body=body))
+    with fleet.client() as client:
+        client.campaigns.apply({"refused": spec(budget={"max_failures": 1})})
+
+        def said() -> CampaignDetail:
+            return client.campaigns.get("refused")
+
+        until(lambda: said().status == "held", said)
+        assert "No such model" in (said().reason or "")
+        assert outcomes(said())["upload"]["objects"], "they were there"
+        assert stored(s3_server, said().id) == []
+        client.campaigns.stop("refused")
+    assert len(api.tasks) == before
+
+
+def test_what_cannot_go_on_is_said_before_anything_is_paid_for(fleet: Fleet, api: Gradients) -> None:
+    before = len(api.tasks)
+    with fleet.client() as client:
+        wrong = spec(publish={"to": "none"}, hours_to_complete=160, budget={"max_failures": 1})
+        client.campaigns.apply({"wrong": wrong})
+        until(lambda: client.campaigns.get("wrong").status == "held", lambda: client.campaigns.get("wrong"))
+        found = client.campaigns.get("wrong")
+        for text in ("publish.to is none", "hf://ORG/NAME-{cycle}", "hours_to_complete is 160", "Write 144 at most"):
+            assert text in (found.reason or "")
+        assert {step.name.value for step in found.cycle_list[0].steps} == {"data"}
+        client.campaigns.stop("wrong")
+    assert len(api.tasks) == before
