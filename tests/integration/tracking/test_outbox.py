@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from rich.console import Console
 
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs
 from tests.unit.campaign.told import recorded
@@ -19,6 +21,8 @@ from tests.unit.services.campaigns.desk import ADA, made
 from tests.unit.services.lab import Lab
 from tunefleet.campaign.report import run_of
 from tunefleet.campaign.reporter import Reporter
+from tunefleet.cli import campaign_view
+from tunefleet.cli.console import _THEME
 from tunefleet.services.campaigns import history, jobs
 from tunefleet.services.campaigns.tracking import MAX_PAUSE_S, Outbox, pause_s
 from tunefleet.settings import TrackingSettings, load
@@ -42,6 +46,15 @@ async def tell_all(reporter: Reporter) -> int:
 async def shown(lab: Lab, id_: str) -> tuple[CampaignDetail, list[TrackingView]]:
     found = await jobs.get(lab.core, ADA, id_)
     return found, [told for cycle in reversed(found.cycle_list) for told in cycle.tracking]
+
+
+def on_screen(found: CampaignDetail) -> str:
+    """What `campaign show` prints."""
+    screen = Console(file=io.StringIO(), width=4000, theme=_THEME)
+    for part in campaign_view.detail(found):
+        screen.print(part)
+    assert isinstance(screen.file, io.StringIO)
+    return screen.file.getvalue()
 
 
 async def lines(lab: Lab, id_: str) -> list[str]:
@@ -68,14 +81,17 @@ async def test_what_could_not_be_told_is_told_later(lab: Lab, alone: Path, monke
     assert first.retry_at is not None
     assert first.retry_at.timestamp() == pytest.approx(lab.clock.wall + pause_s(1))
     assert any("warning: mlflow is not told of the cycle" in line for line in await lines(lab, id_))
+    assert "mlflow: not told yet, after 1 attempt: mlflow has not taken it" in on_screen(found)
     assert await tell_all(telling) == 0, "not before its time"
 
     blocked.unlink()
     blocked.mkdir()
     lab.clock.advance(pause_s(1) + 1)
     assert await tell_all(telling) == 1
-    _, (later,) = await shown(lab, id_)
+    found, (later,) = await shown(lab, id_)
     assert later.told_at is not None
+    assert later.place is not None
+    assert f"mlflow: {later.place}" in on_screen(found)
     assert later.error is None
     assert [run["metrics"]["test_loss"] for run in mlflow_runs(uri)] == [[[1.0, 0]]]
     assert (await lines(lab, id_))[-1].startswith("info: mlflow has the cycle")

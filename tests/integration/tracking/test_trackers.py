@@ -64,6 +64,7 @@ def test_wandb_offline_keeps_the_run_once(alone: Path, monkeypatch: pytest.Monke
     assert not list(Path(first).rglob("requirements.txt"))
 
 
+@pytest.mark.long
 def test_wandb_offline_writes_anew_what_a_killed_child_has_left(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     where = Path(post("wandb", RUN, alone))
