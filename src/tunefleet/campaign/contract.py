@@ -34,6 +34,12 @@ class CycleFailed(TunefleetError):
     code = "cycle_failed"
 
 
+class Misconfigured(CycleFailed):
+    """What the campaign's file asks for cannot work: the campaign is held until somebody has mended that."""
+
+    code = "misconfigured"
+
+
 @dataclass(frozen=True, slots=True)
 class Later:
     """A step waits for something; that is no failure.

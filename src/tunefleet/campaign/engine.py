@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 from tunefleet.campaign import providers, uploading
-from tunefleet.campaign.contract import CycleFailed, Later, MakeProvider, Provider, Step, StepContext
+from tunefleet.campaign.contract import CycleFailed, Later, MakeProvider, Misconfigured, Provider, Step, StepContext
 from tunefleet.campaign.steps import all_steps
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
@@ -139,7 +139,7 @@ class Engine:
             fatal = state.step in _BEFORE_MODELS and isinstance(error, _HOPELESS)
             if fatal and StepName.DATA in state.outcomes:
                 await uploading.clear(self._context(state, client, provider))
-            await self._failed(state, str(error), fatal=fatal)
+            await self._failed(state, str(error), fatal=fatal, hold=isinstance(error, Misconfigured))
             return None
         except Exception as error:
             log.exception("[%s] %s has a fault.", state.name, state.step.value)
@@ -164,9 +164,9 @@ class Engine:
         found = await step.reconcile(context, known)
         return state, await step.act(context, known) if found is None else found
 
-    async def _failed(self, state: CycleState, why: str, *, fatal: bool) -> None:
+    async def _failed(self, state: CycleState, why: str, *, fatal: bool, hold: bool = False) -> None:
         log.error("[%s] cycle %d, %s: %s", state.name, state.number, state.step.value, why)
-        await self._book.failed(state, why, fatal=fatal)
+        await self._book.failed(state, why, fatal=fatal, hold=hold)
 
     def _context(self, state: CycleState, client: AsyncClient, provider: Provider) -> StepContext:
         async def say(text: str) -> None:

@@ -115,6 +115,7 @@ def _outlook(
     made.facts["budget"] = ", ".join(_limits(spec)) or "no limit"
     if "model_repo" not in files and not spec.model_repo.startswith("builtin:"):
         made.unchecked.append(f"model_repo: {spec.model_repo} is on the hub, and not fetched")
+    _model(spec, known, made)
     if why_not is not None:
         made.unchecked.append(f"where it stands on the server: {why_not}")
     return made
@@ -130,6 +131,20 @@ def _trackers(spec: CampaignSpec, made: Outlook, *, here: bool) -> None:
         catalog.refuse_faults([spec], settings)
     else:
         made.unchecked.append("tracking: the server's own settings count")
+
+
+def _model(spec: CampaignSpec, known: CampaignDetail | None, made: Outlook) -> None:
+    """Say whether a worker has verified the model, and with which tokenizer."""
+    if spec.tokenizer_id is not None:
+        made.facts["tokenizer"] = spec.tokenizer_id
+    steps = [] if known is None else [step for cycle in known.cycle_list for step in cycle.steps]
+    for outcome in (step.outcome for step in steps if step.name == "data" and step.outcome is not None):
+        said = outcome.get("model") or {}
+        if (said.get("repo"), said.get("tokenizer")) == (spec.model_repo, spec.tokenizer_id):
+            made.facts["verified"] = f"{said['parameters']:,} parameters, task {said['task_id']}"
+            return
+    looked = "files, vocabulary and a forward pass" if spec.model.verify == "forward" else "files and vocabulary"
+    made.unchecked.append(f"model_repo: a worker looks at the {looked} of {spec.model_repo} before the first order")
 
 
 def _next(spec: CampaignSpec, known: CampaignDetail | None) -> str:

@@ -27,21 +27,39 @@ def named_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, Path, s
         DataError: If a dataset is not there.
         ModelError: If a model that can only be a path is not there.
     """
+    for key, named, path, kind in _places(spec, folder):
+        if not path.exists():
+            message, hint = _absent(key, named, path, kind)
+            raise (DataError if kind == "dataset" else ModelError)(message, hint=hint)
+        yield key, path, kind
+
+
+def absent_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, str, str | None]]:
+    """Yield for each file or folder that a campaign names and that is not there: key, what is wrong, the way out.
+
+    Args:
+        spec: Of the campaign.
+        folder: As in `named_files`.
+    """
+    for key, named, path, kind in _places(spec, folder):
+        if not path.exists():
+            yield key, *_absent(key, named, path, kind)
+
+
+def _places(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, str, Path, str]]:
     for number, dataset in enumerate(spec.datasets):
-        if dataset.path is None or is_url(dataset.path) or dataset.path.startswith(BUILTIN_PREFIX):
-            continue
-        file = folder / Path(dataset.path).expanduser()
-        if not file.exists():
-            raise DataError(
-                f"datasets.{number}.path names {dataset.path}, but there is no {file.absolute()}.",
-                hint="Paths are taken from the folder of the file; a dataset of the hub is written as name.",
-            )
-        yield f"datasets.{number}.path", file, "dataset"
-    model = folder / Path(spec.model_repo).expanduser()
-    if model.is_dir():
-        yield "model_repo", model, "model"
-    elif spec.model_repo.startswith(_LOCAL):
-        raise ModelError(f"model_repo names {spec.model_repo}, but there is no folder {model.absolute()}.")
+        if dataset.path is not None and not is_url(dataset.path) and not dataset.path.startswith(BUILTIN_PREFIX):
+            yield f"datasets.{number}.path", dataset.path, folder / Path(dataset.path).expanduser(), "dataset"
+    for key, named in (("model_repo", spec.model_repo), ("tokenizer_id", spec.tokenizer_id)):
+        if named is not None and ((path := folder / Path(named).expanduser()).is_dir() or named.startswith(_LOCAL)):
+            yield key, named, path, "model"
+
+
+def _absent(key: str, named: str, path: Path, kind: str) -> tuple[str, str | None]:
+    if kind == "dataset":
+        hint = "Paths are taken from the folder of the file; a dataset of the hub is written as name."
+        return f"{key} names {named}, but there is no {path.absolute()}.", hint
+    return f"{key} names {named}, but there is no folder {path.absolute()}.", None
 
 
 def send(

@@ -57,6 +57,9 @@ class CampaignSettings(ProcessSettings):
     """Seconds that one merge may take there."""
     runpod_max_retries: int = Field(default=3, ge=0, validation_alias=variable("RUNPOD_MAX_RETRIES"))
     """How often a merge that failed there is tried again."""
+    runpod_send_token: bool = Field(default=True, validation_alias=variable("RUNPOD_SEND_HF_TOKEN"))
+    """Whether a job gets `HF_TOKEN` in its input, as the scheduler's own handler needs it; not needed where the
+    endpoint has that variable."""
     runpod_poll_s: float = Field(default=600.0, gt=0, validation_alias=variable("RUNPOD_POLL_INTERVAL"))
     """Most seconds between two looks at a merge there."""
     min_hours: float = Field(default=0.0, ge=0, validation_alias=variable("MIN_HOURS_BETWEEN_RUNS"))

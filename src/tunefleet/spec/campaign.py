@@ -69,6 +69,9 @@ class CampaignModelSpec(Block):
     """Branch, tag or commit of a hub id."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; needs a worker that was started with `--allow-code`."""
+    verify: Literal["forward", "files"] = "forward"
+    """What a task looks at before the first order. `files`: whether they are whole, vocabulary and special tokens;
+    `forward`: a forward pass, too, for which the model must fit into the memory of a worker."""
     transformers: TransformersSpec = TransformersSpec()
     """How it is loaded."""
 
@@ -166,7 +169,7 @@ class CampaignSpec(Block):
     """Hub id, local folder, or `builtin:gsm8k-llama-2m`: the base of the first cycle; later ones begin with the
     promoted model."""
     tokenizer_id: Text | None = None
-    """Give the model this repository's tokenizer."""
+    """Give the model the tokenizer of this one: hub id or local folder. Its embeddings stay as they are."""
     hours_to_complete: Annotated[float, Field(gt=0, le=24 * 365), NotBool] = 8
     """Time for one task, in hours."""
     samples_per_training: PositiveInt = 150_000
@@ -212,7 +215,7 @@ class CampaignSpec(Block):
     notify: Annotated[tuple[NotifySpec, ...], Field(max_length=20)] = ()
     """Who is told when a model is promoted, a cycle fails or the budget is spent."""
     inputs: dict[str, str] = Field(default_factory=dict)
-    """What travelled with the file: `model_repo` or `datasets.N.path` → digest. The client writes it."""
+    """What travelled with the file: `model_repo`, `tokenizer_id`, `datasets.N.path` → digest. The client writes it."""
 
     @model_validator(mode="after")
     def _consistent(self) -> CampaignSpec:

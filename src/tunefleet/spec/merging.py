@@ -77,9 +77,9 @@ class MergeOptions(Block):
     """With `svd`: rank of the result; by default the largest rank among the adapters."""
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), NotBool] = 42
     """Of the values that `dare_*` drops."""
-    verify: bool = True
+    verify: bool | Literal["auto"] = True
     """Prove the result by a forward pass against base and adapters; the whole model must fit into the worker's memory
-    for it."""
+    for it. `auto`: only where it does, and the task's history says so where it does not."""
     gguf: GgufSpec | None = None
     """Write the model as a GGUF file, too."""
 

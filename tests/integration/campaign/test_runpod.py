@@ -160,8 +160,8 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
 
     context: Any = SimpleNamespace(
         spec=spec, settings=settings(jobs, tmp_path, use_runpod=True), outcome=outcomes.__getitem__, log=say,
-        state=SimpleNamespace(key=lambda step: f"camp-1/0/{step}"), clock=SimpleNamespace(wall=lambda: 50.0),
-        client=None,
+        state=SimpleNamespace(key=lambda step: f"camp-1/0/{step}", campaign_id="camp-1"), client=None,
+        clock=SimpleNamespace(wall=lambda: 50.0),
     )  # fmt: skip
     step = MergeStep()
     intent = await step.plan(context)

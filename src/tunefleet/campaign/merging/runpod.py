@@ -37,12 +37,14 @@ class Merging:
         begun_at: When that was sent, in Unix time.
         failures: How many jobs have failed.
         why: How the last one did.
+        key: Of the merge.
     """
 
     job: str | None = None
     begun_at: float = 0.0
     failures: int = 0
     why: str | None = None
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +69,31 @@ class Merged:
     Args:
         job: RunPod's id.
         repo: What it has made.
+        verified: Whether a forward pass has proved it; null if the job does not say.
     """
 
     job: str
     repo: str
+    verified: bool | None = None
+
+
+def folder_of(settings: CampaignSettings) -> Path:
+    """Return where it is kept which job is whose."""
+    return settings.home.expanduser() / "runpod"
+
+
+def forget(settings: CampaignSettings, campaign_id: str, *, but: str | None = None) -> None:
+    """Remove what is kept of a campaign's jobs: their outcome is stored, or nobody waits for it any more.
+
+    Args:
+        settings: Say where it is.
+        campaign_id: Of the campaign.
+        but: Key of a merge that goes on.
+    """
+    for path in sorted(folder_of(settings).glob("*.json")):
+        key = str(orjson.loads(path.read_bytes()).get("key", ""))
+        if key.startswith(f"{campaign_id}/") and key != but:
+            path.unlink(missing_ok=True)
 
 
 class RunPod:
@@ -103,16 +126,17 @@ class RunPod:
             )
         self._token, self._username = token, username
         self._settings, self._now = settings, now
-        self._folder = settings.home.expanduser() / "runpod"
+        self._folder = folder_of(settings)
         self._service = Service("RunPod", f"{settings.runpod_url.rstrip('/')}/{endpoint}", key, patience=patience)
 
-    async def merge(self, key: str, lora: str, base: str) -> Waiting | Merged:
+    async def merge(self, key: str, lora: str, base: str, *, private: bool = True) -> Waiting | Merged:
         """Send a job unless one runs, and say where it stands.
 
         Args:
             key: Of the merge: the same one is sent once, until its job has failed.
             lora: The adapter's repository.
             base: The base's.
+            private: Whether the result is private.
 
         Raises:
             StepFailed: If the job has failed, or too many have; the next call sends another, if it may.
@@ -128,13 +152,13 @@ class RunPod:
                 hint="`tunefleet campaign retry` begins anew.",
             )
         seconds = self._settings.runpod_timeout_s
-        token = self._token.get_secret_value()
-        body = wire.request(lora, base, token=token, username=self._username, seconds=seconds)
+        token = self._token.get_secret_value() if self._settings.runpod_send_token else None
+        body = wire.request(lora, base, token=token, username=self._username, seconds=seconds, private=private)
         reply = _checked(await self._service.post("/run", body))
         job = reply.body.get("id") if isinstance(reply.body, dict) else None
         if not job:
             raise StepFailed("RunPod has taken a job, and does not say its id.")
-        begun = Merging(str(job), self._now(), known.failures, known.why)
+        begun = Merging(str(job), self._now(), known.failures, known.why, key)
         await asyncio.to_thread(self._write, key, begun)
         return Waiting(str(job), "IN_QUEUE", _FIRST_LOOK_S)
 
@@ -151,7 +175,8 @@ class RunPod:
         status = str(said.get("status", "no status"))
         if status == wire.COMPLETED:
             try:
-                return Merged(job, wire.merged(said.get("output")))
+                output = said.get("output")
+                return Merged(job, wire.merged(output), wire.verified(output))
             except StepFailed as error:
                 raise await self._failed(key, known, error) from None
         if status in {wire.TIMED_OUT, wire.CANCELLED, "FAILED"}:
@@ -167,7 +192,7 @@ class RunPod:
         return Waiting(job, status, min(max(waited / 5, _FIRST_LOOK_S), longest))
 
     async def _failed(self, key: str, known: Merging, error: StepFailed) -> StepFailed:
-        await asyncio.to_thread(self._write, key, Merging(failures=known.failures + 1, why=str(error)))
+        await asyncio.to_thread(self._write, key, Merging(failures=known.failures + 1, why=str(error), key=key))
         return error
 
     def _place(self, key: str) -> Path:

@@ -14,33 +14,40 @@ COMPLETED: Final = "COMPLETED"
 TIMED_OUT: Final = "TIMED_OUT"
 CANCELLED: Final = "CANCELLED"
 _MEMORY: Final = re.compile(r"out of memory|outofmemory|oom[- ]?kill|cannot allocate memory", re.IGNORECASE)
-_AUTH: Final = re.compile(r"\b40[13]\b|unauthori[sz]ed|forbidden|gated repo|invalid (user )?token", re.IGNORECASE)
+_AUTH: Final = re.compile(
+    r"\b40[13]\b|unauthori[sz]ed|forbidden|gated repo|is gated|invalid (user )?token|may not (read|be read|be written)",
+    re.IGNORECASE,
+)
 _TIME: Final = re.compile(r"execution ?timeout|timed? ?out", re.IGNORECASE)
 _MOST_SAID: Final = 300
 
 
 def request(
-    lora: str, base: str, *, token: str, username: str, seconds: float, anonymise: bool = False
+    lora: str, base: str, *, token: str | None, username: str, seconds: float, private: bool = True
 ) -> dict[str, Any]:
     """Return the body of a job.
 
     Args:
         lora: The adapter's repository.
         base: The base's.
-        token: Reads both, and writes the result.
+        token: Reads both, and writes the result; null if the endpoint has one.
         username: Account of the result.
         seconds: How long the job may take.
-        anonymise: Give the result a random name.
+        private: Whether the result is private.
     """
-    said = {
-        "lora_model_id": lora,
-        "base_model_id": base,
-        # Spelt as the document spells it.
-        "anonimize": anonymise,
-        "hf_token": token,
-        "hf_username": username,
-    }
+    # A random name ("anonimize", as the document spells it) could not be found again after a kill.
+    said: dict[str, Any] = {"lora_model_id": lora, "base_model_id": base, "anonimize": False, "hf_username": username}
+    if token is not None:
+        said["hf_token"] = token
+    if not private:
+        said["private"] = False
     return {"input": said, "policy": {"executionTimeout": int(seconds * 1000)}}
+
+
+def verified(output: Any) -> bool | None:
+    """Return whether a forward pass has proved a merge; null if the job does not say."""
+    said = output.get("verified") if isinstance(output, Mapping) else None
+    return said if isinstance(said, bool) else None
 
 
 def merged(output: Any) -> str:

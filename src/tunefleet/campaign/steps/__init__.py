@@ -1,6 +1,7 @@
 """The steps of a cycle, and what each leaves for those behind it.
 
-data        rows_task, train, test, chunk (task_id, artifact_id, digest, rows), epoch, index, chunks, start, stop, to
+data        rows_task, train, test, chunk (task_id, artifact_id, digest, rows), epoch, index, chunks, start, stop, to,
+            model (task_id, and digest with another tokenizer)
 upload      objects: role → name of the file, where the provider fetches the chunk from a store; else nothing
 submit      ticket, key, provider, base (repo, task_id, version, …)
 wait        candidates, detail, cost_s

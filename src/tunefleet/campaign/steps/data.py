@@ -1,10 +1,10 @@
-"""`data`: training and held-out rows, made once, and the chunk of this cycle."""
+"""`data`: the base model, verified; training and held-out rows, made once, and the chunk of this cycle."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.campaign import places, s3_sources, sourcing, terms
+from tunefleet.campaign import places, s3_sources, sourcing, terms, verifying
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.desk import Desk, result_of
 from tunefleet.campaign.position import chunk_at
@@ -14,7 +14,7 @@ from tunefleet.wire.api import ArtifactView, TaskDetail
 
 
 class DataStep(Repeatable):
-    """Makes the rows unless they are there, and cuts the chunk."""
+    """Verifies the model and makes the rows unless that was done before, and cuts the chunk."""
 
     name = StepName.DATA
 
@@ -27,10 +27,11 @@ class DataStep(Repeatable):
         return {"position": context.state.position, "seed": context.spec.random_seed, "to": to}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Make the rows, and cut the chunk."""
+        """Verify the model, make the rows, and cut the chunk."""
         spec, desk = context.spec, Desk(context)
         for text in terms.doubts(context.state.name, spec, context.settings, context.provider.name):
             await context.log(text)
+        model = await verifying.verified(context)
         body, inputs = sourcing.rows_document(spec, await s3_sources.fetched(context))
         leaves = {sourcing.ROWS: (sourcing.TRAIN, sourcing.TEST)}
         tasks = await desk.shared("rows", body, inputs, leaves=leaves)
@@ -57,6 +58,7 @@ class DataStep(Repeatable):
             "start": chunk.start,
             "stop": chunk.stop,
             "to": intent.get("to"),
+            "model": model,
         }
 
 

@@ -27,7 +27,7 @@ class EvaluateStep(Repeatable):
         base = chosen_base(context)
         return {
             "test": context.outcome(StepName.DATA)["test"],
-            "base": asdict(original(context.spec)),
+            "base": asdict(original(context)),
             "promoted": None if base.version is None else asdict(base),
             "began_with": asdict(base),
             "candidates": context.outcome(StepName.WAIT)["candidates"],

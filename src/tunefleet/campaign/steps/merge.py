@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import Any, Final
 
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext
 from tunefleet.campaign.desk import Desk, document, inputs_of
 from tunefleet.campaign.hub import repo_of
-from tunefleet.campaign.merging.runpod import RunPod, Waiting
+from tunefleet.campaign.merging.runpod import RunPod, Waiting, forget
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base
 from tunefleet.lifecycle.cycle import StepName
+
+_DTYPE: Final = "bfloat16"
+"""What is written; the sum is made in float32."""
 
 
 class MergeStep(Repeatable):
@@ -38,7 +42,7 @@ class MergeStep(Repeatable):
         if intent["on"] == "runpod":
             return await _on_runpod(context, candidate, base)
         blocks, _ = of_candidate(context.spec, base, candidate)
-        body = {"taskType": "merge", **blocks, "merge": {"verify": context.spec.merge.verify}}
+        body = {"taskType": "merge", **blocks, "merge": {"dtype": _DTYPE, "verify": context.spec.merge.verify}}
         name = f"{context.state.name}-{context.state.number}-merge"
         (task,) = await desk.run("merge", document(name, body), inputs_of(name, base))
         return {**await _made_by(desk, task.id), "form": "model"}
@@ -50,13 +54,17 @@ async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> 
             f"RunPod merges what is on the hub, and {candidate.name} is on this server.", hint="Write merge.on: fleet."
         )
     endpoint = RunPod(context.settings, now=context.clock.wall)
+    key, private = context.state.key(StepName.MERGE), context.spec.publish.private
+    # Those of earlier cycles that were given up: nobody asks for them any more.
+    await asyncio.to_thread(forget, context.settings, context.state.campaign_id, but=key)
     try:
-        found = await endpoint.merge(context.state.key(StepName.MERGE), candidate.ref, repo_of(base, "RunPod"))
+        found = await endpoint.merge(key, candidate.ref, repo_of(base, "RunPod"), private=private)
     finally:
         await endpoint.close()
     if isinstance(found, Waiting):
         return Later(context.clock.wall() + found.again_s, f"the job {found.job} at RunPod is {found.status}")
-    await context.log(f"RunPod has merged {candidate.name} into {found.repo}")
+    proved = {True: ", proved by a forward pass", False: "; it was too large there for a proof", None: ""}
+    await context.log(f"RunPod has merged {candidate.name} into {found.repo}{proved[found.verified]}")
     return {"url": f"hf://{found.repo}", "form": "model", "job": found.job}
 
 

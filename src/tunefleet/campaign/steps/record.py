@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.merging.runpod import forget
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
@@ -40,6 +42,8 @@ class RecordStep(Repeatable):
             reason=verdict["reason"],
         )
         version = await context.book.register(context.state, made)
+        # What the merge was is stored: the job that made it need not be found again.
+        await asyncio.to_thread(forget, context.settings, context.state.campaign_id)
         await context.log(f"version {version.version} is {version.stage.value}")
         # With this outcome it is stored that they are to be told: what they are told is derived from it.
         trackers = intent.get("trackers", [])

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import Any
 
-from tunefleet.campaign import terms, uploading
+from tunefleet.campaign import terms, uploading, verifying
 from tunefleet.campaign.budget import cost_of_task
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns.state import ModelVersion
-from tunefleet.spec.campaign import CampaignSpec
 
 
 class SubmitStep:
@@ -20,7 +19,7 @@ class SubmitStep:
 
     async def plan(self, context: StepContext) -> Outcome:
         """Say what is trained: the promoted model, or the campaign's base."""
-        base = base_of(context.spec, await context.book.promoted(context.state))
+        base = base_of(context, await context.book.promoted(context.state))
         await terms.check_base(context, base)
         return {"key": context.state.order_key, "provider": context.provider.name, "base": asdict(base)}
 
@@ -48,15 +47,15 @@ class SubmitStep:
         return {**intent, "ticket": ticket}
 
 
-def base_of(spec: CampaignSpec, promoted: ModelVersion | None) -> Base:
+def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
     """Return the model that a cycle begins with.
 
     Args:
-        spec: Of the campaign.
+        context: Of a step behind `data`.
         promoted: The promoted model, if there is one.
     """
     if promoted is None:
-        return original(spec)
+        return original(context)
     where = promoted.location
     url, digest = where.get("url"), where.get("digest")
     hub = url.removeprefix("hf://") if isinstance(url, str) and url.startswith("hf://") else None
@@ -64,9 +63,9 @@ def base_of(spec: CampaignSpec, promoted: ModelVersion | None) -> Base:
     return Base(repo=repo, task_id=where.get("task_id"), version=promoted.version, digest=digest, url=url)
 
 
-def original(spec: CampaignSpec) -> Base:
-    """Return the campaign's own base."""
-    return Base(repo=spec.model_repo, digest=spec.inputs.get("model_repo"))
+def original(context: StepContext) -> Base:
+    """Return the campaign's own base, as a step behind `data` finds it."""
+    return verifying.base_in(context.spec, context.outcome(StepName.DATA))
 
 
 def chosen_base(context: StepContext) -> Base:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tunefleet.artifacts import manifest_digest, scan
 from tunefleet.attach.quiet import Journal
-from tunefleet.errors import InputError
+from tunefleet.errors import InputError, MachineError
 from tunefleet.programs import quieten
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.merge import combine, gguf, inputs, plan, skeleton, tensors, verify, vocabulary, writer
@@ -115,8 +115,7 @@ def _into_base(
     _tell_templates(run, words)
     whole_bytes = sum(tensor.size_bytes for file in files for tensor in file.tensors)
     parameters = sum(_numbers(tensor) for file in files for tensor in file.tensors)
-    if run.spec.merge.verify:
-        verify.require_memory(parameters)
+    proving = _proving(run, parameters)
     change = "1 adapter changes" if len(adapters) == 1 else f"{len(adapters)} adapters change"
     text = f"{change} {merged.merged} of {sum(len(f.tensors) for f in files)} tensors."
     run.tell("merging", text, {"bytes": whole_bytes})
@@ -125,7 +124,7 @@ def _into_base(
     with run.clock.part("saving"):
         write_folder(run.product, lambda folder: _assemble(run, base, folder, words, merged, written))
     proof = None
-    if run.spec.merge.verify:
+    if proving:
         run.tell("verifying", "A forward pass compares the merged model with base and adapters.")
         with run.clock.part("verification"):
             dtype = next(p.dtype for shard in merged.shards for p in shard.pieces if p.dtype in tensors.FLOATS)
@@ -155,8 +154,7 @@ def _into_adapter(
     options = run.spec.merge
     words = vocabulary.choose(Path(source.path), adapters)
     combine.check(adapters, bones, options)
-    if options.verify:
-        verify.require_memory(bones.parameters)
+    proving = _proving(run, bones.parameters)
     _tell_templates(run, words)
     run.tell("merging", f"{len(adapters)} adapters become one by {options.method}.")
     about: dict[str, Any] = {}
@@ -168,7 +166,7 @@ def _into_adapter(
     with run.clock.part("merging"):
         write_folder(run.product, fill)
     proof = None
-    if options.verify:
+    if proving:
         run.tell("verifying", "A forward pass runs base and merged adapter.")
         with run.clock.part("verification"):
             proof = _proved(run, lambda: verify.into_adapter(source, run.product))
@@ -241,6 +239,20 @@ def _digest(base: Path, known: dict[str, writer.Written]) -> str:
             entries += [FileEntry(path=name, digest=file.entry.digest, size_bytes=file.entry.size_bytes)
                         for file in scan(path.resolve())]  # fmt: skip
     return manifest_digest(entries)
+
+
+def _proving(run: Run, parameters: int) -> bool:
+    """Whether the result is proved, for which there must be memory; where there need not be any, that is told."""
+    wanted = run.spec.merge.verify
+    try:
+        if wanted:
+            verify.require_memory(parameters)
+    except MachineError as error:
+        if wanted != "auto":
+            raise
+        run.journal.event("merge.unproved", f"The merge is not proved. {error.message}", "warning")
+        return False
+    return bool(wanted)
 
 
 def _proved(run: Run, prove: Callable[[], verify.Proof]) -> dict[str, Any]:

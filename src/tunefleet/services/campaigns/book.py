@@ -182,12 +182,12 @@ class Book:
 
         await self._change(state, verb)
 
-    async def failed(self, state: CycleState, error: str, *, fatal: bool) -> None:
+    async def failed(self, state: CycleState, error: str, *, fatal: bool, hold: bool = False) -> None:
         """Let go of a step that failed.
 
         It is tried again after `backoff_s`; after `budget.max_failures` tries in a row the campaign is held. With
         `fatal` the cycle is a dead letter at once, its position is left to the next cycle unless there is a model, and
-        the campaign is held after so many of them in a row.
+        the campaign is held after so many of them in a row; with `hold` at once, since only a person can mend it.
 
         Raises:
             LeaseLost: As in `done`.
@@ -195,7 +195,7 @@ class Book:
         draw, text = self._jitter.uniform(-1, 1), scrub(error)[:MAX_LINE]
 
         def verb(at: _Place) -> None:
-            cycles.fail(at.connection, at.row, at.cycle, text, at.now, fatal=fatal, draw=draw)
+            cycles.fail(at.connection, at.row, at.cycle, text, at.now, fatal=fatal, hold=hold, draw=draw)
             campaigns.release(at.connection, at.row.id, holder=state.holder)
             _line(at.connection, at.row, state, "error", text, at.now)
 

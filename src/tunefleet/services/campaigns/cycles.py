@@ -171,6 +171,7 @@ def fail(
     *,
     fatal: bool,
     draw: float,
+    hold: bool = False,
 ) -> None:
     """Count a failure of the current step: try it again later, give the cycle up, or hold the campaign.
 
@@ -182,6 +183,7 @@ def fail(
         now: Unix time.
         fatal: Whether trying again does not help.
         draw: As in `backoff_s`.
+        hold: Whether a failure that is fatal holds the campaign, the first one, too.
     """
     _note(connection, cycle, error, now)
     most = parsed(row.spec).budget.max_failures
@@ -191,12 +193,14 @@ def fail(
         status = move_cycle(CycleStatus(cycle.status), CycleStatus.FAILED).value
         shown = {"status": status, "error": error, "waiting": None}
         changed(connection, cycle, {**shown, "tries": cycle.tries + 1, "finished_at": now})
-        values = {"failures": failures, "next_at": max(row.next_at, now + backoff_s(failures, draw))}
+        # Who holds it goes on when a person says so, and then at once.
+        next_at = row.next_at if hold else max(row.next_at, now + backoff_s(failures, draw))
+        values = {"failures": failures, "next_at": next_at}
         row = campaigns.change(connection, row, values)
-        held = failures >= most
+        held = hold or failures >= most
         where_to = {"cycle": cycle.number, "step": cycle.step}
         tell(connection, row, "campaign.failed", now, **where_to, error=error, held=held or None)
-        why = f"{failures} cycles failed in a row. {where} failed: {error}"
+        why = error if hold else f"{failures} cycles failed in a row. {where} failed: {error}"
     else:
         tries = cycle.tries + 1
         pause = {"not_before": now + backoff_s(tries, draw)}
