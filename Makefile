@@ -95,8 +95,8 @@ chaos: $(DEV_READY) ## kill server, worker and trainer at random moments, and ea
 	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/test_kill_matrix.py tests/acceptance/test_alignment_kills.py --timeout 0 $(ARGS)
 
 .PHONY: campaign-chaos
-campaign-chaos: $(DEV_READY) ## kill a server at the steps of campaigns, and inside them: make campaign-chaos ROUNDS=50
-	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/integration/campaign/test_kills.py --timeout 0 $(ARGS)
+campaign-chaos: $(DEV_READY) ## kill an engine, and a whole server, at the steps of campaigns and inside them: make campaign-chaos ROUNDS=50
+	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/integration/campaign/test_quick_kills.py tests/integration/campaign/test_kills.py --timeout 0 $(ARGS)
 
 .PHONY: campaign-demo
 campaign-demo: $(BENCH_READY) ## run three cycles of examples/campaign, and draw what became of the held-out loss

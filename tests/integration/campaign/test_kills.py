@@ -170,7 +170,7 @@ def reached(cycle: int, step: str) -> Callable[[CampaignDetail], bool]:
 
 
 def rounds() -> list[Any]:
-    """All of them; each takes minutes, and `test_crashes` plays the same points in one process."""
+    """All of them; each takes minutes, and `test_quick_kills` kills the engine alone at the same points in seconds."""
     return [pytest.param(number, id=f"round-{number}", marks=[pytest.mark.long]) for number in range(ROUNDS)]
 
 
