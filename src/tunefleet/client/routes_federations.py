@@ -16,17 +16,16 @@ from tunefleet.wire.api import Page
 from tunefleet.wire.federated import (
     FederationCreated,
     FederationDetail,
-    FederationToken,
     FederationView,
     MemberChange,
     MemberView,
     RollbackRequest,
     RoundView,
-    TokenReplace,
     UpdateView,
     VersionDetail,
     VersionView,
 )
+from tunefleet.wire.federated_tokens import FederationToken, TokenReplace
 
 _LONGEST_S = 15.0
 """What an answer may take beside the time that it is held."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from tunefleet.server import examples, examples_campaign, examples_federated, examples_training, problems
-from tunefleet.wire import chat, federated, training, training_jobs, training_reports
+from tunefleet.wire import chat, federated, federated_chunks, training, training_jobs, training_reports
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
@@ -56,7 +56,7 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     training_reports.PredictionBatch,
     training_jobs.ResumeJob,
     training_jobs.StartJob,
-    federated.ClaimChunk,
+    federated_chunks.ClaimChunk,
     federated.JobCreate,
 )
 _EXAMPLES: Final = examples.BODIES | examples_training.BODIES | examples_federated.BODIES | examples_campaign.BODIES

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field, StrictInt
+from pydantic import AliasChoices, AliasGenerator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from tunefleet.wire.base import Body, Message
@@ -119,7 +119,8 @@ class GuideRequest(Message):
     model_config = ConfigDict(extra="allow", frozen=True, populate_by_name=True)
 
 
-def _either(name: str, *more: str) -> AliasChoices:
+def either(name: str, *more: str) -> AliasChoices:
+    """Return the spellings of a field of the guide's: ours, and in camel case."""
     return AliasChoices(name, to_camel(name), *more)
 
 
@@ -135,13 +136,13 @@ class JobCreate(GuideRequest):
     """
 
     name: str = Field(min_length=1, max_length=200)
-    model_type: str | None = Field(default=None, validation_alias=_either("model_type", "model_name", "modelName"))
-    dataset: str | None = Field(default=None, validation_alias=_either("dataset", "dataset_path", "datasetPath"))
-    chunk_size: int | None = Field(default=None, ge=1, lt=MAX_COUNT, validation_alias=_either("chunk_size"))
-    total_chunks: int | None = Field(default=None, ge=1, lt=MAX_COUNT, validation_alias=_either("total_chunks"))
+    model_type: str | None = Field(default=None, validation_alias=either("model_type", "model_name", "modelName"))
+    dataset: str | None = Field(default=None, validation_alias=either("dataset", "dataset_path", "datasetPath"))
+    chunk_size: int | None = Field(default=None, ge=1, lt=MAX_COUNT, validation_alias=either("chunk_size"))
+    total_chunks: int | None = Field(default=None, ge=1, lt=MAX_COUNT, validation_alias=either("total_chunks"))
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
     config: dict[str, Any] = Field(default_factory=dict)
-    fed_config: dict[str, Any] = Field(default_factory=dict, validation_alias=_either("fed_config"))
+    fed_config: dict[str, Any] = Field(default_factory=dict, validation_alias=either("fed_config"))
 
 
 class JobState(Camel):
@@ -213,35 +214,6 @@ class JobProgress(Camel):
     job: JobState
     workers: tuple[JobWorker, ...]
     stats: JobStats
-
-
-class ClaimChunk(GuideRequest):
-    """Body of `POST /api/training/jobs/{id}/claim-chunk`.
-
-    Args:
-        worker_id: Who wants one; who has one already gets the same again.
-        completed_chunk: Number of the chunk that it has trained on to the end.
-    """
-
-    worker_id: StrictInt | str = Field(validation_alias=_either("worker_id"))
-    completed_chunk: int | None = Field(default=None, ge=0, lt=MAX_COUNT, validation_alias=_either("completed_chunk"))
-
-
-class ChunkClaimed(Camel):
-    """A chunk that a worker has for a while.
-
-    Args:
-        chunk_path: Where it is fetched, below this server's address.
-        lease_until: Until when; a claim by the same worker renews it.
-    """
-
-    worker: JobWorker
-    chunk_index: int
-    chunk_path: str
-    download_url: str | None = None
-    sha256: str | None = None
-    rows: int | None = None
-    lease_until: datetime | None = None
 
 
 # Ours.
@@ -430,29 +402,6 @@ class FederationCreated(FederationDetail):
 
     token: str
     callback_secret: str
-
-
-class FederationToken(Message):
-    """The token of a federation, which is good for it alone.
-
-    Args:
-        old_until: Until when the one that it has replaced is good as well; null if it is not.
-    """
-
-    id: str
-    number: int
-    token: str
-    old_until: datetime | None = None
-
-
-class TokenReplace(Body):
-    """Body of `POST /api/v1/federations/{id}/token`.
-
-    Args:
-        old_for_s: How long the token that is replaced stays good, for workers that have it; at most a week.
-    """
-
-    old_for_s: Annotated[float, Field(ge=0, le=7 * 86_400.0)] = 0.0
 
 
 class Contribution(Message):

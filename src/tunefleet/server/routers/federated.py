@@ -31,13 +31,12 @@ from tunefleet.wire.federated import (
     AdapterTaken,
     Aggregated,
     CheckpointReply,
-    ChunkClaimed,
-    ClaimChunk,
     JobCreate,
     JobCreated,
     JobProgress,
     JobReply,
 )
+from tunefleet.wire.federated_chunks import ChunkClaimed, ClaimChunk
 
 router = APIRouter(tags=["federations"], route_class=TrainingRoute)
 

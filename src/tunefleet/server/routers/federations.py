@@ -39,13 +39,11 @@ from tunefleet.wire.federated import (
     FederationCreated,
     FederationDetail,
     FederationState,
-    FederationToken,
     FederationView,
     MemberChange,
     MemberView,
     RollbackRequest,
     RoundView,
-    TokenReplace,
     UpdateCreate,
     UpdateState,
     UpdateTaken,
@@ -54,6 +52,7 @@ from tunefleet.wire.federated import (
     VersionView,
     WorkerName,
 )
+from tunefleet.wire.federated_tokens import FederationToken, TokenReplace
 from tunefleet.wire.link import Cursor as Reached
 
 router = APIRouter(prefix="/federations", tags=["federations"])

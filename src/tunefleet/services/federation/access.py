@@ -12,7 +12,7 @@ from tunefleet.services.views import maybe_moment
 from tunefleet.store import Connection, after_commit, federation_tokens
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.federated import FederationToken
+from tunefleet.wire.federated_tokens import FederationToken
 
 
 async def authenticate(core: Core, token: str) -> FederationActor:

@@ -22,7 +22,8 @@ from tunefleet.services.views import moment
 from tunefleet.store import DEFAULT_PROJECT, Connection, artifacts, federation_chunks, federations
 from tunefleet.store.federation_chunks import FREE, ChunkRow
 from tunefleet.store.federations import FederationRow
-from tunefleet.wire.federated import ChunkClaimed, ClaimChunk, JobWorker
+from tunefleet.wire.federated import JobWorker
+from tunefleet.wire.federated_chunks import ChunkClaimed, ClaimChunk
 
 LEASE_S: Final = 1800.0
 """How long a worker may be silent before its chunk is somebody else's."""
