@@ -51,7 +51,7 @@ def dry_run(config: Config = CONFIG, *, as_json: Json = False) -> None:
 
     Works offline, and says what it could not look at.
     """
-    specs = read(config)
+    specs = read(config, here=True)
     settings = load(CampaignSettings)
     known, why_not = _known()
     found = [

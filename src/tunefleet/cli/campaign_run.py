@@ -49,7 +49,7 @@ def run(
     from tunefleet.cli.up import ending
     from tunefleet.tracking import catalog
 
-    specs = read(config)
+    specs = read(config, here=True)
     settings = load(CampaignSettings)
     for name, spec in specs.items():
         _tell(name, spec, settings)

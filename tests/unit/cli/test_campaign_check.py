@@ -27,7 +27,10 @@ def test_what_is_here_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["next"] == "begins cycle 0"
     assert found["facts"]["rows"].startswith("2,000, of which about 100 are held out")
     assert found["facts"]["chunks"] == "4 of about 475 rows; number 1 of epoch 0 is next"
-    assert [text for text in found["unchecked"] if not text.startswith("where it stands")] == []
+    # Where it stands on a server, and what only a worker can see of a model.
+    assert [
+        text for text in found["unchecked"] if not text.startswith(("where it stands", "model_repo: a worker"))
+    ] == []
 
 
 def test_what_is_elsewhere_is_named_as_not_checked(
@@ -68,6 +71,22 @@ def test_a_bad_file_is_told_whole(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     assert "did you mean enabled?" in said
     assert "two.datasets" in said
+
+
+def test_what_is_not_here_is_told_whole_with_its_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.yaml"
+    rows = "field_instruction: q, field_output: a"
+    config.write_text(
+        f"one:\n  provider: nobody\n  model_repo: ./gone\n  datasets: [{{path: rows.jsonl, {rows}}}]\n"
+        f"two:\n  model_repo: m\n  datasets: [{{path: more.jsonl, {rows}}}]\n"
+    )
+    assert run(["campaign", "dry-run", "--config", str(config)]) != 0
+    said = capsys.readouterr().err
+    assert "has 4 faults" in said
+    for place in ("yaml:2:13  one.provider", "yaml:3:15  one.model_repo", "yaml:4:21  one.datasets.0.path"):
+        assert place in said
+    assert "yaml:7:21  two.datasets.0.path" in said
+    assert "there is gradients, local" in said
 
 
 def spec(**more: Any) -> CampaignSpec:
