@@ -104,18 +104,23 @@ def draw(versions: Sequence[ModelVersionView], out: Path) -> None:
     values = [each["value"] for each in metrics]
     errors = [[v - m["low"] for v, m in zip(values, metrics, strict=True)],
               [m["high"] - v for v, m in zip(values, metrics, strict=True)]]  # fmt: skip
-    figure = Figure(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
     axes = figure.subplots()
     places = list(range(len(values)))
     axes.errorbar(places, values, yerr=errors, fmt="o-", capsize=4, color="#2b6cb0")
-    for each, place in zip(versions, places[1:], strict=True):
-        passed = each.evaluation["gate"]["passed"]
-        text = "promoted" if passed else "refused"
-        axes.annotate(text, (place, values[place]), xytext=(8, 8), textcoords="offset points", fontsize=9)
+    texts = [f"{values[0]:.2f}"]
+    for each, value in zip(versions, values[1:], strict=True):
+        texts.append(f"{value:.2f}, {'promoted' if each.evaluation['gate']['passed'] else 'refused'}")
+    for place, text in zip(places, texts, strict=True):
+        # Where the line does not come from, and on white: it may lead on through a text.
+        end, aside = ("high", 8) if place == 0 else ("low", -8)
+        below = {"xy": (place, metrics[place][end]), "xytext": (0, aside), "textcoords": "offset points"}
+        white = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axes.annotate(text, **below, ha="center", va="bottom" if place == 0 else "top", fontsize=9, bbox=white)
     axes.set_xticks(places, ["base", *(f"cycle {each.cycle}" for each in versions)])
     axes.set_ylabel("held-out loss (nats per token)")
     axes.set_title(f"{versions[0].name}: {versions[0].lineage['test']['rows']} rows that no training has seen")
-    axes.margins(x=0.15, y=0.1)
+    axes.margins(x=0.15, y=0.15)
     axes.grid(visible=True, alpha=0.3)
     figure.savefig(out, dpi=150)
 
