@@ -1,7 +1,8 @@
-"""A federated training over a real fleet: its server and a trainer are killed, and the other part is paused."""
+"""Federated trainings over a real fleet whose processes are killed in the middle of a part."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections import Counter
@@ -10,8 +11,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.acceptance.story import until
+from tunefleet import FederatedClient
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
+from tunefleet.errors import GoneError
+from tunefleet.wire.federated import UpdateCreate
 from tunefleet.wire.jobfolder import JobFolder, JobProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.torch, pytest.mark.timeout(400)]
@@ -89,3 +93,47 @@ def test_the_federation_goes_on_when_the_server_and_a_trainer_are_killed(fleet: 
         for worker in ("part-0", "part-1"):
             rows = sum(each.num_examples for each in updates if each.worker == worker and each.state == "aggregated")
             assert rows <= STEPS * 2, "no row counts twice"
+
+
+def test_a_part_that_is_killed_before_its_first_checkpoint_counts_its_rows_once(fleet: LocalFleet) -> None:
+    document = DOCUMENT.replace("name: chaos", "name: anew").replace("save_steps: 4", "save_steps: 1000")
+    # Nobody's patience ends before the round is let go on.
+    document = document.replace("deadline_s: 120", "deadline_s: 390")
+    with Client(fleet.url, fleet.key, patience_s=60) as client:
+        flow = client.workflows.get(client.submit(document).workflow.id)
+        made = next(each for each in client.federations.list().items if each.name == "anew")
+        # No round is closed until the first attempt is over: all that it has sent is still open.
+        client.federations.pause(made.id)
+
+        def attempts() -> dict[str, int | None]:
+            return {each.worker: each.attempt for each in client.federations.get(made.id).member_list if each.updates}
+
+        until(lambda: attempts() == {"part-0": 1, "part-1": 1}, "both parts have sent their first update", within_s=150)
+        part = next(task for task in flow.tasks if task.name == "anew#1")
+        process = folder_of(fleet, part.id).root / "process.json"
+        os.kill(JobProcess.model_validate_json(process.read_bytes()).pid, signal.SIGKILL)
+        until(lambda: attempts() == {"part-0": 1, "part-1": 2}, "the second attempt takes part", within_s=150)
+        taken = folder_of(fleet, part.id).root / "federated" / "taken.json"
+        until(lambda: taken.exists() and json.loads(taken.read_text())["taken"] == SYNC * 2, "it has sent as much")
+        token = client.federations.token(made.id).token
+        with FederatedClient(fleet.url, made.id, "part-1", token, attempt=1) as late:
+            with pytest.raises(GoneError, match="Attempt 1 of part-1 is over: attempt 2 takes part"):
+                late.join()
+            (standing,) = client.federations.updates(made.id, worker="part-1", state="counted").items
+            update = UpdateCreate(
+                worker="part-1", step=STEPS, num_examples=1, sha256=str(standing.sha256), config={}, attempt=1
+            )
+            with pytest.raises(GoneError, match="Attempt 1 of part-1 is over"):
+                late.announce(update)
+        client.federations.start(made.id)
+        flow = client.workflows.wait(flow.id, timeout_s=240)
+        assert flow.status == "completed", [(task.name, task.error, task.why) for task in flow.tasks]
+        updates = client.federations.updates(made.id, limit=100).items
+        counted = [each for each in updates if each.state == "aggregated"]
+        told = [(each.worker, each.step, each.round, each.num_examples, each.attempt, each.state) for each in updates]
+        # The last batch of a pass may be smaller.
+        assert all(SYNC * 2 - 1 <= each.num_examples <= SYNC * 2 for each in counted), told
+        assert sorted((each.worker, each.step) for each in counted) == [
+            (worker, step) for worker in ("part-0", "part-1") for step in range(SYNC, STEPS + 1, SYNC)
+        ], told
+        assert client.federations.get(made.id).version == STEPS // SYNC
