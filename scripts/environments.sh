@@ -44,6 +44,22 @@ make_environment() {
     touch "$venv/.ready-$key"
 }
 
+# RunPod's SDK, for its local test server, with what the project's own environment has: 45 s and 110 MB.
+make_runpod() {
+    local venv=$PWD/.venv-runpod wanted='runpod==1.12.*'
+    local key
+    key=$({ cat "$script"; sed -n '/^\[project\]/,/^\[project.scripts\]/p' pyproject.toml; } | sha256sum | cut -c1-16)
+    if [ -e "$venv/.ready-$key" ]; then return; fi
+    say "making $(basename "$venv")"
+    rm -rf "$venv"
+    .venv/bin/python -m venv "$venv"
+    site "$PWD/.venv" >"$(site "$venv")/borrowed.pth"
+    local pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet)
+    "${pip[@]}" install "$wanted"
+    "${pip[@]}" install --no-deps --editable .
+    touch "$venv/.ready-$key"
+}
+
 export TUNEFLEET_ENVS_DIR=$PWD/.venv-envs
 
 # A family that cannot be made must not keep the others from being made: its tests say that it is missing.
@@ -58,5 +74,6 @@ if [ "${1:-}" = heavy ]; then family vllm; fi
 
 make_environment 4.57 'accelerate>=1.6,<2'
 make_environment 5.23 'accelerate>=1.15'
+make_runpod
 
 exit $failed

@@ -158,7 +158,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name = "/".join(filter(None, (said.get("organization"), said["name"])))
         name = name if "/" in name else f"tester/{name}"
         private = bool(said.get("private")) or said.get("visibility") == "private"
-        self.hub.repos.setdefault(name, Repo(private=private))
+        if name in self.hub.repos:
+            raise _Refused(409, "")
+        self.hub.repos[name] = Repo(private=private)
         return {"url": f"{self.hub.url}/{name}", "id": name, "name": name}
 
     def _branch(self, body: bytes, name: str, branch: str) -> Any:

@@ -1,4 +1,8 @@
-"""RunPod serverless over real HTTP: jobs of one endpoint, whose end a test decides."""
+"""RunPod serverless over real HTTP: jobs of one endpoint, whose end a test decides, or a handler in RunPod's SDK.
+
+The SDK's local server runs a job when it is asked how it is, and answers when it has ended. As RunPod does, the double
+begins a job by itself, and answers at once.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
+
 KEY = "runpod-key-0123456789"
 ENDPOINT = "merger"
 
@@ -20,6 +26,7 @@ class Jobs:
 
     Args:
         script: What the looks at any job say, in order; the last one stays.
+        behind: Address of the SDK's local server that does the jobs, if one does.
     """
 
     script: list[dict[str, Any]] = field(default_factory=lambda: [{"status": "IN_QUEUE"}])
@@ -28,13 +35,25 @@ class Jobs:
     sent: list[dict[str, Any]] = field(default_factory=list)
     looks: dict[str, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    behind: str | None = None
+    ended: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def run(self, body: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
             self.sent.append(body)
-            return {"id": f"job-{len(self.sent)}", "status": "IN_QUEUE"}
+            job = f"job-{len(self.sent)}"
+        if self.behind is not None:
+            threading.Thread(target=self._do, args=(job, self.behind, body), daemon=True).start()
+        return {"id": job, "status": "IN_QUEUE"}
+
+    def _do(self, job: str, url: str, body: dict[str, Any]) -> None:
+        with httpx.Client(base_url=url, timeout=300, trust_env=False) as http:
+            known = http.post("/run", json={"input": body["input"]}).raise_for_status().json()
+            self.ended[job] = http.post(f"/status/{known['id']}").raise_for_status().json()
 
     def status(self, job: str) -> tuple[int, dict[str, Any]]:
+        if self.behind is not None:
+            return 200, {**self.ended.get(job, {"status": "IN_PROGRESS"}), "id": job}
         with self.lock:
             at = self.looks.get(job, 0)
             self.looks[job] = at + 1
