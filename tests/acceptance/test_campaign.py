@@ -5,6 +5,7 @@ measured on held-out rows, merged and promoted, and the last one is better than 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -59,6 +60,8 @@ def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
     assert lines
     assert all(" - gsm8k - INFO " in line for line in lines), said_text
     assert "gsm8k is trained by local: the campaign says so." in said_text
+    told = [line for line in lines if re.search(r"\[cycle \d+, wait\] training \d of 8 steps$", line)]
+    assert told, "where it is no terminal, a line says how far it is"
 
 
 def _check(place: Path, daemon: subprocess.Popen[bytes]) -> None:
