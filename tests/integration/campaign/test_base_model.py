@@ -115,7 +115,7 @@ def test_a_model_that_cannot_be_trained_costs_nothing_and_is_mended_in_the_file(
         first, second = steps(done, 1), steps(done, 2)
         assert first["data"]["model"]["task_id"] == second["data"]["model"]["task_id"], "it is verified once"
         task = client.tasks.get(first["data"]["model"]["task_id"])
-        assert task.spec.spec["enforce_cpu"] is True, "USE_CPU_FOR_MODELS reaches the task"
+        assert task.spec["enforce_cpu"] is True, "USE_CPU_FOR_MODELS reaches the task"
         assert first["data"]["model"]["vocabulary"]["tokenizer_of"] == "./tokenizer"
         made = client.artifacts.get(first["data"]["model"]["artifact_id"])
         assert first["submit"]["base"]["digest"] == made.digest, "the model with its tokenizer is what is ordered"
