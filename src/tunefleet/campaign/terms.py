@@ -10,7 +10,7 @@ import asyncio
 from typing import Final
 
 from tunefleet.campaign import places
-from tunefleet.campaign.contract import Base, CycleFailed, StepContext, StepFailed
+from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, StepContext, StepFailed
 from tunefleet.campaign.hub import HUB, repo_of
 from tunefleet.campaign.uploading import LINK_S
 from tunefleet.publishing.targets import is_public
@@ -70,11 +70,11 @@ def check(context: StepContext) -> None:
     """Look whether what this cycle pays for can be gone on with.
 
     Raises:
-        CycleFailed: If not.
+        Misconfigured: If not.
     """
     found = faults(context.state.name, context.spec, context.settings, context.provider.name)
     if found:
-        raise CycleFailed(" ".join(message for message, _ in found), hint=" ".join(hint for _, hint in found))
+        raise Misconfigured(" ".join(message for message, _ in found), hint=" ".join(hint for _, hint in found))
 
 
 async def check_base(context: StepContext, base: Base) -> None:

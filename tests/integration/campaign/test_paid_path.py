@@ -220,7 +220,7 @@ def test_files_of_an_order_that_is_refused_for_good_are_removed(
 def test_what_cannot_go_on_is_said_before_anything_is_paid_for(fleet: Fleet, api: Gradients) -> None:
     before = len(api.tasks)
     with fleet.client() as client:
-        wrong = spec(publish={"to": "none"}, hours_to_complete=160, budget={"max_failures": 1})
+        wrong = spec(publish={"to": "none"}, hours_to_complete=160)
         client.campaigns.apply({"wrong": wrong})
         until(lambda: client.campaigns.get("wrong").status == "held", lambda: client.campaigns.get("wrong"))
         found = client.campaigns.get("wrong")

@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from tunefleet.campaign import places, terms
-from tunefleet.campaign.contract import Base, CycleFailed, StepFailed
+from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, StepFailed
 from tunefleet.errors import ConflictError
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec
@@ -63,7 +63,7 @@ def test_what_gradients_could_not_go_on_with_is_a_fault(
 
 def test_every_fault_is_told_at_once() -> None:
     given = spec(publish={"to": "s3://bucket/x"}, hours_to_complete=500)
-    with pytest.raises(CycleFailed, match=r"publish\.to is s3://bucket/x.*hours_to_complete is 500"):
+    with pytest.raises(Misconfigured, match=r"publish\.to is s3://bucket/x.*hours_to_complete is 500"):
         terms.check(context(given))
 
 
