@@ -20,6 +20,7 @@ import sys
 import tarfile
 import threading
 import time
+from email.message import Message
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -101,8 +102,8 @@ class Client:
         self._own, self._guide = f"/api/v1/federations/{federation}", "/api/training"
         self._federation = federation
 
-    def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, bytearray]:
-        """Send a request and return its answer.
+    def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, bytearray, Message]:
+        """Send a request and return its answer: status, body and headers.
 
         Raises:
             SystemExit: If it is refused.
@@ -117,29 +118,22 @@ class Client:
         answer.read()
         if answer.status >= 400:
             raise SystemExit(f"{method} {path}: {answer.status} {bytes(content[:2000])!r}")
-        return answer.status, content
+        return answer.status, content, answer.headers
 
-    def newest(self, after: int) -> dict[str, Any]:
-        """Wait for a version."""
+    def newest(self, after: int) -> tuple[int, Weights]:
+        """Wait for a version, and return its number and its weights."""
         while True:
-            path = f"{self._own}/versions/newest?after={after}&wait_s={HELD_S}"
-            status, body = self.ask("GET", path)
+            path = f"{self._own}/versions/newest/adapter?after={after}&wait_s={HELD_S}"
+            status, body, told = self.ask("GET", path)
             if status == 200:
-                return dict(json.loads(body))
-
-    def fetch(self, version: dict[str, Any]) -> Weights:
-        """Fetch a version's weights."""
-        _, body = self.ask("GET", f"{self._own}/versions/{version['version']}/adapter")
-        weights = Weights(body)
-        if weights.digest != version["sha256"]:
-            raise SystemExit(f"Version {version['version']} does not have its digest.")
-        return weights
+                weights = Weights(body)
+                if told["ETag"] != f'"{weights.digest}"':
+                    raise SystemExit(f"Version {told['Version']} does not have its digest.")
+                return int(told["Version"]), weights
 
     def send(self, weights: Weights, version: int) -> None:
         """Send an update that was made of a version."""
         file, digest = weights.file, weights.digest
-        headers = {"Upload-Offset": "0", "Upload-Length": str(len(file)), "Content-Type": "application/octet-stream"}
-        self.ask("PUT", f"{self._own}/blobs/{digest}", memoryview(file), headers)
         update = {
             "worker": self.name,
             "step": version + 1,
@@ -148,7 +142,9 @@ class Client:
             "config": json.loads(CONFIG_TEXT),
             "base_version": version,
         }
-        _, body = self.ask("POST", f"{self._own}/updates", json.dumps(update), {"Content-Type": "application/json"})
+        head = json.dumps(update).encode()
+        headers = {"Update-Length": str(len(head)), "Content-Length": str(len(head) + len(file))}
+        _, body, _ = self.ask("PUT", f"{self._own}/updates", (head, memoryview(file)), headers)
         taken = json.loads(body)
         if not taken["counted"]:
             raise SystemExit(f"The update of {self.name} does not count: {taken['warning']}")
@@ -161,19 +157,19 @@ class Client:
 class GuideClient(Client):
     """One worker that follows the upload guide."""
 
-    def newest(self, after: int) -> dict[str, Any]:
-        """Wait for a version."""
+    def newest(self, after: int) -> tuple[int, Weights]:
+        """Wait for a version, fetch its archive and take the weights out of it."""
         while True:
             path = f"{self._guide}/checkpoints/{self._federation}?after={after}&wait_s={HELD_S}"
-            status, body = self.ask("GET", path)
+            status, body, _ = self.ask("GET", path)
             found = dict(json.loads(body)) if status == 200 else {}
             if found.get("version", 0) > after:
-                return found
+                return found["version"], self.fetch(found)
 
     def fetch(self, version: dict[str, Any]) -> Weights:
         """Fetch a version's archive and take the weights out of it."""
         place = urlsplit(version["downloadUrl"])
-        _, body = self.ask("GET", f"{place.path}?{place.query}")
+        _, body, _ = self.ask("GET", f"{place.path}?{place.query}")
         if hashlib.sha256(body).hexdigest() != version["sha256"]:
             raise SystemExit(f"Version {version['version']} does not have its digest.")
         with tarfile.open(fileobj=io.BytesIO(body)) as archive:
@@ -196,7 +192,7 @@ class GuideClient(Client):
         )
         body = b"".join((field.encode(), head.encode(), packed.getbuffer(), f"\r\n--{_BOUNDARY}--\r\n".encode()))
         path = f"{self._guide}/adapters/{self._federation}/{self.name}/{version + 1}"
-        _, answer = self.ask("POST", path, body, {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"})
+        _, answer, _ = self.ask("POST", path, body, {"Content-Type": f"multipart/form-data; boundary={_BOUNDARY}"})
         taken = json.loads(answer)
         if taken.get("warning"):
             raise SystemExit(f"The update of {self.name} does not count: {taken['warning']}")
@@ -209,12 +205,10 @@ def work(client: Client, versions: int, first: bytes, seen_at: dict[int, float],
         while True:
             weights.change(client.number, version)
             client.send(weights, version)
-            found = client.newest(version)
-            version = found["version"]
+            version, weights = client.newest(version)
             seen_at.setdefault(version, time.monotonic())
             if version >= versions or failed.is_set():
                 return
-            weights = client.fetch(found)
     except BaseException:
         failed.set()
         raise

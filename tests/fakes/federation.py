@@ -134,6 +134,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._say({"worker": worker, "joined_at": _NOW, "seen_at": _NOW})
             case "PUT", ["blobs", digest]:
                 self._blob(digest)
+            case "PUT", ["updates"]:
+                self._together()
             case "POST", ["updates"]:
                 self._update(json.loads(self._body()))
             case "GET", ["versions", "newest"]:
@@ -189,13 +191,30 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             double.blobs[digest] = have
         self._say({"cursor": len(have)}, 201 if len(have) == length else 202)
 
+    def _together(self) -> None:
+        double, told = self.double, int(self.headers["Update-Length"])
+        body = json.loads(self.rfile.read(told))
+        left = int(self.headers["Content-Length"]) - told
+        limit = double.break_uploads_after.pop(0) if double.break_uploads_after else None
+        file = self.rfile.read(left if limit is None else min(limit, left))
+        double.received_bytes += len(file)
+        if limit is not None:
+            double.partials[body["sha256"]] = file
+            self._hang_up()
+            return
+        assert hashlib.sha256(file).hexdigest() == body["sha256"], "what arrived is damaged"
+        double.blobs[body["sha256"]] = file
+        self._update(body)
+
     def _update(self, body: dict[str, Any]) -> None:
         double = self.double
+        if double.refuse_updates is None and body["sha256"] not in double.blobs:
+            self._problem(422, "artifact_invalid", "The file was not uploaded to this federation.")
+            return
         double.announced.append(body)
         if double.refuse_updates is not None:
             self._problem(*double.refuse_updates)
             return
-        assert body["sha256"] in double.blobs, "the file was not sent before"
         same = [
             number
             for number, known in enumerate(double.updates, start=1)

@@ -7,14 +7,19 @@ A name appears only after its content was hashed and synced.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from tunefleet.artifacts.blobs import BlobStore, checked, not_here
 from tunefleet.artifacts.files import CHUNK_BYTES, fsync_dir
 from tunefleet.artifacts.manifest import is_digest
 
 BLOBS = "blobs"
+_LARGE_BYTES: Final = 1 << 20
+_unlinker = ThreadPoolExecutor(1, thread_name_prefix="tunefleet-unlink")
 
 
 class FolderStore(BlobStore):
@@ -79,8 +84,18 @@ class FolderStore(BlobStore):
         fsync_dir(target.parent)
 
     def delete(self, digest: str) -> None:
-        """Remove a file."""
-        self._path(digest).unlink(missing_ok=True)
+        """Remove a file; giving back the room of a large one takes a while, and is done by another thread."""
+        path = self._path(digest)
+        try:
+            if path.stat().st_size < _LARGE_BYTES:
+                path.unlink()
+                return
+            # The sweep of given-up uploads finds it, should this process be killed.
+            gone = self.uploads / f"gone-{secrets.token_hex(8)}.part"
+            path.replace(gone)
+        except FileNotFoundError:
+            return
+        _unlinker.submit(gone.unlink, missing_ok=True)
 
     def _path(self, digest: str) -> Path:
         return self._blobs / checked(digest)[:2] / digest

@@ -12,9 +12,11 @@ from typing import IO, Final, NoReturn
 
 from filelock import FileLock
 
-from tunefleet.artifacts.files import CHUNK_BYTES
+from tunefleet.artifacts.files import CHUNK_BYTES, begin_writing
 from tunefleet.errors import ArtifactError, MachineError, TooLargeError
 
+_WRITE_OUT_BYTES: Final = 4 << 20
+"""So much is gathered before the disk begins with it, while the rest arrives."""
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -27,6 +29,10 @@ class Upload:
         keep: Puts a whole and synced file where the store keeps it.
         lock: Held for this upload, and let go by it.
         total: Length of the whole file in bytes.
+
+    Attributes:
+        path: Where it lies until it is kept; it must not be changed.
+        offset: How much of it is here.
     """
 
     def __init__(
@@ -34,12 +40,12 @@ class Upload:
     ) -> None:
         self.digest = digest
         self.total = total
-        self._part = part
+        self.path = part
         self._keep = keep
         self._lock = lock
         self._hash = hashlib.sha256()
         self._file: IO[bytes] = part.open("a+b", buffering=0)
-        self.offset = self._rehash()
+        self.offset = self._begun = self._rehash()
 
     def __enter__(self) -> Upload:
         return self
@@ -72,6 +78,9 @@ class Upload:
             self._hash.update(rest[:count])
             self.offset += count
             rest = rest[count:]
+        if self.complete or self.offset - self._begun >= _WRITE_OUT_BYTES:
+            self._begun = self.offset
+            begin_writing(self._file.fileno())
 
     def finish(self) -> bool:
         """Put the file in its place, if it is whole.
@@ -86,24 +95,36 @@ class Upload:
         """
         if not self.complete:
             return False
+        self.verify()
+        try:
+            os.fsync(self._file.fileno())
+            self._keep(self.path, self.digest)
+        except OSError as error:
+            self._no_room(error)
+        return True
+
+    def verify(self) -> None:
+        """Refuse a file that is not the announced one.
+
+        Raises:
+            ArtifactError: If the content does not have the announced digest; what was sent is thrown away.
+        """
         if self._hash.hexdigest() != self.digest:
-            self._part.unlink(missing_ok=True)
+            self.discard()
             raise ArtifactError(
                 f"The upload of {self.digest[:12]}… does not have the digest that was announced.",
                 hint="The file changed or was damaged on the way; upload it again from the start.",
             )
-        try:
-            os.fsync(self._file.fileno())
-            self._keep(self._part, self.digest)
-        except OSError as error:
-            self._no_room(error)
-        return True
+
+    def discard(self) -> None:
+        """Throw away what was sent: nobody goes on with it."""
+        self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let go of the file; what was written stays for a later upload."""
         self._file.close()
         if self._lock.is_locked:
-            let_go(self._lock, self._part)
+            let_go(self._lock, self.path)
 
     def _rehash(self) -> int:
         self._file.seek(0)
@@ -116,7 +137,7 @@ class Upload:
     def _no_room(self, error: OSError) -> NoReturn:
         if error.errno in _NO_SPACE:
             raise MachineError(
-                f"The disk at {self._part.parent} is full.", hint="Free some space or remove old artifacts."
+                f"The disk at {self.path.parent} is full.", hint="Free some space or remove old artifacts."
             ) from error
         raise error
 

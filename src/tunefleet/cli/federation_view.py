@@ -134,6 +134,11 @@ def version_table(found: Sequence[VersionView]) -> Table:
     return made
 
 
+def _size(found: VersionDetail) -> str:
+    packed = found.archive_size_bytes
+    return words.size(found.size_bytes) + ("" if packed is None else f", as archive {words.size(packed)}")
+
+
 def version_detail(found: VersionDetail) -> Iterator[RenderableType]:
     """Yield what is shown of a version."""
     yield facts(
@@ -145,7 +150,7 @@ def version_detail(found: VersionDetail) -> Iterator[RenderableType]:
             ("step", words.number(found.step)),
             ("examples", words.number(found.num_examples)),
             ("loss", losses(found.losses)),
-            ("size", f"{words.size(found.size_bytes)}, as archive {words.size(found.archive_size_bytes)}"),
+            ("size", _size(found)),
             ("sha256", found.sha256),
             ("made", f"{words.age(found.created_at)} ago"),
             *((name.replace("_", " "), words.number(value)) for name, value in _figures(found)),

@@ -41,6 +41,7 @@ class Call(Generic[T]):
         headers: Headers beside those of the client.
         repeatable: Whether sending it twice does no more than sending it once; only then it is tried again.
         sink: Takes the body of a good answer instead of `parse`, which then gets an empty one.
+        heard: Is told the headers of a good answer with a `sink`, before its body.
         read_timeout_s: Silence after which the answer is given up; the client's own limit if `None`.
     """
 
@@ -53,6 +54,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
     sink: Sink | None = None
+    heard: Callable[[Mapping[str, str]], None] | None = None
     read_timeout_s: float | None = None
 
 

@@ -8,16 +8,17 @@ same for whoever has a Trainer, on top of this.
 from __future__ import annotations
 
 import json
+import secrets
 import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 from pydantic import RootModel
 
-from tunefleet.artifacts import LocalFile, hash_file
+from tunefleet.artifacts import LocalFile, hash_file, replace_file
 from tunefleet.client import federated_transfer
 from tunefleet.client.call import Call, model, path
 from tunefleet.client.connection import Connection, normalise, resolve
@@ -25,6 +26,7 @@ from tunefleet.client.federated_material import Adapter, material
 from tunefleet.client.routes_federations import get_federation, get_version, newest_version
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
+from tunefleet.errors import UnreachableError
 from tunefleet.federation.feedback import Feedback
 from tunefleet.wire.api import FileEntry
 from tunefleet.wire.federated import (
@@ -48,14 +50,28 @@ class _Changes(RootModel[dict[str, Any]]):
     """What a worker changes of what the server knows of it."""
 
 
+class Fetched(NamedTuple):
+    """A version that was fetched.
+
+    Args:
+        version: Its number.
+        round: That made it; None for a rollback.
+        folder: Where it lies, as PEFT loads it.
+    """
+
+    version: int
+    round: int | None
+    folder: Path
+
+
 class FederatedClient:
     """One worker of one federation; may be shared between threads.
 
         with FederatedClient("http://server:8000", "fed-…", "lab-3", token) as federation:
             federation.upload("out/adapter", step=100, num_examples=1600)
-            newest = federation.newest(after=0, wait_s=600)
-            if newest is not None:
-                folder = federation.download(newest, "inbox")
+            fetched = federation.fetch("inbox", after=0, wait_s=600)
+            if fetched is not None:
+                folder = fetched.folder
 
     Args:
         url: The server; `http://:TOKEN@host:8000` brings the token along.
@@ -89,6 +105,7 @@ class FederatedClient:
         self.attempt = attempt
         throttle = Throttle(max_bytes_per_s) if max_bytes_per_s else None
         self._feedback = Feedback()
+        self._configs: dict[str, dict[str, Any]] = {}
         self._transport = Transport(_connection(url, token), Policy(patience_s=patience_s), throttle=throttle)
 
     def __enter__(self) -> FederatedClient:
@@ -162,19 +179,21 @@ class FederatedClient:
         """
         with tempfile.TemporaryDirectory(prefix="tunefleet-update-") as scratch:
             made = material(adapter, config, upload_dtype, Path(scratch), self._feedback.residual)
-            digest = self.send(made.file)
-        body = UpdateCreate(
-            worker=self.worker_id,
-            attempt=self.attempt,
-            step=step,
-            num_examples=num_examples,
-            sha256=digest,
-            config=made.config,
-            base_version=base_version,
-            upload_dtype=made.dtype,
-            losses=losses or Losses(),
-        )
-        taken = self.announce(body)
+            digest, size_bytes = hash_file(made.file)
+            body = UpdateCreate(
+                worker=self.worker_id,
+                attempt=self.attempt,
+                step=step,
+                num_examples=num_examples,
+                sha256=digest,
+                config=made.config,
+                base_version=base_version,
+                upload_dtype=made.dtype,
+                losses=losses or Losses(),
+            )
+            file = LocalFile(FileEntry(path=made.file.name, digest=digest, size_bytes=size_bytes), made.file)
+            patience_s = self._transport.policy.patience_s
+            taken = self._transport.run(federated_transfer.give(self.job_id, file, body, patience_s))
         if taken.will_count:
             self._feedback = self._feedback.after(made.rounding, taken.id, taken.replaces)
         return taken
@@ -197,8 +216,7 @@ class FederatedClient:
 
     def announce(self, update: UpdateCreate) -> UpdateTaken:
         """Say what a file is that was sent; said twice, it counts once. Raises as `upload` does."""
-        where = path("federations", self.job_id, "updates")
-        return self._transport.run(Call("POST", where, model(UpdateTaken), body=update))
+        return self._transport.run(federated_transfer.announced(self.job_id, update))
 
     def newest(self, after: int = 0, *, wait_s: float = 0.0) -> VersionView | None:
         """Return the newest version of the global adapter, if it is newer than one.
@@ -219,6 +237,57 @@ class FederatedClient:
             found = self._transport.run(newest_version(self.job_id, after=after, wait_s=min(left_s, _HELD_S)))
             if found is not None or left_s <= _HELD_S:
                 return found
+
+    def fetch(self, dest: Path | str, *, after: int = 0, wait_s: float = 0.0) -> Fetched | None:
+        """Wait for a version that is newer than one and fetch it, in one request; one that breaks is fetched again.
+
+        Args:
+            dest: The folder to put it into.
+            after: That one; 0 takes any.
+            wait_s: How long to wait for one.
+
+        Returns:
+            The version, in a folder as `download` makes it; None if none came.
+
+        Raises:
+            NotFoundError: If there is no such federation.
+            AuthError: If the token is not good.
+            ArtifactError: If what arrives does not have its digest.
+            UnreachableError: If the server does not answer.
+        """
+        into = Path(dest).expanduser()
+        into.mkdir(parents=True, exist_ok=True)
+        part = into / f".newest-{secrets.token_hex(4)}.part"
+        until = time.monotonic() + wait_s
+        try:
+            while True:
+                told: dict[str, str] = {}
+                left_s = max(until - time.monotonic(), 0.0)
+                held_s = min(left_s, _HELD_S)
+                flow = federated_transfer.fetch_newest(self.job_id, after, held_s, part, told)
+                try:
+                    self._transport.run(flow)
+                except UnreachableError:
+                    # Apart it is waited for as long as the server is away, and goes on where it breaks.
+                    found = self.newest(after, wait_s=left_s)
+                    return None if found is None else Fetched(found.version, found.round, self.download(found, into))
+                if "version" in told:
+                    return self._unpacked(told, part, into)
+                if left_s <= _HELD_S:
+                    return None
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _unpacked(self, told: Mapping[str, str], part: Path, into: Path) -> Fetched:
+        number, config = int(told["version"]), told["config-digest"]
+        if config not in self._configs:
+            where = path("federations", self.job_id, "versions", str(number), "config")
+            self._configs = {config: self._transport.run(Call("GET", where, model(dict[str, Any])))}
+        folder = into / f"version-{number}"
+        folder.mkdir(parents=True, exist_ok=True)
+        replace_file(part, folder / ADAPTER_FILE)
+        _write(folder / CONFIG_FILE, json.dumps(self._configs[config], indent=2))
+        return Fetched(number, int(told["round"]) if "round" in told else None, folder)
 
     def version(self, number: int) -> VersionDetail:
         """Return a version with who gave what to it; raises `NotFoundError` if there is none of that number."""

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import LocalFile, hash_file, replace_file
-from tunefleet.client.call import Call, Flow, Pause, Sink, ask, nothing, path
+from tunefleet.client.call import Call, Flow, Pause, Sink, ask, model, nothing, path
 from tunefleet.errors import ArtifactError, ConflictError, GoneError, OffsetConflict, UnreachableError
 from tunefleet.wire.api import FileEntry
+from tunefleet.wire.federated import UpdateCreate, UpdateTaken
 
+AT_ONCE_BYTES: Final = 64 << 20
+"""A file up to this length goes with its update."""
+_BEFORE_APART_S: Final = 0.1
 _PIECE_BYTES: Final = 1 << 20
 _FRUITLESS_TRIES: Final = 8
 """So often a transfer may break in a row without a byte getting through."""
@@ -23,6 +27,64 @@ _LONGEST_PAUSE_S: Final = 5.0
 _ANSWER_S: Final = 60.0
 _KEPT_BYTES_PER_S: Final = 20e6
 """So slow, at worst, a server checks and keeps a file before it answers."""
+
+
+def give(federation: str, file: LocalFile, update: UpdateCreate, patience_s: float) -> Flow[UpdateTaken]:
+    """Send an update and its file: in one request if the file is small, and else, or where that breaks, apart.
+
+    Args:
+        federation: Whose.
+        file: Its weights.
+        update: What they are.
+        patience_s: How long sending the file may get nowhere.
+
+    Raises:
+        GoneError: If the federation has ended.
+        UnreachableError: If the server does not answer for that long.
+    """
+    if file.entry.size_bytes <= AT_ONCE_BYTES:
+        try:
+            return (yield from ask(_together(federation, file, update)))
+        except GoneError:
+            raise
+        except (UnreachableError, ConflictError):
+            # It may have been taken, and the answer was lost; or a part of the file is there.
+            yield Pause(_BEFORE_APART_S)
+        try:
+            return (yield from ask(announced(federation, update)))
+        except ArtifactError:
+            pass  # the file is not there: it goes on from where it broke
+    yield from send(federation, file, patience_s)
+    return (yield from ask(announced(federation, update)))
+
+
+def announced(federation: str, update: UpdateCreate) -> Call[UpdateTaken]:
+    """Return the call that says what a file is that was sent."""
+    return Call("POST", path("federations", federation, "updates"), model(UpdateTaken), body=update)
+
+
+def _together(federation: str, file: LocalFile, update: UpdateCreate) -> Call[UpdateTaken]:
+    told = update.model_dump_json(exclude_none=True).encode()
+
+    def content() -> Iterator[bytes]:
+        yield told
+        yield from _reader(file, 0)()
+
+    size_bytes = file.entry.size_bytes
+    headers = {
+        "Update-Length": str(len(told)),
+        "Content-Length": str(len(told) + size_bytes),
+        "Content-Type": "application/octet-stream",
+    }
+    return Call(
+        "PUT",
+        path("federations", federation, "updates"),
+        model(UpdateTaken),
+        content=content,
+        headers=headers,
+        repeatable=False,
+        read_timeout_s=_ANSWER_S + size_bytes / _KEPT_BYTES_PER_S,
+    )
 
 
 def send(federation: str, file: LocalFile, patience_s: float) -> Flow[None]:
@@ -97,6 +159,51 @@ def _reader(file: LocalFile, offset: int) -> Callable[[], Iterator[bytes]]:
                 yield piece
 
     return read
+
+
+def fetch_newest(federation: str, after: int, wait_s: float, part: Path, told: dict[str, str]) -> Flow[None]:
+    """Wait for a version that is newer than one, and fetch its weights with the same request.
+
+    Args:
+        federation: Whose.
+        after: That one.
+        wait_s: How long to wait.
+        part: Takes the weights; it is overwritten.
+        told: Gets the answer's headers, in lower case; without `version` there is none that is newer.
+
+    Raises:
+        ArtifactError: If what arrives does not have its digest.
+        UnreachableError: If it breaks.
+    """
+
+    def heard(headers: Mapping[str, str]) -> None:
+        told.update({name.lower(): value for name, value in headers.items()})
+
+    where, params = path("federations", federation, "versions", "newest", "adapter"), {"after": after, "wait_s": wait_s}
+    with part.open("wb") as out:
+        headers = {"Accept-Encoding": "identity"}
+        patient_s = wait_s + _ANSWER_S
+        yield from ask(
+            Call(
+                "GET",
+                where,
+                nothing,
+                params=params,
+                headers=headers,
+                sink=out,
+                heard=heard,
+                repeatable=False,
+                read_timeout_s=patient_s,
+            )
+        )
+        out.flush()
+        os.fsync(out.fileno())
+    if "version" not in told:
+        return
+    found, _ = hash_file(part)
+    if f'"{found}"' != told.get("etag"):
+        part.unlink()
+        raise ArtifactError(f"Version {told['version']} arrived damaged.", hint="Fetch it again.")
 
 
 def fetch(where: str, entry: FileEntry, target: Path) -> Flow[None]:

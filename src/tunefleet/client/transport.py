@@ -264,7 +264,7 @@ class Transport:
         try:
             if call.sink is not None:
                 sink = throttle.sink(call.sink) if throttle is not None else call.sink
-                if (link := elsewhere.link_of(response)) is not None:
+                if (link := _begun(call, response)) is not None:
                     elsewhere.fetch(link, sink, call.headers, self.policy.timeout, self._network)
                     return call.parse(b"")
                 if response.is_success:
@@ -288,6 +288,14 @@ class Transport:
                         _refuse(response, response.read())
                     return response.iter_lines()
         raise AssertionError("tenacity either returns or raises")
+
+
+def _begun(call: Call[Any], response: httpx.Response) -> httpx.URL | None:
+    """Return where the file is that an answer leads to, if it is elsewhere; its headers are told to who wants them."""
+    link = elsewhere.link_of(response)
+    if call.heard is not None and (response.is_success or link is not None):
+        call.heard(response.headers)
+    return link
 
 
 class AsyncTransport:
@@ -366,7 +374,7 @@ class AsyncTransport:
         response = await self._http.send(_request(self._http, call, content), stream=True)
         try:
             if call.sink is not None:
-                if (link := elsewhere.link_of(response)) is not None:
+                if (link := _begun(call, response)) is not None:
                     await elsewhere.fetch_async(link, call.sink, call.headers, self.policy.timeout, self._network)
                     return call.parse(b"")
                 if response.is_success:

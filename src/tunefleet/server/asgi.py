@@ -20,10 +20,11 @@ from tunefleet.server import problems
 access_log = logging.getLogger("tunefleet.server.access")
 
 _UPLOADS: Final = re.compile(
-    r"^(PUT /api/v1/(federations/[^/]+/)?blobs/[^/]+|POST /api/v1/results/[^/]+/files"
-    r"|POST /api/training/adapters/[^/]+/[^/]+/(?!aggregate$)[^/]+|POST /api/training/gradients)$"
+    r"^(PUT /api/v1/(federations/[^/]+/)?blobs/[^/]+|PUT /api/v1/federations/[^/]+/updates"
+    r"|POST /api/v1/results/[^/]+/files|POST /api/training/gradients"
+    r"|POST /api/training/adapters/[^/]+/[^/]+/(?!aggregate$)[^/]+)$"
 )
-"""Bodies that no handler has in memory; the last one is thrown away, to be told where it belongs now."""
+"""Bodies that no handler has in memory; gradients are thrown away, to be told where they belong now."""
 _ROUTINE_PATH: Final = re.compile(
     r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
 )

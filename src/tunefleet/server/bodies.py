@@ -6,7 +6,7 @@ half of the request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
@@ -36,6 +36,40 @@ def parse(body: bytes, model: type[M]) -> M:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in found]) from None
+
+
+class Leading:
+    """A body that begins with a document, behind which a file follows.
+
+    Args:
+        request: With the body.
+        length: Of the document, in bytes.
+    """
+
+    def __init__(self, request: Request, length: int) -> None:
+        self._stream = request.stream()
+        self._length = length
+        self._read = bytearray()
+
+    async def document(self, model: type[M]) -> M:
+        """Read the document, first of all.
+
+        Raises:
+            RequestValidationError: If it is no JSON, or not this model.
+        """
+        while len(self._read) < self._length:
+            piece = await anext(self._stream, b"")
+            if not piece:
+                break
+            self._read += piece
+        return parse(bytes(self._read[: self._length]), model)
+
+    async def file(self) -> AsyncIterator[bytes]:
+        """Yield what follows it, as it arrives."""
+        if len(self._read) > self._length:
+            yield bytes(self._read[self._length :])
+        async for piece in self._stream:
+            yield piece
 
 
 def text(body: bytes) -> str:

@@ -10,7 +10,8 @@ import asyncio
 import hashlib
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,13 +22,15 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from tunefleet.artifacts import BlobStore, Link
+from tunefleet.artifacts import BlobStore, Link, Upload
 from tunefleet.server import problems
 
 T = TypeVar("T")
 _UPLOAD_BATCH_BYTES: Final = 2 << 20
 """A hand-over to a thread waits for the interpreter's lock: small batches halve the speed, large ones cost memory."""
 _DOWNLOAD_PIECE_BYTES: Final = 1 << 20
+_PIECE_BYTES: Final = 2 << 20
+"""Of a whole file: two of them are in memory."""
 _SMALL_BYTES: Final = _UPLOAD_BATCH_BYTES
 """A file or body up to this length is read or written in one hand-over: each costs about as much as a megabyte."""
 _ONE_RANGE: Final = re.compile(r"bytes=(?P<first>\d{0,18})-(?P<last>\d{0,18})")
@@ -37,11 +40,11 @@ ELSEWHERE: Final[dict[int | str, dict[str, Any]]] = {
 """What a download may also answer."""
 
 
-async def drain(request: Request, write: Callable[[bytes], object]) -> None:
-    """Write a request's body as it arrives; one batch is on its way to the disk while the next one gathers.
+async def drain(pieces: AsyncIterable[bytes], write: Callable[[bytes], object]) -> None:
+    """Write a body as it arrives; one batch is on its way to the disk while the next one gathers.
 
     Args:
-        request: The upload. If its connection breaks, what arrived is written before the error goes on.
+        pieces: The body. If its connection breaks, what arrived is written before the error goes on.
         write: Writes bytes; called in a thread, never twice at once.
 
     Raises:
@@ -49,7 +52,7 @@ async def drain(request: Request, write: Callable[[bytes], object]) -> None:
     """
     writing: asyncio.Task[None] | None = None
     try:
-        async for batch in _batches(request):
+        async for batch in _batches(pieces):
             if writing is not None:
                 await asyncio.shield(writing)
             writing = asyncio.create_task(asyncio.to_thread(_write_all, write, batch))
@@ -84,7 +87,7 @@ async def take(request: Request, blobs: BlobStore, digest: str, offset: int, tot
         return await _take_small(request, blobs, digest, offset, total)
     incoming = await asyncio.to_thread(blobs.append, digest, offset, total)
     try:
-        await drain(request, incoming.write)
+        await drain(request.stream(), incoming.write)
         whole = await kept(blobs, incoming.finish)
     finally:
         await to_the_end(asyncio.to_thread(incoming.close))
@@ -102,12 +105,88 @@ async def _take_small(request: Request, blobs: BlobStore, digest: str, offset: i
         return incoming.offset, whole
 
     try:
-        async for batch in _batches(request):
+        async for batch in _batches(request.stream()):
             pieces += batch
     except ClientDisconnect:
         await to_the_end(asyncio.to_thread(keep))
         raise
     return await to_the_end(asyncio.to_thread(keep))
+
+
+async def take_whole(pieces: AsyncIterable[bytes], blobs: BlobStore, digest: str, total: int) -> Callable[[], Upload]:
+    """Take a file that is sent whole; what an earlier upload of it has left is not written again.
+
+    Args:
+        pieces: The file. If its connection breaks, what arrived is kept before the error goes on.
+        blobs: The store.
+        digest: What the file will have.
+        total: Its length.
+
+    Returns:
+        What gives the upload with all of the file, and may block; who calls it closes the upload.
+
+    Raises:
+        ClientDisconnect: If the connection broke before the end of the file.
+        OffsetConflict: If somebody else has just written a part of it.
+        ConflictError: If somebody else is writing the same file.
+        TooLargeError: If there are more bytes than were announced.
+        MachineError: If the disk is full.
+    """
+    if blobs.executor is None and total <= _SMALL_BYTES:
+        gathered: list[bytes] = []
+        try:
+            async for batch in _batches(pieces):
+                gathered += batch
+        except ClientDisconnect:
+            await to_the_end(asyncio.to_thread(lambda: _written(blobs, digest, total, gathered).close()))
+            raise
+        return partial(_written, blobs, digest, total, gathered)
+    upload = await asyncio.to_thread(_begun, blobs, digest, total)
+    try:
+        await drain(pieces, _Rest(upload).write)
+    except BaseException:
+        await to_the_end(asyncio.to_thread(upload.close))
+        raise
+    return lambda: upload
+
+
+class _Rest:
+    """Writes a file, but for the part that an earlier upload has left."""
+
+    def __init__(self, upload: Upload) -> None:
+        self._upload = upload
+        self._here = upload.offset
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes of the file; raises as `Upload.write` does."""
+        here = min(self._here, len(data))
+        self._here -= here
+        if here < len(data):
+            self._upload.write(memoryview(data)[here:])
+
+
+def _begun(blobs: BlobStore, digest: str, total: int) -> Upload:
+    return blobs.append(digest, min(blobs.partial_size(digest), total), total)
+
+
+def _written(blobs: BlobStore, digest: str, total: int, pieces: list[bytes]) -> Upload:
+    upload = _begun(blobs, digest, total)
+    try:
+        _write_all(_Rest(upload).write, pieces)
+    except BaseException:
+        upload.close()
+        raise
+    return upload
+
+
+async def keep(blobs: BlobStore, upload: Upload) -> None:
+    """Let the store have a whole upload, and let go of it."""
+
+    def finish() -> None:
+        with upload:
+            upload.finish()
+
+    await kept(blobs, finish)
 
 
 async def kept(blobs: BlobStore, finish: Callable[[], T]) -> T:
@@ -137,11 +216,11 @@ def _write_all(write: Callable[[bytes], object], batch: list[bytes]) -> None:
     write(b"".join(batch))
 
 
-async def _batches(request: Request) -> AsyncIterator[list[bytes]]:
+async def _batches(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     try:
-        async for chunk in request.stream():
+        async for chunk in pieces:
             batch.append(chunk)
             size += len(chunk)
             if size >= _UPLOAD_BATCH_BYTES:
@@ -168,6 +247,9 @@ class BlobResponse(FileResponse):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": self.content})
             return
+        if scope["method"] == "GET" and "range" not in Headers(scope=scope) and self.stat_result is not None:
+            await self._send_whole(receive, send, self.stat_result.st_size)
+            return
         refused: Message | None = None
 
         async def pass_on(message: Message) -> None:
@@ -182,6 +264,31 @@ class BlobResponse(FileResponse):
             told = {k: v for k, v in Headers(raw=refused["headers"]).items() if k == "content-range"}
             answer = _no_such_range(Headers(scope=scope).get("range", ""), refused["status"], told)
             await answer(scope, receive, send)
+
+    async def _send_whole(self, receive: Receive, send: Send, size_bytes: int) -> None:
+        """Send all of the file; the next piece is read while one is on its way."""
+        file = await asyncio.to_thread(open, self.path, "rb", buffering=0)
+        gone = asyncio.create_task(_disconnected(receive))
+        coming: asyncio.Task[bytes] | None = None
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for start in range(0, size_bytes, _PIECE_BYTES):
+                piece = await (coming or asyncio.to_thread(file.read, _PIECE_BYTES))
+                more = start + _PIECE_BYTES < size_bytes
+                coming = asyncio.create_task(asyncio.to_thread(file.read, _PIECE_BYTES)) if more else None
+                await send({"type": "http.response.body", "body": piece, "more_body": more})
+                if gone.done():
+                    return
+        finally:
+            gone.cancel()
+            if coming is not None:
+                await asyncio.wait((coming,))
+            await asyncio.to_thread(file.close)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def _no_such_range(wanted: str, status: int, headers: dict[str, str]) -> Response:

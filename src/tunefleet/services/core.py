@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.services.blobs import open_blobs
@@ -96,6 +97,8 @@ class Core:
     keys: KeyCache = field(default_factory=KeyCache)
     sweep: SweepMark = field(default_factory=SweepMark)
     joins: dict[int, JoinWait] = field(default_factory=dict)
+    archiving: WeakValueDictionary[tuple[int, int], asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """Held by who makes the archive of a federation's version, by both numbers."""
     talks: Talks = field(default_factory=Talks)
     _locks: Sequence[FolderLock] = ()
 

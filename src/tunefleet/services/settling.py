@@ -17,6 +17,7 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import fanout, links, part_results
 from tunefleet.services.core import Core
+from tunefleet.services.federation.archiving import archive_of, with_archive
 from tunefleet.services.federation.publish import KIND
 from tunefleet.services.federation.shares import worker_of
 from tunefleet.services.federation.status import spec_of
@@ -42,7 +43,15 @@ _LOST: Final = tuple(f"{PRODUCT}_{key}" for key in ("path", "archive", "archive_
 async def run_once(core: Core) -> None:
     """End every task whose federation is over, or was cancelled."""
     for seq in await core.read(federations.unsettled):
+        version = await core.read(partial(_newest_version, seq=seq))
+        if version is not None:
+            await with_archive(core, version)
         await core.write(partial(_settle, core=core, seq=seq, now=core.clock.wall()))
+
+
+def _newest_version(connection: Connection, *, seq: int) -> VersionRow | None:
+    federation = federations.of_tasks(connection, [seq]).get(seq)
+    return None if federation is None else federation_versions.get(connection, federation.seq, federation.version)
 
 
 def _settle(connection: Connection, *, core: Core, seq: int, now: float) -> None:
@@ -54,25 +63,29 @@ def _settle(connection: Connection, *, core: Core, seq: int, now: float) -> None
             error = f"Its federation {federation.id} was cancelled."
             switch(connection, [Move(row, TaskReason.UPSTREAM_CANCELLED, changes={"error": error})], now)
         elif all(TaskStatus(part.status).final for part in parts):
-            switch(connection, [_ended(connection, core, row, federation, parts, now)], now)
+            ended = _ended(connection, core, row, federation, parts, now)
+            switch(connection, [] if ended is None else [ended], now)
 
 
 def _ended(
     connection: Connection, core: Core, row: TaskRow, federation: FederationRow, parts: Sequence[TaskRow], now: float
-) -> Move:
+) -> Move | None:
+    """Return how a task ends; null if its version has no archive any more: it was rolled back since one was made."""
     version = federation_versions.get(connection, federation.seq, federation.version)
     if version is None:
         least = spec_of(federation).min_workers
         error = f"No round of its federation {federation.id} has had the updates of {least} parts."
         return Move(row, TaskReason.CRASHED, changes={"error": error})
     results = fanout.results_of(connection, parts)
+    packed, base = archive_of(version), _base(results, parts)
+    if base is not None and packed is None:
+        return None
     found = _result(row, federation, version, parts, results)
     about = {"federation": federation.id, "version": version.version}
     files = [FileEntry(path=path, digest=d, size_bytes=size) for path, d, size in orjson.loads(version.files)]
     _publish(connection, row, PRODUCT, KIND, files, about, now)
-    base = _base(results, parts)
-    if base is not None:
-        archive = FileEntry(path=ARCHIVE, digest=version.archive_digest, size_bytes=version.archive_size_bytes)
+    if base is not None and packed is not None:
+        archive = packed.model_copy(update={"path": ARCHIVE})
         _publish(connection, row, ARCHIVE, ARCHIVE_KIND, [archive], {**about, SINGLE_FILE: True}, now)
         expires = int(core.clock.wall() + core.settings.links_last_s)
         signer = Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, insert, select
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from tunefleet.store.tables_federation import federation_versions
 
@@ -22,8 +22,8 @@ class VersionRow(NamedTuple):
     artifact_id: str
     strategy: str
     files: str
-    archive_digest: str
-    archive_size_bytes: int
+    archive_digest: str | None
+    archive_size_bytes: int | None
     state_digest: str | None
     summary: str
     report: str
@@ -33,6 +33,14 @@ class VersionRow(NamedTuple):
 def insert_one(connection: Connection, row: VersionRow) -> None:
     """Store a version; a federation has each number, and each round's version, once."""
     connection.execute(insert(federation_versions).values(row._asdict()))
+
+
+def set_archive(connection: Connection, row: VersionRow, digest: str, size_bytes: int) -> VersionRow:
+    """Note what a version's archive is, and return the version."""
+    values = {"archive_digest": digest, "archive_size_bytes": size_bytes}
+    here = (_at.federation_seq == row.federation_seq, _at.version == row.version)
+    connection.execute(update(federation_versions).where(*here).values(values))
+    return row._replace(archive_digest=digest, archive_size_bytes=size_bytes)
 
 
 def get(connection: Connection, federation_seq: int, version: int) -> VersionRow | None:

@@ -139,8 +139,8 @@ federation_versions = Table(
     Column("artifact_id", String, nullable=False),
     Column("strategy", String, nullable=False),
     Column("files", Text, nullable=False),
-    Column("archive_digest", String, nullable=False),
-    Column("archive_size_bytes", BigInteger, nullable=False),
+    Column("archive_digest", String),
+    Column("archive_size_bytes", BigInteger),
     Column("state_digest", String),
     Column("summary", Text, nullable=False),
     Column("report", Text, nullable=False),
@@ -151,8 +151,9 @@ federation_versions = Table(
     ),
     sqlite_with_rowid=False,
 )  # fmt: skip
-"""`equals`: the version that a rollback brought back. `files`: JSON list of path, digest, size; `state_digest`: of the
-outer optimizer's state; `summary` and `report`: JSON, what a list shows and all the rest."""
+"""`equals`: the version that a rollback brought back. `files`: JSON list of path, digest, size; `archive_…`: of the
+`.tar.gz` of them, once somebody has asked for it; `state_digest`: of the outer optimizer's state; `summary` and
+`report`: JSON, what a list shows and all the rest."""
 
 federation_chunks = Table(
     "federation_chunks",

@@ -440,7 +440,7 @@ class VersionView(Message):
         round: That made it; null for a rollback.
         equals: The version that a rollback has brought back.
         sha256: Of `adapter_model.safetensors`.
-        archive_sha256: Of the `.tar.gz`.
+        archive_sha256: Of the `.tar.gz`; null until somebody has asked for it.
         loss: Of the contributors after they trained, weighted.
     """
 
@@ -454,8 +454,8 @@ class VersionView(Message):
     loss: float | None = None
     sha256: str
     size_bytes: int
-    archive_sha256: str
-    archive_size_bytes: int
+    archive_sha256: str | None = None
+    archive_size_bytes: int | None = None
     artifact_id: str
     created_at: datetime
 

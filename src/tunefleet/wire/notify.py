@@ -151,7 +151,7 @@ class ToldVersion(Message):
         round: That made it; null after a rollback.
         equals: The version that a rollback has brought back.
         sha256: Of `adapter_model.safetensors`.
-        archive_sha256: Of the `.tar.gz`.
+        archive_sha256: Of the `.tar.gz`; null until somebody has asked for it.
     """
 
     id: str
@@ -162,7 +162,7 @@ class ToldVersion(Message):
     round: int | None
     equals: int | None
     sha256: str
-    archive_sha256: str
+    archive_sha256: str | None
     contributors: tuple[str, ...]
 
 

@@ -55,7 +55,7 @@ def test_a_job_of_the_guides_goes_from_its_creation_to_a_version_and_on(running:
     assert said["path"] == f"/api/training/checkpoints/{one.job}/download?version=1"
     assert said["checkpoint"]["contributors"] == ["1", "lab-2"]
     assert (said["round"], said["checkpoint"]["step"]) == (1, 100)
-    assert hashlib.sha256(httpx.get(said["downloadUrl"]).content).hexdigest() == said["sha256"]
+    assert hashlib.sha256(httpx.get(said["downloadUrl"], timeout=60).content).hexdigest() == said["sha256"]
     files = one.fetch(said)
     assert set(files) == {"adapter_model.safetensors", "adapter_config.json", "tokenizer.json"}
     got, left, right = values(tmp_path, files["adapter_model.safetensors"]), arrays(1), arrays(2)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 from tunefleet import FederatedClient
+from tunefleet.client import federated_transfer
 from tunefleet.errors import AuthError, GoneError, InputError, NotFoundError, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
@@ -112,7 +113,17 @@ def test_an_upload_goes_on_where_it_broke(client: FederatedClient, double: Doubl
     assert double.received_bytes == size_bytes
 
 
-def test_what_is_there_is_not_sent_again(client: FederatedClient, double: Double, tmp_path: Path) -> None:
+def test_a_small_file_goes_with_its_update(client: FederatedClient, double: Double, tmp_path: Path) -> None:
+    folder = saved(tmp_path / "adapter", arrays())
+    assert client.upload(folder, step=1, num_examples=8).counted
+    assert [asked.split("/")[-1] for asked in double.requests] == ["updates"]
+    assert double.requests[0].startswith("PUT ")
+
+
+def test_what_is_there_is_not_sent_again(
+    client: FederatedClient, double: Double, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(federated_transfer, "AT_ONCE_BYTES", 0)
     folder = saved(tmp_path / "adapter", arrays())
     client.upload(folder, step=1, num_examples=8)
     size_bytes = double.received_bytes

@@ -21,12 +21,14 @@ from tunefleet.federation.writing import write_tensors
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, jobs, versions
 from tunefleet.services.federation.accepting import Accepted, Arrived
+from tunefleet.services.federation.archiving import with_archive
 from tunefleet.services.federation.keeper import RoundKeeper
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import federation_updates, federations, rounds
+from tunefleet.store import federation_updates, federation_versions, federations, rounds
 from tunefleet.store.federation_updates import UpdateRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.store.rounds import RoundRow
+from tunefleet.wire.api import FileEntry
 from tunefleet.wire.federated import FederationCreated, VersionDetail
 
 RANK, ROWS, COLUMNS = 2, 3, 4
@@ -133,9 +135,17 @@ class Party:
         with AdapterFile(path) as file:
             return {name: file.whole(name) for name in file.tensors}
 
+    async def packed(self, number: int | None = None) -> FileEntry:
+        """Return a version's archive, which is made if nobody has asked for it before."""
+        row = await self.row()
+        read = partial(federation_versions.get, federation_seq=row.seq, version=number or row.version)
+        found = await self.lab.core.read(read)
+        assert found is not None
+        return (await with_archive(self.lab.core, found))[1]
+
     async def archive(self, number: int | None = None) -> dict[str, bytes]:
         """Return the files of a version's archive."""
-        data = self.lab.core.blobs.read((await self.version(number)).archive_sha256)
+        data = self.lab.core.blobs.read((await self.packed(number)).digest)
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as tar:
             return {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
 

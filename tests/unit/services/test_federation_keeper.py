@@ -22,7 +22,7 @@ from tunefleet.errors import NotFoundError
 from tunefleet.federation import strategy
 from tunefleet.federation.floats import Array
 from tunefleet.services.core import Clock, Core
-from tunefleet.services.federation import accepting, aggregate, files, jobs, publish
+from tunefleet.services.federation import accepting, aggregate, files, jobs, members, publish, tokens
 from tunefleet.services.federation import keeper as keeping
 from tunefleet.services.federation.aggregate import Work
 from tunefleet.services.federation.keeper import LEASE_S, MAX_FAULTS, RoundKeeper, pause_s
@@ -30,6 +30,7 @@ from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, artifacts, federation_versions, rounds
 from tunefleet.store.rounds import RoundRow
+from tunefleet.wire.federated import MemberChange
 
 
 @asynccontextmanager
@@ -272,6 +273,9 @@ async def test_a_round_that_fails_when_it_is_published_lets_go_of_what_it_made(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = await closed(lab, tmp_path / "files")
+    # Callbacks say what the archive is: it is made before.
+    worker = MemberChange(callback_url="https://worker.example.org/new")
+    await members.change(lab.core, tokens.FederationActor(group.id), group.id, "w1", worker)
     moved = await aggregated(lab, group, await claimed(lab, group))
     assert moved.result is not None
     made = [each.digest for each in aggregate.Made.load(moved.result).files]

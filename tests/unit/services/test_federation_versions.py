@@ -6,8 +6,12 @@ import asyncio
 import gzip
 import hashlib
 import json
+import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pytest
@@ -17,8 +21,8 @@ from tests.unit.services.lab import Lab
 from tunefleet.artifacts import FolderStore, Link
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.services import artifacts, garbage
-from tunefleet.services.federation import jobs, tokens, versions
-from tunefleet.services.federation.publish import archived
+from tunefleet.services.federation import archiving, jobs, tokens, versions
+from tunefleet.services.federation.archiving import archived, with_archive
 from tunefleet.store import artifacts as rows
 from tunefleet.store import events, federation_versions
 from tunefleet.wire.api import FileEntry
@@ -99,12 +103,54 @@ async def test_the_archive_has_the_files_at_its_root_and_is_always_the_same(lab:
     assert sorted(files) == ["adapter_config.json", "adapter_model.safetensors"]
     assert hashlib.sha256(files["adapter_model.safetensors"]).hexdigest() == version.sha256
     assert json.loads(files["adapter_config.json"])["peft_type"] == "LORA"
-    data = lab.core.blobs.read(version.archive_sha256)
+    made = await group.packed()
+    data = lab.core.blobs.read(made.digest)
     assert data[4:8] == b"\0\0\0\0", "no time in it"
     entries = [_entry(each) for each in version.files]
     again = archived(lab.core.blobs, entries[::-1])
-    assert (again.digest, again.size_bytes) == (version.archive_sha256, version.archive_size_bytes)
+    assert (again.digest, again.size_bytes) == (made.digest, made.size_bytes)
     assert len(gzip.decompress(data)) % 512 == 0
+
+
+async def test_the_archive_is_made_when_somebody_asks_and_once(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def watched(*given: Any) -> FileEntry:
+        made.append(1)
+        return archived(*given)
+
+    monkeypatch.setattr(archiving, "archived", watched)
+    group = await published(lab, tmp_path / "files")
+    assert ((await group.version()).archive_sha256, made) == (None, [])
+    found = await asyncio.gather(*(group.packed() for _ in range(8)))
+    assert ({each.digest for each in found}, len(made)) == ({found[0].digest}, 1)
+    version = await group.version()
+    assert (version.archive_sha256, version.archive_size_bytes) == (found[0].digest, found[0].size_bytes)
+    await _collected(lab)
+    assert lab.core.blobs.has(found[0].digest), "its version holds it"
+    assert ((await group.packed()).digest, len(made)) == (found[0].digest, 1)
+
+
+async def test_two_servers_that_make_one_archive_agree(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = await published(lab, tmp_path / "files")
+    both = threading.Barrier(2, timeout=20)
+
+    def together(*given: Any) -> FileEntry:
+        both.wait()
+        return archived(*given)
+
+    monkeypatch.setattr(archiving, "archived", together)
+    # The locks of the other server are its own.
+    other = replace(lab.core, archiving=WeakValueDictionary())
+    row = await lab.core.read(partial(federation_versions.get, federation_seq=group.made.number, version=1))
+    assert row is not None
+    (_, one), (_, two) = await asyncio.gather(with_archive(lab.core, row), with_archive(other, row))
+    assert (one.digest, one.size_bytes) == (two.digest, two.size_bytes)
+    assert (await group.version()).archive_sha256 == one.digest
 
 
 async def test_the_tokenizer_is_carried_into_every_version(lab: Lab, tmp_path: Path) -> None:
@@ -212,7 +258,7 @@ async def test_files_of_versions_stay_and_those_of_settled_updates_go(lab: Lab, 
     assert not [digest for digest in (replaced, *counted) if lab.core.blobs.has(digest or "")]
     assert lab.core.blobs.has(open_ or "")
     version = await group.version()
-    kept = [version.archive_sha256, *(each.sha256 for each in version.files)]
+    kept = [(await group.packed()).digest, *(each.sha256 for each in version.files)]
     assert all(lab.core.blobs.has(digest) for digest in kept)
 
 
@@ -231,11 +277,11 @@ async def test_what_a_round_has_used_up_goes_at_once(lab: Lab, tmp_path: Path) -
 
 async def test_a_version_outlives_the_removal_of_its_artifact(lab: Lab, tmp_path: Path) -> None:
     group = await published(lab, tmp_path / "files", strategy={"name": "diloco"})
-    version = await group.version()
+    version, packed = await group.version(), await group.packed()
     await artifacts.remove(lab.core, lab.admin, version.artifact_id)
     await _collected(lab)
     state = await _state(group, 1)
-    wanted = [version.sha256, version.archive_sha256, *([] if state is None else [state])]
+    wanted = [version.sha256, packed.digest, *([] if state is None else [state])]
     assert all(lab.core.blobs.has(digest) for digest in wanted)
 
 

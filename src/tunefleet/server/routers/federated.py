@@ -113,7 +113,7 @@ async def _take(request: Request, core: Core, who: Who, job_id: str, worker_id: 
     try:
         kind = request.headers.get("content-type", "")
         part = FilePart(kind, landing.write, field="adapter", texts=uploads.FIELDS, named=False)
-        await files.drain(request, part.feed)
+        await files.drain(request.stream(), part.feed)
         part.finish()
         said = uploads.read_fields(part.texts, ticket.spec)
         return _taken(await uploads.take_archive(core, ticket, landing, said))
@@ -178,11 +178,10 @@ async def download(
     """Download a version as a `.tar.gz` with its files at the root, by key or by link; takes `Range`."""
     link = None if expires is None or signature is None else Signature(expires, signature)
     who = await identify_participant(request) if link is None else None
-    found = await fetching.archive(core, who, job_id, version, link)
+    found, archive = await fetching.archive(core, who, job_id, version, link)
     name = f"checkpoint-job-{job_id}-v{found.version}.tar.gz"
     return await files.send(
-        request, core.blobs, found.archive_digest, filename=name, immutable=False,
-        size_bytes=found.archive_size_bytes,
+        request, core.blobs, archive.digest, filename=name, immutable=False, size_bytes=archive.size_bytes,
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated, Any, Final, cast, get_args
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -23,6 +24,7 @@ from tunefleet.services.federation import (
     jobs,
     members,
     news,
+    together,
     uploads,
     versions,
     views,
@@ -60,6 +62,8 @@ router = APIRouter(prefix="/federations", tags=["federations"])
 FederationId = Annotated[str, Path(max_length=64, description="Its id, or its number.")]
 Version = Annotated[int, Path(ge=1, le=2**53)]
 _LOOK_S: Final = 10.0
+_MOST_OF_A_DOCUMENT: Final = 2 << 20
+"""Bytes of the JSON that stands before a file; an adapter's config may have half of it."""
 _STATES: Final = get_args(FederationState)
 _UPDATE_STATES: Final = get_args(UpdateState)
 
@@ -165,6 +169,31 @@ async def send_update(
     return _taken(await uploads.take_update(core, who, federation_id, update))
 
 
+@router.put("/{federation_id}/updates", openapi_extra=bodies.documented(bodies.RAW))
+async def send_update_with_file(
+    request: Request,
+    core: CoreDep,
+    who: Participant,
+    federation_id: FederationId,
+    update_length: Annotated[int, Header(ge=2, le=_MOST_OF_A_DOCUMENT, description="Bytes of the update's JSON.")],
+    content_length: Annotated[int, Header(ge=2, le=2**62)],
+) -> UpdateTaken:
+    """Send an update and its file in one request: the JSON, `Update-Length` bytes of it, and then the file.
+
+    Where it breaks, what arrived of the file is kept: the file alone goes on from there, and the update after it.
+    """
+    sent = bodies.Leading(request, update_length)
+    update = await sent.document(UpdateCreate)
+    size_bytes = max(content_length - update_length, 0)
+    found = await together.expect(core, who, federation_id, update, size_bytes)
+    if isinstance(found, Accepted):
+        async for _ in sent.file():
+            pass  # a client that still sends does not see an answer
+        return _taken(found)
+    arrived = await files.take_whole(sent.file(), core.blobs, update.sha256, size_bytes)
+    return _taken(await together.take_whole(core, found, update, arrived, partial(files.keep, core.blobs)))
+
+
 @router.get("/{federation_id}/updates")
 async def list_updates(
     core: CoreDep, who: Participant, federation_id: FederationId, wanted: Annotated[UpdateFilter, Query()]
@@ -245,6 +274,39 @@ async def newest_version(
     """Show the newest version, once it is newer than `after`."""
     found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, guide.HELD_S))
     return Response(status_code=204) if found is None else bodies.answer(views.version_view(found))
+
+
+@router.get(
+    "/{federation_id}/versions/newest/adapter",
+    response_class=files.BlobResponse,
+    responses={**files.ELSEWHERE, 204: {"description": "Nothing newer within `wait_s`."}},
+)
+async def get_newest_adapter(
+    request: Request,
+    core: CoreDep,
+    who: Participant,
+    federation_id: FederationId,
+    after: Annotated[int, Query(ge=0, le=2**53, description="The version that the asker has.")] = 0,
+    wait_s: Annotated[float, Query(ge=0, le=600, description="Wait so long for a newer one; 50 s at most.")] = 0.0,
+) -> Response:
+    """Download the weights of the newest version, once it is newer than `after`.
+
+    `Version` and `Round` in the answer say which it is, `Content-Location` where it stays, `Config-Digest` the sha256
+    of its config; the `ETag` is that of the weights. Takes `Range` with `If-Range`, as the other does.
+    """
+    found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, guide.HELD_S))
+    if found is None:
+        return Response(status_code=204)
+    file = fetching.file_of(found, ADAPTER_FILE)
+    answer = await files.send(
+        request, core.blobs, file.digest, filename=ADAPTER_FILE, immutable=False, size_bytes=file.size_bytes
+    )
+    answer.headers["Version"] = str(found.version)
+    answer.headers["Config-Digest"] = fetching.file_of(found, CONFIG_FILE).digest
+    answer.headers["Content-Location"] = f"/api/v1/federations/{federation_id}/versions/{found.version}/adapter"
+    if found.round is not None:
+        answer.headers["Round"] = str(found.round)
+    return answer
 
 
 @router.get("/{federation_id}/versions/{version}")

@@ -125,9 +125,21 @@ async def run(core: Core, work: Work, folder: Path, holder: str) -> RoundRow | N
         AdapterRefused: If they cannot be, and no one of them is to blame.
         TunefleetError: If the store does not answer, or has no room.
     """
-    made = await asyncio.to_thread(_make, core.blobs, work, folder)
-    store = partial(_store, blobs=core.blobs, work=work, made=made, holder=holder, now=core.clock.wall())
-    return await core.write(store)
+    made = await make(core, work, folder)
+    return await core.write(
+        partial(store, blobs=core.blobs, work=work, made=made, holder=holder, now=core.clock.wall())
+    )
+
+
+async def make(core: Core, work: Work, folder: Path) -> Made:
+    """Average the updates of a round; raises as `run` does.
+
+    Args:
+        core: The server.
+        work: The round, aggregating.
+        folder: For what lies around meanwhile.
+    """
+    return await asyncio.to_thread(_make, core.blobs, work, folder)
 
 
 def _make(blobs: BlobStore, work: Work, folder: Path) -> Made:
@@ -216,9 +228,22 @@ def _to_blame(blobs: BlobStore, work: Work, folder: Path) -> Blamed | None:
     return None
 
 
-def _store(
+def store(
     connection: Connection, *, blobs: BlobStore, work: Work, made: Made, holder: str, now: float
 ) -> RoundRow | None:
+    """Record what a round has made, and return the round; null if somebody else has it by now.
+
+    Args:
+        connection: Of the operation.
+        blobs: The store.
+        work: The round, aggregating.
+        made: What it has made.
+        holder: Who works on it.
+        now: Unix time.
+
+    Raises:
+        StoreError: If a file of it is gone again.
+    """
     row = federations.by_seq(connection, work.federation.seq, lock=True)
     if row is None:
         return None

@@ -27,6 +27,11 @@ def secret_of(connection: Connection, lane: str) -> str | None:
     return None if row is None else row.callback_secret
 
 
+def are_wanted(connection: Connection, row: FederationRow) -> bool:
+    """Whether any worker of a federation wants to be told of its versions."""
+    return any(each.callback_url is not None for each in federations.members(connection, row.seq))
+
+
 def announce(
     connection: Connection, row: FederationRow, version: ToldVersion, now: float, *, base_url: str | None
 ) -> int:

@@ -7,6 +7,7 @@ import orjson
 from tunefleet.errors import NotFoundError
 from tunefleet.services.core import Core
 from tunefleet.services.federation import chunks, links
+from tunefleet.services.federation.archiving import with_archive
 from tunefleet.services.federation.status import find
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.federation.versions import version_of
@@ -18,8 +19,8 @@ from tunefleet.wire.api import FileEntry
 
 async def archive(
     core: Core, who: Who | None, reference: str, version: int | None, signature: Signature | None
-) -> VersionRow:
-    """Find a version to download, for who may see it or has a good link.
+) -> tuple[VersionRow, FileEntry]:
+    """Find a version to download and its archive, for who may see it or has a good link.
 
     Args:
         core: The server.
@@ -38,10 +39,11 @@ async def archive(
         found = version_of(connection, row, version)
         if who is None:
             assert signature is not None, "who has neither key nor link is refused before"
-            links.verify_version(core, row.id, found.version, found.archive_digest, signature)
+            # There is no good link to an archive that was never made: a link is signed over its digest.
+            links.verify_version(core, row.id, found.version, found.archive_digest or "", signature)
         return found
 
-    return await core.read(operation)
+    return await with_archive(core, await core.read(operation))
 
 
 async def file(core: Core, who: Who, reference: str, version: int | None, path: str) -> FileEntry:
@@ -59,7 +61,16 @@ async def file(core: Core, who: Who, reference: str, version: int | None, path: 
         ForbiddenError: If it is none of the asker's business.
     """
     found = await core.read(lambda connection: version_of(connection, find(connection, who, reference), version))
-    for name, digest, size_bytes in orjson.loads(found.files):
+    return file_of(found, path)
+
+
+def file_of(version: VersionRow, path: str) -> FileEntry:
+    """Return one file of a version.
+
+    Raises:
+        NotFoundError: If it has no such file.
+    """
+    for name, digest, size_bytes in orjson.loads(version.files):
         if name == path:
             return FileEntry(path=name, digest=digest, size_bytes=size_bytes)
-    raise NotFoundError(f"Version {found.version} has no file {path}.")
+    raise NotFoundError(f"Version {version.version} has no file {path}.")

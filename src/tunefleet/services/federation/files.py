@@ -64,6 +64,8 @@ def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
 def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
     """Move a file into the store; it is synced before, and gone from its path afterwards.
 
+    One that is there already, as the config of most versions is, is not written again.
+
     Args:
         blobs: The store.
         path: The file.
@@ -73,13 +75,17 @@ def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
         UnreachableError: If the store does not answer.
     """
     digest, size_bytes = hash_file(path)
+    entry = FileEntry(path=name, digest=digest, size_bytes=size_bytes)
+    if blobs.has(digest):
+        path.unlink()
+        return entry
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
     blobs.keep(path, digest)
-    return FileEntry(path=name, digest=digest, size_bytes=size_bytes)
+    return entry
 
 
 def drop(connection: Connection, blobs: BlobStore, digests: Sequence[str], now: float) -> None:

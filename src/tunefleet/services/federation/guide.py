@@ -13,6 +13,7 @@ from tunefleet.errors import ConflictError, Fault, GoneError, InputError, SpecEr
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.services.core import Core
 from tunefleet.services.federation import chunks, cutting, jobs, links, progress, rounds, versions
+from tunefleet.services.federation.archiving import with_archive
 from tunefleet.services.federation.links import Signer
 from tunefleet.services.federation.status import find, topic
 from tunefleet.services.federation.tokens import Who, may_take_part
@@ -26,6 +27,7 @@ from tunefleet.store import rounds as round_rows
 from tunefleet.store.federation_versions import VersionRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.store.rounds import RoundRow
+from tunefleet.wire.api import FileEntry
 from tunefleet.wire.federated import (
     AdapterTaken,
     Aggregated,
@@ -183,17 +185,19 @@ async def poll(
     row = await core.read(partial(find, who=who, reference=reference))
     if found is None and after is None and not wait_s:
         found = await core.read(partial(versions.version_of, row=row))
-    return None if found is None else _checkpoint(reference, row.id, found, sign)
+    return None if found is None else _checkpoint(reference, row.id, *await with_archive(core, found), sign)
 
 
-def _checkpoint(reference: str, federation_id: str, row: VersionRow, sign: Signer) -> CheckpointReply:
+def _checkpoint(
+    reference: str, federation_id: str, row: VersionRow, archive: FileEntry, sign: Signer
+) -> CheckpointReply:
     return CheckpointReply(
         checkpoint=checkpoint_mark(row),
         path=f"{links.version_path(reference)}?version={row.version}",
-        download_url=sign.version(federation_id, reference, row.version, row.archive_digest),
+        download_url=sign.version(federation_id, reference, row.version, archive.digest),
         version=row.version,
-        sha256=row.archive_digest,
-        size_bytes=row.archive_size_bytes,
+        sha256=archive.digest,
+        size_bytes=archive.size_bytes,
         round=row.round,
     )
 

@@ -13,7 +13,6 @@ import logging
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -169,11 +168,11 @@ class RoundKeeper:
         if work is None:
             return
         if taken.status == RoundStatus.AGGREGATING:
-            moved = await aggregate.run(core, work, folder, holder)
-            if moved is None:
-                return
-            work = replace(work, round=moved)
-        version = await publish.run(core, work, holder)
+            made = await aggregate.make(core, work, folder)
+            version = await publish.at_once(core, work, made, holder)
+        else:
+            # A server of before has left it there; what it made need not be made again.
+            version = await publish.run(core, work, holder)
         if version is not None:
             log.info("%s has version %d, of round %d.", work.federation.id, version.version, taken.number)
 

@@ -1,26 +1,25 @@
-"""Publish what a round has made: archive, artifact, version, event and callbacks, all or nothing, and once.
+"""Publish what a round has made: artifact, version, event and callbacks, all or nothing, and once.
 
-The archive is made in a thread; everything else is one transaction that only whoever holds the round can commit.
+It is one transaction that only whoever holds the round can commit. The archive is made when somebody asks for it; only
+callbacks, which say its digest, want it before.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gzip
-import io
-import tarfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import IO, Any, Final, cast
+from typing import Any, Final
 
 import orjson
 
-from tunefleet.artifacts import BlobStore, Intake, manifest_digest
-from tunefleet.errors import StoreError
+from tunefleet.artifacts import manifest_digest
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.services.core import Core
-from tunefleet.services.federation import callbacks, files, rounds
+from tunefleet.services.federation import aggregate, callbacks, files, rounds
 from tunefleet.services.federation.aggregate import Made, Work
+from tunefleet.services.federation.archiving import archived, keep_archive
 from tunefleet.services.federation.status import FOREVER, spec_of, tell
 from tunefleet.services.ids import new_id
 from tunefleet.store import Connection, artifacts, federation_updates, federation_versions, federations, wake
@@ -34,10 +33,6 @@ from tunefleet.wire.federated import ADAPTER_FILE, Contribution, Losses, Refusal
 from tunefleet.wire.notify import ToldVersion
 
 KIND: Final = "adapter"
-ARCHIVE: Final = "adapter.tar.gz"
-_BLOCK: Final = 1 << 20
-_STORED: Final = 0
-"""Weights hardly shrink: squeezing them would take longer than averaging them."""
 
 
 async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
@@ -56,8 +51,36 @@ async def run(core: Core, work: Work, holder: str) -> VersionRow | None:
     """
     assert work.round.result is not None, "a round that is published has a result"
     made = Made.load(work.round.result)
-    archive = await asyncio.to_thread(archived, core.blobs, made.files)
+    archive = await _told_archive(core, work, made)
     return await core.write(partial(_publish, core=core, work=work, made=made, archive=archive, holder=holder))
+
+
+async def at_once(core: Core, work: Work, made: Made, holder: str) -> VersionRow | None:
+    """Store what a round has made, and publish it in the same transaction; returns and raises as `run` does.
+
+    Args:
+        core: The server.
+        work: The round, aggregating.
+        made: What it has made.
+        holder: Who works on it.
+    """
+    archive = await _told_archive(core, work, made)
+
+    def operation(connection: Connection) -> VersionRow | None:
+        now = core.clock.wall()
+        moved = aggregate.store(connection, blobs=core.blobs, work=work, made=made, holder=holder, now=now)
+        if moved is None:
+            return None
+        there = replace(work, round=moved)
+        return _publish(connection, core=core, work=there, made=made, archive=archive, holder=holder)
+
+    return await core.write(operation)
+
+
+async def _told_archive(core: Core, work: Work, made: Made) -> FileEntry | None:
+    """Return the archive if callbacks will tell of it: then it is made before."""
+    told = await core.read(partial(callbacks.are_wanted, row=work.federation))
+    return await asyncio.to_thread(archived, core.blobs, made.files) if told else None
 
 
 def topic(federation_id: str) -> str:
@@ -65,42 +88,8 @@ def topic(federation_id: str) -> str:
     return f"federation-versions:{federation_id}"
 
 
-def archived(blobs: BlobStore, entries: Sequence[FileEntry]) -> FileEntry:
-    """Put files of the store into one `.tar.gz`, at its root; the same files make the same archive."""
-    with Intake(blobs) as intake:
-        with (
-            gzip.GzipFile("", "wb", _STORED, cast("IO[bytes]", intake), mtime=0) as packed,
-            tarfile.TarFile(fileobj=packed, mode="w", copybufsize=_BLOCK, format=tarfile.PAX_FORMAT) as tar,
-        ):
-            for file in sorted(entries, key=lambda each: each.path):
-                info = tarfile.TarInfo(file.path)
-                info.size, info.mode = file.size_bytes, 0o644
-                with io.BufferedReader(_Pieces(blobs.pieces(file.digest)), _BLOCK) as content:
-                    tar.addfile(info, content)
-        return FileEntry(path=ARCHIVE, digest=intake.finish(), size_bytes=intake.size_bytes)
-
-
-class _Pieces(io.RawIOBase):
-    """A file that comes in pieces."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._rest = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        if not self._rest:
-            self._rest = memoryview(next(self._pieces, b""))
-        count = min(len(buffer), len(self._rest))
-        buffer[:count] = self._rest[:count]
-        self._rest = self._rest[count:]
-        return count
-
-
 def _publish(
-    connection: Connection, *, core: Core, work: Work, made: Made, archive: FileEntry, holder: str
+    connection: Connection, *, core: Core, work: Work, made: Made, archive: FileEntry | None, holder: str
 ) -> VersionRow | None:
     now = core.clock.wall()
     row = federations.by_seq(connection, work.federation.seq, lock=True)
@@ -111,12 +100,12 @@ def _publish(
     moved = rows.move(connection, work.round, RoundReason.VERSION_STORED, now, holder=holder, values=changes)
     if moved is None:
         return None
-    if not core.blobs.has(archive.digest):
-        raise StoreError(f"The archive of round {moved.number} was collected; it is made again.")
-    artifacts.add_blob(connection, project=row.project, digest=archive.digest, size_bytes=archive.size_bytes, at=now)
+    if archive is not None:
+        keep_archive(connection, core.blobs, row, archive, now)
     version = _version(connection, row, number, work, made, archive, now)
     federation_versions.insert_one(connection, version)
-    pinned = [archive.digest, *(each.digest for each in made.files), *([made.state.digest] if made.state else [])]
+    extra = [each.digest for each in (archive, made.state) if each is not None]
+    pinned = [*extra, *(each.digest for each in made.files)]
     artifacts.hold(connection, pinned, holder=version_holder(row.id, number), until=FOREVER)
     artifacts.unpin(connection, [rounds.result_holder(row.id, moved.number), *(each.holder for each in work.updates)])
     settled = [digest for each in work.updates for digest in (each.model_digest, each.upload_digest) if digest]
@@ -150,7 +139,13 @@ def announced(connection: Connection, core: Core, row: FederationRow, version: V
 
 
 def _version(
-    connection: Connection, row: FederationRow, number: int, work: Work, made: Made, archive: FileEntry, now: float
+    connection: Connection,
+    row: FederationRow,
+    number: int,
+    work: Work,
+    made: Made,
+    archive: FileEntry | None,
+    now: float,
 ) -> VersionRow:
     spec = spec_of(row)
     contributions = _contributions(connection, work.updates, made.report, now)
@@ -165,7 +160,8 @@ def _version(
     artifact_id = _artifact(connection, row, name, made.files, {"version": number, "round": work.round.number}, now)
     return VersionRow(
         row.seq, number, work.round.number, None, artifact_id, spec.strategy.name,
-        _json([(each.path, each.digest, each.size_bytes) for each in made.files]), archive.digest, archive.size_bytes,
+        _json([(each.path, each.digest, each.size_bytes) for each in made.files]),
+        None if archive is None else archive.digest, None if archive is None else archive.size_bytes,
         None if made.state is None else made.state.digest, _json(summary), _json(report), now,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tunefleet.artifacts import hash_file
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tunefleet.services.federation.examining import Examined
 
 T = TypeVar("T")
+NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 _TRIES: Final = 3
 _ON_ITS_WAY_S: Final = 3600.0
 """How long the files of an update are kept for it before it is stored."""
@@ -119,7 +121,15 @@ def _reject(connection: Connection, *, row: FederationRow, refused: Refused, now
     accepting.reject(connection, row, refused, now)
 
 
-async def take(core: Core, ticket: Ticket, said: Said, content: Content, scratch: Scratch) -> Accepted:
+async def take(
+    core: Core,
+    ticket: Ticket,
+    said: Said,
+    content: Content,
+    scratch: Scratch,
+    *,
+    kept: Mapping[str, int] = NOTHING,
+) -> Accepted:
     """Store an update that was checked, and let it count.
 
     Args:
@@ -128,6 +138,7 @@ async def take(core: Core, ticket: Ticket, said: Said, content: Content, scratch
         said: What it says of itself.
         content: What was found in it.
         scratch: Where its files lie; they are moved from there.
+        kept: Digest → length of files that the store was just given, which are recorded with the update.
 
     Raises:
         AdapterRefused: If the first update came meanwhile, and this one is not like it.
@@ -137,7 +148,7 @@ async def take(core: Core, ticket: Ticket, said: Said, content: Content, scratch
     digests = {path: digest for path, (digest, _) in sizes.items()}
     arrived = _arrived(ticket, said, content, digests)
     if not digests:
-        return await _accept(core, ticket, arrived, _New(), scratch)
+        return await _accept(core, ticket, arrived, _New(kept), scratch)
     new = _New({digest: size for digest, size in sizes.values()}, f"{ticket.federation.id}-{scratch.folder.name}")
     await core.write(partial(_hold, core=core, new=new))
     try:
@@ -225,7 +236,8 @@ def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: A
     accepted = accepting.accept(connection, row, arrived, now)
     # Later updates name the tokenizer by its digests alone.
     artifacts.pin(connection, [*arrived.tokenizer.values()], holder=row.id, until=now + _TOKENIZER_S)
-    artifacts.unpin(connection, [new.holder])
+    if new.holder:
+        artifacts.unpin(connection, [new.holder])
     chunks.heard_of(connection, row.seq, arrived.worker, now)
     return accepted
 

@@ -186,21 +186,14 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
     """
 
     def look(connection: Connection) -> tuple[Ticket, int] | Accepted:
-        row = find(connection, who, reference)
-        may_take_part(who, row)
-        before = accepting.known(connection, row, body.worker, body.step, body.sha256)
-        if before is not None:
-            return before
-        accepting.refuse_upload(connection, row, body.worker, body.attempt)
-        ticket = Ticket(row, spec_of(row), body.worker, body.step)
-        refuse_count(body.num_examples, ticket.spec)
-        return ticket, _sent_bytes(connection, row, body)
+        found = expected(connection, who, reference, body)
+        return found if isinstance(found, Accepted) else (found, _sent_bytes(connection, found.federation, body))
 
     found = await core.read(look)
     if isinstance(found, Accepted):
         return found
     ticket, size_bytes = found
-    said = Said(body.num_examples, body.base_version, None, body.losses, body.attempt, body.rows_before)
+    said = said_in(body)
     scratch = Scratch(core.blobs)
     scratch.size_bytes = size_bytes
     try:
@@ -212,25 +205,92 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
             await asyncio.to_thread(scratch.close)
 
 
+def expected(connection: Connection, who: Who, reference: str, body: UpdateCreate) -> Ticket | Accepted:
+    """Look whether an update can count; one that was taken before gets its answer again.
+
+    Args:
+        connection: To read with.
+        who: Who sends it.
+        reference: The federation, by id or number.
+        body: The update.
+
+    Raises:
+        NotFoundError: If there is no such federation.
+        ForbiddenError: If it is none of the asker's business, or the worker does not take part.
+        GoneError: If the federation has ended, or a later attempt of the worker takes part.
+        InputError: If the number of examples is above what the federation takes.
+    """
+    row = find(connection, who, reference)
+    may_take_part(who, row)
+    before = accepting.known(connection, row, body.worker, body.step, body.sha256)
+    if before is not None:
+        return before
+    accepting.refuse_upload(connection, row, body.worker, body.attempt)
+    ticket = Ticket(row, spec_of(row), body.worker, body.step)
+    refuse_count(body.num_examples, ticket.spec)
+    return ticket
+
+
+def said_in(body: UpdateCreate) -> Said:
+    """Return what an update says of itself."""
+    return Said(body.num_examples, body.base_version, None, body.losses, body.attempt, body.rows_before)
+
+
 def _sent_bytes(connection: Connection, federation: FederationRow, body: UpdateCreate) -> int:
     """Return the length of an update's weights, if all of its files were sent to its federation."""
+    refuse_unsent(connection, federation, {ADAPTER_FILE: body.sha256})
+    refuse_unsent_tokenizer(connection, federation, body)
+    return artifacts.sizes(connection, federation.project, [body.sha256]).get(body.sha256, 0)
+
+
+def refuse_unsent_tokenizer(connection: Connection, federation: FederationRow, body: UpdateCreate) -> None:
+    """Refuse an update with a tokenizer that was not sent to its federation, or that is none.
+
+    Raises:
+        InputError: If a file is none of a tokenizer.
+        ArtifactError: If one was not sent.
+    """
     for name in body.tokenizer:
         if not is_tokenizer(name):
             raise InputError(f"{name[:200]!r} is no file of a tokenizer.", hint="Leave it out.")
-    for name, digest in ((ADAPTER_FILE, body.sha256), *body.tokenizer.items()):
+    refuse_unsent(connection, federation, body.tokenizer)
+
+
+def refuse_unsent(connection: Connection, federation: FederationRow, files_: Mapping[str, str]) -> None:
+    """Refuse files that were not sent to a federation.
+
+    Raises:
+        ArtifactError: If there is one.
+    """
+    for name, digest in files_.items():
         # Who knows a digest does not know the file yet: nobody gets at what others have stored by naming it.
         if not artifacts.pinned_by(connection, digest, federation.id):
             raise ArtifactError(
                 f"The file {name} ({digest[:12]}…) was not uploaded to this federation.", hint="Upload it first."
             )
-    return artifacts.sizes(connection, federation.project, [body.sha256]).get(body.sha256, 0)
 
 
 def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, scratch: Scratch) -> Content:
+    weights = files.local(core.blobs, body.sha256, scratch.folder)
+    return content_of(core, ticket, body, weights, scratch)
+
+
+def content_of(core: Core, ticket: Ticket, body: UpdateCreate, weights: Path, scratch: Scratch) -> Content:
+    """Check an update's weights, and return what they are; it blocks.
+
+    Args:
+        core: The server.
+        ticket: Whose they are.
+        body: The update.
+        weights: The file as it was sent.
+        scratch: Takes the floats that are made of 8 bits.
+
+    Raises:
+        AdapterRefused: If the adapter may not take part.
+    """
     from tunefleet.federation.quantize import unpack  # noqa: PLC0415 - NumPy, on first use
     from tunefleet.services.federation.examining import examine  # noqa: PLC0415
 
-    weights = files.local(core.blobs, body.sha256, scratch.folder)
     config = orjson.dumps(body.config)
     contract = ticket.federation.contract
     if body.upload_dtype != "int8":

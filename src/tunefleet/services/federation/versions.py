@@ -11,7 +11,8 @@ from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.services.core import Core
-from tunefleet.services.federation import publish, rounds, views
+from tunefleet.services.federation import callbacks, publish, rounds, views
+from tunefleet.services.federation.archiving import with_archive
 from tunefleet.services.federation.status import FOREVER, find
 from tunefleet.services.federation.tokens import FederationActor, Who, may_steer
 from tunefleet.services.paging import before, bounded
@@ -120,8 +121,17 @@ async def rollback(core: Core, who: Who, reference: str, version: int) -> Versio
         ForbiddenError: If it belongs to somebody else.
         ConflictError: If it is the newest one already.
     """
+    target, told = await core.read(partial(_target, who=who, reference=reference, version=version))
+    if told:
+        await with_archive(core, target)
     made = await core.write(partial(_roll_back, core=core, who=who, reference=reference, version=version))
     return views.version_view(made)
+
+
+def _target(connection: Connection, *, who: Who, reference: str, version: int) -> tuple[VersionRow, bool]:
+    row = find(connection, who, reference)
+    may_steer(who, row)
+    return version_of(connection, row, version), callbacks.are_wanted(connection, row)
 
 
 def _roll_back(connection: Connection, *, core: Core, who: Who, reference: str, version: int) -> VersionRow:
@@ -135,8 +145,8 @@ def _roll_back(connection: Connection, *, core: Core, who: Who, reference: str, 
     )
     made = target._replace(version=row.version + 1, round=None, equals=target.version, created_at=now)
     federation_versions.insert_one(connection, made)
-    digests = [made.archive_digest, *(digest for _, digest, _ in orjson.loads(made.files))]
-    digests += [] if made.state_digest is None else [made.state_digest]
+    extra = [digest for digest in (made.archive_digest, made.state_digest) if digest is not None]
+    digests = [*extra, *(digest for _, digest, _ in orjson.loads(made.files))]
     holder = federation_versions.holder(row.id, made.version)
     artifacts.pin(connection, digests, holder=holder, until=FOREVER)
     federations.change(connection, row.seq, {"version": made.version})
