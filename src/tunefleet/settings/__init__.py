@@ -16,12 +16,13 @@ from tunefleet.settings.environment import (
     replace_environment,
     secret_variables,
     unsupported,
+    variables_of,
     without_credentials,
 )
 from tunefleet.settings.loading import load, load_agent
 from tunefleet.settings.publish import PublishSettings
 from tunefleet.settings.server import ServerSettings
-from tunefleet.settings.tracking import TrackingSettings, variables_of
+from tunefleet.settings.tracking import TrackingSettings
 from tunefleet.settings.worker import (
     ApiSettings,
     CacheSettings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
 from dotenv import dotenv_values
@@ -54,6 +54,16 @@ def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
 def amazon_variables() -> tuple[str, ...]:
     """Return the names of Amazon's variables that are set: keys, profiles and roles, which may open a bucket."""
     return tuple(name for name in os.environ if name.startswith("AWS_"))
+
+
+def variables_of(prefixes: Sequence[str]) -> dict[str, str]:
+    """Return the variables whose names begin so, from the environment and from `.env`, which counts less.
+
+    Args:
+        prefixes: Such as `WANDB_`; a whole name is one, too.
+    """
+    given = {**dotenv_values(".env"), **os.environ}
+    return {name: value for name, value in given.items() if value and name.startswith(tuple(prefixes))}
 
 
 def secret_variables() -> dict[str, str]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from typing import Literal
 
-from dotenv import dotenv_values
 from pydantic import Field, SecretStr
 
 from tunefleet.settings.base import ProcessSettings, variable
@@ -33,13 +30,3 @@ class TrackingSettings(ProcessSettings):
     def wandb_offline(self) -> bool:
         """Whether Weights & Biases only writes files."""
         return self.wandb_mode in {"offline", "dryrun"}
-
-
-def variables_of(prefixes: Sequence[str]) -> dict[str, str]:
-    """Return the variables whose names begin so, from the environment and from `.env`, which counts less.
-
-    Args:
-        prefixes: Such as `WANDB_`; a whole name is one, too.
-    """
-    given = {**dotenv_values(".env"), **os.environ}
-    return {name: value for name, value in given.items() if value and name.startswith(tuple(prefixes))}

@@ -106,8 +106,8 @@ class CampaignPublishSpec(Block):
     """`publish`: where a promoted model goes."""
 
     to: Text = "none"
-    """`hf://ORG/NAME`, `s3://BUCKET/PREFIX`, a folder, or `none`; `{cycle}` in it stands for the cycle's number. Where it
-    is not said and Gradients trains, `hf://<HF_USERNAME>/<campaign>-{cycle}`."""
+    """`hf://ORG/NAME`, `s3://BUCKET/PREFIX`, a folder, or `none`; `{cycle}` in it stands for the cycle's number. Where
+    it is not said and Gradients trains, `hf://<HF_USERNAME>/<campaign>-{cycle}`."""
     private: bool = True
     """Whether a repository of the hub that is made is private."""
 

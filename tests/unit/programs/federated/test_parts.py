@@ -33,8 +33,11 @@ from tunefleet.programs.federated.packing import RESIDUAL, Packer
 from tunefleet.programs.federated.progress import Progress, TakenFile
 from tunefleet.programs.federated.proximal import Pull
 from tunefleet.programs.federated.together import Ranks, Tally
+from tunefleet.wire.federated import UpdateTaken
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarning")]
+
+TAKEN = UpdateTaken(id=1, counted=True, should_aggregate=False, round=1, version=0)
 
 
 def factors(model: Any, side: str) -> dict[str, torch.Tensor]:
@@ -112,7 +115,7 @@ def test_rounding_is_made_up_for_only_by_what_was_taken(packer: Packer, tmp_path
     first = packer.pack(values)
     again = packer.pack(values)
     np.testing.assert_array_equal(sent(first.file, tmp_path)[name], sent(again.file, tmp_path)[name])
-    packer.keep(first)
+    packer.keep(first, TAKEN)
     second = packer.pack(values)
     lost = values[name].numpy() - sent(first.file, tmp_path)[name]
     assert np.abs(lost).max() > 0
@@ -124,7 +127,7 @@ def test_rounding_survives_a_new_process_and_a_lost_folder(
     packer: Packer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     values = other_values(LiveAdapter(adapted()))
-    packer.keep(packer.pack(values))
+    packer.keep(packer.pack(values), TAKEN)
     checkpoint = tmp_path / "checkpoint-1"
     checkpoint.mkdir()
     packer.copy_to(checkpoint)
