@@ -13,6 +13,8 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
 
+from tunefleet.errors import InputError
+
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -36,6 +38,18 @@ def parse(body: bytes, model: type[M]) -> M:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**e, "loc": ("body", *e["loc"])} for e in found]) from None
+
+
+def length_of(request: Request) -> int:
+    """Return how many bytes a body was announced to have.
+
+    Raises:
+        InputError: If it was not.
+    """
+    announced = request.headers.get("content-length", "")
+    if not announced.isdigit():
+        raise InputError("The request does not say how long its body is.", hint="Send Content-Length, not chunks.")
+    return int(announced)
 
 
 class Leading:

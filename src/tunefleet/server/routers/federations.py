@@ -176,7 +176,6 @@ async def send_update_with_file(
     who: Participant,
     federation_id: FederationId,
     update_length: Annotated[int, Header(ge=2, le=_MOST_OF_A_DOCUMENT, description="Bytes of the update's JSON.")],
-    content_length: Annotated[int, Header(ge=2, le=2**62)],
 ) -> UpdateTaken:
     """Send an update and its file in one request: the JSON, `Update-Length` bytes of it, and then the file.
 
@@ -184,7 +183,7 @@ async def send_update_with_file(
     """
     sent = bodies.Leading(request, update_length)
     update = await sent.document(UpdateCreate)
-    size_bytes = max(content_length - update_length, 0)
+    size_bytes = max(bodies.length_of(request) - update_length, 0)
     found = await together.expect(core, who, federation_id, update, size_bytes)
     if isinstance(found, Accepted):
         async for _ in sent.file():
