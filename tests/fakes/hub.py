@@ -50,9 +50,9 @@ class Hub:
 
 
 class _Refused(Exception):
-    def __init__(self, status: int, code: str) -> None:
+    def __init__(self, status: int, code: str, **said: str) -> None:
         super().__init__(code)
-        self.status, self.code = status, code
+        self.status, self.code, self.said = status, code, said
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -93,7 +93,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         try:
             found = self._route(path, body)
         except _Refused as refused:
-            self._send(refused.status, b"{}", {"X-Error-Code": refused.code, "X-Error-Message": refused.code})
+            told = {"X-Error-Code": refused.code, "X-Error-Message": refused.code}
+            self._send(refused.status, json.dumps(refused.said).encode(), told)
             return
         if isinstance(found, bytes):
             digest = hashlib.sha256(found).hexdigest()
@@ -159,7 +160,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name = name if "/" in name else f"tester/{name}"
         private = bool(said.get("private")) or said.get("visibility") == "private"
         if name in self.hub.repos:
-            raise _Refused(409, "")
+            raise _Refused(409, "", error="You already created this model repo", url=f"{self.hub.url}/{name}")
         self.hub.repos[name] = Repo(private=private)
         return {"url": f"{self.hub.url}/{name}", "id": name, "name": name}
 
