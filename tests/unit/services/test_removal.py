@@ -117,7 +117,7 @@ async def test_a_training_takes_its_federation_along(lab: Lab, tmp_path: Path, h
     for number in range(2):
         await group.upload(f"part-{number}", 1.0 + number)
     await keep(core)
-    version = await group.version()
+    version, archive = await group.version(), await group.packed()
     await workflows.cancel(core, admin, flow.id)
     for offer in await pipe.take():
         await worker.finish(offer.token, "cancelled", "cancelled_by_user")
@@ -133,7 +133,9 @@ async def test_a_training_takes_its_federation_along(lab: Lab, tmp_path: Path, h
     else:
         assert flow.id in (await prune.run(core, -1.0)).workflows
     assert (await jobs.list_(core, admin)).items == ()
+    assert core.blobs.has(version.sha256)
+    assert core.blobs.has(archive.digest)
     lab.clock.advance(2 * artifacts.PIN_S)
     await garbage.collect(core)
     assert not core.blobs.has(version.sha256)
-    assert not core.blobs.has(version.archive_sha256)
+    assert not core.blobs.has(archive.digest)
