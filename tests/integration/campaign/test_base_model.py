@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ import pytest
 
 from tests.fakes import billed_package
 from tests.fakes.billing import Billing, billing
-from tests.integration.campaign.test_kills import Fleet
+from tests.integration.campaign.test_kills import Fleet, serving
 from tunefleet.client import Client
 from tunefleet.programs import assets
 from tunefleet.spec.campaign import CampaignSpec
@@ -37,22 +36,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
     pytest.importorskip("transformers")
     folder = tmp_path_factory.mktemp("base-model")
     billed_package.install(folder / "layer", verifies=False)
-    environment = {
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / "layer"), os.environ.get("PYTHONPATH")))),
-        "TUNEFLEET_HOME": str(folder / "home"),
-        billed_package.ADDRESS: bills.url,
-        "USE_CPU_FOR_MODELS": "true",
-        "ENABLE_ELASTIC_SCALING": "false",
-        "TUNEFLEET_WARM_START": "false",
-        "TUNEFLEET_JOB_SLOTS": "2",
-    }
-    made = Fleet(folder, free_port(), environment)
-    try:
-        made.start_server()
-        made.start_worker()
+    more = {"TUNEFLEET_HOME": str(folder / "home"), "USE_CPU_FOR_MODELS": "true"}
+    with serving(folder, free_port(), bills, **more) as made:
         yield made
-    finally:
-        made.end()
 
 
 def spec(**more: Any) -> CampaignSpec:

@@ -95,6 +95,26 @@ class Fleet:
             return False
 
 
+@contextlib.contextmanager
+def serving(folder: Path, port: int, bills: Billing, **more: str) -> Iterator[Fleet]:
+    """A server and a worker that know the provider which bills; its package is installed in `layer` of the folder."""
+    environment = {
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / "layer"), os.environ.get("PYTHONPATH")))),
+        billed_package.ADDRESS: bills.url,
+        "ENABLE_ELASTIC_SCALING": "false",
+        "TUNEFLEET_WARM_START": "false",
+        "TUNEFLEET_JOB_SLOTS": "2",
+        **more,
+    }
+    made = Fleet(folder, port, environment)
+    try:
+        made.start_server()
+        made.start_worker()
+        yield made
+    finally:
+        made.end()
+
+
 @pytest.fixture(scope="module")
 def bills() -> Iterator[Billing]:
     with billing(answer_s=0.08) as state:
@@ -105,21 +125,8 @@ def bills() -> Iterator[Billing]:
 def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], bills: Billing) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("campaign-kills")
     billed_package.install(folder / "layer")
-    path = os.pathsep.join(filter(None, (str(folder / "layer"), os.environ.get("PYTHONPATH"))))
-    environment = {
-        "PYTHONPATH": path,
-        billed_package.ADDRESS: bills.url,
-        "ENABLE_ELASTIC_SCALING": "false",
-        "TUNEFLEET_WARM_START": "false",
-        "TUNEFLEET_JOB_SLOTS": "2",
-    }
-    made = Fleet(folder, free_port(), environment)
-    try:
-        made.start_server()
-        made.start_worker()
+    with serving(folder, free_port(), bills) as made:
         yield made
-    finally:
-        made.end()
 
 
 def spec() -> CampaignSpec:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ import pytest
 
 from tests.fakes import billed_package
 from tests.fakes.billing import Billing, billing
-from tests.integration.campaign.test_kills import Fleet, outcome
+from tests.integration.campaign.test_kills import Fleet, outcome, serving
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs, wandb_runs
 from tunefleet.client import Client
 from tunefleet.spec.campaign import CampaignSpec
@@ -39,26 +38,15 @@ def bills() -> Iterator[Billing]:
 def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int], bills: Billing) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("campaign-tracking")
     billed_package.install(folder / "layer")
-    path = os.pathsep.join(filter(None, (str(folder / "layer"), os.environ.get("PYTHONPATH"))))
-    environment = {
-        "PYTHONPATH": path,
-        billed_package.ADDRESS: bills.url,
-        "ENABLE_ELASTIC_SCALING": "false",
-        "TUNEFLEET_WARM_START": "false",
-        "TUNEFLEET_JOB_SLOTS": "2",
+    more = {
         "WANDB_MODE": "offline",
         "WANDB_ENTITY": "team",
         "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db",
         "MLFLOW_TRACKING_TOKEN": TOKEN,
         "TRACKIO_DIR": str(folder / "trackio"),
     }
-    made = Fleet(folder, free_port(), environment)
-    try:
-        made.start_server()
-        made.start_worker()
+    with serving(folder, free_port(), bills, **more) as made:
         yield made
-    finally:
-        made.end()
 
 
 def spec(**more: Any) -> CampaignSpec:
