@@ -16,6 +16,7 @@ from tunefleet.services.identity import Actor
 from tunefleet.services.notify.watch import Watch
 from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
+from tunefleet.services.tries import Tries
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, keys
 from tunefleet.store.database import sqlite_path
@@ -97,6 +98,7 @@ class Core:
     sweep: SweepMark = field(default_factory=SweepMark)
     joins: dict[int, JoinWait] = field(default_factory=dict)
     talks: Talks = field(default_factory=Talks)
+    tries: Tries = field(default_factory=Tries)
     _locks: Sequence[FolderLock] = ()
 
     async def write(self, operation: Callable[[Connection], T]) -> T:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tunefleet.wire.base import Body, Message
 from tunefleet.wire.fleet import TaskForecast
@@ -364,6 +364,24 @@ class RetryRequest(Body):
 
     overrides: dict[str, Any] = Field(default_factory=dict)
     again: bool = False
+
+
+class SessionRequest(Body):
+    """Log a browser in: by a key, or by the code of a login link.
+
+    Args:
+        key: An API key.
+        code: What stands behind `#code=` in a login link; it works once.
+    """
+
+    key: str | None = Field(default=None, min_length=1, max_length=500)
+    code: str | None = Field(default=None, min_length=1, max_length=500)
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.key is None) == (self.code is None):
+            raise ValueError("give a key or a code")
+        return self
 
 
 class LoginCode(Message):

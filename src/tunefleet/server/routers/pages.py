@@ -13,8 +13,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 
-from tunefleet.errors import AuthError, TunefleetError
-from tunefleet.server.auth import CoreDep, identify, refuse_foreign_page, set_session
+from tunefleet.errors import AuthError, TooManyError, TunefleetError
+from tunefleet.server.auth import CoreDep, address_of, identify, refuse_foreign_page, set_session
 from tunefleet.services import keys
 
 router = APIRouter(include_in_schema=False)
@@ -25,6 +25,9 @@ _AFTER_LOGIN: Final = "/docs"
 _PLAIN_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; frame-ancestors 'none'"
 )
+_LOGIN_HEADERS: Final = {
+    "Content-Security-Policy": f"{_PLAIN_POLICY}; script-src 'self'; connect-src 'self'",
+}
 _DOCS_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-ancestors 'none'"
@@ -44,15 +47,22 @@ async def root() -> Response:
 
 
 @router.get("/login")
-async def login(request: Request, core: CoreDep, code: str | None = None) -> Response:
-    """Redeem the code of a login link, or ask for a key."""
-    if code is None:
-        return _form(None)
-    try:
-        session = await keys.redeem_login_code(core, code)
-    except AuthError as error:
-        return _form(error)
-    return _enter(request, session)
+async def login() -> Response:
+    """Ask for a key; a script of the page redeems the code of a login link, which stands behind `#`."""
+    return _form(None)
+
+
+@router.get("/login/start.js")
+async def login_start() -> Response:
+    """Redeem the code of a login link, and show why it failed if it does."""
+    script = (
+        'const code = new URLSearchParams(location.hash.slice(1)).get("code");'
+        'if (code) { history.replaceState(null, "", "/login"); fetch("/api/v1/session", {method: "POST", '
+        'headers: {"Content-Type": "application/json"}, body: JSON.stringify({code})}).then(async (reply) => { '
+        f'if (reply.ok) {{ location.replace("{_AFTER_LOGIN}"); return; }} const fault = await reply.json(); '
+        'document.getElementById("fault").textContent = [fault.detail, fault.hint].join(" "); }); }'
+    )
+    return Response(script, media_type="text/javascript")
 
 
 @router.post("/login")
@@ -61,9 +71,8 @@ async def login_with_key(request: Request, core: CoreDep) -> Response:
     refuse_foreign_page(request)
     secret = parse_qs((await request.body()).decode("utf-8", "replace")).get("key", [""])[0].strip()
     try:
-        actor = await keys.authenticate(core, secret)
-        session = await keys.redeem_login_code(core, await keys.create_login_code(core, actor))
-    except AuthError as error:
+        session, _ = await keys.open_session(core, address_of(request), key=secret)
+    except (AuthError, TooManyError) as error:
         return _form(error)
     return _enter(request, session)
 
@@ -113,10 +122,13 @@ def _enter(request: Request, session: str) -> Response:
 
 
 def _form(error: TunefleetError | None) -> Response:
-    fault = f'<p role="alert"><strong>{html.escape(str(error))}</strong></p>' if error else ""
+    fault = f'<p role="alert"><strong id="fault">{html.escape(str(error or ""))}</strong></p>'
     page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Log in to Tunefleet</title>
 <link rel="icon" href="data:,"><style>{_STYLE}</style></head><body><h1>Log in to Tunefleet</h1>{fault}
 <form method="post" action="/login"><label>API key <input name="key" type="password" autocomplete="off" required
 autofocus></label> <button>Log in</button></form>
-<p>Or open the login link that <code>tunefleet up</code> printed; each link works once.</p></body></html>"""
-    return HTMLResponse(page, 401 if error else 200, headers={"Content-Security-Policy": _PLAIN_POLICY})
+<p>Or open the login link that <code>tunefleet up</code> printed; each link works once.</p>
+<script src="/login/start.js"></script></body></html>"""
+    if isinstance(error, TooManyError):
+        return HTMLResponse(page, 429, headers={"Retry-After": str(error.retry_after_s), **_LOGIN_HEADERS})
+    return HTMLResponse(page, 401 if error else 200, headers=_LOGIN_HEADERS)
