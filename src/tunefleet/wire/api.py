@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
@@ -147,6 +147,23 @@ class TaskView(Message):
     """Which part of how many, counted from 0."""
     merged_into: str | None = None
     """The task whose run computes this one too."""
+    workflow_name: str | None = None
+    glance: TaskGlance | None = None
+    """Of a running task, where that was asked for."""
+
+
+class TaskGlance(Message):
+    """The last values of a running task.
+
+    Args:
+        step: Of the newest point of the series `train`.
+        latest: The newest value of each name.
+        loss: The end of the loss curve: step and value, at most 60 points.
+    """
+
+    step: int | None = None
+    latest: dict[str, float | str] = Field(default_factory=dict)
+    loss: tuple[tuple[int, float], ...] = ()
 
 
 class TaskDetail(TaskView):
@@ -160,6 +177,63 @@ class TaskDetail(TaskView):
     result: dict[str, Any] | None = None
     detail: str | None = None
     attempt_list: tuple[AttemptView, ...] = ()
+
+
+class TaskCounts(Message):
+    """How many tasks there are of each status, kind, owner and worker."""
+
+    total: int
+    status: dict[str, int]
+    kind: dict[str, int]
+    owner: dict[str, int]
+    worker_id: dict[str, int]
+
+
+class Overview(Message):
+    """What is going on.
+
+    Args:
+        tasks: Status → how many.
+        workers: Status → how many.
+        running: What runs, newest first, each at a glance; 100 at most.
+        queue: What goes next, 10 at most.
+        failed: What failed last, 10 at most.
+    """
+
+    tasks: dict[str, int]
+    workers: dict[str, int]
+    running: tuple[TaskView, ...]
+    queue: tuple[TaskView, ...]
+    failed: tuple[TaskView, ...]
+
+
+class ManyRequest(Body):
+    """Body of `POST /tasks/bulk`.
+
+    Args:
+        action: What to do with each.
+        task_ids: Which tasks.
+    """
+
+    action: Literal["cancel", "retry", "remove"]
+    task_ids: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)]
+
+
+class OneOfMany(Message):
+    """What became of one task; `made` is the task that a retry has made."""
+
+    task_id: str
+    ok: bool
+    made: str | None = None
+    code: str | None = None
+    detail: str | None = None
+    hint: str | None = None
+
+
+class ManyReply(Message):
+    """What became of each task, in the order of the request."""
+
+    items: tuple[OneOfMany, ...]
 
 
 class RetriedView(Message):

@@ -1,0 +1,32 @@
+"""Lists of tasks over HTTP: what is asked for comes, and what no list has is refused."""
+
+from __future__ import annotations
+
+import httpx
+
+from tests.integration.server.support import ECHO, Running, is_problem, submit
+
+
+def test_tasks_are_searched_sorted_counted_and_cancelled_together(admin: httpx.Client) -> None:
+    ids = [submit(admin, ECHO.replace("hello", f"walnut-{number}")) for number in (2, 0, 1)]
+    reply = admin.get("/tasks", params={"q": "walnut", "sort": "name", "limit": 2, "glance": True}).json()
+    assert [task["name"] for task in reply["items"]] == ["walnut-0", "walnut-1"]
+    assert {task["workflow_name"] for task in reply["items"]} == {"walnut-0", "walnut-1"}
+    rest = admin.get("/tasks", params={"q": "walnut", "sort": "name", "limit": 2, "cursor": reply["next_cursor"]})
+    assert [task["name"] for task in rest.json()["items"]] == ["walnut-2"]
+    counted = admin.get("/tasks/counts", params={"q": "walnut"}).json()
+    assert (counted["total"], counted["kind"]) == (3, {"echo": 3})
+    assert {task["id"] for task in admin.get("/overview").json()["queue"]} & set(ids)
+    done = admin.post("/tasks/bulk", json={"action": "cancel", "task_ids": [*ids, "task-ffffffffffff"]}).json()
+    assert [item["ok"] for item in done["items"]] == [True, True, True, False]
+    assert admin.get("/tasks/counts", params={"q": "walnut"}).json()["status"] == {"cancelled": 3}
+
+
+def test_what_no_list_has_is_refused(admin: httpx.Client, running: Running) -> None:
+    is_problem(admin.get("/tasks", params={"sort": "spec"}), 422, "request_invalid")
+    is_problem(admin.get("/tasks/counts", params={"limit": 3}), 422, "input_invalid")
+    is_problem(admin.get("/tasks", params={"sort": "name", "cursor": "12"}), 422, "input_invalid")
+    is_problem(admin.post("/tasks/bulk", json={"action": "abort", "task_ids": ["a"]}), 422, "request_invalid")
+    is_problem(admin.post("/tasks/bulk", json={"action": "cancel", "task_ids": []}), 422, "request_invalid")
+    with running.client() as nobody:
+        is_problem(nobody.get("/overview"), 401, "unauthenticated")
