@@ -82,6 +82,14 @@ format: $(DEV_READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format --quiet .
 
+.PHONY: ui
+ui: $(RUN_READY) ## build the web page, so that the server of this source tree serves it
+	@$(BIN)/python -m scripts.web build
+
+.PHONY: ui-dev
+ui-dev: $(RUN_READY) ## serve the web page with hot reload beside a server (TUNEFLEET_URL, default 127.0.0.1:8000)
+	@$(BIN)/python -m scripts.web dev
+
 .PHONY: docs
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again
 	@$(BIN)/python -m scripts.write_reference

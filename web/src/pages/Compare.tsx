@@ -1,0 +1,3 @@
+export function Compare() {
+  return <div className="page" />;
+}

@@ -1,0 +1,3 @@
+export function New() {
+  return <div className="page" />;
+}

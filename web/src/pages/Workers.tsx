@@ -1,0 +1,3 @@
+export function Workers() {
+  return <div className="page" />;
+}

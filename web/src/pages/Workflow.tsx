@@ -1,0 +1,3 @@
+export function Workflow() {
+  return <div className="page" />;
+}
