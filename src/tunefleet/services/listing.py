@@ -150,6 +150,15 @@ def glance_of(connection: Connection, task_id: str) -> TaskGlance:
     return TaskGlance(step=step, latest=latest, loss=tuple(reversed(loss)))
 
 
+def newest_loss(connection: Connection, task_id: str) -> tuple[int, float] | None:
+    """Return step and value of a task's newest loss, if there is one among its newest points."""
+    for step, text in journal.newest_values(connection, task_id, series="train", limit=3):
+        loss = orjson.loads(text).get("loss")
+        if isinstance(loss, int | float):
+            return step, float(loss)
+    return None
+
+
 def _wanted(actor: Actor, look: Look, now: float) -> Wanted:
     name = (look.sort or "-created").removeprefix("-")
     if name not in SORTS:

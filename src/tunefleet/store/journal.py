@@ -101,6 +101,20 @@ def newest_values(connection: Connection, task_id: str, *, series: str, limit: i
     return [(step, text) for step, text in connection.execute(newest)]
 
 
+def points_of_launch(
+    connection: Connection, task_id: str, number: int, *, from_seq: int, limit: int
+) -> list[tuple[int, str, int, float | None, float, str]]:
+    """Return sequence number, series, step, epoch, time and values (JSON) of a launch's points, as they were logged."""
+    at = metric_points.c
+    query = (
+        select(at.seq, at.series, at.step, at.epoch, at.at, at.values_json)
+        .where(at.task_id == task_id, at.launch_number == number, at.seq >= from_seq)
+        .order_by(at.seq)
+        .limit(limit)
+    )
+    return [(row.seq, row.series, row.step, row.epoch, row.at, row.values_json) for row in connection.execute(query)]
+
+
 def visible_points(connection: Connection, task_id: str, *, series: str, after_step: int | None) -> list[PointRow]:
     """Return the points that no later launch superseded.
 
