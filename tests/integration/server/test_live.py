@@ -89,12 +89,14 @@ def test_no_point_and_no_event_is_missed_or_doubled_however_often_the_connection
 ) -> None:
     chance = random.Random(7)
     total = 400
+    read = threading.Semaphore(0)
 
     def write() -> None:
         job.tell("l1", _launch("l1"))
-        for step in range(1, total + 1, 4):
-            job.tell("l1", *(_point(each) for each in range(step, step + 4)))
-            if step % 40 == 1:
+        for step in range(1, total + 1, 20):
+            assert read.acquire(timeout=60)  # what is written while nobody is connected comes later
+            job.tell("l1", *(_point(each) for each in range(step, step + 20)))
+            if step % 60 == 1:
                 submit(admin)
         job.tell("l2", _launch("l2", 200), *(_point(each) for each in range(201, 301)))
         job.tell("l1", {"type": "event", "message": "the end"})
@@ -112,7 +114,7 @@ def test_no_point_and_no_event_is_missed_or_doubled_however_often_the_connection
     cuts = 0
     ended = False
     while not ended or len(points) < total + 100:
-        room = chance.randint(1, 4)
+        room = chance.randint(1, 3)
         with watching(admin, last, points=job.id) as messages:
             for message in messages:
                 kind, last, data = message
@@ -123,11 +125,12 @@ def test_no_point_and_no_event_is_missed_or_doubled_however_often_the_connection
                     told += [event["id"] for event in data["events"]]
                     ended = ended or any(event["data"].get("message") == "the end" for event in data["events"])
                 room -= kind != "hello"
+                read.release()
                 if room <= 0 or (ended and len(points) >= total + 100):
                     break
         cuts += 1
     writer.join()
-    assert cuts > 3
+    assert cuts >= 5
     assert points == [(1, step) for step in range(1, total + 1)] + [(2, step) for step in range(201, 301)]
     assert resumed == [{"launch": 2, "from_step": 200}]
     listed = admin.get("/events", params={"after": began_after, "limit": 1000}).json()
@@ -241,4 +244,5 @@ def test_it_ends_when_its_session_does(running: Running, admin: httpx.Client) ->
             assert next(messages)[0] == "hello"
             assert browser.delete("/session").status_code == 204
             submit(admin)
-            assert [kind for kind, _, _ in messages] == []
+            # What was on its way before the session ended may come.
+            assert "events" not in [kind for kind, _, _ in messages]
