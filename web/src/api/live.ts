@@ -5,7 +5,7 @@
  * anew once it is open again. So nothing is missed, whatever happened in between.
  */
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
-import type { EventView, PageTaskView, ProgressView, TaskView } from "./schema";
+import type { EventView, Overview, PageTaskView, ProgressView, TaskView } from "./schema";
 
 export type LiveState = "connecting" | "open" | "lost";
 
@@ -14,6 +14,7 @@ const FIRST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 15000;
 /** A list is fetched again at most this often, however much happens. */
 const LISTS_MS = 1500;
+const SPARKS_MS = 4000;
 
 let state: LiveState = "connecting";
 let source: EventSource | undefined;
@@ -88,6 +89,7 @@ class Gathered {
   private timer = 0;
   private listsAt = 0;
   private listsTimer = 0;
+  private sparksAt = 0;
 
   constructor(private readonly client: QueryClient) {}
 
@@ -125,6 +127,7 @@ class Gathered {
     if (this.moved.size || this.told.size) this.patchLists();
     if (this.fleet) void client.invalidateQueries({ queryKey: ["workers"] });
     if (this.tasks.size || this.workflows.size || this.fleet) this.refreshLists();
+    else if (this.told.size) this.refreshSparks();
     this.tasks.clear();
     this.workflows.clear();
     this.moved.clear();
@@ -144,9 +147,16 @@ class Gathered {
     this.client.setQueriesData<InfiniteData<PageTaskView>>({ queryKey: ["tasks"] }, (old) =>
       old ? { ...old, pages: old.pages.map((page) => ({ ...page, items: page.items.map(patch) })) } : old,
     );
-    this.client.setQueriesData<{ items: TaskView[] }>({ queryKey: ["some-tasks"] }, (old) =>
-      old ? { ...old, items: old.items.map(patch) } : old,
+    this.client.setQueryData<Overview>(["overview"], (old) =>
+      old ? { ...old, running: old.running.map(patch) } : old,
     );
+  }
+
+  /** The lines of running trainings stand in the overview: without news of a status, now and then is enough. */
+  private refreshSparks(): void {
+    if (Date.now() - this.sparksAt < SPARKS_MS) return;
+    this.sparksAt = Date.now();
+    void this.client.invalidateQueries({ queryKey: ["overview"] });
   }
 
   private refreshLists(): void {
@@ -155,7 +165,7 @@ class Gathered {
     this.listsTimer = window.setTimeout(() => {
       this.listsTimer = 0;
       this.listsAt = Date.now();
-      for (const what of ["tasks", "some-tasks", "overview"]) void this.client.invalidateQueries({ queryKey: [what] });
+      for (const what of ["tasks", "overview"]) void this.client.invalidateQueries({ queryKey: [what] });
     }, wait);
   }
 }

@@ -35,15 +35,11 @@ export const tasksQuery = (filters: TaskFilters) =>
     getNextPageParam: (last) => last.next_cursor ?? undefined,
   });
 
-/** The newest tasks with these statuses. */
-export const someTasksQuery = (status: string | undefined, limit: number) =>
-  queryOptions({
-    queryKey: ["some-tasks", status, limit],
-    queryFn: ({ signal }) =>
-      ask(api.GET("/api/v1/tasks", { params: { query: { status, limit } }, signal })).then(
-        (page) => page as Extract<typeof page, { items: unknown }>,
-      ),
-  });
+export const overviewQuery = queryOptions({
+  queryKey: ["overview"],
+  queryFn: ({ signal }) => ask(api.GET("/api/v1/overview", { signal })),
+  refetchInterval: 30_000,
+});
 
 const task = (task_id: string) => ({ params: { path: { task_id } } });
 

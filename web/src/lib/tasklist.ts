@@ -9,7 +9,17 @@ export function searched(tasks: readonly TaskView[], q: string | undefined): rea
   const words = (q ?? "").toLowerCase().split(/\s+/).filter(Boolean);
   if (words.length === 0) return tasks;
   return tasks.filter((task) => {
-    const text = [task.id, task.name, task.kind, task.status, task.owner, task.worker_id, task.workflow_id, task.error]
+    const text = [
+      task.id,
+      task.name,
+      task.kind,
+      task.status,
+      task.owner,
+      task.worker_id,
+      task.workflow_id,
+      task.workflow_name,
+      task.error,
+    ]
       .join(" ")
       .toLowerCase();
     return words.every((word) => text.includes(word));
@@ -51,7 +61,7 @@ export function grouped(tasks: readonly TaskView[]): Row[] {
     else groups.set(task.workflow_id, [task]);
   }
   return [...groups].flatMap(([workflow, members]): Row[] => [
-    { workflow, name: workflow, tasks: members },
+    { workflow, name: members[0]?.workflow_name ?? workflow, tasks: members },
     ...members.map((task) => ({ task })),
   ]);
 }

@@ -1,8 +1,7 @@
 /** The first page: what runs, what waits, what failed, and on which machines. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { api, ask } from "../api/client";
-import { someTasksQuery, workersQuery } from "../api/queries";
+import { overviewQuery, workersQuery } from "../api/queries";
 import type { TaskView } from "../api/schema";
 import { duration, number, ranSeconds } from "../lib/format";
 import { isTraining, plain } from "../lib/words";
@@ -12,15 +11,14 @@ import { Machine } from "../parts/Fleet";
 import { useSession } from "../parts/session";
 import { Answer, Empty } from "../parts/states";
 
-const MANY = 100;
-const SPARK_POINTS = 80;
+const RUNNING_SHOWN = 20;
+const MACHINES_SHOWN = 12;
 
 export function Overview() {
   const { mayChange } = useSession();
-  const running = useQuery(someTasksQuery("running,dispatched", MANY));
-  const waiting = useQuery(someTasksQuery("queued,pending,paused", MANY));
-  const failed = useQuery(someTasksQuery("failed", 6));
+  const overview = useQuery(overviewQuery);
   const workers = useQuery(workersQuery);
+  const tasks = overview.data?.tasks ?? {};
   return (
     <div className="page">
       <div className="row between">
@@ -33,16 +31,16 @@ export function Overview() {
       </div>
       <div className="columns">
         <div className="stack">
-          <Panel title={<>Running {count(running.data?.items.length)}</>}>
-            <Answer query={running}>
-              {({ items }) =>
+          <Panel title={<>Running {count(tasks, "running", "dispatched")}</>}>
+            <Answer query={overview}>
+              {({ running: items }) =>
                 items.length === 0 ? (
                   <Empty title="Nothing runs">
                     {mayChange ? <Link to="/new">Begin with an example</Link> : "Tasks appear here by themselves."}
                   </Empty>
                 ) : (
                   <ul className="running">
-                    {items.slice(0, 20).map((task) => (
+                    {items.slice(0, RUNNING_SHOWN).map((task) => (
                       <Running key={task.id} task={task} />
                     ))}
                   </ul>
@@ -51,21 +49,24 @@ export function Overview() {
             </Answer>
           </Panel>
           <Panel
-            title={<>Queue {count(waiting.data?.items.length)}</>}
+            title={<>Queue {count(tasks, "queued", "pending")}</>}
             actions={
-              <Link to="/tasks" search={{ status: "queued,pending,paused" }}>
+              <Link to="/tasks" search={{ status: "pending,queued" }}>
                 all
               </Link>
             }
             flush
           >
-            <Answer query={waiting}>
-              {({ items }) => (items.length === 0 ? <Empty title="Nothing waits" /> : <Queue tasks={items} />)}
+            <Answer query={overview}>
+              {({ queue: items }) => (items.length === 0 ? <Empty title="Nothing waits" /> : <Queue tasks={items} />)}
             </Answer>
           </Panel>
         </div>
         <div className="stack">
-          <Panel title={<>Workers {count(workers.data?.items.length)}</>} actions={<Link to="/workers">all</Link>}>
+          <Panel
+            title={<>Workers {count(overview.data?.workers ?? {}, "online", "unreachable")}</>}
+            actions={<Link to="/workers">all</Link>}
+          >
             <Answer query={workers}>
               {({ items }) =>
                 items.length === 0 ? (
@@ -74,7 +75,7 @@ export function Overview() {
                   </Empty>
                 ) : (
                   <div className="stack">
-                    {items.slice(0, 12).map((worker) => (
+                    {items.slice(0, MACHINES_SHOWN).map((worker) => (
                       <Machine key={worker.id} worker={worker} />
                     ))}
                   </div>
@@ -90,13 +91,13 @@ export function Overview() {
               </Link>
             }
           >
-            <Answer query={failed}>
-              {({ items }) =>
+            <Answer query={overview}>
+              {({ failed: items }) =>
                 items.length === 0 ? (
                   <Empty title="None" />
                 ) : (
                   <ul className="failures">
-                    {items.map((task) => (
+                    {items.slice(0, 6).map((task) => (
                       <li key={task.id}>
                         <div className="row between tight">
                           <TaskLink id={task.id} name={task.name} />
@@ -118,9 +119,8 @@ export function Overview() {
   );
 }
 
-function count(found: number | undefined) {
-  if (found === undefined) return null;
-  return <span className="muted num">{found >= MANY ? `${MANY}+` : found}</span>;
+function count(found: Record<string, number>, ...statuses: string[]) {
+  return <span className="muted num">{statuses.reduce((sum, status) => sum + (found[status] ?? 0), 0)}</span>;
 }
 
 function Running({ task }: { task: TaskView }) {
@@ -135,7 +135,7 @@ function Running({ task }: { task: TaskView }) {
           {task.worker_id && ` · ${task.worker_id}`}
         </div>
       </div>
-      {isTraining(task.kind) ? <Loss id={task.id} /> : <span />}
+      {isTraining(task.kind) ? <Loss task={task} /> : <span />}
       {task.status === "dispatched" ? (
         <span className="muted">starting on {task.worker_id}</span>
       ) : task.progress ? (
@@ -151,19 +151,9 @@ function Elapsed({ task }: { task: TaskView }) {
   return <span className="muted num">for {duration(ranSeconds(task, useNow()))}</span>;
 }
 
-function Loss({ id }: { id: string }) {
-  const query = useQuery({
-    queryKey: ["metrics", id, "spark"],
-    queryFn: ({ signal }) =>
-      ask(
-        api.GET("/api/v1/tasks/{task_id}/metrics", {
-          params: { path: { task_id: id }, query: { names: "loss", max_points: SPARK_POINTS } },
-          signal,
-        }),
-      ),
-  });
-  const values = (query.data?.points ?? [])
-    .map((point) => point.values.loss)
+function Loss({ task }: { task: TaskView }) {
+  const values = (task.glance?.loss ?? [])
+    .map((point) => point[1])
     .filter((value): value is number => typeof value === "number");
   return (
     <div className="loss">
@@ -187,21 +177,18 @@ function Queue({ tasks }: { tasks: TaskView[] }) {
         </tr>
       </thead>
       <tbody>
-        {tasks
-          .slice(-12)
-          .reverse()
-          .map((task) => (
-            <tr key={task.id}>
-              <td>
-                <TaskLink id={task.id} name={task.name} />
-              </td>
-              <td className="muted hide-phone">{task.kind}</td>
-              <td className="muted">{task.status === "paused" ? "paused" : (task.why ?? plain(task.status))}</td>
-              <td className="muted nowrap">
-                <Time at={task.queued_at ?? task.created_at} relative />
-              </td>
-            </tr>
-          ))}
+        {tasks.map((task) => (
+          <tr key={task.id}>
+            <td>
+              <TaskLink id={task.id} name={task.name} />
+            </td>
+            <td className="muted hide-phone">{task.kind}</td>
+            <td className="muted">{task.status === "paused" ? "paused" : (task.why ?? plain(task.status))}</td>
+            <td className="muted nowrap">
+              <Time at={task.queued_at ?? task.created_at} relative />
+            </td>
+          </tr>
+        ))}
       </tbody>
     </table>
   );

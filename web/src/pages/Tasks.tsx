@@ -202,7 +202,11 @@ function Grid({ rows, search, change, chosen, setChosen }: GridProps) {
           </button>
         </Empty>
       ) : (
-        <div className="scroll" ref={scroll}>
+        <div
+          className="scroll"
+          ref={scroll}
+          style={{ height: `min(${window.getTotalSize() + 1}px, calc(100vh - var(--above)))` }}
+        >
           <div className="rows" style={{ height: window.getTotalSize() }}>
             {window.getVirtualItems().map(({ index, start }) => {
               const row = rows[index];
@@ -334,13 +338,16 @@ function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => void }) {
   const live = tasks.filter((task) => !isFinal(task.status));
   const over = tasks.filter((task) => isFinal(task.status));
 
-  const each = async (some: TaskView[], what: "cancel" | "retry", said: string) => {
-    const outcomes = await Promise.allSettled(
-      some.map((task) => ask(api.POST(`/api/v1/tasks/{task_id}/${what}`, { params: { path: { task_id: task.id } } }))),
-    );
-    const failed = outcomes.filter((outcome) => outcome.status === "rejected");
-    if (failed.length < outcomes.length) toast(`${said}: ${outcomes.length - failed.length}`, "good");
-    if (failed[0]) toastError(failed[0].reason);
+  const each = async (some: TaskView[], action: "cancel" | "retry", said: string) => {
+    try {
+      const task_ids = some.map((task) => task.id);
+      const { items } = await ask(api.POST("/api/v1/tasks/bulk", { body: { action, task_ids } }));
+      const bad = items.filter((item) => !item.ok);
+      if (bad.length < items.length) toast(`${said}: ${items.length - bad.length}`, "good");
+      if (bad[0]) toast(`${bad.length} could not be: ${bad[0].detail}`, "bad", bad[0].hint ?? undefined);
+    } catch (error) {
+      toastError(error);
+    }
     await client.invalidateQueries({ queryKey: ["tasks"] });
     onDone();
   };
