@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.services.blobs import open_blobs
@@ -22,6 +22,9 @@ from tunefleet.store import Connection, Database, keys
 from tunefleet.store.database import sqlite_path
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.folderlock import FolderLock
+
+if TYPE_CHECKING:
+    from tunefleet.services.curves import Curves
 
 T = TypeVar("T")
 _SECRET: Final = "server_secret"
@@ -99,6 +102,8 @@ class Core:
     joins: dict[int, JoinWait] = field(default_factory=dict)
     talks: Talks = field(default_factory=Talks)
     tries: Tries = field(default_factory=Tries)
+    curves: Curves | None = None
+    """Made when somebody first looks at a chart."""
     _locks: Sequence[FolderLock] = ()
 
     async def write(self, operation: Callable[[Connection], T]) -> T:

@@ -1,4 +1,4 @@
-"""Journals in, series out.
+"""Journals in.
 
 One cursor a launch is stored with the records: what comes twice is cut off, a gap is refused. A record that cannot be
 read is kept as it came. Records are dictionaries here: there may be tens of thousands a second.
@@ -7,7 +7,7 @@ read is kept as it came. Records are dictionaries here: there may be tens of tho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -16,14 +16,10 @@ import orjson
 
 from tunefleet.errors import ConflictError, OffsetConflict
 from tunefleet.services.core import Core
-from tunefleet.services.downsample import downsample
-from tunefleet.services.identity import Actor, AttemptActor, may_read
+from tunefleet.services.identity import AttemptActor
 from tunefleet.services.scrub import scrub
-from tunefleet.services.tasks import find
-from tunefleet.services.views import moment
 from tunefleet.store import Connection, attempts, events, journal, tasks, wake
 from tunefleet.store.rows import LaunchRow
-from tunefleet.wire.api import MetricPoint, MetricsView
 from tunefleet.wire.link import Cursor, JournalBatch
 
 _MANY_LINES: Final = 200
@@ -165,86 +161,3 @@ def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
     if row is None or not row.open:
         state = "unknown" if row is None else row.state
         raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; nothing more is taken of it.")
-
-
-async def read(
-    core: Core,
-    actor: Actor,
-    task_id: str,
-    *,
-    series: str = "train",
-    names: Sequence[str] | None = None,
-    max_points: int | None = None,
-    after_step: int | None = None,
-) -> MetricsView:
-    """Return the points of a series in step order, one a step; what a resume superseded is left out.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        task_id: The task, or a unique beginning of its id.
-        series: Which series.
-        names: Only these values; default all.
-        max_points: Leave out points that a chart would not show, until there are so many at most.
-        after_step: Only later steps.
-
-    Raises:
-        NotFoundError: If there is no such task.
-    """
-    may_read(actor)
-
-    def operation(connection: Connection) -> MetricsView:
-        row = find(connection, actor, task_id)
-        points = _merged(connection, row.id, series, names, after_step)
-        known = sorted({name for point in points for name in point.values})
-        chosen: Iterable[_Point] = points
-        if max_points is not None and len(points) > max_points:
-            kept = downsample([point.values for point in points], known, max(1, max_points))
-            chosen = (points[index] for index in kept)
-        return MetricsView(
-            task_id=row.id,
-            series=series,
-            names=tuple(known),
-            total=len(points),
-            points=tuple(point.view() for point in chosen),
-        )
-
-    return await core.read(operation)
-
-
-@dataclass(slots=True)
-class _Point:
-    step: int
-    at: float
-    epoch: float | None = None
-    window: tuple[int, int] | None = None
-    values: dict[str, Any] = field(default_factory=dict)
-
-    def view(self) -> MetricPoint:
-        return MetricPoint.model_construct(
-            step=self.step, epoch=self.epoch, at=moment(self.at), window=self.window, values=self.values
-        )
-
-
-def _merged(
-    connection: Connection, task_id: str, series: str, names: Sequence[str] | None, after_step: int | None
-) -> list[_Point]:
-    wanted = None if names is None else set(names)
-    merged: dict[int, _Point] = {}
-    for step, epoch, at, first, last, text in journal.visible_points(
-        connection, task_id, series=series, after_step=after_step
-    ):
-        values: dict[str, Any] = orjson.loads(text)
-        if wanted is not None:
-            values = {name: value for name, value in values.items() if name in wanted}
-        if not values:
-            continue
-        # At the step of a resume both launches may have logged: by name, the newer one counts.
-        point = merged.get(step)
-        if point is None:
-            point = merged[step] = _Point(step, at)
-        point.values.update(values)
-        point.epoch = epoch if epoch is not None else point.epoch
-        if first is not None and last is not None and point.window is None:
-            point.window = (first, last)
-    return list(merged.values())

@@ -296,6 +296,16 @@ class MetricsView(Message):
     points: tuple[MetricPoint, ...]
 
 
+class SeriesView(Message):
+    """A series of a task: the names of its values, and how many points count."""
+
+    series: str
+    names: tuple[str, ...]
+    points: int
+    first_step: int
+    last_step: int
+
+
 class LogView(Message):
     """A piece of a task's log.
 
