@@ -189,6 +189,15 @@ class TaskCounts(Message):
     worker_id: dict[str, int]
 
 
+class ExampleView(Message):
+    """A document to begin with: what it is called, what it does, the kinds of its tasks, and the YAML."""
+
+    name: str
+    description: str
+    kinds: tuple[str, ...]
+    document: str
+
+
 class Overview(Message):
     """What is going on.
 

@@ -30,3 +30,11 @@ def test_what_no_list_has_is_refused(admin: httpx.Client, running: Running) -> N
     is_problem(admin.post("/tasks/bulk", json={"action": "cancel", "task_ids": []}), 422, "request_invalid")
     with running.client() as nobody:
         is_problem(nobody.get("/overview"), 401, "unauthenticated")
+
+
+def test_every_example_is_one_that_the_server_takes(admin: httpx.Client) -> None:
+    found = admin.get("/examples").json()
+    assert {"lora_sft", "dpo", "pipeline"} <= {example["name"] for example in found}
+    for example in found:
+        told = admin.post("/workflows/validate", json={"document": example["document"]}).json()
+        assert told["ok"], (example["name"], told["faults"])
