@@ -7,6 +7,7 @@ read is kept as it came. Records are dictionaries here: there may be tens of tho
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +26,11 @@ from tunefleet.wire.link import Cursor, JournalBatch
 _MANY_LINES: Final = 200
 """A longer batch is parsed in a thread."""
 _TOO_GREAT: Final = 1 << 63
+SYSTEM: Final = "system"
+"""The series of what a job's own processes take."""
+_TAKEN: Final = ("rss_bytes", "gpu_bytes", "gpu_allocated_bytes", "tokens_per_s", "step_time_s")
+_SAMPLE_S: Final = 15.0
+"""A job says each second where it stands; of so many seconds the first such record is kept for the charts."""
 _TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 
@@ -37,6 +43,7 @@ class _Parsed:
     told: list[tuple[int, str, float | None, dict[str, Any]]] = field(default_factory=list)
     launch: dict[str, Any] | None = None
     progress: tuple[int, str] | None = None
+    samples: list[tuple[int, int, float, str]] = field(default_factory=list)
 
 
 async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
@@ -81,6 +88,7 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
         )
     elif kind == "progress":
         parsed.progress = (seq, line)
+        _sample(parsed, seq, record)
     else:
         if kind == "launch" and seq == 0:
             checkpoint = record.get("checkpoint")
@@ -92,6 +100,20 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
             at = record.get("at")
             parsed.told.append((seq, kind, float(at) if isinstance(at, int | float) else None, record))
         parsed.records.append((seq, str(kind), line))
+
+
+def _sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
+    """Take what a progress record says of the machine, if it says something."""
+    at, step = record.get("at"), record.get("step", 0)
+    values = {name: value for name in _TAKEN if isinstance(value := record.get(name), int | float)}
+    if (
+        values
+        and isinstance(at, int | float)
+        and math.isfinite(at)
+        and isinstance(step, int)
+        and abs(step) < _TOO_GREAT
+    ):
+        parsed.samples.append((seq, step, float(at), orjson.dumps(values).decode()))
 
 
 def _integer(value: Any) -> int:
@@ -126,12 +148,25 @@ def _store(connection: Connection, *, attempt: AttemptActor, batch: JournalBatch
 def _store_new(connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int) -> None:
     points = [(launch.task_id, launch.number, *point) for point in parsed.points if point[0] >= stored]
     records = [(launch.task_id, launch.number, *record) for record in parsed.records if record[0] >= stored]
+    points += _kept(launch, [each for each in parsed.samples if each[0] >= stored])
     journal.add_records(connection, points, records)
     if parsed.launch is not None and stored == 0:
         journal.resume_from(connection, launch, **parsed.launch)
     fresh = parsed.progress is not None and parsed.progress[0] >= stored
     progress = parsed.progress[1] if fresh and parsed.progress is not None else None
     journal.advance(connection, launch, cursor=end, progress=progress)
+
+
+def _kept(launch: LaunchRow, samples: Sequence[tuple[int, int, float, str]]) -> list[tuple[Any, ...]]:
+    """Return the rows of the first sample of each while; `launch` still has the progress before them."""
+    before = orjson.loads(launch.progress).get("at") if launch.progress else None
+    slot = before // _SAMPLE_S if isinstance(before, int | float) else None
+    rows: list[tuple[Any, ...]] = []
+    for seq, step, at, values in samples:
+        if at // _SAMPLE_S != slot:
+            slot = at // _SAMPLE_S
+            rows.append((launch.task_id, launch.number, seq, SYSTEM, step, None, at, None, None, values))
+    return rows
 
 
 def _tell(connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored: int, now: float) -> None:

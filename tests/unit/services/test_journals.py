@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -175,6 +176,31 @@ async def test_long_batches_are_taken_too(lab: Lab, running: tuple[FakeWorker, O
     assert (len(few.points), few.total) == (50, 1000)
 
 
+async def test_what_a_job_takes_of_its_machine_is_a_series_of_its_own(
+    lab: Lab, running: tuple[FakeWorker, Offer]
+) -> None:
+    _, offer = running
+
+    def progress(at: float, **values: Any) -> dict[str, Any]:
+        return {"type": "progress", "phase": "training", "step": int(at), "max_steps": 99, "at": at, **values}
+
+    first = [progress(float(at), rss_bytes=at * 10, eta_s=1.0) for at in range(1, 41)]
+    odd = [progress(50.0), {**progress(50.0, rss_bytes=1), "at": "soon"}, progress(51.0, rss_bytes="much", gpu_bytes=7)]
+    await lab.journal(offer.token, "l1", [launch("l1"), metric(1), *first[:20]])
+    await lab.journal(offer.token, "l1", [*first[20:], *odd], from_seq=22)
+    view = await series.read(lab.core, lab.admin, offer.task_id, series="system", max_points=100)
+    assert [(point.step, point.values) for point in view.points] == [
+        (1, {"rss_bytes": 10}),
+        (15, {"rss_bytes": 150}),
+        (30, {"rss_bytes": 300}),
+        (51, {"gpu_bytes": 7}),
+    ]
+    assert [told.series for told in await series.names_of(lab.core, lab.admin, offer.task_id)] == ["system", "train"]
+    await lab.journal(offer.token, "l2", [launch("l2", 20), progress(60.0, rss_bytes=5)])
+    after = await series.read(lab.core, lab.admin, offer.task_id, series="system")
+    assert [point.step for point in after.points] == [1, 15, 60]
+
+
 async def test_a_thinned_series_is_the_series_however_it_came_and_was_looked_at(
     lab: Lab, running: tuple[FakeWorker, Offer]
 ) -> None:
@@ -223,7 +249,7 @@ async def test_what_is_kept_of_curves_is_bounded(lab: Lab, running: tuple[FakeWo
     await lab.journal(offer.token, "l1", [launch("l1"), *(metric(n) for n in range(1, 101))])
     known = Curves(most_rows=50)
     for name in (offer.task_id, "another", "a third"):
-        curve = await lab.core.read(lambda connection, name=name: known.of(connection, name, "train"))
+        curve = await lab.core.read(partial(known.of, task_id=name, series="train"))
         assert len(curve.steps) == (100 if name == offer.task_id else 0)
     assert offer.task_id not in known._tasks
 
