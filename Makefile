@@ -75,6 +75,7 @@ check: $(DEV_READY) ## run all static checks; a failing one does not hide the ne
 	run "import-linter" imports; \
 	run "sizes" $(BIN)/python -m scripts.check_sizes; \
 	run "documents" $(BIN)/python -m scripts.check_docs; \
+	run "web page" $(BIN)/python -m scripts.web check; \
 	[ $$status = 0 ] && echo "All checks passed." || { echo "Some checks failed."; exit 1; }
 
 .PHONY: format
@@ -83,11 +84,11 @@ format: $(DEV_READY) ## mend what ruff can mend
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: ui
-ui: $(RUN_READY) ## build the web page, so that the server of this source tree serves it
+ui: $(DEV_READY) ## build the web page, so that the server of this source tree serves it
 	@$(BIN)/python -m scripts.web build
 
 .PHONY: ui-dev
-ui-dev: $(RUN_READY) ## serve the web page with hot reload beside a server (TUNEFLEET_URL, default 127.0.0.1:8000)
+ui-dev: $(DEV_READY) ## serve the web page with hot reload beside a server (TUNEFLEET_URL, default 127.0.0.1:8000)
 	@$(BIN)/python -m scripts.web dev
 
 .PHONY: docs
