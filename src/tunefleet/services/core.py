@@ -65,10 +65,12 @@ class SweepMark:
     Args:
         ready_at: Unix time up to which ended backoffs were noticed.
         flushed_at: When `last_seen_at` and the like were stored, on the monotonic clock.
+        forgot_loads_at: When old loads of workers were forgotten, in unix time.
     """
 
     ready_at: float = 0.0
     flushed_at: float | None = None
+    forgot_loads_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

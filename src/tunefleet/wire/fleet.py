@@ -29,6 +29,21 @@ class WorkerView(Message):
     load: Load | None = None
 
 
+class LoadSample(Message):
+    """How busy a worker was at one moment."""
+
+    at: datetime
+    load: Load
+
+
+class WorkerHistory(Message):
+    """How busy a worker was, oldest first; `total` counts the samples before they were thinned."""
+
+    worker_id: str
+    total: int
+    samples: tuple[LoadSample, ...]
+
+
 class ElasticView(Message):
     """Whether elastic scaling lets a worker take part."""
 

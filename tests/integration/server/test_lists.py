@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 
-from tests.integration.server.support import ECHO, Running, is_problem, submit
+from tests.integration.server.support import ECHO, HandWorker, Running, is_problem, submit, until
 
 
 def test_tasks_are_searched_sorted_counted_and_cancelled_together(admin: httpx.Client) -> None:
@@ -38,3 +40,21 @@ def test_every_example_is_one_that_the_server_takes(admin: httpx.Client) -> None
     for example in found:
         told = admin.post("/workflows/validate", json={"document": example["document"]}).json()
         assert told["ok"], (example["name"], told["faults"])
+
+
+def test_the_past_of_a_machine_is_read_by_time(admin: httpx.Client, hand: HandWorker) -> None:
+    hand.exchange(load={"memory_free_bytes": 5, "disk_free_bytes": 6, "load_1m": 1.5})
+
+    def past(**asked: str) -> list[dict[str, Any]]:
+        reply = admin.get(f"/workers/{hand.worker_id}/history", params=asked)
+        assert reply.status_code == 200, reply.text
+        samples: list[dict[str, Any]] = reply.json()["samples"]
+        return samples
+
+    until(past)
+    (sample,) = past()
+    assert sample["load"]["load_1m"] == 1.5
+    assert past(until=sample["at"]) == past(since=sample["at"]) == [sample]
+    assert past(since="2999-01-01T00:00:00Z") == past(until="2001-01-01T00:00:00+02:00") == []
+    for wrong in ({"since": "soon"}, {"since": "2026-01-01T00:00:00"}, {"max_points": "0"}):
+        is_problem(admin.get(f"/workers/{hand.worker_id}/history", params=wrong), 422, "request_invalid")
