@@ -40,7 +40,7 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
         build(work / "web", work / "built")
         build_data["force_include"][str(work / "built")] = INTO
 
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """Remove what was built in."""
         if version != "editable" and hasattr(self, "_folder"):
             self._folder.cleanup()

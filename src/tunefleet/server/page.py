@@ -1,7 +1,7 @@
 """The web page under `/ui/`: the files that the wheel's build made of `web/`, and which headers they go out with.
 
-The page asks the API as any other client does; nothing here knows what it shows. Files are known by name, so that a path
-can lead to nothing else.
+The page asks the API as any other client does; nothing here knows what it shows. Files are known by name, so that no
+path leads to anything else.
 """
 
 from __future__ import annotations

@@ -73,7 +73,6 @@ function Compared({ runs }: { runs: Run[] }) {
   const names = NAMES.filter((name) => runs.some((run) => run.points.some((point) => name in point.values)));
   return (
     <>
-      <Table runs={runs} />
       <div className="row small">
         <button
           type="button"
@@ -118,6 +117,7 @@ function Compared({ runs }: { runs: Run[] }) {
           ))}
         </div>
       )}
+      <Table runs={runs} />
     </>
   );
 }
@@ -136,7 +136,7 @@ function linesOf(runs: Run[], name: string, axis: Axis, weight: number): Line[] 
 function Table({ runs }: { runs: Run[] }) {
   const [all, setAll] = useState(false);
   const rows = useMemo(() => {
-    const specs = runs.map((run) => leaves(run.task.spec));
+    const specs = runs.map((run) => leaves(run.task.resolved ?? run.task.spec));
     const paths = [...new Set(specs.flatMap((spec) => [...spec.keys()]))].sort();
     return paths.map((path) => {
       const values = specs.map((spec) => (spec.has(path) ? JSON.stringify(spec.get(path)) : undefined));
@@ -182,7 +182,7 @@ function Table({ runs }: { runs: Run[] }) {
             values={runs.map((run) => ({ key: run.task.id, value: duration(ranSeconds(run.task, Date.now())) }))}
           />
           {shown.map((row) => (
-            <tr key={row.path} className={row.differs ? "differs" : undefined}>
+            <tr key={row.path} className={all && row.differs ? "differs" : undefined}>
               <th scope="row">{row.path}</th>
               {row.values.map((value, at) => (
                 <td key={runs[at]?.task.id} className="num-left">
