@@ -20,7 +20,9 @@ from tunefleet.services.views import task_view
 from tunefleet.store import Connection, journal, task_list, workers
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.task_list import Place, Wanted
-from tunefleet.wire.api import Overview, Page, TaskCounts, TaskGlance, TaskView
+from tunefleet.wire.api import Page, TaskView
+from tunefleet.wire.fleet import TaskGlance
+from tunefleet.wire.page import Overview, TaskCounts
 
 SORTS: Final = task_list.SORTS
 """What a list can be sorted by; `created` is the order of submission."""

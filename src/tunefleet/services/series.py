@@ -14,7 +14,8 @@ from tunefleet.services.tasks import find
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, journal
 from tunefleet.store.rows import PointRow
-from tunefleet.wire.api import MetricPoint, MetricsView, SeriesView
+from tunefleet.wire.api import MetricPoint, MetricsView
+from tunefleet.wire.page import SeriesView
 
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves

@@ -34,11 +34,11 @@ from tunefleet.wire.api import (
     ProgressView,
     RetriedView,
     TaskDetail,
-    TaskGlance,
     TaskView,
     WorkflowDetail,
     WorkflowView,
 )
+from tunefleet.wire.fleet import TaskGlance
 
 
 def moment(at: float) -> datetime:

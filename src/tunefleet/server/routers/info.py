@@ -13,7 +13,8 @@ from tunefleet.server.auth import CoreDep, Reader, identify_if_known, require_ad
 from tunefleet.services import prune
 from tunefleet.services.identity import Actor
 from tunefleet.spec import gallery
-from tunefleet.wire.api import ExampleView, PruneReply, PruneRequest, ServerInfo
+from tunefleet.wire.api import PruneReply, PruneRequest, ServerInfo
+from tunefleet.wire.page import ExampleView
 
 router = APIRouter(tags=["server"])
 _PUBLIC: dict[str, Any] = {"security": []}

@@ -18,7 +18,8 @@ from tunefleet.server.auth import (
 )
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
 from tunefleet.services import keys
-from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo, SessionRequest
+from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
+from tunefleet.wire.page import SessionRequest
 
 router = APIRouter(tags=["keys"])
 

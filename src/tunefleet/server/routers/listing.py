@@ -12,7 +12,7 @@ from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import one_of
 from tunefleet.services import listing, many
 from tunefleet.services.listing import Look
-from tunefleet.wire.api import ManyReply, ManyRequest, Overview, TaskCounts
+from tunefleet.wire.page import ManyReply, ManyRequest, Overview, TaskCounts
 
 router = APIRouter(tags=["tasks"])
 

@@ -12,8 +12,9 @@ from tunefleet.server.auth import CoreDep, OwnAttempt, Reader
 from tunefleet.server.params import names as split_names
 from tunefleet.services import logs, metrics
 from tunefleet.services import series as series_service
-from tunefleet.wire.api import LogView, MetricsView, SeriesView
+from tunefleet.wire.api import LogView, MetricsView
 from tunefleet.wire.link import Cursor, JournalBatch
+from tunefleet.wire.page import SeriesView
 
 router = APIRouter(prefix="/tasks/{task_id}", tags=["reports"])
 
