@@ -142,7 +142,7 @@ def test_documents_are_offline_and_need_a_session(browser: httpx.Client, running
     assert browser.get("/api/v1/openapi.json").json()["openapi"].startswith("3.")
     with httpx.Client(base_url=running.url) as stranger:
         assert stranger.get("/docs").headers["location"] == "/login"
-        assert stranger.get("/").headers["location"] == "/docs"
+        assert stranger.get("/").headers["location"] == "/ui/"
         is_problem(stranger.get("/api/v1/openapi.json"), 401, "unauthenticated")
         assert "API key" in stranger.get("/login").text
 
