@@ -6,7 +6,7 @@ import { api, ask } from "./client";
 import type { MetricsView } from "./schema";
 
 export const PAGE_ROWS = 1000;
-const MOST_POINTS = 50_000;
+const MOST_POINTS = 5_000;
 const AT_ONCE = 100_000;
 
 export const infoQuery = queryOptions({
@@ -116,8 +116,9 @@ export const workersQuery = queryOptions({
 
 export interface Metrics {
   names: string[];
-  total: number;
   points: Point[];
+  /** Whether the server has more points than these: a zoom asks for its own. */
+  thinned: boolean;
   /** The launch count that they were read under: a resumed task's points may begin before the last one known. */
   attempts: number;
 }
@@ -134,10 +135,29 @@ export const metricsQuery = (client: QueryClient, id: string, attempts: number, 
       const view: MetricsView = await ask(
         api.GET("/api/v1/tasks/{task_id}/metrics", { params: { path: { task_id: id }, query }, signal }),
       );
-      if (!known || last === undefined) return { ...view, points: [...view.points], names: [...view.names], attempts };
+      if (!known || last === undefined)
+        return { points: [...view.points], names: [...view.names], thinned: view.total > view.points.length, attempts };
       const points = [...known.points.filter((point) => point.step < last), ...view.points];
       const names = [...new Set([...known.names, ...view.names])].sort();
-      return { names, points, total: points.length, attempts };
+      return { names, points, thinned: known.thinned, attempts };
     },
+    structuralSharing: false,
+  });
+
+/** The points of a range of steps, as fine as a chart can show them. */
+export const rangeQuery = (id: string, low: number, high: number, wanted: boolean) =>
+  queryOptions({
+    queryKey: ["range", id, low, high],
+    queryFn: ({ signal }) =>
+      ask(
+        api.GET("/api/v1/tasks/{task_id}/metrics", {
+          params: {
+            path: { task_id: id },
+            query: { after_step: Math.floor(low) - 1, to_step: Math.ceil(high), max_points: MOST_POINTS },
+          },
+          signal,
+        }),
+      ),
+    enabled: wanted,
     structuralSharing: false,
   });

@@ -19,7 +19,7 @@ export interface Line {
 export type Zoom = readonly [number, number] | null;
 
 /** Colours that are told apart on light and dark, and by most who see colours differently. */
-export const COLORS = ["#2f6bdc", "#d9730d", "#2a9361", "#b5418f", "#7a5af0", "#a08600", "#16899c", "#cf4545"];
+export const COLORS = ["#3f7ff0", "#e07b1a", "#2f9e6b", "#c24f9d", "#8a6cf5", "#a58b0f", "#1a93a8", "#d85050"];
 
 export function Chart({
   title,

@@ -56,11 +56,13 @@ function Foot({ info }: { info: ServerInfo }) {
   const leave = async () => {
     try {
       await ask(api.DELETE("/api/v1/session"));
-      client.clear();
     } catch (error) {
       toastError(error);
+      return;
     }
-    await client.invalidateQueries({ queryKey: ["info"] });
+    client.setQueryData<ServerInfo>(["info"], { ...info, authenticated: false, role: null, owner: null });
+    // What this key could see is not for the next one.
+    client.removeQueries({ predicate: (query) => query.queryKey[0] !== "info" });
   };
   return (
     <div className="foot small">

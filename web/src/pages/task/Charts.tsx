@@ -1,7 +1,7 @@
 /** All series of a training, with one zoom, one axis and one smoothing for all of them. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { useMemo, useState } from "react";
-import { metricsQuery } from "../../api/queries";
+import { metricsQuery, rangeQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
 import { type Axis, type Column, column, type Point, perplexity, smoothed } from "../../lib/series";
 import { isFinal, metricName } from "../../lib/words";
@@ -34,6 +34,8 @@ export function Charts({ task }: { task: TaskAnswer }) {
   const [weight, setWeight] = useState(0);
   const [all, setAll] = useState(false);
   const [zoom, setZoom] = useState<Zoom>(null);
+  const finer = zoom !== null && axis === "step" && metrics.data?.thinned === true;
+  const range = useQuery(rangeQuery(task.id, zoom?.[0] ?? 0, zoom?.[1] ?? 0, finer));
   return (
     <div className="stack">
       <div className="row small">
@@ -84,12 +86,28 @@ export function Charts({ task }: { task: TaskAnswer }) {
               {isFinal(task.status) ? "This task has logged none." : "They appear here as the training logs them."}
             </Empty>
           ) : (
-            <Drawn {...{ axis, log, weight, all, zoom }} points={found.points} names={found.names} onZoom={setZoom} />
+            <Drawn
+              {...{ axis, log, weight, all, zoom }}
+              points={zoomedIn(found.points, range.data?.points, zoom)}
+              names={found.names}
+              onZoom={setZoom}
+            />
           )
         }
       </Answer>
     </div>
   );
+}
+
+/** Put the finer points of a zoom in place of the thinned ones. */
+function zoomedIn(points: Point[], finer: readonly Point[] | undefined, zoom: Zoom): Point[] {
+  const [first, last] = [finer?.[0], finer?.at(-1)];
+  if (!finer || !first || !last || !zoom) return points;
+  return [
+    ...points.filter((point) => point.step < first.step),
+    ...finer,
+    ...points.filter((point) => point.step > last.step),
+  ];
 }
 
 interface DrawnProps {

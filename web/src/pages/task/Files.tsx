@@ -125,6 +125,14 @@ function ArtifactFiles({ id }: { id: string }) {
   return (
     <table>
       <tbody>
+        <tr>
+          <td>
+            <a href={`/api/v1/artifacts/${id}/archive`} download>
+              All of them as one archive
+            </a>
+          </td>
+          <td className="num muted">{bytes(artifact.data.size_bytes)}</td>
+        </tr>
         {artifact.data.files.map((file) => (
           <tr key={file.path}>
             <td>
