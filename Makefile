@@ -92,6 +92,11 @@ ui: $(DEV_READY) ## build the web page, so that the server of this source tree s
 ui-dev: $(DEV_READY) ## serve the web page with hot reload beside a server (TUNEFLEET_URL, default 127.0.0.1:8000)
 	@$(BIN)/python -m scripts.web dev
 
+.PHONY: ui-pictures
+ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, into docs/img
+	@scripts/browser.sh
+	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.web_pictures
+
 .PHONY: docs
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again
 	@$(BIN)/python -m scripts.write_reference
