@@ -106,6 +106,7 @@ function Worker({ worker }: { worker: WorkerView }) {
               <div className="muted small num">
                 {now?.utilisation_percent != null && `${Math.round(now.utilisation_percent)} % busy `}
                 {now?.power_w != null && `${Math.round(now.power_w)} W `}
+                {now?.temperature_c != null && `${Math.round(now.temperature_c)} °C `}
                 {now?.in_use_by && `used by ${now.in_use_by}`}
               </div>
             </div>

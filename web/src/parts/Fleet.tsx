@@ -33,6 +33,7 @@ export function Machine({ worker }: { worker: WorkerView }) {
         const notes = [
           now?.utilisation_percent != null && `${Math.round(now.utilisation_percent)} % busy`,
           now?.power_w != null && `${Math.round(now.power_w)} W`,
+          now?.temperature_c != null && `${Math.round(now.temperature_c)} °C`,
           (now?.in_use_by ?? gpu.in_use_by) && `used by ${now?.in_use_by ?? gpu.in_use_by}`,
         ].filter(Boolean);
         return (

@@ -1,12 +1,13 @@
 /** All series of a training, with one zoom, one axis and one smoothing for all of them. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { useMemo, useState } from "react";
+import { type ReactNode, useMemo, useState } from "react";
 import { metricsQuery, rangeQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
 import { type Axis, type Column, column, type Point, perplexity, smoothed } from "../../lib/series";
 import { isFinal, metricName } from "../../lib/words";
 import { Chart, COLORS, type Line, type Zoom } from "../../parts/Chart";
 import { Answer, Empty } from "../../parts/states";
+import { Machine } from "./Machine";
 
 interface Group {
   title: string;
@@ -91,7 +92,11 @@ export function Charts({ task }: { task: TaskAnswer }) {
               points={zoomedIn(found.points, range.data?.points, zoom)}
               names={found.names}
               onZoom={setZoom}
-            />
+            >
+              {axis === "time" && task.worker_id && found.points[0] && (
+                <Machine task={task} start={found.points[0].at} zoom={zoom} onZoom={setZoom} />
+              )}
+            </Drawn>
           )
         }
       </Answer>
@@ -119,9 +124,10 @@ interface DrawnProps {
   all: boolean;
   zoom: Zoom;
   onZoom: (zoom: Zoom) => void;
+  children?: ReactNode;
 }
 
-function Drawn({ points, names, axis, log, weight, all, zoom, onZoom }: DrawnProps) {
+function Drawn({ points, names, axis, log, weight, all, zoom, onZoom, children }: DrawnProps) {
   const groups = useMemo(() => {
     const known = new Set(GROUPS.flatMap((group) => group.names));
     const shown = GROUPS.filter((group) => group.names.some((name) => names.includes(name)));
@@ -137,6 +143,7 @@ function Drawn({ points, names, axis, log, weight, all, zoom, onZoom }: DrawnPro
       {charts.map(({ title, lines }) => (
         <Chart key={title} title={title} lines={lines} log={log} axis={axis} zoom={zoom} onZoom={onZoom} />
       ))}
+      {children}
     </div>
   );
 }
