@@ -43,7 +43,8 @@ function Shown({ task }: { task: TaskAnswer }) {
   const navigate = useNavigate({ from: "/tasks/$taskId" });
   const training = isTraining(task.kind);
   const tabs = TAB_NAMES.filter(([id]) => training || (id !== "charts" && id !== "predictions"));
-  const chosen = tabs.find(([id]) => id === tab)?.[0] ?? tabs[0]?.[0] ?? "log";
+  const first = task.status === "failed" ? "log" : tabs[0]?.[0];
+  const chosen = tabs.find(([id]) => id === tab)?.[0] ?? first ?? "log";
   return (
     <>
       <Head task={task} />
@@ -176,7 +177,7 @@ function Fault({ task }: { task: TaskAnswer }) {
       <div className="body stack">
         <div>{task.error}</div>
         {task.detail && task.detail !== task.error && (
-          <details open={task.detail.length < 2000}>
+          <details open={task.reason !== "bad_input" && task.detail.length < 2000}>
             <summary>Traceback</summary>
             <pre>{task.detail}</pre>
           </details>
