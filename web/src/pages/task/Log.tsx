@@ -63,7 +63,8 @@ export function Log({ task }: { task: TaskAnswer }) {
         </div>
         <span className="muted small num">
           {find || level !== "all" ? `${number(shown.length)} of ` : ""}
-          {number(all.length)} lines{ended ? "" : " · live"}
+          {number(all.length)} {all.length === 1 ? "line" : "lines"}
+          {ended ? "" : " · live"}
         </span>
       </header>
       {all.length === 0 ? (
