@@ -46,6 +46,7 @@ test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage
 	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
 	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"
 	@scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"
+	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy and not long" $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
@@ -75,12 +76,26 @@ check: $(DEV_READY) ## run all static checks; a failing one does not hide the ne
 	run "import-linter" imports; \
 	run "sizes" $(BIN)/python -m scripts.check_sizes; \
 	run "documents" $(BIN)/python -m scripts.check_docs; \
+	run "web page" $(BIN)/python -m scripts.web check; \
 	[ $$status = 0 ] && echo "All checks passed." || { echo "Some checks failed."; exit 1; }
 
 .PHONY: format
 format: $(DEV_READY) ## mend what ruff can mend
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format --quiet .
+
+.PHONY: ui
+ui: $(DEV_READY) ## build the web page, so that the server of this source tree serves it
+	@$(BIN)/python -m scripts.web build
+
+.PHONY: ui-dev
+ui-dev: $(DEV_READY) ## serve the web page with hot reload beside a server (TUNEFLEET_URL, default 127.0.0.1:8000)
+	@$(BIN)/python -m scripts.web dev
+
+.PHONY: ui-pictures
+ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, into docs/img
+	@scripts/browser.sh
+	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.web_pictures
 
 .PHONY: docs
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again

@@ -15,6 +15,7 @@
     ├── AuthError            no key, or a key that is wrong or revoked
     ├── ForbiddenError       a valid key that may not do this
     ├── TooLargeError        a body, file or archive over its limit
+    ├── TooManyError         tried too often; says when to try again
     ├── ArtifactError        files that do not match their digest, or an unsafe archive
     ├── StoreError           the database or data folder cannot be used
     ├── UnreachableError     the server, or something that it needs, does not answer
@@ -209,6 +210,20 @@ class TooLargeError(TunefleetError):
     """A body, a file or an archive is over its limit."""
 
     code = "too_large"
+
+
+class TooManyError(TunefleetError):
+    """Something was tried too often.
+
+    Args:
+        retry_after_s: When to try again.
+    """
+
+    code = "too_many"
+
+    def __init__(self, message: str, *, hint: str | None = None, retry_after_s: int) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
 
 
 class ArtifactError(TunefleetError):

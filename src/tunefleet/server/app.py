@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 import tunefleet
-from tunefleet.server import openapi, problems
+from tunefleet.server import openapi, page, problems
 from tunefleet.server.asgi import AccessLog, BodyLimit, SecurityHeaders
 from tunefleet.server.lifetime import Lifetime
 from tunefleet.server.params import refuse_unknown
@@ -26,6 +26,7 @@ from tunefleet.server.routers import (
     info,
     keys,
     link,
+    listing,
     models,
     notifications,
     pages,
@@ -89,7 +90,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.core = core
     app.state.lifetime = lifetime
     # Routes are looked through in this order: what is asked most often comes first.
-    work = (workflows, tasks, steering, chat, reports, events, artifacts, blobs, results)
+    work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, blobs, results)
     for module in (link, federations, *work, workers, campaigns, models, notifications, keys, info):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
@@ -97,6 +98,7 @@ def create_app(core: Core) -> FastAPI:
     app.include_router(federated.router, prefix="/api")
     app.include_router(guide.router, dependencies=[Depends(refuse_unknown)])
     app.include_router(pages.router)
+    app.include_router(page.router)
     app.mount(pages.ASSETS_PATH, pages.assets())
     problems.install(app)
     openapi.install(app)

@@ -192,16 +192,33 @@ def cookie_name(core: Core) -> str:
 
 def set_session(response: Response, request: Request, token: str) -> None:
     """Give a browser its session."""
-    core = core_of(request)
-    public = core.settings.public_base_url or ""
     response.set_cookie(
-        cookie_name(core),
+        cookie_name(core_of(request)),
         token,
         max_age=SESSION_SECONDS,
         httponly=True,
         samesite="strict",
-        secure=request.url.scheme == "https" or public.startswith("https://"),
+        secure=_secure(request),
     )
+
+
+def _secure(request: Request) -> bool:
+    public = core_of(request).settings.public_base_url or ""
+    return request.url.scheme == "https" or public.startswith("https://")
+
+
+def address_of(request: Request) -> str:
+    """Return whence a request comes; behind a proxy on this machine, what that says."""
+    return request.client.host if request.client else ""
+
+
+async def end_session(response: Response, request: Request) -> None:
+    """End the session of a browser, if it has one, and take its cookie back."""
+    core = core_of(request)
+    token = request.cookies.get(cookie_name(core))
+    if token is not None:
+        await keys.close_session(core, token)
+        response.delete_cookie(cookie_name(core), httponly=True, samesite="strict", secure=_secure(request))
 
 
 def refuse_foreign_page(request: Request) -> None:

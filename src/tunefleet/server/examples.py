@@ -30,6 +30,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "ChatRequest": {"messages": [{"role": "user", "content": "How many are 2 dozen eggs?"}], "model": "tuned"},
     "ChatPoll": {"ready": True, "models": ["base", "tuned"], "wait_s": 0.0},
     "ChatPiece": {"text": "24", "finish": "stop", "usage": {"prompt_tokens": 9, "completion_tokens": 1}},
+    "ManyRequest": {"action": "cancel", "task_ids": ["task-0123456789ab"]},
+    "SessionRequest": {"code": "Zm9yIG9uZSB1c2Ugb25seSwgdGVuIG1pbnV0ZXM"},
     "KeyCreate": {"name": "laptop", "role": "member"},
     "ChannelCreate": {"name": "team", "to": "https://example.org/hook", "on": ["failed", "stalled"]},
     "ChannelChange": {"enabled": False},

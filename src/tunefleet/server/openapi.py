@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from tunefleet.server import examples, examples_campaign, examples_federated, examples_training, problems
-from tunefleet.wire import chat, federated, federated_chunks, training, training_jobs, training_reports
+from tunefleet.wire import chat, federated, federated_chunks, live, training, training_jobs, training_reports
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.wire.link import ExchangeRequest, JournalBatch, RegisterRequest
 
@@ -45,6 +45,11 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     chat.ChatPoll,
     chat.ChatPiece,
     Problem,
+    live.LiveHello,
+    live.LiveEvents,
+    live.LiveProgress,
+    live.LiveLoads,
+    live.LivePoints,
     training.Heartbeat,
     training.StatusPatch,
     training_jobs.ControlAction,

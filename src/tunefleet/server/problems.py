@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from tunefleet.errors import AdapterRefused, Fault, OffsetConflict, SpecError, TunefleetError
+from tunefleet.errors import AdapterRefused, Fault, OffsetConflict, SpecError, TooManyError, TunefleetError
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,7 @@ STATUSES: Final[dict[str, int]] = {
     "gone": 410,
     "too_large": 413,
     "unsupported_media_type": 415,
+    "too_many": 429,
     "range_invalid": 416,
     "error": 500,
     "internal": 500,
@@ -113,8 +114,14 @@ def from_error(error: TunefleetError, *, status: int | None = None) -> Response:
         hint=error.hint,
         faults=_faults_of(error),
         cursor=error.cursor if isinstance(error, OffsetConflict) else None,
-        headers={"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None,
+        headers=_headers_of(error, status),
     )
+
+
+def _headers_of(error: TunefleetError, status: int) -> Mapping[str, str] | None:
+    if isinstance(error, TooManyError):
+        return {"Retry-After": str(error.retry_after_s)}
+    return {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
 
 
 def _faults_of(error: TunefleetError) -> Iterable[Fault]:

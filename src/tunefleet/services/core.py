@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
@@ -17,11 +17,15 @@ from tunefleet.services.identity import Actor
 from tunefleet.services.notify.watch import Watch
 from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
+from tunefleet.services.tries import Tries
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, keys
 from tunefleet.store.database import sqlite_path
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.folderlock import FolderLock
+
+if TYPE_CHECKING:
+    from tunefleet.services.curves import Curves
 
 T = TypeVar("T")
 _SECRET: Final = "server_secret"
@@ -62,10 +66,12 @@ class SweepMark:
     Args:
         ready_at: Unix time up to which ended backoffs were noticed.
         flushed_at: When `last_seen_at` and the like were stored, on the monotonic clock.
+        forgot_loads_at: When old loads of workers were forgotten, in unix time.
     """
 
     ready_at: float = 0.0
     flushed_at: float | None = None
+    forgot_loads_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,9 @@ class Core:
     archiving: WeakValueDictionary[tuple[int, int], asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """Held by who makes the archive of a federation's version, by both numbers."""
     talks: Talks = field(default_factory=Talks)
+    tries: Tries = field(default_factory=Tries)
+    curves: Curves | None = None
+    """Made when somebody first looks at a chart."""
     _locks: Sequence[FolderLock] = ()
 
     async def write(self, operation: Callable[[Connection], T]) -> T:

@@ -2,61 +2,58 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 _DENSE_NAMES: Final = 3
 """The shape of so many values decides; the others are shown at the same steps."""
 
+Column = NDArray[np.float64]
+"""One value of each point in step order: NaN where a point lacks it, an infinity where it has one that is no number."""
 
-Values = Mapping[str, float | str]
 
-
-def downsample(points: Sequence[Values], names: Sequence[str], max_points: int) -> list[int]:
+def downsample(columns: Mapping[str, Column], count: int, max_points: int) -> list[int]:
     """Choose at most `max_points` points that keep the shape of the series.
 
     First and last stay. Values that are logged seldom (an evaluation's) keep all their points where there is room.
 
     Args:
-        points: The values of each point, in step order.
-        names: The values in them.
+        columns: The values by name.
+        count: How many points there are.
         max_points: At least 1.
 
     Returns:
         Indices of the points, ascending.
     """
-    if len(points) <= max_points:
-        return list(range(len(points)))
+    if count <= max_points:
+        return list(range(count))
     if max_points < 3:
-        return list(range(len(points) - max_points, len(points)))
-    where = {name: [index for index, values in enumerate(points) if name in values] for name in names}
-    kept = {0, len(points) - 1}
+        return list(range(count - max_points, count))
+    where = {name: np.flatnonzero(~np.isnan(column)) for name, column in columns.items()}
+    kept = {0, count - 1}
     for seldom in sorted(where.values(), key=len):
-        if len(seldom) <= max_points // 4 and len(kept.union(seldom)) <= max_points // 2:
-            kept.update(seldom)
+        if len(seldom) <= max_points // 4 and len(kept.union(seldom.tolist())) <= max_points // 2:
+            kept.update(seldom.tolist())
     dense = sorted(
-        (n for n in names if len(where[n]) > max_points // 4), key=lambda n: (n != "loss", -len(where[n]), n)
+        (n for n in columns if len(where[n]) > max_points // 4), key=lambda n: (n != "loss", -len(where[n]), n)
     )
-    curves = [_scaled(points, name) for name in dense[:_DENSE_NAMES]]
-    kept |= _largest_triangles(curves, len(points), max_points - len(kept))
+    curves = [_scaled(columns[name]) for name in dense[:_DENSE_NAMES]]
+    kept |= _largest_triangles(curves, count, max_points - len(kept))
     return sorted(kept)
 
 
-def _scaled(points: Sequence[Values], name: str) -> list[float | None]:
-    numbers = [_number(values.get(name)) for values in points]
-    finite = [number for number in numbers if number is not None]
-    low, high = min(finite, default=0.0), max(finite, default=0.0)
-    span = (high - low) or 1.0
-    return [None if number is None else (number - low) / span for number in numbers]
+def _scaled(column: Column) -> Column:
+    numbers = np.where(np.isfinite(column), column, np.nan)
+    finite = numbers[np.isfinite(numbers)]
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 0.0)
+    # Halves, so that the span of the greatest numbers is one too.
+    return (numbers / 2 - low / 2) / ((high / 2 - low / 2) or 1.0)
 
 
-def _number(value: float | str | None) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-
-def _largest_triangles(curves: Sequence[Sequence[float | None]], count: int, room: int) -> set[int]:
+def _largest_triangles(curves: Sequence[Column], count: int, room: int) -> set[int]:
     """Choose one index in each of `room` buckets between the first and the last point."""
     chosen: set[int] = set()
     previous = 0
@@ -65,16 +62,17 @@ def _largest_triangles(curves: Sequence[Sequence[float | None]], count: int, roo
         end = 1 + (bucket + 1) * (count - 2) // room
         following = min(end + max(1, (count - 2) // room) // 2, count - 1)
         if start < end:
-            previous = max(range(start, end), key=partial(_area, curves, previous, following))
+            previous = start + int(np.argmax(_areas(curves, previous, following, start, end)))
             chosen.add(previous)
     return chosen
 
 
-def _area(curves: Sequence[Sequence[float | None]], before: int, after: int, here: int) -> float:
-    total = 0.0
+def _areas(curves: Sequence[Column], before: int, after: int, start: int, end: int) -> Column:
+    here = np.arange(start, end, dtype=np.float64)
+    total = np.zeros(end - start)
     for curve in curves:
-        a, b, c = curve[before], curve[here], curve[after]
-        if b is not None:
-            a, c = b if a is None else a, b if c is None else c
-            total += abs((before - after) * (b - a) - (before - here) * (c - a))
+        b = curve[start:end]
+        a, c = (np.where(np.isnan(curve[end_of]), b, curve[end_of]) for end_of in (before, after))
+        area = np.abs((before - after) * (b - a) - (before - here) * (c - a))
+        total += np.where(np.isnan(b), 0.0, area)
     return total

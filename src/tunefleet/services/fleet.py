@@ -144,6 +144,8 @@ class Fleet:
     presences: dict[str, Presence] = field(default_factory=dict)
     seen_at: dict[str, float] = field(default_factory=dict)
     """Worker id → wall-clock time, not yet stored."""
+    told: dict[str, tuple[float, Load]] = field(default_factory=dict)
+    """Worker id → when it told how busy it is, on the wall clock, and what; not yet stored."""
     agents: dict[str, Agent] = field(default_factory=dict)
     """The workers that poll."""
     warm: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -172,6 +174,7 @@ class Fleet:
         self.elastic.changed_at.pop(worker_id, None)
         self._watched.pop(worker_id, None)
         self.seen_at.pop(worker_id, None)
+        self.told.pop(worker_id, None)
 
     def tick(self, now: float) -> float:
         """Return how much time counts since the last look.

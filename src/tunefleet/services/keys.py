@@ -130,7 +130,15 @@ async def ensure_first(core: Core) -> None:
 
 
 async def create_login_code(core: Core, actor: Actor) -> str:
-    """Return a code that opens one browser session within ten minutes."""
+    """Return a code that opens one browser session within ten minutes.
+
+    Raises:
+        AuthError: If the actor came with ORCHESTRATOR_TOKEN, which ends with the variable: no session stands for it.
+    """
+    if actor is SHARED_TOKEN:
+        raise AuthError(
+            "ORCHESTRATOR_TOKEN opens no browser session.", hint="Log in with a key; `tunefleet keys create` makes one."
+        )
     return await _open(core, "login", actor.key_id, LOGIN_CODE_S)
 
 
@@ -155,6 +163,38 @@ async def redeem_login_code(core: Core, code: str) -> str:
 
     await core.write(operation)
     return token
+
+
+async def open_session(
+    core: Core, address: str, *, key: str | None = None, code: str | None = None
+) -> tuple[str, Actor]:
+    """Open a browser session by a key, or by a login code, which it uses up.
+
+    Args:
+        core: The server.
+        address: Whence the request comes; failures are counted by it.
+        key: The API key.
+        code: The login code, if there is no key.
+
+    Returns:
+        The session's token, and whose it is.
+
+    Raises:
+        AuthError: If key or code is wrong, used, revoked or too old.
+        TooManyError: If that address has failed too often.
+    """
+    core.tries.begin(address, core.clock.monotonic())
+    if key is not None:
+        code = await create_login_code(core, await authenticate(core, key))
+    token = await redeem_login_code(core, code or "")
+    core.tries.succeeded(address, core.clock.monotonic())
+    return token, await authenticate_session(core, token)
+
+
+async def close_session(core: Core, token: str) -> None:
+    """End a browser session; one that has ended stays so."""
+    digest = hashed(token)
+    await core.write(lambda connection: keys.drop_session(connection, digest))
 
 
 async def authenticate_session(core: Core, token: str) -> Actor:

@@ -79,6 +79,8 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
     said = uplink.read(core.secret, request)
     if presence.hear(request.load, ended=bool(request.finishes), delivering=said.delivering):
         core.signals.notify("placement")
+    if request.load is not None:
+        core.fleet.told[request.worker_id] = (core.clock.wall(), request.load)
     if request.holding or request.finishes:
         core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
     presence.polls += 1

@@ -1,4 +1,4 @@
-"""Journals in, series out.
+"""Journals in.
 
 One cursor a launch is stored with the records: what comes twice is cut off, a gap is refused. A record that cannot be
 read is kept as it came. Records are dictionaries here: there may be tens of thousands a second.
@@ -7,7 +7,8 @@ read is kept as it came. Records are dictionaries here: there may be tens of tho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -16,19 +17,20 @@ import orjson
 
 from tunefleet.errors import ConflictError, OffsetConflict
 from tunefleet.services.core import Core
-from tunefleet.services.downsample import downsample
-from tunefleet.services.identity import Actor, AttemptActor, may_read
+from tunefleet.services.identity import AttemptActor
 from tunefleet.services.scrub import scrub
-from tunefleet.services.tasks import find
-from tunefleet.services.views import moment
 from tunefleet.store import Connection, attempts, events, journal, tasks, wake
 from tunefleet.store.rows import LaunchRow
-from tunefleet.wire.api import MetricPoint, MetricsView
 from tunefleet.wire.link import Cursor, JournalBatch
 
 _MANY_LINES: Final = 200
 """A longer batch is parsed in a thread."""
 _TOO_GREAT: Final = 1 << 63
+SYSTEM: Final = "system"
+"""The series of what a job's own processes take."""
+_TAKEN: Final = ("rss_bytes", "gpu_bytes", "gpu_allocated_bytes", "tokens_per_s", "step_time_s")
+_SAMPLE_S: Final = 15.0
+"""A job says each second where it stands; of so many seconds the first such record is kept for the charts."""
 _TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 
@@ -41,6 +43,7 @@ class _Parsed:
     told: list[tuple[int, str, float | None, dict[str, Any]]] = field(default_factory=list)
     launch: dict[str, Any] | None = None
     progress: tuple[int, str] | None = None
+    samples: list[tuple[int, int, float, str]] = field(default_factory=list)
 
 
 async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
@@ -85,6 +88,7 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
         )
     elif kind == "progress":
         parsed.progress = (seq, line)
+        _sample(parsed, seq, record)
     else:
         if kind == "launch" and seq == 0:
             checkpoint = record.get("checkpoint")
@@ -96,6 +100,20 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
             at = record.get("at")
             parsed.told.append((seq, kind, float(at) if isinstance(at, int | float) else None, record))
         parsed.records.append((seq, str(kind), line))
+
+
+def _sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
+    """Take what a progress record says of the machine, if it says something."""
+    at, step = record.get("at"), record.get("step", 0)
+    values = {name: value for name in _TAKEN if isinstance(value := record.get(name), int | float)}
+    if (
+        values
+        and isinstance(at, int | float)
+        and math.isfinite(at)
+        and isinstance(step, int)
+        and abs(step) < _TOO_GREAT
+    ):
+        parsed.samples.append((seq, step, float(at), orjson.dumps(values).decode()))
 
 
 def _integer(value: Any) -> int:
@@ -130,12 +148,25 @@ def _store(connection: Connection, *, attempt: AttemptActor, batch: JournalBatch
 def _store_new(connection: Connection, launch: LaunchRow, parsed: _Parsed, stored: int, end: int) -> None:
     points = [(launch.task_id, launch.number, *point) for point in parsed.points if point[0] >= stored]
     records = [(launch.task_id, launch.number, *record) for record in parsed.records if record[0] >= stored]
+    points += _kept(launch, [each for each in parsed.samples if each[0] >= stored])
     journal.add_records(connection, points, records)
     if parsed.launch is not None and stored == 0:
         journal.resume_from(connection, launch, **parsed.launch)
     fresh = parsed.progress is not None and parsed.progress[0] >= stored
     progress = parsed.progress[1] if fresh and parsed.progress is not None else None
     journal.advance(connection, launch, cursor=end, progress=progress)
+
+
+def _kept(launch: LaunchRow, samples: Sequence[tuple[int, int, float, str]]) -> list[tuple[Any, ...]]:
+    """Return the rows of the first sample of each while; `launch` still has the progress before them."""
+    before = orjson.loads(launch.progress).get("at") if launch.progress else None
+    slot = before // _SAMPLE_S if isinstance(before, int | float) else None
+    rows: list[tuple[Any, ...]] = []
+    for seq, step, at, values in samples:
+        if at // _SAMPLE_S != slot:
+            slot = at // _SAMPLE_S
+            rows.append((launch.task_id, launch.number, seq, SYSTEM, step, None, at, None, None, values))
+    return rows
 
 
 def _tell(connection: Connection, attempt: AttemptActor, parsed: _Parsed, stored: int, now: float) -> None:
@@ -165,86 +196,3 @@ def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
     if row is None or not row.open:
         state = "unknown" if row is None else row.state
         raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; nothing more is taken of it.")
-
-
-async def read(
-    core: Core,
-    actor: Actor,
-    task_id: str,
-    *,
-    series: str = "train",
-    names: Sequence[str] | None = None,
-    max_points: int | None = None,
-    after_step: int | None = None,
-) -> MetricsView:
-    """Return the points of a series in step order, one a step; what a resume superseded is left out.
-
-    Args:
-        core: The server.
-        actor: Who reads.
-        task_id: The task, or a unique beginning of its id.
-        series: Which series.
-        names: Only these values; default all.
-        max_points: Leave out points that a chart would not show, until there are so many at most.
-        after_step: Only later steps.
-
-    Raises:
-        NotFoundError: If there is no such task.
-    """
-    may_read(actor)
-
-    def operation(connection: Connection) -> MetricsView:
-        row = find(connection, actor, task_id)
-        points = _merged(connection, row.id, series, names, after_step)
-        known = sorted({name for point in points for name in point.values})
-        chosen: Iterable[_Point] = points
-        if max_points is not None and len(points) > max_points:
-            kept = downsample([point.values for point in points], known, max(1, max_points))
-            chosen = (points[index] for index in kept)
-        return MetricsView(
-            task_id=row.id,
-            series=series,
-            names=tuple(known),
-            total=len(points),
-            points=tuple(point.view() for point in chosen),
-        )
-
-    return await core.read(operation)
-
-
-@dataclass(slots=True)
-class _Point:
-    step: int
-    at: float
-    epoch: float | None = None
-    window: tuple[int, int] | None = None
-    values: dict[str, Any] = field(default_factory=dict)
-
-    def view(self) -> MetricPoint:
-        return MetricPoint.model_construct(
-            step=self.step, epoch=self.epoch, at=moment(self.at), window=self.window, values=self.values
-        )
-
-
-def _merged(
-    connection: Connection, task_id: str, series: str, names: Sequence[str] | None, after_step: int | None
-) -> list[_Point]:
-    wanted = None if names is None else set(names)
-    merged: dict[int, _Point] = {}
-    for step, epoch, at, first, last, text in journal.visible_points(
-        connection, task_id, series=series, after_step=after_step
-    ):
-        values: dict[str, Any] = orjson.loads(text)
-        if wanted is not None:
-            values = {name: value for name, value in values.items() if name in wanted}
-        if not values:
-            continue
-        # At the step of a resume both launches may have logged: by name, the newer one counts.
-        point = merged.get(step)
-        if point is None:
-            point = merged[step] = _Point(step, at)
-        point.values.update(values)
-        point.epoch = epoch if epoch is not None else point.epoch
-        if first is not None and last is not None and point.window is None:
-            point.window = (first, last)
-    return list(merged.values())

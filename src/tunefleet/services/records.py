@@ -15,9 +15,10 @@ from tunefleet.services.fanout import MANY_WORKERS
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.related import Related
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, attempts, edges, workflows
+from tunefleet.store import Connection, attempts, edges, task_list, workflows
 from tunefleet.store import tasks as task_rows
 from tunefleet.store.rows import AttemptRow, DocumentRow, TaskRow
+from tunefleet.store.task_list import Wanted
 from tunefleet.wire.api import WorkflowDetail
 from tunefleet.wire.records import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 
@@ -61,7 +62,8 @@ async def newest(core: Core, actor: Actor) -> tuple[list[TaskRecord], int | None
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[list[TaskRecord], int | None]:
-        rows = task_rows.page(connection, project=actor.project, limit=NEWEST + 1, before=None, filters={})
+        found = task_list.page(connection, Wanted(actor.project), limit=NEWEST + 1, behind=None)
+        rows = [row for row, _ in found]
         about = _About.of(connection, rows[:NEWEST])
         made = [_record(about, row, core.settings.topic) for row in about.rows]
         return made, rows[NEWEST - 1].seq if len(rows) > NEWEST else None

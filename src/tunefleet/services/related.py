@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.store import Connection, attempts, edges, federations, shards
+from tunefleet.store import Connection, attempts, edges, federations, shards, task_list
 from tunefleet.store.federations import FederationRow
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.shards import ShardRow
@@ -23,6 +23,7 @@ class Related:
         merged: The task whose run computes each too, or has.
         carried: The tasks that the run of each computes too, or has.
         ran: How many seconds the ended attempts of each have run.
+        workflows: The names of their workflows, by the workflow's `seq`.
     """
 
     upstreams: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Related:
     merged: Mapping[int, str] = field(default_factory=dict)
     carried: Mapping[int, Sequence[str]] = field(default_factory=dict)
     ran: Mapping[int, float] = field(default_factory=dict)
+    workflows: Mapping[int, str] = field(default_factory=dict)
 
 
 def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
@@ -39,7 +41,8 @@ def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
     merged = {held[id_]: into for id_, into in attempts.merged_into(connection, list(held)).items()}
     carried = {held[id_]: found for id_, found in attempts.carried(connection, list(held)).items()}
     ran = attempts.ran(connection, seqs)
-    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried, ran)
+    named = task_list.workflow_names(connection, [row.workflow_seq for row in rows])
+    return Related(edges.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried, ran, named)
 
 
 def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ...]:

@@ -7,14 +7,14 @@ from typing import Any
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services import cancelling, related, removal, repeating, roster, workflows
+from tunefleet.services import cancelling, listing, related, removal, repeating, roster, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.services.ids import MEANT_AT_MOST, several
-from tunefleet.services.paging import before, bounded, split
+from tunefleet.services.listing import Look
 from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
-from tunefleet.services.views import task_detail, task_view
+from tunefleet.services.views import task_detail
 from tunefleet.store import Connection, attempts, journal, shards, tasks
 from tunefleet.store.rows import TaskRow
 from tunefleet.wire.api import Page, TaskDetail, TaskView, WorkflowDetail
@@ -45,23 +45,8 @@ async def list_(  # noqa: PLR0913 - the filters of one list
     worker_id: str | None = None,
 ) -> Page[TaskView]:
     """Return tasks, newest first; a filter takes several values separated by commas."""
-    may_read(actor)
-    limit, here, last = bounded(limit), roster.presences(core), before(cursor)
     filters = {"status": status, "kind": kind, "owner": owner, "workflow_id": workflow_id, "worker_id": worker_id}
-
-    def operation(connection: Connection) -> Page[TaskView]:
-        rows, next_cursor = split(
-            tasks.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters), limit
-        )
-        why = roster.reasons(connection, here, rows)
-        launches = journal.launches_of_all(connection, [row.id for row in rows if row.status == "running"])
-        about = related.of(connection, rows)
-        items = tuple(
-            task_view(row, why=why.get(row.id), launches=launches.get(row.id, ()), related=about) for row in rows
-        )
-        return Page[TaskView](items=items, next_cursor=next_cursor)
-
-    return await core.read(operation)
+    return await listing.page(core, actor, Look(limit, cursor, filters=filters))
 
 
 async def cancel(core: Core, actor: Actor, task_id: str) -> TaskDetail:

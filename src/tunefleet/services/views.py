@@ -38,6 +38,7 @@ from tunefleet.wire.api import (
     WorkflowDetail,
     WorkflowView,
 )
+from tunefleet.wire.fleet import TaskGlance
 
 
 def moment(at: float) -> datetime:
@@ -107,14 +108,20 @@ def _task_fields(
         "shard_of": whole.parent_id if whole else None,
         "shard": (whole.number, whole.total) if whole else None,
         "merged_into": known.merged.get(row.seq),
+        "workflow_name": known.workflows.get(row.workflow_seq),
     }
 
 
 def task_view(
-    row: TaskRow, *, why: str | None, launches: Sequence[LaunchRow] = (), related: Related | None = None
+    row: TaskRow,
+    *,
+    why: str | None,
+    launches: Sequence[LaunchRow] = (),
+    related: Related | None = None,
+    glance: TaskGlance | None = None,
 ) -> TaskView:
     """Show a task in a list."""
-    return TaskView(**_task_fields(row, why, launches, related))
+    return TaskView(**_task_fields(row, why, launches, related), glance=glance)
 
 
 def task_detail(

@@ -15,6 +15,8 @@ _OF_TASK = select(launches).where(launches.c.task_id == bindparam("task_id")).or
 _OF_TASKS = select(launches).where(launches.c.task_id.in_(bindparam("ids", expanding=True)))
 _ONE = select(launches).where(launches.c.task_id == bindparam("task_id"), launches.c.launch == bindparam("launch"))
 _POINT = Bulk(insert(metric_points), [column.name for column in metric_points.c])
+_AT_ONCE = 500
+"""Points that are asked for by number in one query."""
 _RECORD = Bulk(insert(journal_records), [column.name for column in journal_records.c])
 
 
@@ -101,7 +103,37 @@ def newest_values(connection: Connection, task_id: str, *, series: str, limit: i
     return [(step, text) for step, text in connection.execute(newest)]
 
 
-def visible_points(connection: Connection, task_id: str, *, series: str, after_step: int | None) -> list[PointRow]:
+def points_of_launch(
+    connection: Connection, task_id: str, number: int, *, from_seq: int, limit: int
+) -> list[tuple[int, str, int, float | None, float, str]]:
+    """Return sequence number, series, step, epoch, time and values (JSON) of a launch's points, as they were logged."""
+    at = metric_points.c
+    query = (
+        select(at.seq, at.series, at.step, at.epoch, at.at, at.values_json)
+        .where(at.task_id == task_id, at.launch_number == number, at.seq >= from_seq)
+        .order_by(at.seq)
+        .limit(limit)
+    )
+    return [(row.seq, row.series, row.step, row.epoch, row.at, row.values_json) for row in connection.execute(query)]
+
+
+def points_of(connection: Connection, task_id: str, records: Sequence[tuple[int, int]]) -> list[PointRow]:
+    """Return points by launch and sequence number, in that order; what is not there is left out."""
+    at = metric_points.c
+    found: dict[tuple[int, int], PointRow] = {}
+    for number in sorted({launch for launch, _ in records}):
+        seqs = [seq for launch, seq in records if launch == number]
+        for start in range(0, len(seqs), _AT_ONCE):
+            query = select(at.seq, at.step, at.epoch, at.at, at.window_from, at.window_to, at.values_json).where(
+                at.task_id == task_id, at.launch_number == number, at.seq.in_(seqs[start : start + _AT_ONCE])
+            )
+            found |= {(number, row[0]): PointRow(*row[1:]) for row in connection.execute(query)}
+    return [found[record] for record in records if record in found]
+
+
+def visible_points(
+    connection: Connection, task_id: str, *, series: str, after_step: int | None, to_step: int | None = None
+) -> list[PointRow]:
     """Return the points that no later launch superseded.
 
     They come in step order; at one step, an older launch's come before a newer one's.
@@ -128,6 +160,8 @@ def visible_points(connection: Connection, task_id: str, *, series: str, after_s
     )
     if after_step is not None:
         query = query.where(metric_points.c.step > after_step)
+    if to_step is not None:
+        query = query.where(metric_points.c.step <= to_step)
     return [PointRow(*row) for row in connection.execute(query)]
 
 

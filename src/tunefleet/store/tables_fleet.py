@@ -44,6 +44,17 @@ worker_controls = Table(
 )
 """What people, and the elastic scaling, have decided about a worker; it survives the worker's registrations."""
 
+worker_loads = Table(
+    "worker_loads",
+    metadata,
+    Column("worker_id", String, primary_key=True),
+    Column("at", Double, primary_key=True),
+    Column("body", Text, nullable=False),
+    Index("ix_worker_loads_at", "at"),
+    sqlite_with_rowid=False,
+)
+"""How busy a worker was; `body` is JSON (`wire.link.Load`)."""
+
 notification_channels = Table(
     "notification_channels",
     metadata,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, sele
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import DocumentRow, TaskRow
-from tunefleet.store.tables import requirements, task_documents, task_inputs, tasks, workflows
+from tunefleet.store.tables import requirements, task_documents, task_inputs, tasks
 
 _FINAL: Final = tuple(status.value for status in FINAL)
 _BY_IDS = select(tasks).where(tasks.c.id.in_(bindparam("ids", expanding=True)))
@@ -113,31 +113,6 @@ def counts(connection: Connection, workflow_seqs: Sequence[int]) -> dict[int, in
     """Return how many tasks workflows have, by the workflow's `seq`."""
     query = select(tasks.c.workflow_seq, func.count()).where(tasks.c.workflow_seq.in_(list(workflow_seqs)))
     return {seq: count for seq, count in connection.execute(query.group_by(tasks.c.workflow_seq))}
-
-
-def page(
-    connection: Connection, *, project: str, limit: int, before: int | None, filters: Mapping[str, str | None]
-) -> list[TaskRow]:
-    """Return tasks, newest first.
-
-    Args:
-        connection: To read with.
-        project: Whose tasks.
-        limit: How many at most.
-        before: Only tasks older than the one with this `seq`.
-        filters: Column → value; a null value does not filter.
-    """
-    query = select(tasks).where(tasks.c.project == project).order_by(tasks.c.seq.desc()).limit(limit)
-    if before is not None:
-        query = query.where(tasks.c.seq < before)
-    for name, value in filters.items():
-        if value is not None and name == "workflow_id":
-            # By number: there is no index on the id.
-            mine = select(workflows.c.seq).where(workflows.c.id.in_(value.split(",")))
-            query = query.where(tasks.c.workflow_seq.in_(mine))
-        elif value is not None:
-            query = query.where(tasks.c[name].in_(value.split(",")))
-    return [TaskRow(*row) for row in connection.execute(query)]
 
 
 def document(connection: Connection, row: TaskRow) -> DocumentRow:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
-from tunefleet.store import controls, discards
+from tunefleet.store import controls, discards, loads
 from tunefleet.store.rows import WorkerRow
 from tunefleet.store.tables import cordons, workers
 from tunefleet.store.writer import wake
@@ -58,5 +58,6 @@ def remove(connection: Connection, worker_id: str) -> None:
     connection.execute(delete(workers).where(workers.c.id == worker_id))
     connection.execute(delete(cordons).where(cordons.c.worker_id == worker_id))
     controls.forget(connection, worker_id)
+    loads.forget_worker(connection, worker_id)
     discards.forget_worker(connection, worker_id)
     wake(connection, "fleet")

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from tunefleet.wire.base import Body, Message
-from tunefleet.wire.fleet import TaskForecast
+from tunefleet.wire.fleet import TaskForecast, TaskGlance
 
 T = TypeVar("T")
 
@@ -147,6 +147,9 @@ class TaskView(Message):
     """Which part of how many, counted from 0."""
     merged_into: str | None = None
     """The task whose run computes this one too."""
+    workflow_name: str | None = None
+    glance: TaskGlance | None = None
+    """Of a running task, where that was asked for."""
 
 
 class TaskDetail(TaskView):

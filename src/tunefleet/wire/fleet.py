@@ -1,9 +1,11 @@
-"""Views of workers, and of why a task waits; part of the HTTP API under `/api/v1`."""
+"""Views of workers, of why a task waits, and of a running one at a glance; part of the HTTP API under `/api/v1`."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Literal
+
+from pydantic import Field
 
 from tunefleet.wire.base import Message
 from tunefleet.wire.link import Capabilities, Load
@@ -27,6 +29,21 @@ class WorkerView(Message):
     elastic_disabled: bool = False
     """It gets nothing new, because it was idle and the queue was short."""
     load: Load | None = None
+
+
+class LoadSample(Message):
+    """How busy a worker was at one moment."""
+
+    at: datetime
+    load: Load
+
+
+class WorkerHistory(Message):
+    """How busy a worker was, oldest first; `total` counts the samples before they were thinned."""
+
+    worker_id: str
+    total: int
+    samples: tuple[LoadSample, ...]
 
 
 class ElasticView(Message):
@@ -98,3 +115,17 @@ class WhyView(Message):
     waits_for: tuple[tuple[str, str], ...] = ()
     workers: tuple[WorkerVerdict, ...] = ()
     attempts: tuple[str, ...] = ()
+
+
+class TaskGlance(Message):
+    """The last values of a running task.
+
+    Args:
+        step: Of the newest point of the series `train`.
+        latest: The newest value of each name.
+        loss: The end of the loss curve: step and value, at most 60 points.
+    """
+
+    step: int | None = None
+    latest: dict[str, float | str] = Field(default_factory=dict)
+    loss: tuple[tuple[int, float], ...] = ()

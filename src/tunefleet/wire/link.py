@@ -174,6 +174,7 @@ class GpuLoad(Message):
     in_use_by: str | None = None
     utilisation_percent: float | None = None
     power_w: float | None = None
+    temperature_c: float | None = None
 
 
 class Load(Message):

@@ -97,6 +97,7 @@ def load(
             in_use_by=(in_use or {}).get(gpu.uuid),
             utilisation_percent=gpu.utilisation_percent,
             power_w=gpu.power_w,
+            temperature_c=gpu.temperature_c,
         )
         for gpu in visible(read_gpus(), settings.visible_gpus)
     )

@@ -242,7 +242,7 @@ def test_workers_and_keys(cli: Cli, hand: HandWorker) -> None:
 
 
 def test_login(cli: Cli, running: Running, home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert cli("login").out.startswith(f"{running.url}/login?code=")
+    assert cli("login").out.startswith(f"{running.url}/login#code=")
     monkeypatch.delenv("TUNEFLEET_KEY")
     monkeypatch.delenv("TUNEFLEET_URL")
     assert cli("ls").code == 7

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import logging
 import os
 import socket
+import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -216,3 +218,29 @@ def test_server_answers_in_the_middle_of_each_work_for_an_upload(
         monkeypatch.setattr(blobs.Upload, name, asking(name, getattr(blobs.Upload, name)))
     assert put(admin, os.urandom(3 * MIB)).status_code == 201
     assert answered == ["_rehash", "write", "write", "finish", "close"]
+
+
+def test_all_files_of_an_artifact_are_one_tar_of_known_length(admin: httpx.Client, running: Running) -> None:
+    files = {
+        "adapter_model.safetensors": os.urandom(3 * MIB + 17),
+        "empty": b"",
+        "sub/größe.json": b"{}" * 256,
+        "d" * 90 + "/" + "n" * 120: b"long",
+    }
+    for data in files.values():
+        put(admin, data)
+    made = publish(admin, "tasks/run 1/adapter", files).json()
+    url = f"/artifacts/{made['id']}/archive"
+    reply = admin.get(url)
+    assert reply.status_code == 200
+    assert int(reply.headers["content-length"]) == len(reply.content)
+    assert int(admin.head(url).headers["content-length"]) == len(reply.content)
+    assert reply.headers["content-disposition"] == "attachment; filename*=UTF-8''adapter.tar"
+    assert reply.headers["x-content-type-options"] == "nosniff"
+    with tarfile.open(fileobj=io.BytesIO(reply.content)) as archive:
+        members = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+        found = {name: file.read() for name, file in members.items() if file is not None}
+    assert found == {f"adapter/{path}": data for path, data in files.items()}
+    is_problem(admin.get("/artifacts/art-ffffffffffff/archive"), 404, "not_found")
+    with running.client() as nobody:
+        is_problem(nobody.get(url), 401, "unauthenticated")

@@ -149,7 +149,7 @@ def test_unexpected_failure_tells_nothing_and_logs_all(
     async def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("the secret is 1234")
 
-    monkeypatch.setattr("tunefleet.services.tasks.list_", broken)
+    monkeypatch.setattr("tunefleet.services.listing.page", broken)
 
     def traced() -> bool:
         return any(record.exc_info and "1234" in str(record.exc_info[1]) for record in caplog.records)

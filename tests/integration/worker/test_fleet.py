@@ -96,7 +96,7 @@ def test_up_greets_serves_refuses_a_second_and_stops_cleanly(
     first = up(data, port)
     said = first.until("Ctrl-C")
     assert f"http://127.0.0.1:{port}" in said
-    assert re.search(r"log in +http://\S+/login\?code=\S+", said)
+    assert re.search(r"log in +http://\S+/login#code=\S+", said)
     assert str(data) in said
     saved = first.home / "client.json"
     assert saved.stat().st_mode & 0o777 == 0o600
@@ -200,7 +200,7 @@ def test_a_second_fleet_tells_where_it_is_in_json_and_gives_the_saved_server_bac
     told = json.loads(fleet.until("}\n"))
     assert (told["url"], told["pid"]) == (f"http://127.0.0.1:{port}", fleet.process.pid)
     assert (told["data"], told["logs"]) == (str(tmp_path / "data"), str(tmp_path / "data" / "logs"))
-    assert "/login?code=" in told["login_url"]
+    assert "/login#code=" in told["login_url"]
     assert json.loads((home / "client.json").read_text())["url"] == told["url"]
     assert fleet.end() == 0
     assert json.loads(fleet.said) == told

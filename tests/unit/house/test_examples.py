@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.spec import SplittableTaskSpec, parse_workflow
+from tunefleet.spec import SplittableTaskSpec, gallery, parse_workflow
 from tunefleet.spec.tasks import TASK_KINDS
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
@@ -22,6 +22,19 @@ DOCUMENTS = sorted(path for path in EXAMPLES.rglob("*.yaml") if not OTHERS & set
 def test_an_example_validates(path: Path) -> None:
     workflow = parse_workflow(path.read_text(encoding="utf-8"), filename=path.name)
     assert workflow.tasks
+
+
+def test_the_gallery_has_every_example_that_needs_no_file_beside_it() -> None:
+    with_files = {"command", "trainer"}  # a folder with a script, and a package
+    found = {example.name: example for example in gallery.examples()}
+    files = {path.stem: path for path in [*EXAMPLES.glob("*.yaml"), *EXAMPLES.glob("workflows/*.yaml")]}
+    assert set(found) == set(files) - with_files
+    for name, example in found.items():
+        assert example.document == files[name].read_text(encoding="utf-8")
+        assert len(example.description) > 20
+        assert example.kinds
+    assert gallery.examples()[0].name == "lora_sft"
+    assert found["evaluate"].kinds[:2] == ("lora_sft", "evaluate")
 
 
 def test_the_demo_has_its_example() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
-from tunefleet.errors import ConflictError, OffsetConflict
-from tunefleet.services import events, logs, metrics, tasks
-from tunefleet.services.downsample import downsample
+from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
+from tunefleet.services import events, logs, metrics, series, tasks
+from tunefleet.services.curves import Curves
+from tunefleet.services.downsample import Column, downsample
 from tunefleet.services.scrub import scrub, scrub_bytes
 from tunefleet.wire.link import JournalBatch, Offer
 
@@ -33,7 +37,7 @@ async def running(lab: Lab) -> tuple[FakeWorker, Offer]:
 
 
 async def steps(lab: Lab, task_id: str, **how: Any) -> list[int]:
-    return [point.step for point in (await metrics.read(lab.core, lab.admin, task_id, **how)).points]
+    return [point.step for point in (await series.read(lab.core, lab.admin, task_id, **how)).points]
 
 
 async def test_an_overlap_is_trimmed_and_a_gap_is_refused(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
@@ -79,14 +83,14 @@ async def test_a_resume_hides_what_it_repeats(lab: Lab, running: tuple[FakeWorke
     worker, offer = running
     await lab.journal(offer.token, "l1", [launch("l1"), *(metric(s, loss=1.0) for s in range(1, 16))])
     await lab.journal(offer.token, "l2", [launch("l2", 10), *(metric(s, loss=2.0) for s in range(11, 21))])
-    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    view = await series.read(lab.core, lab.admin, offer.task_id)
     assert [point.step for point in view.points] == list(range(1, 21))
     assert [point.values["loss"] for point in view.points] == [1.0] * 10 + [2.0] * 10
     # A third launch, of another attempt, goes back further.
     await worker.finish(offer.token, "failed", "crashed")
     again = await worker.start()
     await lab.journal(again.token, "l3", [launch("l3", 5), *(metric(s, loss=3.0) for s in range(6, 13))])
-    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    view = await series.read(lab.core, lab.admin, offer.task_id)
     assert [point.step for point in view.points] == list(range(1, 13))
     assert [point.values["loss"] for point in view.points] == [1.0] * 5 + [3.0] * 7
 
@@ -108,7 +112,7 @@ async def test_the_series_tiles_the_run_however_often_it_was_resumed(
         await lab.journal(offer.token, f"{run}-{number}", [launch(f"{run}-{number}", start), *here])
         at = start + length
     # What other examples left behind is hidden by the first launch of this one, which starts from zero.
-    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    view = await series.read(lab.core, lab.admin, offer.task_id)
     assert {point.step: point.values["loss"] for point in view.points} == expected
     assert [point.step for point in view.points] == list(range(1, at + 1))
 
@@ -133,12 +137,12 @@ async def test_values_of_one_step_are_one_point_and_the_newer_launch_counts(
     first = [launch("l1"), {**metric(5, loss=1.0), "window": [1, 5], "epoch": 0.5}, metric(5, eval_loss=3.0)]
     await lab.journal(offer.token, "l1", first)
     await lab.journal(offer.token, "l2", [launch("l2", 5), metric(5, eval_loss=2.5), metric(6, loss=float(6))])
-    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    view = await series.read(lab.core, lab.admin, offer.task_id)
     assert [(p.step, p.values) for p in view.points] == [(5, {"loss": 1.0, "eval_loss": 2.5}), (6, {"loss": 6.0})]
     assert view.points[0].window == (1, 5)
     assert view.points[0].epoch == 0.5
     assert view.names == ("eval_loss", "loss")
-    only = await metrics.read(lab.core, lab.admin, offer.task_id, names=["eval_loss"])
+    only = await series.read(lab.core, lab.admin, offer.task_id, names=["eval_loss"])
     assert [p.values for p in only.points] == [{"eval_loss": 2.5}]
     assert await steps(lab, offer.task_id, after_step=5) == [6]
 
@@ -146,8 +150,8 @@ async def test_values_of_one_step_are_one_point_and_the_newer_launch_counts(
 async def test_a_second_series_stands_apart(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
     _, offer = running
     await lab.journal(offer.token, "l1", [launch("l1"), metric(1), {**metric(1, loss=9.0), "series": "train-2"}])
-    assert [p.values for p in (await metrics.read(lab.core, lab.admin, offer.task_id)).points] == [{"loss": 1.0}]
-    other = await metrics.read(lab.core, lab.admin, offer.task_id, series="train-2")
+    assert [p.values for p in (await series.read(lab.core, lab.admin, offer.task_id)).points] == [{"loss": 1.0}]
+    other = await series.read(lab.core, lab.admin, offer.task_id, series="train-2")
     assert [p.values for p in other.points] == [{"loss": 9.0}]
 
 
@@ -160,7 +164,7 @@ async def test_what_cannot_be_read_is_kept_and_refuses_nothing(lab: Lab, running
     batch = JournalBatch(launch="l1", from_seq=0, lines=lines)
     cursor = await metrics.ingest(lab.core, await lab.attempt(offer.token), batch)
     assert cursor.cursor == len(lines)
-    view = await metrics.read(lab.core, lab.admin, offer.task_id)
+    view = await series.read(lab.core, lab.admin, offer.task_id)
     assert [p.values for p in view.points] == [{"loss": "NaN"}]
 
 
@@ -168,8 +172,86 @@ async def test_long_batches_are_taken_too(lab: Lab, running: tuple[FakeWorker, O
     _, offer = running
     await lab.journal(offer.token, "l1", [launch("l1"), *(metric(step) for step in range(1, 1001))])
     assert await steps(lab, offer.task_id) == list(range(1, 1001))
-    few = await metrics.read(lab.core, lab.admin, offer.task_id, max_points=50)
+    few = await series.read(lab.core, lab.admin, offer.task_id, max_points=50)
     assert (len(few.points), few.total) == (50, 1000)
+
+
+async def test_what_a_job_takes_of_its_machine_is_a_series_of_its_own(
+    lab: Lab, running: tuple[FakeWorker, Offer]
+) -> None:
+    _, offer = running
+
+    def progress(at: float, **values: Any) -> dict[str, Any]:
+        return {"type": "progress", "phase": "training", "step": int(at), "max_steps": 99, "at": at, **values}
+
+    first = [progress(float(at), rss_bytes=at * 10, eta_s=1.0) for at in range(1, 41)]
+    odd = [progress(50.0), {**progress(50.0, rss_bytes=1), "at": "soon"}, progress(51.0, rss_bytes="much", gpu_bytes=7)]
+    await lab.journal(offer.token, "l1", [launch("l1"), metric(1), *first[:20]])
+    await lab.journal(offer.token, "l1", [*first[20:], *odd], from_seq=22)
+    view = await series.read(lab.core, lab.admin, offer.task_id, series="system", max_points=100)
+    assert [(point.step, point.values) for point in view.points] == [
+        (1, {"rss_bytes": 10}),
+        (15, {"rss_bytes": 150}),
+        (30, {"rss_bytes": 300}),
+        (51, {"gpu_bytes": 7}),
+    ]
+    assert [told.series for told in await series.names_of(lab.core, lab.admin, offer.task_id)] == ["system", "train"]
+    await lab.journal(offer.token, "l2", [launch("l2", 20), progress(60.0, rss_bytes=5)])
+    after = await series.read(lab.core, lab.admin, offer.task_id, series="system")
+    assert [point.step for point in after.points] == [1, 15, 60]
+
+
+async def test_a_thinned_series_is_the_series_however_it_came_and_was_looked_at(
+    lab: Lab, running: tuple[FakeWorker, Offer]
+) -> None:
+    _, offer = running
+
+    async def check() -> None:
+        for names in (None, ["loss"], ["eval_loss", "grad_norm"], ["nothing"]):
+            for after, to in ((None, None), (20, None), (None, 70), (20, 70), (70, 20)):
+                cut = {"names": names, "after_step": after, "to_step": to}
+                whole = await series.read(lab.core, lab.admin, offer.task_id, **cut)  # type: ignore[arg-type]
+                same = await series.read(lab.core, lab.admin, offer.task_id, max_points=1000, **cut)  # type: ignore[arg-type]
+                assert same == whole
+                few = await series.read(lab.core, lab.admin, offer.task_id, max_points=10, **cut)  # type: ignore[arg-type]
+                assert (few.total, few.names) == (whole.total, whole.names)
+                assert len(few.points) == min(10, whole.total)
+                assert all(point in whole.points for point in few.points)
+
+    def record(step: int) -> dict[str, Any]:
+        odd: dict[int, dict[str, Any]] = {7: {"loss": "NaN"}, 8: {"loss": 10**400}, 9: {"loss": None}, 10: {}}
+        return {"type": "metric", "step": step, "epoch": step / 50, "window": [step, step]} | {
+            "values": odd.get(step, {"loss": 100.0 / step, "grad_norm": math.sin(step)})
+        }
+
+    def held_out(step: int) -> dict[str, Any]:
+        return {"type": "metric", "step": step, "values": {"eval_loss": float(step)}}
+
+    steps = [
+        each for step in range(1, 61) for each in ([record(step), held_out(step)] if step % 9 == 0 else [record(step)])
+    ]
+    await lab.journal(offer.token, "l1", [launch("l1"), *steps])
+    await check()
+    again = [record(step) for step in range(40, 100)]
+    await lab.journal(offer.token, "l2", [launch("l2", 40), *again, held_out(54)])
+    await check()
+    await lab.journal(offer.token, "l2", [record(step) for step in range(100, 120)], from_seq=len(again) + 2)
+    await check()
+    (told,) = await series.names_of(lab.core, lab.admin, offer.task_id)
+    assert (told.series, told.names) == ("train", ("eval_loss", "grad_norm", "loss"))
+    assert (told.first_step, told.last_step) == (1, 119)
+    with pytest.raises(NotFoundError):
+        await series.names_of(lab.core, lab.admin, "task-ffffffffffff")
+
+
+async def test_what_is_kept_of_curves_is_bounded(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
+    _, offer = running
+    await lab.journal(offer.token, "l1", [launch("l1"), *(metric(n) for n in range(1, 101))])
+    known = Curves(most_rows=50)
+    for name in (offer.task_id, "another", "a third"):
+        curve = await lab.core.read(partial(known.of, task_id=name, series="train"))
+        assert len(curve.steps) == (100 if name == offer.task_id else 0)
+    assert offer.task_id not in known._tasks
 
 
 async def test_events_checkpoints_and_progress_are_told_once(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
@@ -271,11 +353,19 @@ def points(count: int) -> list[dict[str, float | str]]:
     return [{"loss": 5.0 - n / count, **({"eval": 1.0} if n % 100 == 0 else {})} for n in range(count)]
 
 
+def columns(every: list[dict[str, float | str]]) -> dict[str, Column]:
+    """Put values side by side as `services.curves` does."""
+    names = {name for values in every for name in values}
+    odd = {"NaN": math.inf}
+    rows = {name: [values.get(name, math.nan) for values in every] for name in names}
+    return {name: np.array([odd.get(str(value), value) for value in row], float) for name, row in rows.items()}
+
+
 @given(count=st.integers(0, 400), room=st.integers(1, 120))
 @settings(max_examples=60, deadline=None)
 def test_down_sampling_keeps_within_its_bound_and_the_ends(count: int, room: int) -> None:
     every = points(count)
-    few = downsample(every, ["loss", "eval"], room)
+    few = downsample(columns(every), len(every), room)
     assert len(few) <= max(room, 0)
     assert few == sorted(set(few))
     if count and room >= 3:
@@ -288,14 +378,14 @@ def test_down_sampling_keeps_within_its_bound_and_the_ends(count: int, room: int
 def test_down_sampling_keeps_spikes_and_what_is_seldom() -> None:
     every = points(1000)
     every[537] = {"loss": 50.0}
-    few = downsample(every, ["loss", "eval"], 60)
+    few = downsample(columns(every), len(every), 60)
     assert 537 in few
     assert [index for index in few if "eval" in every[index]] == list(range(0, 1000, 100))
 
 
 def test_down_sampling_survives_what_is_no_number() -> None:
     every: list[dict[str, float | str]] = [{"loss": "NaN" if n % 2 else float("inf")} for n in range(100)]
-    assert len(downsample(every, ["loss"], 10)) == 10
+    assert len(downsample(columns(every), len(every), 10)) == 10
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, Field
+from starlette.responses import StreamingResponse
 
 from tunefleet.errors import NotFoundError
-from tunefleet.server import files
+from tunefleet.server import bundle, files
 from tunefleet.server.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderOrAttempt
 from tunefleet.server.params import Cursor, Limit
 from tunefleet.services import artifacts
@@ -64,6 +65,19 @@ async def list_task_artifacts(
 async def get_artifact(core: CoreDep, who: ReaderOrAttempt, artifact_id: str) -> ArtifactDetail:
     """Show an artifact with its files, by id, name or digest."""
     return await artifacts.get(core, who, artifact_id)
+
+
+@router.head("/artifacts/{artifact_id}/archive", include_in_schema=False)
+@router.get(
+    "/artifacts/{artifact_id}/archive",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}}},
+)
+async def get_archive(request: Request, core: CoreDep, who: Reader, artifact_id: str) -> Response:
+    """Download all files of an artifact as one uncompressed tar."""
+    artifact = await artifacts.get(core, who, artifact_id)
+    at, name = artifact.created_at.timestamp(), artifact.name.rpartition("/")[2] or artifact.id
+    return bundle.send(core.blobs, name, artifact.files, at=at, body=request.method == "GET")
 
 
 @router.delete("/artifacts/{artifact_id}", status_code=204)

@@ -7,19 +7,21 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
-from tunefleet.server import streams
+from tunefleet.server import live, streams
 from tunefleet.server.auth import CoreDep, Reader
 from tunefleet.server.params import names
 from tunefleet.services import events
+from tunefleet.services import live as live_service
+from tunefleet.services.live import Place
 from tunefleet.wire.api import EventView
 
-router = APIRouter(prefix="/events", tags=["events"])
+router = APIRouter(tags=["events"])
 
 EventId = Annotated[int, Query(ge=0, le=2**62)]
 Kinds = Annotated[str | None, Query(description="Comma-separated; all if not given.", examples=["task.completed"])]
 
 
-@router.get("")
+@router.get("/events")
 async def list_events(
     core: CoreDep,
     who: Reader,
@@ -35,7 +37,7 @@ async def list_events(
     )
 
 
-@router.get("/stream", response_class=EventSourceResponse)
+@router.get("/events/stream", response_class=EventSourceResponse)
 async def follow_events(
     request: Request,
     core: CoreDep,
@@ -56,3 +58,26 @@ async def follow_events(
         start = await events.last_id(core, who)
     wanted = streams.EventFilter(task_id, workflow_id, names(kinds))
     return streams.respond(request, streams.follow_events(core, who, wanted, start))
+
+
+@router.get("/live", response_class=EventSourceResponse)
+async def follow_everything(
+    request: Request,
+    core: CoreDep,
+    who: Reader,
+    after: Annotated[str | None, Query(max_length=8000, description="The id of a message.")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=8000)] = None,
+    points: Annotated[
+        str | None, Query(max_length=400, description="Ids of up to 8 tasks whose points come too.")
+    ] = None,
+) -> Response:
+    """Follow all that a page shows, from behind `Last-Event-ID` or `after`; without either, what happens from now on.
+
+    Messages are `hello` (`LiveHello`), `events` (`LiveEvents`), `progress` (`LiveProgress`), `loads` (`LiveLoads`) and
+    `points` (`LivePoints`). What happens within a moment comes together; the id of a message says up to where
+    everything is known, so that a connection that broke goes on without a gap.
+    """
+    told = last_event_id or after
+    place = Place.read(told) if told else Place(await events.last_id(core, who))
+    known = await live_service.followed(core, who, names(points) or (), place.points)
+    return streams.respond(request, live.Live(core, who, Place(place.event_id, known)).messages())

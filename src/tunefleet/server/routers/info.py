@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Depends, Request
 
 import tunefleet
 from tunefleet import spec
-from tunefleet.server.auth import CoreDep, identify_if_known, require_admin
+from tunefleet.server.auth import CoreDep, Reader, identify_if_known, require_admin
 from tunefleet.services import prune
 from tunefleet.services.identity import Actor
+from tunefleet.spec import gallery
 from tunefleet.wire.api import PruneReply, PruneRequest, ServerInfo
+from tunefleet.wire.page import ExampleView
 
 router = APIRouter(tags=["server"])
 _PUBLIC: dict[str, Any] = {"security": []}
@@ -36,6 +39,14 @@ async def info(request: Request) -> ServerInfo:
 async def schema() -> dict[str, Any]:
     """Return the JSON Schema of workflow documents, for editors."""
     return spec.json_schema()
+
+
+@router.get("/examples")
+async def list_examples(_: Reader) -> list[ExampleView]:
+    """List whole documents to begin with; those that are asked for most come first."""
+    # Each is parsed, at the first request.
+    found = await asyncio.to_thread(gallery.examples)
+    return [ExampleView.model_validate(each._asdict()) for each in found]
 
 
 @router.post("/prune", dependencies=[Depends(require_admin)])

@@ -1,18 +1,29 @@
-"""API keys and login codes."""
+"""API keys, login codes and the sessions of browsers."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, get_args
+from typing import Annotated, Any, Final, cast, get_args
 
-from fastapi import APIRouter, Query, Request
+from fastapi import APIRouter, Query, Request, Response
 
-from tunefleet.server.auth import Admin, CoreDep, Reader
+import tunefleet
+from tunefleet.server.auth import (
+    Admin,
+    CoreDep,
+    Reader,
+    address_of,
+    end_session,
+    refuse_foreign_page,
+    set_session,
+)
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
 from tunefleet.services import keys
-from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role
+from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
+from tunefleet.wire.page import SessionRequest
 
 router = APIRouter(tags=["keys"])
 
+_PUBLIC: Final[dict[str, Any]] = {"security": []}
 _ROLES: Final = get_args(Role)
 Roles = Annotated[str | None, one_of(_ROLES), Query(description=f"Of {', '.join(_ROLES)}; several with commas.")]
 Owners = Annotated[str | None, Query(description="Several are separated by commas.", examples=["ada"])]
@@ -58,4 +69,21 @@ async def create_login_code(request: Request, core: CoreDep, who: Reader) -> Log
     """Create a link that logs a browser in, usable once and for ten minutes."""
     code = await keys.create_login_code(core, who)
     base = (core.settings.public_base_url or str(request.base_url)).rstrip("/")
-    return LoginCode(code=code, url=f"{base}/login?code={code}")
+    # Behind '#', which a browser sends to nobody: no log has it, and who only previews a link does not use it up.
+    return LoginCode(code=code, url=f"{base}/login#code={code}")
+
+
+@router.post("/session", status_code=201, openapi_extra=_PUBLIC)
+async def open_session(request: Request, response: Response, core: CoreDep, login: SessionRequest) -> ServerInfo:
+    """Log a browser in: sets the session's cookie, which no script can read; only for pages of this server."""
+    refuse_foreign_page(request)
+    token, who = await keys.open_session(core, address_of(request), key=login.key, code=login.code)
+    set_session(response, request, token)
+    return ServerInfo(version=tunefleet.__version__, authenticated=True, role=cast("Role", who.role), owner=who.owner)
+
+
+@router.delete("/session", status_code=204, openapi_extra=_PUBLIC)
+async def close_session(request: Request, response: Response) -> None:
+    """Log a browser out: its session ends, here and in every window."""
+    refuse_foreign_page(request)
+    await end_session(response, request)

@@ -13,23 +13,31 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse
 from fastapi.staticfiles import StaticFiles
 
-from tunefleet.errors import AuthError, TunefleetError
-from tunefleet.server.auth import CoreDep, identify, refuse_foreign_page, set_session
+from tunefleet.errors import AuthError, TooManyError, TunefleetError
+from tunefleet.server import page
+from tunefleet.server.auth import CoreDep, address_of, identify, refuse_foreign_page, set_session
 from tunefleet.services import keys
 
 router = APIRouter(include_in_schema=False)
 
 ASSETS_PATH: Final = "/docs/assets"
 OPENAPI_PATH: Final = "/api/v1/openapi.json"
-_AFTER_LOGIN: Final = "/docs"
 _PLAIN_POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; frame-ancestors 'none'"
 )
+_LOGIN_HEADERS: Final = {
+    "Content-Security-Policy": f"{_PLAIN_POLICY}; script-src 'self'; connect-src 'self'",
+}
 _DOCS_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; frame-ancestors 'none'"
 )
 _STYLE: Final = "body{font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem}"
+
+
+def _entrance() -> str:
+    """Return where somebody who has logged in is led to."""
+    return page.PREFIX if page.built() else "/docs"
 
 
 def assets() -> StaticFiles:
@@ -40,19 +48,26 @@ def assets() -> StaticFiles:
 @router.get("/")
 async def root() -> Response:
     """Lead to the page that there is."""
-    return RedirectResponse(_AFTER_LOGIN)
+    return RedirectResponse(_entrance())
 
 
 @router.get("/login")
-async def login(request: Request, core: CoreDep, code: str | None = None) -> Response:
-    """Redeem the code of a login link, or ask for a key."""
-    if code is None:
-        return _form(None)
-    try:
-        session = await keys.redeem_login_code(core, code)
-    except AuthError as error:
-        return _form(error)
-    return _enter(request, session)
+async def login() -> Response:
+    """Ask for a key; a script of the page redeems the code of a login link, which stands behind `#`."""
+    return _form(None)
+
+
+@router.get("/login/start.js")
+async def login_start() -> Response:
+    """Redeem the code of a login link, and show why it failed if it does."""
+    script = (
+        'const code = new URLSearchParams(location.hash.slice(1)).get("code");'
+        'if (code) { history.replaceState(null, "", "/login"); fetch("/api/v1/session", {method: "POST", '
+        'headers: {"Content-Type": "application/json"}, body: JSON.stringify({code})}).then(async (reply) => { '
+        f'if (reply.ok) {{ location.replace("{_entrance()}"); return; }} const fault = await reply.json(); '
+        'document.getElementById("fault").textContent = [fault.detail, fault.hint].join(" "); }); }'
+    )
+    return Response(script, media_type="text/javascript")
 
 
 @router.post("/login")
@@ -61,9 +76,8 @@ async def login_with_key(request: Request, core: CoreDep) -> Response:
     refuse_foreign_page(request)
     secret = parse_qs((await request.body()).decode("utf-8", "replace")).get("key", [""])[0].strip()
     try:
-        actor = await keys.authenticate(core, secret)
-        session = await keys.redeem_login_code(core, await keys.create_login_code(core, actor))
-    except AuthError as error:
+        session, _ = await keys.open_session(core, address_of(request), key=secret)
+    except (AuthError, TooManyError) as error:
         return _form(error)
     return _enter(request, session)
 
@@ -75,11 +89,11 @@ async def docs(request: Request) -> Response:
         await identify(request)
     except TunefleetError:
         return RedirectResponse("/login")
-    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tunefleet API</title>
+    text = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tunefleet API</title>
 <link rel="icon" href="data:,"><link rel="stylesheet" href="{ASSETS_PATH}/swagger-ui.css"></head>
 <body><div id="swagger-ui"></div><script src="{ASSETS_PATH}/swagger-ui-bundle.js"></script>
 <script src="/docs/start.js"></script></body></html>"""
-    return HTMLResponse(page, headers={"Content-Security-Policy": _DOCS_POLICY})
+    return HTMLResponse(text, headers={"Content-Security-Policy": _DOCS_POLICY})
 
 
 @router.get("/docs/start.js")
@@ -104,19 +118,22 @@ async def openapi_document(request: Request) -> Response:
 def _enter(request: Request, session: str) -> Response:
     # Not a redirect: a browser withholds a Strict cookie on the redirect of a navigation that another site (a chat, a
     # mail) began. A page of ours that moves on by itself begins a navigation of its own.
-    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tunefleet</title>
-<meta http-equiv="refresh" content="0;url={_AFTER_LOGIN}"><style>{_STYLE}</style></head>
-<body><p>You are logged in. <a href="{_AFTER_LOGIN}">Go on</a></p></body></html>"""
-    response = HTMLResponse(page, headers={"Content-Security-Policy": _PLAIN_POLICY})
+    text = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Tunefleet</title>
+<meta http-equiv="refresh" content="0;url={_entrance()}"><style>{_STYLE}</style></head>
+<body><p>You are logged in. <a href="{_entrance()}">Go on</a></p></body></html>"""
+    response = HTMLResponse(text, headers={"Content-Security-Policy": _PLAIN_POLICY})
     set_session(response, request, session)
     return response
 
 
 def _form(error: TunefleetError | None) -> Response:
-    fault = f'<p role="alert"><strong>{html.escape(str(error))}</strong></p>' if error else ""
-    page = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Log in to Tunefleet</title>
+    fault = f'<p role="alert"><strong id="fault">{html.escape(str(error or ""))}</strong></p>'
+    text = f"""<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Log in to Tunefleet</title>
 <link rel="icon" href="data:,"><style>{_STYLE}</style></head><body><h1>Log in to Tunefleet</h1>{fault}
 <form method="post" action="/login"><label>API key <input name="key" type="password" autocomplete="off" required
 autofocus></label> <button>Log in</button></form>
-<p>Or open the login link that <code>tunefleet up</code> printed; each link works once.</p></body></html>"""
-    return HTMLResponse(page, 401 if error else 200, headers={"Content-Security-Policy": _PLAIN_POLICY})
+<p>Or open the login link that <code>tunefleet up</code> printed; each link works once.</p>
+<script src="/login/start.js"></script></body></html>"""
+    if isinstance(error, TooManyError):
+        return HTMLResponse(text, 429, headers={"Retry-After": str(error.retry_after_s), **_LOGIN_HEADERS})
+    return HTMLResponse(text, 401 if error else 200, headers=_LOGIN_HEADERS)

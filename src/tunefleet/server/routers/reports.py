@@ -11,8 +11,10 @@ from tunefleet.server import bodies, streams
 from tunefleet.server.auth import CoreDep, OwnAttempt, Reader
 from tunefleet.server.params import names as split_names
 from tunefleet.services import logs, metrics
+from tunefleet.services import series as series_service
 from tunefleet.wire.api import LogView, MetricsView
 from tunefleet.wire.link import Cursor, JournalBatch
+from tunefleet.wire.page import SeriesView
 
 router = APIRouter(prefix="/tasks/{task_id}", tags=["reports"])
 
@@ -40,11 +42,19 @@ async def read_metrics(
     names: Annotated[str | None, Query(description="Comma-separated; all if not given.", examples=["loss"])] = None,
     max_points: Annotated[int | None, Query(ge=2, le=100_000, description="Down-sample to at most this many.")] = None,
     after_step: Annotated[int | None, Query(ge=-(2**62), le=2**62)] = None,
+    to_step: Annotated[int | None, Query(ge=-(2**62), le=2**62, description="Up to this step.")] = None,
 ) -> MetricsView:
-    """Read the points of a series in step order."""
-    return await metrics.read(
-        core, who, task_id, series=series, names=split_names(names), max_points=max_points, after_step=after_step
-    )
+    """Read the points of a series in step order; thinned to `max_points`, a chart of them looks as one of all."""
+    return await series_service.read(
+        core, who, task_id, series=series, names=split_names(names), max_points=max_points, after_step=after_step,
+        to_step=to_step,
+    )  # fmt: skip
+
+
+@router.get("/series")
+async def list_series(core: CoreDep, who: Reader, task_id: str) -> list[SeriesView]:
+    """List the series of a task, with the names of their values."""
+    return await series_service.names_of(core, who, task_id)
 
 
 @router.get("/log")

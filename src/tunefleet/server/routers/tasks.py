@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from tunefleet.errors import InputError, NotFoundError, SpecError
-from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.server import bodies, problems, records
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
+from tunefleet.server.routers.listing import TaskChoice
+from tunefleet.services import listing, tasks, workflows
 from tunefleet.services import records as record_service
-from tunefleet.services import tasks, workflows
 from tunefleet.services import why as why_service
+from tunefleet.services.listing import SORTS, Look
 from tunefleet.wire.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
 from tunefleet.wire.fleet import WhyView
 from tunefleet.wire.records import Submitted, TaskAnswer, TaskRecord
@@ -22,16 +23,17 @@ from tunefleet.wire.records import Submitted, TaskAnswer, TaskRecord
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 
 
-class TaskFilter(BaseModel):
-    """Which tasks to list; a filter takes several values separated by commas."""
+class TaskFilter(TaskChoice):
+    """Which tasks to list, and how; a filter takes several values separated by commas."""
 
     limit: Annotated[Limit | None, Field(description="Items a page; 50 where another parameter is given.")] = None
     cursor: Cursor = None
-    status: Annotated[str | None, one_of(TaskStatus), Field(examples=["running"])] = None
-    kind: Annotated[str | None, Field(examples=["lora_sft"])] = None
-    owner: str | None = None
-    workflow_id: str | None = None
-    worker_id: str | None = None
+    sort: Annotated[
+        str | None,
+        one_of([sign + name for name in SORTS for sign in ("", "-")]),
+        Field(description=f"{', '.join(SORTS)}; `-` in front: the greatest first. Default: -created."),
+    ] = None
+    glance: Annotated[bool, Field(description="With the last values of those that run.")] = False
 
 
 Format = Annotated[
@@ -63,8 +65,10 @@ async def list_tasks(
         newest, before = await record_service.newest(core, who)
         link = {} if before is None else {"Link": f'<{request.url.path}?limit=1000&cursor={before}>; rel="next"'}
         return bodies.listed(newest, headers=link)
-    given = wanted.model_dump()
-    return bodies.answer(await tasks.list_(core, who, **{**given, "limit": given["limit"] or 50}))
+    look = Look(
+        wanted.limit or 50, wanted.cursor, wanted.q, wanted.sort, glance=wanted.glance, filters=wanted.look().filters
+    )
+    return bodies.answer(await listing.page(core, who, look))
 
 
 @router.post("", response_model=Submitted, openapi_extra=_BODY, responses={400: {"model": Problem}})

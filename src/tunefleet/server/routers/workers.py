@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Final, get_args
 
 from fastapi import APIRouter, Query, Response
+from pydantic import AwareDatetime
 
 from tunefleet.errors import ConflictError
 from tunefleet.server import problems
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
-from tunefleet.services import controls, elastic, verbs, workers
+from tunefleet.services import controls, elastic, loads, verbs, workers
 from tunefleet.wire.api import CommandRequest, CommandView, Page, Problem
-from tunefleet.wire.fleet import ElasticRequest, ElasticView, WorkerView
+from tunefleet.wire.fleet import ElasticRequest, ElasticView, WorkerHistory, WorkerView
 
 router = APIRouter(prefix="/workers", tags=["workers"])
 
@@ -21,6 +22,7 @@ Status = Annotated[
     str | None, one_of(_STATUSES), Query(description=f"Of {', '.join(_STATUSES)}; several separated by commas.")
 ]
 
+Moment = Annotated[AwareDatetime | None, Query(description="A time with its zone.", examples=["2026-01-31T12:00:00Z"])]
 Wait = Annotated[float, Query(ge=0, le=verbs.MAX_WAIT_S, description="Hold the answer until it has its outcome.")]
 
 
@@ -36,6 +38,20 @@ async def list_workers(
 async def get_worker(core: CoreDep, who: Reader, worker_id: str) -> WorkerView:
     """Show a worker."""
     return await workers.get(core, who, worker_id)
+
+
+@router.get("/{worker_id}/history")
+async def get_worker_history(
+    core: CoreDep,
+    who: Reader,
+    worker_id: str,
+    since: Moment = None,
+    until: Moment = None,
+    max_points: Annotated[int, Query(ge=1, le=5000, description="Thinned to so many at most.")] = 500,
+) -> WorkerHistory:
+    """Show how busy a worker was: memory, disk, load and GPUs, of the last day."""
+    start, end = (None if at is None else at.timestamp() for at in (since, until))
+    return await loads.history(core, who, worker_id, since=start, until=end, most=max_points)
 
 
 @router.post("/{worker_id}/commands", status_code=202)

@@ -1,0 +1,99 @@
+"""The page's one stream: a browser has six connections to a host, and a page wants to know of everything.
+
+What happens is gathered for a moment and sent together, so that a hundred running tasks are one message a second. The
+id of each message says up to where everything is known: a connection that broke goes on there, and misses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import BaseModel
+from sse_starlette import ServerSentEvent
+
+import tunefleet
+from tunefleet.services import events, live
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor
+from tunefleet.services.live import Place
+from tunefleet.services.views import moment
+from tunefleet.wire.link import Load
+from tunefleet.wire.live import LiveEvents, LiveHello, LiveLoads, LiveProgress, TaskProgress
+
+GATHER_S: Final = 0.25
+"""So long what happens is gathered before it is sent."""
+_PAGE: Final = 500
+FAR: Final = 5000
+"""Who has missed more events than so many reads everything anew."""
+_PROGRESS_S: Final = 1.0
+_LOADS_S: Final = 2.0
+_LOOK_S: Final = 10.0
+_PAUSE: Final = "live:pause"
+"""A topic that nobody notifies: a wait for it ends when its time is over, or the server stops."""
+
+
+@dataclass(slots=True)
+class Live:
+    """One connection of a page.
+
+    Args:
+        core: The server.
+        who: Who looks.
+        place: Up to where the page knows.
+    """
+
+    core: Core
+    who: Actor
+    place: Place
+    _progress: dict[str, TaskProgress] = field(default_factory=dict)
+    _loads: dict[str, Load] = field(default_factory=dict)
+    _progress_at: float = -_PROGRESS_S
+    _loads_at: float = -_LOADS_S
+
+    async def messages(self) -> AsyncIterator[ServerSentEvent]:
+        """Stream what happens until the server stops."""
+        core, signals = self.core, self.core.signals
+        newest = await events.last_id(core, self.who)
+        missed = not 0 <= newest - self.place.event_id <= FAR
+        if missed:
+            self.place = Place(newest, self.place.points)
+        yield self._say("hello", LiveHello(version=tunefleet.__version__, now=moment(core.clock.wall()), missed=missed))
+        while not signals.closed:
+            topics = ("events", *(f"task:{task_id}" for task_id in self.place.points))
+            seen = {topic: signals.version(topic) for topic in topics}
+            more = False
+            async for message, unfinished in self._news():
+                more = more or unfinished
+                yield message
+            if not more:
+                await signals.wait_any(seen, _PROGRESS_S if self._progress or core.fleet.presences else _LOOK_S)
+                await signals.wait(_PAUSE, GATHER_S)
+
+    async def _news(self) -> AsyncIterator[tuple[ServerSentEvent, bool]]:
+        """Yield what is new, each with whether there is more of it at once."""
+        found = await events.after(self.core, self.who, self.place.event_id, limit=_PAGE)
+        if found:
+            self.place = Place(found[-1].id, self.place.points)
+            yield self._say("events", LiveEvents(events=tuple(found))), len(found) == _PAGE
+        for task_id, known in self.place.points.items():
+            told, reached, more = await live.points(self.core, task_id, known)
+            self.place = Place(self.place.event_id, {**self.place.points, task_id: reached})
+            if told.points or told.resumed:
+                yield self._say("points", told), more
+        now = self.core.clock.monotonic()
+        if now - self._progress_at >= _PROGRESS_S:
+            self._progress_at = now
+            before, self._progress = self._progress, await live.progress(self.core, self.who, self._progress)
+            changed = tuple(each for id_, each in self._progress.items() if before.get(id_) is not each)
+            if changed:
+                yield self._say("progress", LiveProgress(tasks=changed)), False
+        if now - self._loads_at >= _LOADS_S:
+            self._loads_at = now
+            loads = live.loads(self.core, self._loads)
+            if loads:
+                yield self._say("loads", LiveLoads(workers=loads)), False
+
+    def _say(self, kind: str, message: BaseModel) -> ServerSentEvent:
+        return ServerSentEvent(message.model_dump_json(), event=kind, id=str(self.place))

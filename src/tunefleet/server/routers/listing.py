@@ -1,0 +1,58 @@
+"""Tasks as a page shows them: counted, at a glance, and many at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
+
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.server.auth import CoreDep, Member, Reader
+from tunefleet.server.params import one_of
+from tunefleet.services import listing, many
+from tunefleet.services.listing import Look
+from tunefleet.wire.page import ManyReply, ManyRequest, Overview, TaskCounts
+
+router = APIRouter(tags=["tasks"])
+
+Words = Annotated[
+    str | None,
+    Field(max_length=200, description="Words that are in id, name, kind, owner, worker or workflow.", examples=["sft"]),
+]
+
+
+class TaskChoice(BaseModel):
+    """Which tasks; a filter takes several values separated by commas."""
+
+    status: Annotated[str | None, one_of(TaskStatus), Field(examples=["running"])] = None
+    kind: Annotated[str | None, Field(examples=["lora_sft"])] = None
+    owner: str | None = None
+    workflow_id: str | None = None
+    worker_id: str | None = None
+    q: Words = None
+
+    def look(self) -> Look:
+        """Return what to look for, without an order."""
+        return Look(q=self.q, filters=self.model_dump(include=set(FILTERS)))
+
+
+FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id")
+
+
+@router.get("/overview")
+async def overview(core: CoreDep, who: Reader) -> Overview:
+    """Show what is going on: how many tasks and workers of each status, what runs, what goes next, what failed."""
+    return await listing.overview(core, who)
+
+
+@router.get("/tasks/counts")
+async def count_tasks(core: CoreDep, who: Reader, wanted: Annotated[TaskChoice, Query()]) -> TaskCounts:
+    """Count tasks by status, kind, owner and worker, under the same filters as the list."""
+    return await listing.counts(core, who, wanted.look())
+
+
+@router.post("/tasks/bulk")
+async def change_many(core: CoreDep, who: Member, wanted: ManyRequest) -> ManyReply:
+    """Cancel, retry or remove up to 1,000 tasks; the answer says of each what became of it."""
+    return await many.do(core, who, wanted)

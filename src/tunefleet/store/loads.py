@@ -1,0 +1,34 @@
+"""How busy workers were, for as long as it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, insert, select
+
+from tunefleet.store.bulk import Bulk
+from tunefleet.store.tables_fleet import worker_loads
+
+_INSERT = Bulk(insert(worker_loads).prefix_with("OR IGNORE", dialect="sqlite"), ["worker_id", "at", "body"])
+
+
+def add(connection: Connection, rows: Sequence[tuple[str, float, str]]) -> None:
+    """Store what workers told: id, unix time, JSON."""
+    _INSERT.run(connection, rows)
+
+
+def between(connection: Connection, worker_id: str, since: float, until: float) -> list[tuple[float, str]]:
+    """Return what a worker told in a span of time, oldest first: unix time and JSON."""
+    at = worker_loads.c.at
+    query = select(at, worker_loads.c.body).where(worker_loads.c.worker_id == worker_id, at >= since, at <= until)
+    return [(row.at, row.body) for row in connection.execute(query.order_by(at))]
+
+
+def forget_before(connection: Connection, at: float) -> None:
+    """Forget what is older."""
+    connection.execute(delete(worker_loads).where(worker_loads.c.at < at))
+
+
+def forget_worker(connection: Connection, worker_id: str) -> None:
+    """Forget what a removed worker told."""
+    connection.execute(delete(worker_loads).where(worker_loads.c.worker_id == worker_id))

@@ -1,0 +1,92 @@
+"""Messages of the page's one stream (`GET /live`): each is the data of a server-sent event of that name."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tunefleet.wire.api import EventView, ProgressView
+from tunefleet.wire.base import Message
+from tunefleet.wire.link import Load
+
+
+class LiveHello(Message):
+    """`hello`, the first message of each connection.
+
+    Args:
+        version: Of the server: another one than before means that the page is old.
+        now: The server's time.
+        missed: So much has happened since the place that was asked for that it is not sent: read everything anew.
+    """
+
+    version: str
+    now: datetime
+    missed: bool = False
+
+
+class LiveEvents(Message):
+    """`events`: what happened, oldest first; several come together."""
+
+    events: tuple[EventView, ...]
+
+
+class TaskProgress(Message):
+    """Where a running task stands.
+
+    Args:
+        progress: Its newest progress record.
+        loss: The newest loss of its series `train`, and the step that it belongs to.
+    """
+
+    task_id: str
+    workflow_id: str
+    worker_id: str | None = None
+    progress: ProgressView
+    loss: tuple[int, float] | None = None
+
+
+class LiveProgress(Message):
+    """`progress`: the running tasks that have come on since the last message, all in one, once a second at most."""
+
+    tasks: tuple[TaskProgress, ...]
+
+
+class WorkerLoad(Message):
+    """How busy a worker is."""
+
+    worker_id: str
+    load: Load
+
+
+class LiveLoads(Message):
+    """`loads`: the workers that have told other figures since the last message."""
+
+    workers: tuple[WorkerLoad, ...]
+
+
+class LivePoint(Message):
+    """Values that were logged at a step of a launch."""
+
+    launch: int
+    series: str
+    step: int
+    epoch: float | None = None
+    at: datetime
+    values: dict[str, float | str]
+
+
+class LiveResume(Message):
+    """A launch has gone on from a step: what earlier launches logged beyond it counts no more."""
+
+    launch: int
+    from_step: int
+
+
+class LivePoints(Message):
+    """`points`: what a followed task has logged since the last message, each point once, in order of its launch.
+
+    `resumed` comes before the points.
+    """
+
+    task_id: str
+    resumed: tuple[LiveResume, ...] = ()
+    points: tuple[LivePoint, ...] = ()

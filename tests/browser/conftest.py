@@ -1,0 +1,84 @@
+"""A real browser on the built page, a real server and worker behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from tunefleet.cli.fleet import LocalFleet
+from tunefleet.client import Client
+from tunefleet.server import page as served
+
+PATIENCE_S = 300.0
+PATIENCE_MS = PATIENCE_S * 1000
+ENVIRONMENT = {
+    "ENABLE_ELASTIC_SCALING": "false",
+    "HF_HUB_OFFLINE": "1",
+    "LOG_FILE": "",
+    "OMP_NUM_THREADS": "1",
+    "TUNEFLEET_JOB_SLOTS": "1",
+}
+# What a browser says of itself when a server is gone or a key is wrong; the page shows both in words.
+EXPECTED = ("Failed to load resource", "net::ERR_")
+
+
+@pytest.fixture(scope="session")
+def built(missing: Callable[[str], None]) -> None:
+    """The page; `make test` builds it."""
+    if not served.built():
+        missing("the web page (make ui)")
+
+
+@pytest.fixture(scope="module")
+def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
+    pytest.importorskip("trl")
+    data = tmp_path_factory.mktemp("fleet")
+    with LocalFleet(data, port=free_port(), environment=ENVIRONMENT, save_client=False) as made:
+        made.await_workers(PATIENCE_S)
+        yield made
+
+
+@pytest.fixture
+def client(fleet: LocalFleet) -> Iterator[Client]:
+    with Client(fleet.url, fleet.key) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Browser, fleet: LocalFleet, tmp_path: Path) -> Iterator[Page]:
+    """A window of its own; what the page logs as an error fails the test."""
+    context = browser.new_context(base_url=fleet.url, viewport={"width": 1280, "height": 800})
+    context.set_default_timeout(60_000)
+    made = context.new_page()
+    errors: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error" and not any(part in message.text for part in EXPECTED):
+            errors.append(message.text)
+
+    made.on("console", note)
+    made.on("pageerror", lambda error: errors.append(str(error)))
+    yield made
+    context.close()
+    assert errors == []
+
+
+@pytest.fixture
+def entered(page: Page, fleet: LocalFleet) -> Page:
+    """The page, logged in as the administrator."""
+    page.goto("/ui/")
+    page.get_by_label("API key").fill(fleet.key)
+    page.get_by_role("button", name="Log in").click()
+    page.get_by_role("heading", name="Overview").wait_for()
+    return page

@@ -1,0 +1,64 @@
+/** The typed client of the API. Same origin, by the session's cookie; a problem becomes an `ApiError`. */
+import createClient from "openapi-fetch";
+import type { FaultView, paths } from "./schema";
+
+export interface ProblemBody {
+  type: string;
+  title: string;
+  status: number;
+  detail: string;
+  hint?: string | null;
+  faults?: FaultView[];
+}
+
+export class ApiError extends Error {
+  constructor(readonly problem: ProblemBody) {
+    super(problem.detail);
+    this.name = "ApiError";
+  }
+
+  get status(): number {
+    return this.problem.status;
+  }
+
+  get hint(): string | undefined {
+    return this.problem.hint ?? undefined;
+  }
+
+  get faults(): FaultView[] {
+    return this.problem.faults ?? [];
+  }
+}
+
+export const api = createClient<paths>({ baseUrl: location.origin, credentials: "same-origin" });
+
+interface Answer<T> {
+  data?: T;
+  error?: unknown;
+  response: Response;
+}
+
+/** Return what was answered, or throw the problem. */
+export async function ask<T>(call: Promise<Answer<T>>): Promise<T> {
+  let answer: Answer<T>;
+  try {
+    answer = await call;
+  } catch (error) {
+    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    throw new ApiError({
+      type: "urn:tunefleet:error:unreachable",
+      title: "No answer",
+      status: 0,
+      detail: "The server does not answer.",
+      hint: "The page tries again by itself.",
+    });
+  }
+  if (!answer.response.ok) throw new ApiError(asProblem(answer.error, answer.response));
+  return answer.data as T;
+}
+
+function asProblem(body: unknown, response: Response): ProblemBody {
+  if (typeof body === "object" && body !== null && "detail" in body) return body as ProblemBody;
+  const { status, statusText } = response;
+  return { type: "", title: statusText, status, detail: `The server answered ${status} ${statusText}.` };
+}

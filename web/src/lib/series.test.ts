@@ -1,0 +1,44 @@
+import { expect, test } from "vitest";
+import { aligned, column, leaves, type Point, perplexity, smoothed } from "./series";
+
+const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
+const points: Point[] = [
+  { step: 2, at: at(0), values: { loss: 4 } },
+  { step: 4, at: at(3), values: { loss: "NaN", eval_loss: 5 } },
+  { step: 4, at: at(4), values: { loss: 3 } },
+  { step: 6, at: at(9), values: { loss: "Infinity" } },
+];
+
+test("a column has one value a place, the later one, and gaps where there is no number", () => {
+  expect(column(points, "loss", "step")).toEqual({ xs: [2, 4, 6], ys: [4, 3, null] });
+  expect(column(points, "loss", "time")).toEqual({ xs: [0, 3, 4, 9], ys: [4, null, 3, null] });
+});
+
+test("smoothing begins at the first value, and leaves gaps as they are", () => {
+  expect(smoothed([4, null, 4], 0.9).map((y) => y?.toFixed(6))).toEqual(["4.000000", undefined, "4.000000"]);
+  expect(smoothed([1, 3], 0)).toEqual([1, 3]);
+  expect(smoothed([0, 1], 0.5)[1]).toBeCloseTo(2 / 3);
+});
+
+test("columns of other steps lie over one axis, without values where they have none", () => {
+  const loss = column(points, "loss", "step");
+  const rare = column(points, "eval_loss", "step");
+  expect(aligned([loss, rare])).toEqual({
+    xs: [2, 4, 6],
+    ys: [
+      [4, 3, null],
+      [undefined, 5, undefined],
+    ],
+  });
+});
+
+test("perplexity of what is too great is a gap", () => {
+  expect(perplexity([0, null, 800])).toEqual([1, null, null]);
+});
+
+test("leaves are dotted paths; a list is one value", () => {
+  expect([...leaves({ a: { b: 1 }, c: [1, 2] })]).toEqual([
+    ["a.b", 1],
+    ["c", [1, 2]],
+  ]);
+});

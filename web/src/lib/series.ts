@@ -1,0 +1,86 @@
+/** Arithmetic on series of metrics: columns for the charts, smoothing, perplexity. Pure. */
+
+export interface Point {
+  step: number;
+  at: string;
+  values: Record<string, number | string>;
+}
+
+export interface Column {
+  /** Steps, or seconds since the first point; ascending, without repeats. */
+  xs: number[];
+  ys: (number | null)[];
+}
+
+export type Axis = "step" | "time";
+
+/** Pick one metric; of points at the same place the later one holds. What is no finite number is a gap. */
+export function column(points: readonly Point[], name: string, axis: Axis): Column {
+  const start = points[0] ? Date.parse(points[0].at) : 0;
+  const found: [number, number | null][] = [];
+  for (const point of points) {
+    const value = point.values[name];
+    if (value === undefined) continue;
+    const x = axis === "step" ? point.step : (Date.parse(point.at) - start) / 1000;
+    found.push([x, typeof value === "number" && Number.isFinite(value) ? value : null]);
+  }
+  found.sort((a, b) => a[0] - b[0]);
+  const xs: number[] = [];
+  const ys: (number | null)[] = [];
+  for (const [x, y] of found) {
+    if (xs.at(-1) === x) ys[ys.length - 1] = y;
+    else {
+      xs.push(x);
+      ys.push(y);
+    }
+  }
+  return { xs, ys };
+}
+
+/** Exponential moving average with the bias of its start taken out; `weight` 0 leaves the values as they are. */
+export function smoothed(ys: readonly (number | null)[], weight: number): (number | null)[] {
+  if (weight <= 0) return [...ys];
+  let last = 0;
+  let seen = 0;
+  return ys.map((y) => {
+    if (y === null) return null;
+    last = last * weight + (1 - weight) * y;
+    seen += 1;
+    return last / (1 - weight ** seen);
+  });
+}
+
+/** Lay columns over one common x axis; where one has no value there is `undefined`, which a line passes over. */
+export function aligned(columns: readonly Column[]): { xs: number[]; ys: (number | null | undefined)[][] } {
+  const [only] = columns;
+  if (columns.length === 1 && only) return { xs: only.xs, ys: [only.ys] };
+  const xs = [...new Set(columns.flatMap((each) => each.xs))].sort((a, b) => a - b);
+  const place = new Map(xs.map((x, index) => [x, index]));
+  const ys = columns.map((each) => {
+    const row = new Array<number | null | undefined>(xs.length).fill(undefined);
+    each.xs.forEach((x, index) => {
+      const at = place.get(x);
+      if (at !== undefined) row[at] = each.ys[index] ?? null;
+    });
+    return row;
+  });
+  return { xs, ys };
+}
+
+export function perplexity(ys: readonly (number | null)[]): (number | null)[] {
+  return ys.map((y) => (y === null || y > 700 ? null : Math.exp(y)));
+}
+
+/** Put news behind what is known: a point at a step that is known replaces the values of its names. */
+export function appended(known: readonly Point[], news: readonly Point[]): Point[] {
+  if (news.length === 0) return known as Point[];
+  return [...known, ...news];
+}
+
+/** Dotted paths of all leaves: `{a: {b: 1}}` → `a.b` → `1`. */
+export function leaves(value: unknown, path = "", into: Map<string, unknown> = new Map()): Map<string, unknown> {
+  if (typeof value === "object" && value !== null && !Array.isArray(value)) {
+    for (const [key, inner] of Object.entries(value)) leaves(inner, path ? `${path}.${key}` : key, into);
+  } else if (path) into.set(path, value);
+  return into;
+}

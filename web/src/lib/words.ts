@@ -1,0 +1,56 @@
+/** The words of statuses, reasons and kinds; one noun for each idea, as everywhere in Tunefleet. */
+
+export const STATUSES = [
+  "pending",
+  "queued",
+  "dispatched",
+  "running",
+  "paused",
+  "completed",
+  "failed",
+  "cancelled",
+  "skipped",
+] as const;
+export type Status = (typeof STATUSES)[number];
+
+const FINAL = new Set<string>(["completed", "failed", "cancelled", "skipped"]);
+
+export function isFinal(status: string): boolean {
+  return FINAL.has(status);
+}
+
+const TRAININGS = new Set(["sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"]);
+
+export function isTraining(kind: string): boolean {
+  return TRAININGS.has(kind);
+}
+
+/** `out_of_memory` → `out of memory`. */
+export function plain(word: string | null | undefined): string {
+  return (word ?? "").replaceAll("_", " ");
+}
+
+export const COMMANDS: Record<string, string> = {
+  save_checkpoint: "Save a checkpoint",
+  evaluate: "Evaluate",
+  pause: "Pause",
+  graceful_stop: "Stop",
+  save_and_stop: "Save and stop",
+  abort: "Abort",
+  set: "Set",
+};
+
+export const METRICS: Record<string, string> = {
+  loss: "Loss",
+  eval_loss: "Eval loss",
+  held_out_loss: "Held-out loss",
+  learning_rate: "Learning rate",
+  grad_norm: "Gradient norm",
+  train_tokens_per_second: "Tokens per second",
+  mean_token_accuracy: "Token accuracy",
+  entropy: "Entropy",
+};
+
+export function metricName(name: string): string {
+  return METRICS[name] ?? plain(name);
+}

@@ -1,0 +1,211 @@
+/** Up to eight tasks over each other: their curves, their outcomes, and what differs in their specs. */
+import { useQueries, useQueryClient } from "@tanstack/react-query";
+import { Link, useSearch } from "@tanstack/react-router";
+import { useMemo, useState } from "react";
+import { metricsQuery, taskQuery } from "../api/queries";
+import type { TaskAnswer } from "../api/schema";
+import { duration, number, ranSeconds } from "../lib/format";
+import { type Axis, column, leaves, type Point, smoothed } from "../lib/series";
+import { metricName } from "../lib/words";
+import { Panel, Status, TaskLink } from "../parts/bits";
+import { Chart, COLORS, type Line, type Zoom } from "../parts/Chart";
+import { Empty, Failed, Loading } from "../parts/states";
+
+const MOST = 8;
+const NAMES = ["loss", "eval_loss", "learning_rate", "grad_norm", "mean_token_accuracy", "train_tokens_per_second"];
+
+interface Run {
+  task: TaskAnswer;
+  label: string;
+  color: string;
+  points: Point[];
+}
+
+export function Compare() {
+  const { tasks } = useSearch({ from: "/compare" });
+  const ids = useMemo(() => [...new Set(tasks?.split(",").filter(Boolean))].slice(0, MOST), [tasks]);
+  const client = useQueryClient();
+  const details = useQueries({ queries: ids.map((id) => taskQuery(id)) });
+  const metrics = useQueries({
+    queries: details.map(({ data }, at) => ({
+      ...metricsQuery(client, ids[at] ?? "", data?.attempts ?? 0, data?.status ?? ""),
+      enabled: data !== undefined,
+    })),
+  });
+  const failed = details.find((each) => each.error);
+  if (ids.length < 2)
+    return (
+      <div className="page">
+        <h1>Compare</h1>
+        <Empty title="Choose two to eight tasks">
+          In <Link to="/tasks">the list of tasks</Link>, with the boxes at their left.
+        </Empty>
+      </div>
+    );
+  if (failed?.error) return <Failed error={failed.error} />;
+  const runs = details.flatMap(({ data }, at): Run[] =>
+    data
+      ? [
+          {
+            task: data,
+            label: `${data.name} ${data.id.slice(-4)}`,
+            color: COLORS[at] ?? "#888888",
+            points: metrics[at]?.data?.points ?? [],
+          },
+        ]
+      : [],
+  );
+  return (
+    <div className="page">
+      <h1>
+        Compare <span className="muted">{ids.length} tasks</span>
+      </h1>
+      {runs.length < ids.length ? <Loading rows={8} /> : <Compared runs={runs} />}
+    </div>
+  );
+}
+
+function Compared({ runs }: { runs: Run[] }) {
+  const [axis, setAxis] = useState<Axis>("step");
+  const [log, setLog] = useState(false);
+  const [weight, setWeight] = useState(0);
+  const [zoom, setZoom] = useState<Zoom>(null);
+  const names = NAMES.filter((name) => runs.some((run) => run.points.some((point) => name in point.values)));
+  return (
+    <>
+      <div className="row small">
+        <button
+          type="button"
+          aria-pressed={axis === "time"}
+          onClick={() => {
+            setAxis(axis === "time" ? "step" : "time");
+            setZoom(null);
+          }}
+        >
+          Over time
+        </button>
+        <button type="button" aria-pressed={log} onClick={() => setLog(!log)}>
+          Log scale
+        </button>
+        <label className="row tight">
+          Smoothing
+          <input
+            type="range"
+            min="0"
+            max="0.98"
+            step="0.02"
+            value={weight}
+            onChange={(event) => setWeight(Number(event.target.value))}
+          />
+        </label>
+        <button type="button" onClick={() => setZoom(null)} disabled={!zoom}>
+          Whole range
+        </button>
+      </div>
+      {names.length === 0 ? (
+        <Empty title="None of them has logged metrics" />
+      ) : (
+        <div className="charts">
+          {names.map((name) => (
+            <Chart
+              key={name}
+              title={metricName(name)}
+              lines={linesOf(runs, name, axis, weight)}
+              {...{ log, axis, zoom }}
+              onZoom={setZoom}
+            />
+          ))}
+        </div>
+      )}
+      <Table runs={runs} />
+    </>
+  );
+}
+
+function linesOf(runs: Run[], name: string, axis: Axis, weight: number): Line[] {
+  return runs.flatMap((run): Line[] => {
+    const raw = column(run.points, name, axis);
+    if (raw.xs.length === 0) return [];
+    const dots = raw.xs.length < 12;
+    return [
+      { label: run.label, color: run.color, dots, column: { xs: raw.xs, ys: smoothed(raw.ys, dots ? 0 : weight) } },
+    ];
+  });
+}
+
+function Table({ runs }: { runs: Run[] }) {
+  const [all, setAll] = useState(false);
+  const rows = useMemo(() => {
+    const specs = runs.map((run) => leaves(run.task.resolved ?? run.task.spec));
+    const paths = [...new Set(specs.flatMap((spec) => [...spec.keys()]))].sort();
+    return paths.map((path) => {
+      const values = specs.map((spec) => (spec.has(path) ? JSON.stringify(spec.get(path)) : undefined));
+      return { path, values, differs: new Set(values).size > 1 };
+    });
+  }, [runs]);
+  const shown = rows.filter((row) => all || row.differs);
+  const last = (run: Run, name: string) => number(run.points.findLast((point) => name in point.values)?.values[name]);
+  return (
+    <Panel
+      title="Outcome and what differs"
+      actions={
+        <button type="button" className="quiet" aria-pressed={all} onClick={() => setAll(!all)}>
+          All fields
+        </button>
+      }
+      flush
+    >
+      <table>
+        <thead>
+          <tr>
+            <th />
+            {runs.map((run) => (
+              <th key={run.task.id}>
+                <i className="swatch" style={{ background: run.color }} />
+                <TaskLink id={run.task.id} name={run.label} />
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          <Row
+            name="Status"
+            values={runs.map((run) => ({ key: run.task.id, value: <Status status={run.task.status} /> }))}
+          />
+          <Row name="Loss" values={runs.map((run) => ({ key: run.task.id, value: last(run, "loss") }))} />
+          <Row
+            name="Held-out loss"
+            values={runs.map((run) => ({ key: run.task.id, value: last(run, "held_out_loss") }))}
+          />
+          <Row
+            name="Ran"
+            values={runs.map((run) => ({ key: run.task.id, value: duration(ranSeconds(run.task, Date.now())) }))}
+          />
+          {shown.map((row) => (
+            <tr key={row.path} className={all && row.differs ? "differs" : undefined}>
+              <th scope="row">{row.path}</th>
+              {row.values.map((value, at) => (
+                <td key={runs[at]?.task.id} className="num-left">
+                  {value ?? <span className="muted">–</span>}
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Panel>
+  );
+}
+
+function Row({ name, values }: { name: string; values: { key: string; value: React.ReactNode }[] }) {
+  return (
+    <tr>
+      <th scope="row">{name}</th>
+      {values.map(({ key, value }) => (
+        <td key={key} className="num-left">
+          {value}
+        </td>
+      ))}
+    </tr>
+  );
+}

@@ -1,0 +1,225 @@
+/** A workflow: its tasks as a drawing that moves with them, and as a list. */
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate, useParams } from "@tanstack/react-router";
+import { Background, Controls, Handle, type Node, type NodeProps, Position, ReactFlow } from "@xyflow/react";
+import { useMemo, useState } from "react";
+import "@xyflow/react/dist/style.css";
+import { api, ask } from "../api/client";
+import { workflowQuery } from "../api/queries";
+import type { TaskView, WorkflowDetail } from "../api/schema";
+import { duration, ranSeconds } from "../lib/format";
+import { edges, placed } from "../lib/graph";
+import { isFinal } from "../lib/words";
+import { Confirm, Id, Panel, Progress, Status, TaskLink, Time } from "../parts/bits";
+import { useNow } from "../parts/clock";
+import { useSession } from "../parts/session";
+import { Answer } from "../parts/states";
+import { useIsDark } from "../parts/theme";
+import { toast } from "../parts/toasts";
+
+export function Workflow() {
+  const { workflowId } = useParams({ from: "/workflows/$workflowId" });
+  const workflow = useQuery(workflowQuery(workflowId));
+  return (
+    <div className="page">
+      <Answer query={workflow} rows={6}>
+        {(found) => <Shown workflow={found} />}
+      </Answer>
+    </div>
+  );
+}
+
+function Shown({ workflow }: { workflow: WorkflowDetail }) {
+  return (
+    <>
+      <div className="row between">
+        <div className="row">
+          <h1>{workflow.name}</h1>
+          <Status status={workflow.status} />
+          <Id value={workflow.id} />
+        </div>
+        <Actions workflow={workflow} />
+      </div>
+      <div className="row muted small facts-line">
+        <span>by {workflow.owner}</span>
+        <span>
+          submitted <Time at={workflow.created_at} relative />
+        </span>
+        {workflow.retried_as && (
+          <span>
+            retried as{" "}
+            <Link to="/workflows/$workflowId" params={{ workflowId: workflow.retried_as.id }}>
+              {workflow.retried_as.id}
+            </Link>
+          </span>
+        )}
+      </div>
+      {(workflow.warnings ?? []).map((warning) => (
+        <div key={warning} className="note">
+          {warning}
+        </div>
+      ))}
+      {workflow.tasks.length > 1 && <Drawing tasks={workflow.tasks} />}
+      <Panel title="Tasks" flush>
+        <table>
+          <thead>
+            <tr>
+              <th>Task</th>
+              <th className="hide-phone">Kind</th>
+              <th>Status</th>
+              <th className="hide-phone">Worker</th>
+              <th className="num">Ran</th>
+            </tr>
+          </thead>
+          <tbody>
+            {workflow.tasks.map((task) => (
+              <tr key={task.id}>
+                <td>
+                  <TaskLink id={task.id} name={task.name} />
+                </td>
+                <td className="muted hide-phone">{task.kind}</td>
+                <td>
+                  <Status status={task.status} />
+                  {(task.why || task.error) && <div className="muted small">{task.error ?? task.why}</div>}
+                </td>
+                <td className="muted hide-phone">{task.worker_id}</td>
+                <td className="num muted">
+                  <Ran task={task} />
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </Panel>
+      <Panel title="Document">
+        <details>
+          <summary>As it was submitted</summary>
+          <pre>{workflow.document}</pre>
+        </details>
+      </Panel>
+    </>
+  );
+}
+
+function Ran({ task }: { task: TaskView }) {
+  return <>{duration(ranSeconds(task, useNow()))}</>;
+}
+
+function Actions({ workflow }: { workflow: WorkflowDetail }) {
+  const { mayChange } = useSession();
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const [asking, setAsking] = useState(false);
+  const path = { params: { path: { workflow_id: workflow.id } } };
+  const cancel = useMutation({
+    mutationFn: () => ask(api.POST("/api/v1/workflows/{workflow_id}/cancel", path)),
+    onSettled: () => client.invalidateQueries({ queryKey: ["workflow", workflow.id] }),
+  });
+  const retry = useMutation({
+    mutationFn: () =>
+      ask(api.POST("/api/v1/workflows/{workflow_id}/retry", { ...path, body: { overrides: {}, again: false } })),
+    onSuccess: (made) => {
+      toast("What was left runs again", "good");
+      void navigate({ to: "/workflows/$workflowId", params: { workflowId: made.id } });
+    },
+  });
+  if (!mayChange) return null;
+  return (
+    <div className="row tight">
+      {workflow.status === "running" && (
+        <button type="button" className="danger" onClick={() => setAsking(true)}>
+          Cancel all
+        </button>
+      )}
+      {(workflow.status === "failed" || workflow.status === "cancelled") && (
+        <button type="button" onClick={() => retry.mutate()} disabled={retry.isPending}>
+          Retry what is left
+        </button>
+      )}
+      {asking && (
+        <Confirm
+          title="Cancel this workflow?"
+          action="Cancel all its tasks"
+          danger
+          onDo={() => cancel.mutate()}
+          onClose={() => setAsking(false)}
+        >
+          What runs ends after its step. Checkpoints that were saved stay, and can be resumed from.
+        </Confirm>
+      )}
+    </div>
+  );
+}
+
+type StageNode = Node<{ task: TaskView }, "stage">;
+const nodeTypes = { stage: Stage };
+
+function Drawing({ tasks }: { tasks: readonly TaskView[] }) {
+  const dark = useIsDark();
+  const shape = tasks.map((task) => `${task.id}<${task.depends_on.join()}`).join(";");
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the places depend on the shape only
+  const places = useMemo(() => placed(tasks), [shape]);
+  const height = Math.min(560, Math.max(...places.map((place) => place.y)) + 160);
+  const nodes = useMemo(
+    () =>
+      places.flatMap((place): StageNode[] => {
+        const task = tasks.find((each) => each.id === place.id);
+        return task ? [{ id: place.id, type: "stage", position: place, data: { task } }] : [];
+      }),
+    [places, tasks],
+  );
+  const lines = useMemo(
+    () =>
+      edges(tasks).map(([source, target]) => ({
+        id: `${source} ${target}`,
+        source,
+        target,
+        animated: tasks.find((task) => task.id === target)?.status === "running",
+      })),
+    [tasks],
+  );
+  return (
+    <div className="dag" style={{ height }}>
+      <ReactFlow
+        nodes={nodes}
+        edges={lines}
+        nodeTypes={nodeTypes}
+        colorMode={dark ? "dark" : "light"}
+        fitView
+        fitViewOptions={{ maxZoom: 1, padding: 0.08 }}
+        minZoom={0.2}
+        nodesDraggable={false}
+        nodesConnectable={false}
+        preventScrolling={false}
+        zoomOnScroll={false}
+        proOptions={{ hideAttribution: false }}
+      >
+        <Background gap={18} />
+        <Controls showInteractive={false} />
+      </ReactFlow>
+    </div>
+  );
+}
+
+function Stage({ data: { task } }: NodeProps<StageNode>) {
+  return (
+    <>
+      <Handle type="target" position={Position.Left} />
+      <Link className="stage" to="/tasks/$taskId" params={{ taskId: task.id }}>
+        <span className="row between tight">
+          <strong className="cut">{task.name}</strong>
+          <Status status={task.status} />
+        </span>
+        {task.status === "running" && task.progress ? (
+          <Progress progress={task.progress} compact />
+        ) : (
+          <span className="muted row between tight">
+            <span>{task.kind}</span>
+            <span className="num">{isFinal(task.status) ? duration(ranSeconds(task, 0)) : ""}</span>
+          </span>
+        )}
+      </Link>
+      <Handle type="source" position={Position.Right} />
+    </>
+  );
+}

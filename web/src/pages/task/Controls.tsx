@@ -1,0 +1,221 @@
+/** What can be asked of a task, and what became of what was asked. */
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { type FormEvent, useState } from "react";
+import { api, ask } from "../../api/client";
+import { commandsQuery } from "../../api/queries";
+import type { CommandView, TaskAnswer } from "../../api/schema";
+import { number } from "../../lib/format";
+import { COMMANDS, isFinal, isTraining } from "../../lib/words";
+import { Confirm, Status, Time } from "../../parts/bits";
+import { useSession } from "../../parts/session";
+import { toast } from "../../parts/toasts";
+
+type Asking = "stop" | "abort" | "cancel" | null;
+const SHOWN = 6;
+
+export function Controls({ task }: { task: TaskAnswer }) {
+  const { mayChange } = useSession();
+  const commands = useQuery(commandsQuery(task.id));
+  return (
+    <>
+      {mayChange && <Buttons task={task} />}
+      <Outcomes commands={commands.data ?? []} />
+    </>
+  );
+}
+
+function Buttons({ task }: { task: TaskAnswer }) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const [asking, setAsking] = useState<Asking>(null);
+  const path = { params: { path: { task_id: task.id } } };
+  const refresh = async () => {
+    for (const what of ["task", "commands", "why"]) await client.invalidateQueries({ queryKey: [what, task.id] });
+  };
+  const command = useMutation({
+    mutationFn: (body: { command: string; data?: Record<string, unknown> }) =>
+      ask(api.POST("/api/v1/tasks/{task_id}/commands", { ...path, body: { data: {}, ...body } })),
+    onSettled: refresh,
+  });
+  const stop = useMutation({
+    mutationFn: (save: boolean) => ask(api.POST("/api/v1/tasks/{task_id}/stop", { ...path, body: { save } })),
+    onSettled: refresh,
+  });
+  const move = useMutation({
+    mutationFn: (verb: "pause" | "cancel") => ask(api.POST(`/api/v1/tasks/{task_id}/${verb}`, path)),
+    onSettled: refresh,
+  });
+  const again = useMutation({
+    mutationFn: (verb: "resume" | "retry") =>
+      verb === "resume"
+        ? ask(api.POST("/api/v1/tasks/{task_id}/resume", { ...path, body: {} }))
+        : ask(api.POST("/api/v1/tasks/{task_id}/retry", path)),
+    onSuccess: (made, verb) => {
+      if (made.id === task.id) return;
+      toast(verb === "resume" ? "It goes on as a new task" : "Submitted again", "good");
+      void navigate({ to: "/tasks/$taskId", params: { taskId: made.id } });
+    },
+    onSettled: refresh,
+  });
+
+  const live = task.status === "running" && task.desired === "run";
+  const training = isTraining(task.kind);
+  const final = isFinal(task.status);
+  return (
+    <div className="controls" role="toolbar" aria-label="Controls">
+      {live && (
+        <>
+          <button type="button" onClick={() => move.mutate("pause")} disabled={move.isPending}>
+            Pause
+          </button>
+          <button
+            type="button"
+            onClick={() => command.mutate({ command: "save_checkpoint" })}
+            disabled={command.isPending}
+          >
+            Save a checkpoint
+          </button>
+          {training && (
+            <>
+              <button
+                type="button"
+                onClick={() => command.mutate({ command: "evaluate" })}
+                disabled={command.isPending}
+              >
+                Evaluate
+              </button>
+              <Rate
+                busy={command.isPending}
+                onSet={(learning_rate) => command.mutate({ command: "set", data: { learning_rate } })}
+              />
+              <button type="button" onClick={() => setAsking("stop")}>
+                Stop
+              </button>
+            </>
+          )}
+          <button type="button" className="danger" onClick={() => setAsking("abort")}>
+            Abort
+          </button>
+        </>
+      )}
+      {task.status === "paused" && (
+        <button type="button" className="primary" onClick={() => again.mutate("resume")} disabled={again.isPending}>
+          Resume
+        </button>
+      )}
+      {!final && (
+        <button type="button" className="danger" onClick={() => setAsking("cancel")}>
+          Cancel
+        </button>
+      )}
+      {final && training && task.reason !== "finished" && (
+        <button type="button" onClick={() => again.mutate("resume")} disabled={again.isPending}>
+          Resume
+        </button>
+      )}
+      {final && (
+        <button type="button" onClick={() => again.mutate("retry")} disabled={again.isPending}>
+          Retry
+        </button>
+      )}
+      <Link to="/new" search={{ from: task.id }} className="button">
+        Change and submit again
+      </Link>
+      {asking === "stop" && (
+        <Confirm
+          title="Stop this training?"
+          action="Stop and save"
+          onDo={() => stop.mutate(true)}
+          onClose={() => setAsking(null)}
+        >
+          It ends early as completed: it saves a checkpoint, delivers what it has learned, and what depends on it runs.
+        </Confirm>
+      )}
+      {asking === "abort" && (
+        <Confirm
+          title="Abort this task?"
+          action="Abort"
+          danger
+          onDo={() => command.mutate({ command: "abort" })}
+          onClose={() => setAsking(null)}
+        >
+          It ends at its step and writes nothing more: no last checkpoint, no final model. Earlier checkpoints stay.
+        </Confirm>
+      )}
+      {asking === "cancel" && (
+        <Confirm
+          title="Cancel this task?"
+          action="Cancel it"
+          danger
+          onDo={() => move.mutate("cancel")}
+          onClose={() => setAsking(null)}
+        >
+          What runs ends after its step. Checkpoints that were saved stay, and can be resumed from.
+        </Confirm>
+      )}
+    </div>
+  );
+}
+
+function Rate({ busy, onSet }: { busy: boolean; onSet: (rate: number) => void }) {
+  const [text, setText] = useState("");
+  const rate = Number(text);
+  const good = text !== "" && Number.isFinite(rate) && rate > 0;
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    if (!good) return;
+    onSet(rate);
+    setText("");
+  };
+  return (
+    <form className="joined" onSubmit={submit}>
+      <input
+        aria-label="New learning rate"
+        placeholder="learning rate"
+        inputMode="decimal"
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+        aria-invalid={text !== "" && !good}
+      />
+      <button type="submit" disabled={!good || busy}>
+        Set
+      </button>
+    </form>
+  );
+}
+
+function Outcomes({ commands }: { commands: readonly CommandView[] }) {
+  if (commands.length === 0) return null;
+  return (
+    <ul className="commands" aria-label="Commands">
+      {commands
+        .slice(-SHOWN)
+        .reverse()
+        .map((each) => (
+          <li key={each.id} title={`${each.id}${each.message ? `: ${each.message}` : ""}`} className="row tight">
+            <Status status={each.state} note={said(each)} />
+            <span>
+              {COMMANDS[each.command] ?? each.command}
+              {each.command === "set" && <span className="muted"> {values(each.data ?? {})}</span>}
+            </span>
+            <span className="muted">
+              <Time at={each.created_at} />
+            </span>
+            {each.state === "failed" && <span className="muted">{each.message}</span>}
+          </li>
+        ))}
+    </ul>
+  );
+}
+
+function said(command: CommandView): string {
+  const step = command.step == null ? "" : ` at step ${number(command.step)}`;
+  return command.state === "durable" ? `saved${step}` : `${command.state}${step}`;
+}
+
+function values(data: Record<string, unknown>): string {
+  return Object.entries(data)
+    .map(([name, value]) => `${name.replaceAll("_", " ")} ${typeof value === "number" ? number(value) : String(value)}`)
+    .join(", ");
+}

@@ -1,0 +1,188 @@
+/** One task: where it stands, what can be asked of it, and all that is known of it. */
+import { useQuery } from "@tanstack/react-query";
+import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { taskQuery, whyQuery } from "../../api/queries";
+import type { TaskAnswer } from "../../api/schema";
+import { duration, ranSeconds } from "../../lib/format";
+import { isTraining, plain } from "../../lib/words";
+import { Id, Panel, Progress, Status, Tabs, Time } from "../../parts/bits";
+import { useNow } from "../../parts/clock";
+import { Answer, Loading } from "../../parts/states";
+import type { Tab } from "../../router";
+import { Charts } from "./Charts";
+import { Controls } from "./Controls";
+import { Files } from "./Files";
+import { History } from "./History";
+import { Log } from "./Log";
+import { Predictions } from "./Predictions";
+import { Spec } from "./Spec";
+
+export function Task() {
+  const { taskId } = useParams({ from: "/tasks/$taskId" });
+  const task = useQuery(taskQuery(taskId));
+  return (
+    <div className="page">
+      <Answer query={task} rows={6}>
+        {(found) => <Shown task={found} />}
+      </Answer>
+    </div>
+  );
+}
+
+const TAB_NAMES: readonly (readonly [Tab, string])[] = [
+  ["charts", "Charts"],
+  ["log", "Log"],
+  ["files", "Checkpoints and artifacts"],
+  ["predictions", "Predictions"],
+  ["spec", "Spec"],
+  ["history", "History"],
+];
+
+function Shown({ task }: { task: TaskAnswer }) {
+  const { tab } = useSearch({ from: "/tasks/$taskId" });
+  const navigate = useNavigate({ from: "/tasks/$taskId" });
+  const training = isTraining(task.kind);
+  const tabs = TAB_NAMES.filter(([id]) => training || (id !== "charts" && id !== "predictions"));
+  const first = task.status === "failed" ? "log" : tabs[0]?.[0];
+  const chosen = tabs.find(([id]) => id === tab)?.[0] ?? first ?? "log";
+  return (
+    <>
+      <Head task={task} />
+      <Controls task={task} />
+      {["pending", "queued"].includes(task.status) && <Waiting task={task} />}
+      {task.error && <Fault task={task} />}
+      {task.stalled_since && (
+        <div className="note">
+          It has written nothing since <Time at={task.stalled_since} />.
+        </div>
+      )}
+      <Tabs
+        tabs={tabs}
+        chosen={chosen}
+        onChoose={(next) => void navigate({ search: { tab: next }, replace: true, resetScroll: false })}
+      />
+      <div role="tabpanel" aria-labelledby={`tab-${chosen}`}>
+        {chosen === "charts" && <Charts task={task} />}
+        {chosen === "log" && <Log key={task.id} task={task} />}
+        {chosen === "files" && <Files task={task} />}
+        {chosen === "predictions" && <Predictions task={task} />}
+        {chosen === "spec" && <Spec task={task} />}
+        {chosen === "history" && <History task={task} />}
+      </div>
+    </>
+  );
+}
+
+function Head({ task }: { task: TaskAnswer }) {
+  const going = task.status === "running" && task.desired !== "run";
+  return (
+    <div className="task-head">
+      <div className="row">
+        <h1>{task.name}</h1>
+        <Status status={task.status} note={going ? (task.desired === "pause" ? "pausing" : "cancelling") : undefined} />
+        <Id value={task.id} />
+      </div>
+      <div className="row muted small facts-line">
+        <span>{task.kind}</span>
+        <Link to="/workflows/$workflowId" params={{ workflowId: task.workflow_id }}>
+          {task.workflow_name ?? task.workflow_id}
+        </Link>
+        {task.worker_id && (
+          <span>
+            on{" "}
+            <Link to="/workers" hash={task.worker_id}>
+              {task.worker_id}
+            </Link>
+          </span>
+        )}
+        <span>by {task.owner}</span>
+        <span>
+          submitted <Time at={task.created_at} relative />
+        </span>
+        <Ran task={task} />
+        {task.attempts > 1 && <span>attempt {task.attempts}</span>}
+        {task.parent_task_id && (
+          <span>
+            from{" "}
+            <Link to="/tasks/$taskId" params={{ taskId: task.parent_task_id }}>
+              {task.parent_task_id}
+            </Link>
+          </span>
+        )}
+        {task.reason && !["started", "ready", "finished"].includes(task.reason) && <span>{plain(task.reason)}</span>}
+      </div>
+      {task.status === "running" && <Progress progress={task.progress} />}
+    </div>
+  );
+}
+
+function Ran({ task }: { task: TaskAnswer }) {
+  const seconds = ranSeconds(task, useNow());
+  return seconds === null ? null : <span className="num">ran {duration(seconds)}</span>;
+}
+
+/** Why it waits: a sentence, then worker by worker. */
+function Waiting({ task }: { task: TaskAnswer }) {
+  const why = useQuery(whyQuery(task.id));
+  return (
+    <Panel title="Why it waits">
+      {why.data ? (
+        <div className="stack">
+          <div>
+            {why.data.why ?? task.why}
+            {!!why.data.ahead && (
+              <span className="muted">
+                {" "}
+                {why.data.ahead === 1 ? "One task goes" : `${why.data.ahead} tasks go`} before it.
+              </span>
+            )}
+          </div>
+          {!!why.data.workers?.length && (
+            <table>
+              <thead>
+                <tr>
+                  <th>Worker</th>
+                  <th>Could it run there?</th>
+                  <th>Because</th>
+                </tr>
+              </thead>
+              <tbody>
+                {why.data.workers.map((each) => (
+                  <tr key={each.worker_id}>
+                    <td>{each.worker_id}</td>
+                    <td className="nowrap">{{ fits: "yes, now", waits: "not now", never: "never" }[each.verdict]}</td>
+                    <td className="muted">{each.reason}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          )}
+        </div>
+      ) : (
+        <Loading rows={1} />
+      )}
+    </Panel>
+  );
+}
+
+function Fault({ task }: { task: TaskAnswer }) {
+  return (
+    <section className="panel bad" aria-label="Error">
+      <header>
+        <h2>
+          {task.status === "failed" ? "It failed" : "The last error"}
+          {task.reason && <span className="muted"> · {plain(task.reason)}</span>}
+        </h2>
+      </header>
+      <div className="body stack">
+        <div>{task.error}</div>
+        {task.detail && task.detail !== task.error && (
+          <details open={task.reason !== "bad_input" && task.detail.length < 2000}>
+            <summary>Traceback</summary>
+            <pre>{task.detail}</pre>
+          </details>
+        )}
+      </div>
+    </section>
+  );
+}

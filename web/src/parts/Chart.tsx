@@ -1,0 +1,193 @@
+/** A chart of one or more lines on a canvas: zoom shared with its neighbours, a legend that follows the pointer. */
+import { useEffect, useMemo, useRef, useState } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { duration, number } from "../lib/format";
+import { type Axis, aligned, type Column } from "../lib/series";
+import { useIsDark } from "./theme";
+
+export interface Line {
+  label: string;
+  color: string;
+  column: Column;
+  /** Drawn thin and pale: what a smoothed line was made of. */
+  faint?: boolean;
+  /** Few and far between: with dots. */
+  dots?: boolean;
+}
+
+export type Zoom = readonly [number, number] | null;
+
+/** Colours that are told apart on light and dark, and by most who see colours differently. */
+export const COLORS = ["#3f7ff0", "#e07b1a", "#2f9e6b", "#c24f9d", "#8a6cf5", "#a58b0f", "#1a93a8", "#d85050"];
+
+export function Chart({
+  title,
+  lines,
+  log,
+  axis,
+  zoom,
+  onZoom,
+  height = 190,
+}: {
+  title: string;
+  lines: readonly Line[];
+  log?: boolean;
+  axis: Axis;
+  zoom: Zoom;
+  onZoom: (zoom: Zoom) => void;
+  height?: number;
+}) {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot>(null);
+  const zoomed = useRef(zoom);
+  const tellZoom = useRef(onZoom);
+  const [at, setAt] = useState<number | null>(null);
+  const dark = useIsDark();
+  zoomed.current = zoom;
+  tellZoom.current = onZoom;
+
+  const data = useMemo(() => {
+    const { xs, ys } = aligned(lines.map((line) => line.column));
+    // A logarithm knows no zero and nothing below it.
+    const shown = log ? ys.map((row) => row.map((y) => (typeof y === "number" && y <= 0 ? null : y))) : ys;
+    return [xs, ...shown] as uPlot.AlignedData;
+  }, [lines, log]);
+  const latest = useRef(data);
+  latest.current = data;
+  // What a plot is made of, apart from its data: only a change here makes a new one.
+  const shape = JSON.stringify([
+    lines.map(({ label, color, faint, dots }) => [label, color, faint, dots]),
+    log,
+    axis,
+    dark,
+    height,
+  ]);
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` stands for the lines
+  useEffect(() => {
+    const element = box.current;
+    if (!element) return;
+    const style = getComputedStyle(element);
+    const muted = style.getPropertyValue("--muted");
+    const grid = { stroke: style.getPropertyValue("--line"), width: 1 };
+    const common = { stroke: muted, grid, ticks: { show: false }, font: "11px system-ui" };
+    const made = new uPlot(
+      {
+        width: element.clientWidth,
+        height,
+        padding: [8, 8, 0, 0],
+        legend: { show: false },
+        cursor: { sync: { key: "charts" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
+        scales: {
+          x: { time: false, range: (_, low, high) => (zoomed.current ? [...zoomed.current] : widened(low, high)) },
+          y: { distr: log ? 3 : 1 },
+        },
+        axes: [
+          {
+            ...common,
+            size: 26,
+            space: 70,
+            values: (_, ticks) => ticks.map((tick) => (axis === "time" ? duration(tick) : number(tick))),
+          },
+          {
+            ...common,
+            size: 54,
+            space: 34,
+            values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))),
+          },
+        ],
+        series: [
+          {},
+          ...lines.map((line) => ({
+            label: line.label,
+            stroke: line.faint ? `${line.color}55` : line.color,
+            width: line.faint ? 1 : 1.6,
+            spanGaps: false,
+            points: { show: line.dots === true, size: 5 },
+          })),
+        ],
+        hooks: {
+          setCursor: [(u) => setAt(u.cursor.idx ?? null)],
+          setSelect: [
+            (u) => {
+              if (u.select.width < 4) return;
+              const low = u.posToVal(u.select.left, "x");
+              const high = u.posToVal(u.select.left + u.select.width, "x");
+              u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+              tellZoom.current([low, high]);
+            },
+          ],
+        },
+      },
+      latest.current,
+      element,
+    );
+    plot.current = made;
+    const watch = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height }));
+    watch.observe(element);
+    return () => {
+      watch.disconnect();
+      made.destroy();
+      plot.current = null;
+    };
+  }, [shape]);
+
+  useEffect(() => plot.current?.setData(data), [data]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a new zoom is read by the scale's range
+  useEffect(() => plot.current?.setData(latest.current), [zoom]);
+
+  return (
+    <figure className="chart">
+      <header>
+        <h2>{title}</h2>
+        <Legend lines={lines} data={data} at={at} axis={axis} />
+      </header>
+      {/* biome-ignore lint/a11y/noStaticElementInteractions: the same is done by the button "whole range" */}
+      <div ref={box} style={{ height }} onDoubleClick={() => onZoom(null)} />
+    </figure>
+  );
+}
+
+function widened(low: number, high: number): uPlot.Range.MinMax {
+  return low === high ? [low - 1, high + 1] : [low, high];
+}
+
+function Legend({
+  lines,
+  data,
+  at,
+  axis,
+}: {
+  lines: readonly Line[];
+  data: uPlot.AlignedData;
+  at: number | null;
+  axis: Axis;
+}) {
+  const x = at === null ? undefined : data[0][at];
+  return (
+    <div className="legend num">
+      {x !== undefined && <span>{axis === "time" ? duration(x) : `step ${number(x)}`}</span>}
+      {lines.map((line, index) => {
+        if (line.faint) return null;
+        const row = data[index + 1] ?? [];
+        const value = at === null ? last(row) : row[at];
+        return (
+          <span key={line.label}>
+            <i style={{ background: line.color }} />
+            {lines.length > 1 && `${line.label} `}
+            <b>{number(value)}</b>
+          </span>
+        );
+      })}
+    </div>
+  );
+}
+
+function last(row: ArrayLike<number | null | undefined>): number | null {
+  for (let at = row.length - 1; at >= 0; at -= 1) {
+    const value = row[at];
+    if (typeof value === "number") return value;
+  }
+  return null;
+}

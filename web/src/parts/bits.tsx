@@ -1,0 +1,237 @@
+/** Small parts that every page is made of. */
+import { Link } from "@tanstack/react-router";
+import { type ReactNode, useEffect, useRef, useState } from "react";
+import type { ProgressView } from "../api/schema";
+import { ago, duration, localTime, number, percent, utcTime } from "../lib/format";
+import { plain } from "../lib/words";
+import { useNow } from "./clock";
+
+export function Status({ status, note }: { status: string; note?: string }) {
+  return (
+    <span className={`status ${status}`} title={note}>
+      {note ?? plain(status)}
+    </span>
+  );
+}
+
+/** A moment in local time, with UTC on hover. */
+export function Time({ at, relative }: { at: string | null | undefined; relative?: boolean }) {
+  if (!at) return <span className="muted">–</span>;
+  return (
+    <time dateTime={at} title={utcTime(at)}>
+      {relative ? <Ago at={at} /> : localTime(at)}
+    </time>
+  );
+}
+
+function Ago({ at }: { at: string }) {
+  return <>{ago(at, useNow())}</>;
+}
+
+export function Bar({ value, label, tone }: { value: number; label: string; tone?: string }) {
+  return (
+    <div
+      className={`bar ${tone ?? ""}`}
+      role="progressbar"
+      aria-label={label}
+      aria-valuenow={Math.round(value)}
+      aria-valuemin={0}
+      aria-valuemax={100}
+    >
+      <div style={{ width: `${value}%` }} />
+    </div>
+  );
+}
+
+/** Phase, step, time left: one line over a thin bar. */
+export function Progress({ progress, compact }: { progress: ProgressView | null | undefined; compact?: boolean }) {
+  if (!progress) return null;
+  const share = percent(progress.step ?? 0, progress.max_steps ?? 0);
+  return (
+    <div className="progress">
+      <div className="row between tight">
+        <span>
+          {progress.phase}
+          {!!progress.max_steps && (
+            <span className="num muted">
+              {" "}
+              {number(progress.step)} / {number(progress.max_steps)}
+            </span>
+          )}
+        </span>
+        <span className="num muted">
+          {!compact && progress.tokens_per_s ? `${number(Math.round(progress.tokens_per_s))} tokens/s · ` : ""}
+          {progress.eta_s != null ? `${duration(progress.eta_s)} left` : ""}
+        </span>
+      </div>
+      <Bar value={share} label="Progress" />
+    </div>
+  );
+}
+
+export function Panel({
+  title,
+  actions,
+  children,
+  flush,
+}: {
+  title?: ReactNode;
+  actions?: ReactNode;
+  children: ReactNode;
+  flush?: boolean;
+}) {
+  return (
+    <section className={flush ? "panel flush" : "panel"}>
+      {(title || actions) && (
+        <header>
+          <h2>{title}</h2>
+          {actions && <div className="row tight">{actions}</div>}
+        </header>
+      )}
+      <div className="body">{children}</div>
+    </section>
+  );
+}
+
+export function TaskLink({ id, name }: { id: string; name?: string }) {
+  return (
+    <Link to="/tasks/$taskId" params={{ taskId: id }} className="strong">
+      {name ?? id}
+    </Link>
+  );
+}
+
+/** An id that a click copies. */
+export function Id({ value }: { value: string }) {
+  const [copied, setCopied] = useState(false);
+  useEffect(() => {
+    if (!copied) return;
+    const timer = window.setTimeout(() => setCopied(false), 1500);
+    return () => window.clearTimeout(timer);
+  }, [copied]);
+  return (
+    <button
+      type="button"
+      className="id"
+      title={`Copy ${value}`}
+      onClick={() => void navigator.clipboard?.writeText(value).then(() => setCopied(true))}
+    >
+      {copied ? "copied" : value}
+    </button>
+  );
+}
+
+/** A command line that a click copies. */
+export function Copyable({ text }: { text: string }) {
+  const [copied, setCopied] = useState(false);
+  return (
+    <div className="copyable">
+      <pre>{text}</pre>
+      <button type="button" onClick={() => void navigator.clipboard?.writeText(text).then(() => setCopied(true))}>
+        {copied ? "Copied" : "Copy"}
+      </button>
+    </div>
+  );
+}
+
+/** Ask before something that cannot be taken back. */
+export function Confirm({
+  title,
+  children,
+  action,
+  danger,
+  onDo,
+  onClose,
+}: {
+  title: string;
+  children: ReactNode;
+  action: string;
+  danger?: boolean;
+  onDo: () => void;
+  onClose: () => void;
+}) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => {
+    dialog.current?.showModal();
+  }, []);
+  return (
+    <dialog ref={dialog} onClose={onClose} aria-labelledby="confirm-title">
+      <h2 id="confirm-title">{title}</h2>
+      <div>{children}</div>
+      <div className="row end">
+        <button type="button" onClick={onClose}>
+          Leave it
+        </button>
+        <button
+          type="button"
+          className={danger ? "danger" : "primary"}
+          onClick={() => {
+            onDo();
+            onClose();
+          }}
+        >
+          {action}
+        </button>
+      </div>
+    </dialog>
+  );
+}
+
+export function Tabs<T extends string>({
+  tabs,
+  chosen,
+  onChoose,
+}: {
+  tabs: readonly (readonly [T, string])[];
+  chosen: T;
+  onChoose: (tab: T) => void;
+}) {
+  const step = (by: number) => {
+    const at = tabs.findIndex(([id]) => id === chosen);
+    const next = tabs[(at + by + tabs.length) % tabs.length];
+    if (next) {
+      onChoose(next[0]);
+      document.getElementById(`tab-${next[0]}`)?.focus();
+    }
+  };
+  return (
+    <div className="tabs" role="tablist">
+      {tabs.map(([id, label]) => (
+        <button
+          key={id}
+          id={`tab-${id}`}
+          type="button"
+          role="tab"
+          aria-selected={id === chosen}
+          tabIndex={id === chosen ? 0 : -1}
+          onClick={() => onChoose(id)}
+          onKeyDown={(event) => {
+            if (event.key === "ArrowRight") step(1);
+            if (event.key === "ArrowLeft") step(-1);
+          }}
+        >
+          {label}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+/** A small line without axes. */
+export function Sparkline({ values, label }: { values: readonly number[]; label: string }) {
+  if (values.length < 2) return <span className="spark" />;
+  const low = Math.min(...values);
+  const high = Math.max(...values);
+  const span = high - low || 1;
+  const path = values
+    .map((value, at) => {
+      const x = ((at / (values.length - 1)) * 98 + 1).toFixed(1);
+      return `${at ? "L" : "M"}${x} ${(26 - ((value - low) / span) * 24).toFixed(1)}`;
+    })
+    .join("");
+  return (
+    <svg className="spark" viewBox="0 0 100 28" preserveAspectRatio="none" role="img" aria-label={label}>
+      <path d={path} vectorEffect="non-scaling-stroke" />
+    </svg>
+  );
+}

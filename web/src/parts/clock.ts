@@ -1,0 +1,26 @@
+/** One clock for all that shows ages and durations: it ticks while somebody looks. */
+import { useSyncExternalStore } from "react";
+
+let now = Date.now();
+let timer = 0;
+const listeners = new Set<() => void>();
+
+function subscribe(listener: () => void): () => void {
+  listeners.add(listener);
+  if (!timer)
+    timer = window.setInterval(() => {
+      now = Date.now();
+      for (const each of listeners) each();
+    }, 1000);
+  return () => {
+    listeners.delete(listener);
+    if (listeners.size === 0) {
+      window.clearInterval(timer);
+      timer = 0;
+    }
+  };
+}
+
+export function useNow(): number {
+  return useSyncExternalStore(subscribe, () => now);
+}

@@ -1,0 +1,128 @@
+/** The pages and their addresses; what an address says beyond its path is checked here. */
+import { useQuery } from "@tanstack/react-query";
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
+import { infoQuery } from "./api/queries";
+import { STATUSES } from "./lib/words";
+import { Login } from "./pages/Login";
+import { Overview } from "./pages/Overview";
+import { Shell } from "./parts/Shell";
+import { Empty, Failed, Loading } from "./parts/states";
+
+const rootRoute = createRootRoute({ component: Gate, notFoundComponent: NothingHere });
+
+/** Ask for a key where there is no session; the address stays, so that a link leads on afterwards. */
+function Gate() {
+  const info = useQuery(infoQuery);
+  if (info.data) return info.data.authenticated ? <Shell info={info.data} /> : <Login />;
+  return (
+    <main className="login">
+      {info.error ? <Failed error={info.error} retry={() => void info.refetch()} /> : <Loading />}
+    </main>
+  );
+}
+
+function NothingHere() {
+  return (
+    <div className="page">
+      <Empty title="There is no such page">The address may have a slip in it.</Empty>
+    </div>
+  );
+}
+
+const text = (value: unknown): string | undefined =>
+  typeof value === "string" && value ? value : typeof value === "number" ? String(value) : undefined;
+const oneOf = <T extends string>(value: unknown, allowed: readonly T[]): T | undefined =>
+  allowed.find((each) => each === value);
+
+export const SORTS = ["name", "kind", "status", "owner", "worker", "created", "ran"] as const;
+export type Sort = (typeof SORTS)[number];
+
+export interface TasksSearch {
+  q?: string;
+  status?: string;
+  kind?: string;
+  owner?: string;
+  worker?: string;
+  sort?: Sort;
+  up?: boolean;
+  group?: boolean;
+}
+
+export const TABS = ["charts", "log", "files", "predictions", "spec", "history"] as const;
+export type Tab = (typeof TABS)[number];
+
+const overviewRoute = createRoute({ getParentRoute: () => rootRoute, path: "/", component: Overview });
+const tasksRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/tasks",
+  validateSearch: (given: Record<string, unknown>): TasksSearch => ({
+    q: text(given.q),
+    status:
+      text(given.status)
+        ?.split(",")
+        .filter((each) => (STATUSES as readonly string[]).includes(each))
+        .join(",") || undefined,
+    kind: text(given.kind),
+    owner: text(given.owner),
+    worker: text(given.worker),
+    sort: oneOf(given.sort, SORTS),
+    up: given.up === true || undefined,
+    group: given.group === true || undefined,
+  }),
+  component: lazyRouteComponent(() => import("./pages/Tasks"), "Tasks"),
+});
+const taskRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/tasks/$taskId",
+  validateSearch: (given: Record<string, unknown>): { tab?: Tab } => ({ tab: oneOf(given.tab, TABS) }),
+  component: lazyRouteComponent(() => import("./pages/task/Task"), "Task"),
+});
+const newRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/new",
+  validateSearch: (given: Record<string, unknown>): { template?: string; from?: string } => ({
+    template: text(given.template),
+    from: text(given.from),
+  }),
+  component: lazyRouteComponent(() => import("./pages/New"), "New"),
+});
+const compareRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/compare",
+  validateSearch: (given: Record<string, unknown>): { tasks?: string } => ({ tasks: text(given.tasks) }),
+  component: lazyRouteComponent(() => import("./pages/Compare"), "Compare"),
+});
+const workflowRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/workflows/$workflowId",
+  component: lazyRouteComponent(() => import("./pages/Workflow"), "Workflow"),
+});
+const workersRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/workers",
+  component: lazyRouteComponent(() => import("./pages/Workers"), "Workers"),
+});
+
+const routeTree = rootRoute.addChildren([
+  overviewRoute,
+  tasksRoute,
+  taskRoute,
+  newRoute,
+  compareRoute,
+  workflowRoute,
+  workersRoute,
+]);
+
+export const router = createRouter({
+  routeTree,
+  basepath: "/ui",
+  defaultPreload: "intent",
+  defaultErrorComponent: ({ error, reset }) => <Failed error={error} retry={reset} />,
+  defaultPendingComponent: () => <Loading />,
+});
+
+declare module "@tanstack/react-router" {
+  interface Register {
+    router: typeof router;
+  }
+}
