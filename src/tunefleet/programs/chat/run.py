@@ -141,9 +141,9 @@ class Chat:
                 if _gone(connection):
                     pieces.close()  # type: ignore[attr-defined]
                     return
-                _send(connection, piece.model_dump(mode="json", exclude_none=True))
                 if piece.usage is not None:
-                    self._count(piece)
+                    self._count(piece)  # before it is sent: who has the last piece may end the session at once
+                _send(connection, piece.model_dump(mode="json", exclude_none=True))
         except TunefleetError as error:
             failed = ChatPiece(error=hidden(error.message), hint=error.hint)
             _send(connection, failed.model_dump(mode="json"))
