@@ -102,6 +102,41 @@ const workersRoute = createRoute({
   path: "/workers",
   component: lazyRouteComponent(() => import("./pages/Workers"), "Workers"),
 });
+const federationsRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/federations",
+  component: lazyRouteComponent(() => import("./pages/Federations"), "Federations"),
+});
+const federationRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/federations/$name",
+  component: lazyRouteComponent(() => import("./pages/Federation"), "Federation"),
+});
+const campaignsRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/campaigns",
+  component: lazyRouteComponent(() => import("./pages/Campaigns"), "Campaigns"),
+});
+const campaignRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/campaigns/$name",
+  component: lazyRouteComponent(() => import("./pages/Campaign"), "Campaign"),
+});
+const datasetsRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/datasets",
+  component: lazyRouteComponent(() => import("./pages/Datasets"), "Datasets"),
+});
+const playgroundRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/playground",
+  component: lazyRouteComponent(() => import("./pages/Playground"), "Playground"),
+});
+const settingsRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/settings",
+  component: lazyRouteComponent(() => import("./pages/Settings"), "Settings"),
+});
 
 const routeTree = rootRoute.addChildren([
   overviewRoute,
@@ -111,6 +146,13 @@ const routeTree = rootRoute.addChildren([
   compareRoute,
   workflowRoute,
   workersRoute,
+  federationsRoute,
+  federationRoute,
+  campaignsRoute,
+  campaignRoute,
+  datasetsRoute,
+  playgroundRoute,
+  settingsRoute,
 ]);
 
 export const router = createRouter({

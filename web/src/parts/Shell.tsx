@@ -13,7 +13,12 @@ const PAGES = [
   ["/", "Overview"],
   ["/tasks", "Tasks"],
   ["/new", "New task"],
+  ["/datasets", "Datasets"],
+  ["/playground", "Playground"],
+  ["/federations", "Federations"],
+  ["/campaigns", "Campaigns"],
   ["/workers", "Workers"],
+  ["/settings", "Settings"],
 ] as const;
 
 export function Shell({ info }: { info: ServerInfo }) {

@@ -1,0 +1,3 @@
+export function Campaign() {
+  return <div className="page" />;
+}

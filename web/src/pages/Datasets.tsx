@@ -1,0 +1,3 @@
+export function Datasets() {
+  return <div className="page" />;
+}

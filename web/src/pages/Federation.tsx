@@ -1,0 +1,3 @@
+export function Federation() {
+  return <div className="page" />;
+}

@@ -1,0 +1,3 @@
+export function Federations() {
+  return <div className="page" />;
+}

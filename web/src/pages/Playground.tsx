@@ -1,0 +1,3 @@
+export function Playground() {
+  return <div className="page" />;
+}
