@@ -15,7 +15,7 @@ from tunefleet.cli.lanes import Row, draw
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
 from tunefleet.cli.session import connect
-from tunefleet.client.flows import override, read_document
+from tunefleet.client.submitting import override, read_document
 from tunefleet.spec import TaskNode, Workflow, format_memory, parse_memory, parse_workflow
 from tunefleet.spec.cycles import layers
 from tunefleet.spec.references import References, references_of

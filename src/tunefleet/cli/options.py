@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 from tunefleet.errors import InputError, TunefleetError, printable
-from tunefleet.spec import parse_value
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhdw]?)$")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -109,6 +108,8 @@ def parse_sets(pairs: Iterable[str] | None) -> dict[str, Any]:
     Raises:
         InputError: If a pair has no `=` or no name.
     """
+    from tunefleet.spec import parse_value
+
     found = {}
     for pair in pairs or ():
         dotted, equals, text = pair.partition("=")
@@ -125,6 +126,8 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, Any]:
     Raises:
         InputError: If a pair has no `=`, no name or no value.
     """
+    from tunefleet.spec import parse_value
+
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = pair.partition("=")

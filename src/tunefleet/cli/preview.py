@@ -21,7 +21,7 @@ from tunefleet.cli.console import Json, facts, out, print_json, say
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import connect
 from tunefleet.cli.transfers import transfer_bar
-from tunefleet.client.flows import read_document
+from tunefleet.client.submitting import read_document
 from tunefleet.errors import AuthError, InputError, MachineError, UnreachableError
 from tunefleet.spec import BaseTaskSpec, TrainingTaskSpec, parse_workflow
 

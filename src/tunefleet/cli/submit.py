@@ -20,7 +20,7 @@ from tunefleet.cli.tasks import run_time
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.cli.why import show_dry_run
 from tunefleet.client import Client, Run
-from tunefleet.client.flows import override, read_document
+from tunefleet.client.submitting import override, read_document
 from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.wire.api import TaskDetail, WorkflowDetail

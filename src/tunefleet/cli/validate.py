@@ -12,7 +12,7 @@ from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.options import Set, parse_sets
-from tunefleet.client.flows import local_file, override, read_document
+from tunefleet.client.submitting import local_file, override, read_document
 from tunefleet.errors import SpecError
 from tunefleet.spec import local_paths
 from tunefleet.wire.api import FaultView, ValidateReply

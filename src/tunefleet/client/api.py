@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefleet.client import flows, resources, routes, transfer
+from tunefleet.client import resources, routes, transfer
 from tunefleet.client.connection import resolve
 from tunefleet.client.transport import AsyncTransport, Policy, Transport
 from tunefleet.client.verb import Awaited, Blocking, Verb
@@ -99,7 +99,9 @@ class Client(ServerVerbs, Blocking):
             SpecError: If the document is wrong; every fault is listed.
             InputError: If a file that it names is not there.
         """
-        flow = flows.submit(
+        from tunefleet.client.submitting import submit
+
+        flow = submit(
             source, overrides=overrides, idempotency_key=idempotency_key, strict=strict, on_progress=on_progress
         )
         run = resources.Run(self.transport, self.transport.run(flow))
@@ -163,7 +165,9 @@ class AsyncClient(ServerVerbs, Awaited):
         on_progress: transfer.OnProgress = transfer.ignore_progress,
     ) -> resources.AsyncRun:
         """Submit a document; see `Client.submit`."""
-        flow = flows.submit(
+        from tunefleet.client.submitting import submit
+
+        flow = submit(
             source, overrides=overrides, idempotency_key=idempotency_key, strict=strict, on_progress=on_progress
         )
         run = resources.AsyncRun(self.transport, await self.transport.run(flow))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tunefleet.client import routes_campaigns, transfer
 from tunefleet.client.call import Flow, ask
 from tunefleet.errors import DataError, ModelError
 from tunefleet.spec.base import is_url
 from tunefleet.spec.builtin import BUILTIN_PREFIX
-from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.campaign import CampaignApplied
+
+if TYPE_CHECKING:
+    from tunefleet.spec.campaign import CampaignSpec
 
 _LOCAL = ("./", "../", "/", "~")
 

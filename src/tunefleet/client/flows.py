@@ -1,36 +1,24 @@
-"""What takes more than one call: submitting with files, waiting, walking pages, following logs and events."""
+"""What takes more than one call: waiting, walking pages, following logs and events."""
 
 from __future__ import annotations
 
 import json
 import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tunefleet.client import routes, transfer
 from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, Stream, ask
 from tunefleet.client.sse import ServerEvent, SseReader
-from tunefleet.errors import (
-    ConflictError,
-    DataError,
-    Fault,
-    InputError,
-    ModelError,
-    NotFoundError,
-    SpecError,
-    UnreachableError,
-)
+from tunefleet.errors import ConflictError, NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.spec import LocalPath, Workflow, local_paths, override_document, parse_workflow
 from tunefleet.wire.api import (
     ArtifactView,
     CommandView,
     EventView,
     MetricPoint,
     Page,
-    SubmitRequest,
     TaskDetail,
     TaskView,
     WorkflowDetail,
@@ -42,123 +30,6 @@ _POLL_S: Final = 0.5
 _LOOK_S: Final = 0.2
 _HOLD_S: Final = 20.0
 """How long the server is asked to hold a question for a command's outcome."""
-
-
-def read_document(source: Path | str) -> tuple[str, Path | None]:
-    """Return the text of a document and the file that it came from, if it came from one.
-
-    Args:
-        source: A path, or the text itself (recognised by its line break or brace).
-
-    Raises:
-        InputError: If the file cannot be read.
-    """
-    if isinstance(source, str) and ("\n" in source or source.lstrip().startswith("{")):
-        return source, None
-    file = Path(source).expanduser()
-    try:
-        return file.read_text(encoding="utf-8"), file
-    except FileNotFoundError:
-        raise InputError(f"There is no file {file}.", hint="Check the path of the workflow document.") from None
-    except IsADirectoryError:
-        raise InputError(f"{file} is a folder.", hint="Name the workflow document in it.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read as text.", hint=str(error)) from error
-
-
-def override(document: str, overrides: Mapping[str, Any], *, filename: str | None = None) -> tuple[str, Workflow]:
-    """Change some fields of a document's spec, and read it.
-
-    Args:
-        document: A valid document.
-        overrides: Dotted path below `spec` → value; without any the document stays as it is, to the byte.
-        filename: For messages.
-
-    Returns:
-        The document as it is to be submitted, and what it says.
-
-    Raises:
-        SpecError: If the document was wrong before, or is wrong with the changes.
-    """
-    workflow = parse_workflow(document, filename=filename)
-    if not overrides:
-        return document, workflow
-    changed = override_document(document, overrides, filename=filename)
-    try:
-        return changed, parse_workflow(changed, filename=filename)
-    except SpecError as error:
-        # Lines of the changed text are not lines of the user's file.
-        faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in error.faults]
-        raise SpecError(faults, filename=f"{filename or 'the document'} with these changes") from None
-
-
-def submit(
-    source: Path | str,
-    *,
-    overrides: Mapping[str, Any] | None = None,
-    idempotency_key: str | None = None,
-    strict: bool = False,
-    on_progress: transfer.OnProgress = transfer.ignore_progress,
-) -> Flow[WorkflowDetail]:
-    """Validate a document, upload the local files that it names, and submit it.
-
-    Args:
-        source: Path of the document, or its text.
-        overrides: Dotted path below `spec` → value, to change before submitting.
-        idempotency_key: The same key gets the first answer again; a new one if `None`.
-        strict: Refuse a task that no present worker could ever run.
-        on_progress: Told how far uploads are.
-
-    Raises:
-        SpecError: If the document is wrong; every fault is listed.
-        InputError: If a file that it names is not there.
-        UnreachableError: If the server does not answer.
-    """
-    text, file = read_document(source)
-    filename = str(file) if file else None
-    document, workflow = override(text, overrides or {}, filename=filename)
-    inputs = yield from _push_local_files(workflow, file.parent if file else Path(), on_progress)
-    request = SubmitRequest(document=document, filename=filename, inputs=inputs, strict=strict)
-    try:
-        return (yield from ask(routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
-    except SpecError as error:
-        raise SpecError(error.faults, filename=filename) from None
-
-
-def _push_local_files(
-    workflow: Workflow, folder: Path, on_progress: transfer.OnProgress
-) -> Flow[dict[str, dict[str, str]]]:
-    found = [
-        (task.name, named, local_file(named, folder)) for task in workflow.tasks for named in local_paths(task.raw)
-    ]
-    inputs: dict[str, dict[str, str]] = {}
-    for task_name, named, file in found:
-        if file is not None:
-            pushed = yield from transfer.push(file, kind=named.role, on_progress=on_progress)
-            inputs.setdefault(task_name, {})[named.pointer] = pushed.digest
-    return inputs
-
-
-def local_file(named: LocalPath, folder: Path) -> Path | None:
-    """Return the file or folder that a value of a spec means, or `None` if it is a name from elsewhere.
-
-    A value is local if it is written as a path (`./`, `../`, `/`, `~`), can be nothing else, or lies beside the
-    document.
-
-    Raises:
-        DataError: If a dataset that can only be a path is not there.
-        ModelError: If a model that can only be a path is not there.
-    """
-    file = folder / Path(named.value).expanduser()
-    if file.exists():
-        return file
-    if named.required or (named.looks_local and not named.elsewhere):
-        kind = ModelError if named.role == "model" else DataError
-        raise kind(
-            f"spec.{named.pointer} names {named.value}, but there is no {file.absolute()}.",
-            hint="Paths are taken from the folder of the document.",
-        )
-    return None
 
 
 def wait_for_task(

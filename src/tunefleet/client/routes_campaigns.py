@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import RootModel
 
@@ -11,8 +11,6 @@ from tunefleet.client.call import Call, Emit, NextLine, OpenLines, Pause, Stream
 from tunefleet.client.sse import SseReader
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.spec.campaign import CampaignSpec
-from tunefleet.spec.campaign_file import dump_campaign_spec
 from tunefleet.wire.api import EventView, Page
 from tunefleet.wire.campaign import (
     CampaignApplied,
@@ -27,6 +25,9 @@ from tunefleet.wire.campaign import (
     LineageView,
     ModelVersionView,
 )
+
+if TYPE_CHECKING:
+    from tunefleet.spec.campaign import CampaignSpec
 
 _SILENCE_S = 60.0
 _PAUSE_S = 1.0
@@ -43,6 +44,8 @@ def apply_campaigns(campaigns: Mapping[str, CampaignSpec], *, start: bool = Fals
         campaigns: Name → what is wanted of it.
         start: Let those that are paused, held or stopped go on, unless they are not `enabled`.
     """
+    from tunefleet.spec.campaign_file import dump_campaign_spec
+
     wanted = {name: dump_campaign_spec(spec) for name, spec in campaigns.items()}
     return Call(
         "POST", "/campaigns", model(tuple[CampaignApplied, ...]), body=_Raw({"campaigns": wanted, "start": start})

@@ -6,12 +6,11 @@ Workers speak through `client.federated`, which knows nothing but a federation's
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import RootModel
 
 from tunefleet.client.call import Call, model, nothing, path
-from tunefleet.spec.federating import FederationSpec
 from tunefleet.wire.api import Page
 from tunefleet.wire.federated import (
     FederationCreated,
@@ -26,6 +25,9 @@ from tunefleet.wire.federated import (
     VersionView,
 )
 from tunefleet.wire.federated_tokens import FederationToken, TokenReplace
+
+if TYPE_CHECKING:
+    from tunefleet.spec.federating import FederationSpec
 
 _LONGEST_S = 15.0
 """What an answer may take beside the time that it is held."""

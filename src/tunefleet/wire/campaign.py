@@ -9,26 +9,11 @@ from pydantic import Field
 
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
-from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.wire.base import Body, Message
 
-CampaignName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-"""What a file calls a campaign."""
 Level = Literal["info", "warning", "error"]
 Unit = Literal["rows", "bytes", "MiB", "steps"]
 """What is counted while a step works."""
-
-
-class CampaignApply(Body):
-    """Campaigns to make or to change; those that are not named stay as they are.
-
-    Args:
-        campaigns: Name → what is wanted of it.
-        start: Let those that are paused, held or stopped go on, unless they are not `enabled`.
-    """
-
-    campaigns: dict[CampaignName, CampaignSpec] = Field(min_length=1, max_length=100)
-    start: bool = False
 
 
 class StepView(Message):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -77,6 +78,21 @@ def test_help_imports_nothing_heavy() -> None:
         "sys.exit(f'imported: {heavy}' if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_list_imports_no_models_of_documents(tmp_path: Path) -> None:
+    program = (
+        "import sys; from tunefleet.cli.main import run\n"
+        "for words in (['ls'], ['campaign', 'list'], ['campaign', 'logs', 'x'], ['models', 'ls']):\n"
+        "    assert run(['--url', 'http://127.0.0.1:9', *words]) == 6, words\n"
+        "spec = {f'tunefleet.spec.{name}' for name in ('campaign', 'federating', 'tasks', 'training', 'workflow')}\n"
+        "heavy = {'yaml', 'plotext', 'huggingface_hub', 'torch', 'fastapi', *spec} & set(sys.modules)\n"
+        "sys.exit(f'imported: {heavy}' if heavy else 0)"
+    )
+    # Without a key they end where they would ask the server.
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

@@ -20,7 +20,6 @@ from tunefleet.services.identity import Actor
 from tunefleet.wire.api import Page
 from tunefleet.wire.campaign import (
     CampaignApplied,
-    CampaignApply,
     CampaignDetail,
     CampaignLog,
     CampaignRemerge,
@@ -31,6 +30,7 @@ from tunefleet.wire.campaign import (
     LineageView,
     ModelVersionView,
 )
+from tunefleet.wire.campaign_apply import CampaignApply
 
 router = APIRouter(prefix="/campaigns", tags=["campaigns"])
 
