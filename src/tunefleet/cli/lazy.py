@@ -5,8 +5,11 @@ The table of commands is data: name, where the function is, one line of help. No
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar, Literal, TypeVar
@@ -77,6 +80,31 @@ def _epilog(lines: tuple[str, ...]) -> str | None:
     return f"Examples:\n\n\b\n{shown}"
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back while the block runs, and let it through at its end.
+
+    Pydantic compiles the patterns of models where an exception is dropped: the command would run on.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield  # somebody else minds it, or nobody wants to
+        return
+    pressed = False
+
+    def note(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
 class LazyGroup(TyperGroup):
     """Shows its table in help and completion; imports a command when it is to run."""
 
@@ -111,7 +139,8 @@ class LazyGroup(TyperGroup):
         """Import a command by its name."""
         entry = next(entry for entry in cls.table if entry.name == name)
         module, _, attribute = entry.target.partition(":")
-        target = getattr(import_module(f"tunefleet.cli.{module}"), attribute)
+        with _interrupts_held():
+            target = getattr(import_module(f"tunefleet.cli.{module}"), attribute)
         if isinstance(target, typer.Typer):
             target.rich_markup_mode = markup_mode()
             command: Any = typer.main.get_group(target)
