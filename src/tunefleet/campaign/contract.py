@@ -64,6 +64,7 @@ class Base:
         digest: Of the artifact that stands in the place of `repo`: the promoted model, or a folder that travelled with
             the campaign's file.
         url: Where the promoted model was published.
+        revision: Commit of the repository, where one was measured that is somebody else's.
     """
 
     repo: str
@@ -71,6 +72,7 @@ class Base:
     version: int | None = None
     digest: str | None = None
     url: str | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,21 +127,24 @@ class Candidate:
 
     Args:
         ref: Repository of the hub, or id of a task of our server.
-        form: An adapter on the order's base, or a whole model.
+        form: An adapter on the order's base, or a whole model; null if the provider does not say it, then its
+            repository does.
         name: For people.
         test_loss: What the provider says; recorded, never trusted.
         synth_loss: The same, on its synthetic rows.
         score: The provider's own.
         on_fleet: Whether `ref` is a task of our server.
+        revision: Commit of the repository in which a whole model was found.
     """
 
     ref: str
-    form: Literal["adapter", "model"]
+    form: Literal["adapter", "model"] | None
     name: str
     test_loss: float | None = None
     synth_loss: float | None = None
     score: float | None = None
     on_fleet: bool = False
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

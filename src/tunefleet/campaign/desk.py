@@ -63,8 +63,9 @@ def digest_of(*what: Any) -> str:
 def model_of(spec: CampaignSpec, base: Base) -> dict[str, Any]:
     """Return the blocks of a task that say which model it works on; see `inputs_of` for what stands in its place."""
     source: dict[str, Any] = {"identifier": base.repo}
-    if spec.model.revision is not None and base.repo == spec.model_repo:
-        source["revision"] = spec.model.revision
+    revision = spec.model.revision if base.repo == spec.model_repo else base.revision
+    if revision is not None:
+        source["revision"] = revision
     if spec.model.trust_remote_code:
         source["trust_remote_code"] = True
     blocks: dict[str, Any] = {"model": {"source": source}}

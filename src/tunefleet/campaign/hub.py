@@ -1,10 +1,14 @@
-"""What the hub calls a model, for those who fetch models only from there."""
+"""What the hub calls a model, for those who fetch models only from there; and what a model there is."""
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Final
 
-from tunefleet.campaign.contract import Base, CycleFailed
+from tunefleet.campaign.contract import Base, Candidate, CycleFailed
+from tunefleet.publishing.hub import look
+from tunefleet.settings import PublishSettings
 
 HUB: Final = "hf://"
 
@@ -27,3 +31,22 @@ def repo_of(base: Base, who: str) -> str:
         f"{who} fetches models from the hub, and {base.repo} is not there.",
         hint="Publish what is promoted to the hub (publish.to: hf://ORG/NAME), or let your own workers do it.",
     )
+
+
+async def told_apart(candidate: Candidate, keys: PublishSettings) -> Candidate:
+    """Return a candidate with its form, which its repository tells where the provider does not.
+
+    Args:
+        candidate: What a provider has made.
+        keys: With the hub's token.
+
+    Raises:
+        UnreachableError: If the hub does not answer.
+    """
+    if candidate.form is not None:
+        return candidate
+    found = await asyncio.to_thread(look, candidate.ref, keys)
+    if found is None or found.is_adapter:
+        # One that is not there is none: its evaluation says so.
+        return replace(candidate, form="adapter")
+    return replace(candidate, form="model", revision=found.commit)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 from typing import Final
 
+from tunefleet.campaign import progress
 from tunefleet.campaign.contract import StepContext
 from tunefleet.campaign.hub import HUB
 from tunefleet.campaign.uploading import endpoint_of
@@ -75,11 +77,45 @@ async def opened(context: StepContext, to: str, *, force: bool = True) -> Target
         force: Whether what is there is written over.
     """
     wishes = Wishes(private=context.spec.publish.private and to.startswith(HUB), force=force)
-    return await asyncio.to_thread(target, to, wishes, _keys(context.settings))
+    return await asyncio.to_thread(target, to, wishes, keys(context.settings))
 
 
-def _keys(settings: CampaignSettings) -> PublishSettings:
-    """Return the keys for places: those of the campaigns' store, where it is set up, and else Amazon's."""
+async def fetch(context: StepContext, artifact_id: str, folder: Path) -> Path:
+    """Fetch what a task of our server has left, and tell how far that is; returns where it lies.
+
+    Args:
+        context: Of a step.
+        artifact_id: What is fetched.
+        folder: Where to.
+    """
+    async with progress.counted(context, "downloading", of=artifact_id) as got:
+        return await context.client.artifacts.fetch(artifact_id, folder, on_progress=got.follow)
+
+
+async def put(context: StepContext, to: str, folder: Path) -> str:
+    """Publish a folder, over what is there, and tell how far that is; returns where it lies, for a person.
+
+    Args:
+        context: Of a step.
+        to: The place.
+        folder: What is published.
+
+    Raises:
+        ForbiddenError: If there is no key, or it may not write.
+        UnreachableError: If the place does not answer.
+    """
+    place = await opened(context, to)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    async with progress.counted(context, "publishing", size, of=to) as sent:
+        return await asyncio.to_thread(place.put, folder, sent.add)
+
+
+def keys(settings: CampaignSettings) -> PublishSettings:
+    """Return the keys for places: those of the campaigns' store, where it is set up, and else Amazon's.
+
+    Args:
+        settings: Of campaigns.
+    """
     found = load(PublishSettings)
     if settings.hf_token is not None:
         found = found.model_copy(update={"hf_token": settings.hf_token})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.campaign.contract import StepContext
+from tunefleet.client.transfer import Progress as Transfer
 from tunefleet.services.campaigns.activity import Activity
 from tunefleet.wire.api import TaskView
 from tunefleet.wire.campaign import Unit
@@ -41,6 +42,11 @@ class Counter:
         """Count some that are done."""
         with self._lock:
             self.done += count
+
+    def follow(self, transfer: Transfer) -> None:
+        """Take over what a transfer says of itself."""
+        with self._lock:
+            self.done, self.total = transfer.done_bytes, transfer.total_bytes
 
 
 @contextlib.asynccontextmanager

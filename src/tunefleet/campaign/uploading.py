@@ -100,7 +100,10 @@ class Shelf:
         # What a process that was killed has left is of no use.
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         try:
-            rows = await context.client.artifacts.fetch(chunk["artifact_id"], folder / "rows")
+            async with progress.counted(context, "downloading", of=chunk["artifact_id"]) as got:
+                rows = await context.client.artifacts.fetch(
+                    chunk["artifact_id"], folder / "rows", on_progress=got.follow
+                )
             async with progress.counted(context, "uploading", of=wanted.main) as sent:
                 sizes = await asyncio.to_thread(self._put, rows, folder, wanted, int(chunk["rows"]), sent)
         finally:

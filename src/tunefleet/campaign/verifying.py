@@ -14,10 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
 from tunefleet.campaign import places
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, Outcome, StepContext
 from tunefleet.campaign.desk import Desk, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.campaign.hub import HUB
+from tunefleet.publishing import hub
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec
 
@@ -27,6 +30,7 @@ _VERSION: Final = 1
 """Another one verifies every model anew: raised when more is looked at."""
 _REPO: Final = re.compile(r"[\w.-]+/[\w.-]+")
 _ENDING: Final = "-with-tokenizer"
+_MARK: Final = "tunefleet.json"
 
 
 async def verified(context: StepContext) -> Outcome:
@@ -107,7 +111,7 @@ async def _needs_hub(context: StepContext) -> bool:
 
 
 async def _published(context: StepContext, made: Mapping[str, Any]) -> str:
-    """Put the model with its tokenizer on the hub; put there again, it is the same."""
+    """Put the model with its tokenizer on the hub, unless it is there: a mark in the same commit says which it is."""
     spec, username = context.spec, context.settings.hf_username
     if username is None or _REPO.fullmatch(spec.model_repo) is None:
         raise Misconfigured(
@@ -116,9 +120,13 @@ async def _published(context: StepContext, made: Mapping[str, Any]) -> str:
             hint="Name a model of the hub, and set HF_USERNAME and HF_TOKEN: it is put there.",
         )
     to = f"{HUB}{username}/{spec.model_repo.replace('/', '__')}{_ENDING}"
-    place = await places.opened(context, to)
-    with tempfile.TemporaryDirectory(prefix="tunefleet-tokenizer-") as folder:
-        await context.client.artifacts.fetch(made["artifact_id"], folder)
-        where = await asyncio.to_thread(place.put, Path(folder), lambda _: None)
+    mark, keys = orjson.dumps({"digest": made["digest"]}), places.keys(context.settings)
+    if await asyncio.to_thread(hub.read, to.removeprefix(HUB), _MARK, keys) == mark:
+        return to
+    with tempfile.TemporaryDirectory(prefix="tunefleet-tokenizer-") as name:
+        folder = Path(name)
+        await places.fetch(context, made["artifact_id"], folder)
+        (folder / _MARK).write_bytes(mark)
+        where = await places.put(context, to, folder)
     await context.log(f"{spec.model_repo} with the tokenizer of {spec.tokenizer_id} is at {where}")
     return to

@@ -15,11 +15,11 @@ from tunefleet.errors import (
     ConflictError,
     ForbiddenError,
     InputError,
-    MachineError,
     NotFoundError,
     TunefleetError,
     UnreachableError,
 )
+from tunefleet.publishing.hub import packages
 from tunefleet.settings import PublishSettings
 
 _HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?")
@@ -169,37 +169,6 @@ class BucketTarget(Target):
         return self._shown
 
 
-def is_public(repo: str, endpoint: str | None) -> bool:
-    """Return whether anybody may read a model of the hub; it blocks.
-
-    Args:
-        repo: `ORG/NAME`.
-        endpoint: Another hub than huggingface.co.
-
-    Raises:
-        MachineError: If a package is missing.
-        UnreachableError: If the hub does not answer.
-    """
-    api, errors = _hub_packages()
-    try:
-        about = api(endpoint=endpoint, token=False).model_info(repo)
-    except errors.RepositoryNotFoundError:
-        return False  # so it says of a private one, too
-    except (errors.HTTPError, OSError) as error:
-        raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
-    return not (about.private or about.gated)
-
-
-def _hub_packages() -> tuple[Any, Any]:
-    try:
-        from huggingface_hub import HfApi, errors
-    except ImportError as error:
-        raise MachineError(
-            "Publishing on the hub needs the package huggingface_hub.", hint="pip install huggingface_hub"
-        ) from error
-    return HfApi, errors
-
-
 class HubTarget(Target):
     """A repository of the Hugging Face hub.
 
@@ -210,7 +179,7 @@ class HubTarget(Target):
     """
 
     def __init__(self, repo: str, wishes: Wishes, settings: PublishSettings) -> None:
-        api, _ = _hub_packages()
+        api, _ = packages()
         from huggingface_hub import get_token
 
         token = settings.hf_token.get_secret_value() if settings.hf_token is not None else get_token()

@@ -73,25 +73,29 @@ class Outside:
     hub: Hub
     folder: Path
 
-    def train(self, client: Client, name: str, base: str, steps: int, *, shuffled: bool = False) -> Path:
-        """Train an adapter as the provider would, on a worker that happens to be ours."""
+    def train(
+        self, client: Client, name: str, base: str, steps: int, *, shuffled: bool = False, whole: bool = False
+    ) -> Path:
+        """Train an adapter, or all weights, as the provider would, on a worker that happens to be ours."""
         file = self.folder / f"{name}.jsonl"
         file.write_text("".join(f"{json.dumps(row)}\n" for row in problems(240, seed=7, shuffled=shuffled)))
         rows = client.artifacts.push(file, name=name, kind="dataset")
+        lora = {"lora": {"r": 16, "alpha": 32, "dropout": 0.0, "target_modules": "all-linear"}}
         body = {
-            "taskType": "lora_sft",
+            "taskType": "sft" if whole else "lora_sft",
             "model": {"source": {"identifier": base}},
             "data": {"artifact": rows.id, "prompt_column": "question", "response_column": "answer"},
-            "lora": {"r": 16, "alpha": 32, "dropout": 0.0, "target_modules": "all-linear"},
             "training": {"max_steps": steps, "batch_size": 8, "learning_rate": 3e-3, "save_strategy": "no"},
+            **({} if whole else lora),
         }
         document = {"apiVersion": "tunefleet/v1", "metadata": {"name": name}, "spec": body}
         task_id = client.workflows.create(SubmitRequest(document=json.dumps(document)), name).tasks[0].id
         until(lambda: TaskStatus(client.tasks.get(task_id).status).final, task_id)
         task = client.tasks.get(task_id)
         assert task.status == "completed", task.error
-        (adapter,) = [each for each in client.artifacts.iterate(task_id=task_id) if each.kind == "adapter"]
-        return client.artifacts.fetch(adapter.id, self.folder / f"{name}-adapter")
+        made = client.artifacts.iterate(task_id=task_id)
+        (left,) = [each for each in made if each.kind == ("model" if whole else "adapter")]
+        return client.artifacts.fetch(left.id, self.folder / f"{name}-{left.kind}")
 
     def upload(self, repo: str, folder: Path, **changes: bytes) -> None:
         """Put a folder into a public repository of the hub, as a trainer of the provider would."""
@@ -244,7 +248,7 @@ def test_what_was_trained_on_shuffled_answers_is_refused_and_what_is_better_prom
         api.statuses = ["success"]
         reached(client, 1, "wait")
         api.statuses = ["training"]
-        outside.upload("miner/better", outside.train(client, "better", f"tester/{NAME}-0", 16))
+        outside.upload("miner/better", outside.train(client, "better", f"tester/{NAME}-0", 16, whole=True))
         refused = outcome(reached(client, 1, "record"), "gate")
         assert not refused["passed"]
         assert refused["against"]["base"]["passed"], "it has learnt to answer, and not which answer"
@@ -257,8 +261,14 @@ def test_what_was_trained_on_shuffled_answers_is_refused_and_what_is_better_prom
         assert api.tasks[2]["said"]["model_repo"] == f"tester/{NAME}-0", "the refused one is nobody's base"
         outside.offer(better=9.0)
         api.statuses = ["success"]
-        passed = outcome(reached(client, 2, "record"), "gate")
+        recorded = reached(client, 2, "record")
+        passed = outcome(recorded, "gate")
         assert passed["against"]["promoted"]["low"] > 0
+        assert outcome(recorded, "merge")["taken"] == "miner/better"
+        assert "miner/better is a whole model: nothing is merged, it is taken as it is" in said(client)
+        weights = hub.repos[f"tester/{NAME}-2"].branches["main"]["model.safetensors"]
+        assert weights == hub.repos["miner/better"].branches["main"]["model.safetensors"]
+        assert version(client, 2).location == {"url": f"hf://tester/{NAME}-2"}
         assert version(client, 2).stage == "promoted"
         assert hub.repos[f"tester/{NAME}-2"].private
         client.campaigns.stop(NAME)

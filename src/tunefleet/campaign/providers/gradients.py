@@ -149,7 +149,7 @@ class GradientsProvider:
             other = numbers.get(each.hotkey or "", each)
             found[each.repo] = Candidate(
                 ref=each.repo,
-                form="adapter",
+                form=None,
                 name=each.repo,
                 test_loss=_first(each.test_loss, other.test_loss),
                 synth_loss=_first(each.synth_loss, other.synth_loss),
@@ -157,7 +157,7 @@ class GradientsProvider:
             )
         if task.trained_model_repository and task.trained_model_repository not in found:
             repo = task.trained_model_repository
-            found[repo] = Candidate(ref=repo, form="adapter", name=repo)
+            found[repo] = Candidate(ref=repo, form=None, name=repo)
         ranked = sorted(found.values(), key=_promise)
         return tuple(ranked[:MOST_CANDIDATES]), len(ranked)
 

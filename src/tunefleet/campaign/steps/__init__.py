@@ -7,7 +7,7 @@ submit      ticket, key, provider, base (repo, task_id, version, …)
 wait        candidates, detail, cost_s
 evaluate    metric, base, promoted, candidates: each with task_id and metrics
 select      candidate, evaluation, loss
-merge       task_id, artifact_id, digest, form
+merge       form; task_id, artifact_id and digest, or url where it is on the hub: merged there, or taken as it is
 gate        passed, reason, against
 publish     url, or nothing
 record      version, stage

@@ -95,8 +95,9 @@ def of_candidate(spec: CampaignSpec, base: Base, candidate: Candidate) -> tuple[
         candidate: What the provider has made.
     """
     if candidate.form == "model":
-        whole = Base(repo=spec.model_repo, task_id=candidate.ref) if candidate.on_fleet else Base(repo=candidate.ref)
-        return _of_model(spec, whole)
+        if candidate.on_fleet:
+            return _of_model(spec, Base(repo=spec.model_repo, task_id=candidate.ref))
+        return _of_model(spec, Base(repo=candidate.ref, revision=candidate.revision))
     blocks = model_of(spec, base)
     adapter = {"taskId": candidate.ref} if candidate.on_fleet else {"path": candidate.ref}
     blocks["model"]["adapters"] = [adapter]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext
 from tunefleet.campaign.desk import Desk, document, inputs_of
-from tunefleet.campaign.hub import repo_of
+from tunefleet.campaign.hub import HUB, repo_of
 from tunefleet.campaign.merging.runpod import RunPod, Waiting, forget
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.repeatable import Repeatable
@@ -37,6 +37,7 @@ class MergeStep(Repeatable):
         """Merge, unless the candidate is a whole model."""
         candidate, desk = Candidate(**intent["candidate"]), Desk(context)
         if not intent["needed"]:
+            await context.log(f"{candidate.name} is a whole model: nothing is merged, it is taken as it is")
             return await _as_it_is(desk, candidate)
         base = chosen_base(context)
         if intent["on"] == "runpod":
@@ -71,7 +72,7 @@ async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> 
 async def _as_it_is(desk: Desk, candidate: Candidate) -> dict[str, Any]:
     if candidate.on_fleet:
         return {**await _made_by(desk, candidate.ref), "form": "model"}
-    return {"url": f"hf://{candidate.ref}", "form": "model"}
+    return {"url": f"{HUB}{candidate.ref}", "form": "model", "taken": candidate.ref, "revision": candidate.revision}
 
 
 async def _made_by(desk: Desk, task_id: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from tunefleet.campaign import places
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.publishing import hub
 from tunefleet.publishing.campaign_card import Story, write_card
+from tunefleet.services.campaigns.activity import Activity
 
 
 class PublishStep(Repeatable):
@@ -22,7 +24,7 @@ class PublishStep(Repeatable):
     async def plan(self, context: StepContext) -> Outcome:
         """Say where it goes."""
         to = places.place_of(context) if bool(context.outcome(StepName.GATE)["passed"]) else None
-        if to is None or "artifact_id" not in context.outcome(StepName.MERGE):
+        if to is None or _stays(context.outcome(StepName.MERGE), to):
             return {"to": to}
         # It was looked at when the cycle began, unless the campaign names another place by now.
         if context.outcome(StepName.DATA).get("to") != to:
@@ -34,16 +36,30 @@ class PublishStep(Repeatable):
         merged, to = context.outcome(StepName.MERGE), intent["to"]
         if to is None:
             return {"url": merged.get("url")}
-        if "artifact_id" not in merged:
+        if _stays(merged, to):
             await context.log(f"{to} gets nothing: the model is at {merged['url']} already, and not on this server")
             return {"url": merged["url"]}
-        place = await places.opened(context, to)
         with tempfile.TemporaryDirectory(prefix="tunefleet-publish-") as folder:
-            await context.client.artifacts.fetch(merged["artifact_id"], folder)
+            await _fetch(context, merged, Path(folder))
             await asyncio.to_thread(write_card, Path(folder), _story(context))
-            where = await asyncio.to_thread(place.put, Path(folder), lambda _: None)
+            where = await places.put(context, to, Path(folder))
         await context.log(f"published: {where}")
         return {"url": to, "where": where}
+
+
+def _stays(merged: Outcome, to: str) -> bool:
+    """Whether a model is where it belongs: merged on the hub, or taken from the very place."""
+    return "artifact_id" not in merged and ("taken" not in merged or merged["url"] == to)
+
+
+async def _fetch(context: StepContext, merged: Outcome, folder: Path) -> None:
+    if "artifact_id" in merged:
+        await places.fetch(context, merged["artifact_id"], folder)
+        return
+    # Somebody else's, who may change or remove it: what was measured is what is published.
+    await context.book.report(context.state, Activity("downloading", of=merged["url"]))
+    keys, code = places.keys(context.settings), context.spec.model.trust_remote_code
+    await asyncio.to_thread(hub.fetch, merged["taken"], merged["revision"], folder, keys, code=code)
 
 
 def _story(context: StepContext) -> Story:
@@ -60,8 +76,14 @@ def _story(context: StepContext) -> Story:
         "candidate": f"`{chosen['candidate']['name']}`",
         "held-out rows": f"{data['test']['rows']:,} rows, sha256 `{data['test']['digest']}`",
         "evaluation": f"task `{chosen['evaluation']['task_id']}`",
-        "model": f"sha256 `{context.outcome(StepName.MERGE)['digest']}`",
+        "model": _said(context.outcome(StepName.MERGE)),
     }
     models = {"base": measured["base"], "promoted before": measured["promoted"], "this model": chosen["evaluation"]}
     figures = {name: each["metrics"] for name, each in models.items() if each is not None}
     return Story(context.state.name, context.spec.model_repo, lineage, figures, context.outcome(StepName.GATE))
+
+
+def _said(merged: Outcome) -> str:
+    if "digest" in merged:
+        return f"sha256 `{merged['digest']}`"
+    return f"`{merged['url']}` as it is, commit `{merged['revision']}`"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.merging.runpod import forget
@@ -13,6 +13,9 @@ from tunefleet.lifecycle.model import Stage
 from tunefleet.services.campaigns.state import NewVersion
 from tunefleet.settings import TrackingSettings, load
 from tunefleet.tracking import catalog
+
+_WHERE: Final = ("task_id", "artifact_id", "digest", "url", "revision")
+"""What of a merge says where its model is."""
 
 
 class RecordStep(Repeatable):
@@ -29,10 +32,11 @@ class RecordStep(Repeatable):
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Register it."""
         merged, verdict = context.outcome(StepName.MERGE), context.outcome(StepName.GATE)
-        location = {key: merged[key] for key in ("task_id", "artifact_id", "digest", "url") if key in merged}
+        location = {key: merged[key] for key in _WHERE if merged.get(key) is not None}
         published = context.outcome(StepName.PUBLISH).get("url")
-        if published is not None:
-            location["url"] = published
+        if published is not None and published != location.get("url"):
+            location = {**location, "url": published}
+            location.pop("revision", None)  # of what was published a copy of
         made = NewVersion(
             stage=Stage(intent["stage"]),
             form=merged["form"],

@@ -59,8 +59,11 @@ def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
     where = promoted.location
     url, digest = where.get("url"), where.get("digest")
     hub = url.removeprefix("hf://") if isinstance(url, str) and url.startswith("hf://") else None
+    revision = where.get("revision")
     repo = f"{promoted.name}-v{promoted.version}" if digest is not None or hub is None else hub
-    return Base(repo=repo, task_id=where.get("task_id"), version=promoted.version, digest=digest, url=url)
+    return Base(
+        repo=repo, task_id=where.get("task_id"), version=promoted.version, digest=digest, url=url, revision=revision
+    )
 
 
 def original(context: StepContext) -> Base:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 
-from tunefleet.campaign import uploading
+from tunefleet.campaign import places, uploading
 from tunefleet.campaign.budget import cost_of_time
 from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext, StepFailed
+from tunefleet.campaign.hub import told_apart
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
@@ -46,9 +48,14 @@ class WaitStep(Repeatable):
                 f"The task {intent['ticket']} at {context.provider.name} has succeeded and names no model.",
                 hint="It is looked at again; `tunefleet campaign retry --from upload` orders anew, and pays anew.",
             )
-        await context.log(f"{context.provider.name}: {found.detail}; {len(found.candidates)} candidate(s)")
+        keys = places.keys(context.settings)
+        try:
+            candidates = await asyncio.gather(*(told_apart(each, keys) for each in found.candidates))
+        except UnreachableError as error:
+            return Later(now + every_s, f"what was made cannot be looked at: {error.message}")
+        await context.log(f"{context.provider.name}: {found.detail}; {len(candidates)} candidate(s)")
         return {
-            "candidates": [asdict(each) for each in found.candidates],
+            "candidates": [asdict(each) for each in candidates],
             "detail": found.detail,
             "cost_s": found.cost_s,
         }
