@@ -8,16 +8,17 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import campaign_view as view
+from tunefleet.cli.campaign_board import log_board
 from tunefleet.cli.campaign_check import dry_run
 from tunefleet.cli.campaign_config import CONFIG, Config, read
 from tunefleet.cli.campaign_run import run
-from tunefleet.cli.console import Json, err, json_text, print_json, say
+from tunefleet.cli.console import Json, err, print_json, say
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import Yes, complete_campaign, confirm
 from tunefleet.cli.session import connect
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.wire.campaign import CampaignDetail
+from tunefleet.wire.campaign import CampaignDetail, CampaignLine
 
 app = typer.Typer(help="Train on and on by itself, chunk by chunk.", invoke_without_command=True)
 
@@ -115,18 +116,23 @@ def logs(
     cycle: Cycle = None,
     as_json: Json = False,
 ) -> None:
-    """Print the log of a campaign; each line carries its name. With --json each line is a JSON object."""
+    """Print the log of a campaign; each line carries its name. With --json each line is a JSON object.
+
+    With --follow a terminal has a bar below the lines: how far the campaign is.
+    """
+    shown = log_board(as_json=as_json)
     with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:
         found = client.campaigns.log(name, limit=lines, cycle=cycle)
         for line in found.lines:
-            _print_line(view.log_line(line) if not as_json else json_text(line.model_dump(mode="json")))
+            shown.line(line)
         if not follow:
             if not found.lines:
                 err().print(f"The campaign {name} has said nothing yet.")
             return
         try:
-            for line in client.campaigns.follow_log(name, after=found.next_id, cycle=cycle):
-                _print_line(view.log_line(line) if not as_json else json_text(line.model_dump(mode="json")))
+            with shown:
+                for each in client.campaigns.watch(name, after=found.next_id, cycle=cycle):
+                    shown.line(each) if isinstance(each, CampaignLine) else shown.show(each)
         except KeyboardInterrupt:
             err().print(f"\nThe campaign goes on. Follow it again with `tunefleet campaign logs -f {name}`.")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
@@ -226,11 +232,6 @@ def lineage(
 def _say_status(detail: CampaignDetail) -> None:
     why = f" {detail.reason}" if detail.reason else ""
     say(Text.assemble((detail.name, "head"), f" is {detail.status.value}.{why}"))
-
-
-def _print_line(text: str) -> None:
-    # A line of a log is not broken, whatever the terminal's width is.
-    typer.echo(text)
 
 
 for _function, _name in (

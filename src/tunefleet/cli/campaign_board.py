@@ -1,4 +1,4 @@
-"""What `tunefleet campaign run` shows: the lines of the log, and how far each campaign is.
+"""What `tunefleet campaign run` and `logs -f` show: the lines of the log, and how far each campaign is.
 
 In a terminal a bar for each campaign stays below the lines; elsewhere a line says now and then how far it is; with
 `--json` there are the lines of the log only, as objects on standard output.
@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Final, Self
 
 import typer
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tunefleet.cli import campaign_view as view
-from tunefleet.cli.console import err, json_text, plain
+from tunefleet.cli.console import err, json_text, out, plain
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
 from tunefleet.wire.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
@@ -72,17 +73,32 @@ class JsonBoard(Board):
         """Say nothing: whoever reads JSON asks for a campaign when it wants to know."""
 
 
-class LiveBoard(Board):
-    """Lines, and below them a bar for each campaign, on a terminal."""
+class LogBoard(Board):
+    """The lines of the log alone, on standard output."""
 
-    def __init__(self) -> None:
+    def line(self, line: CampaignLine) -> None:
+        """Print a line of a campaign's log; it is not broken, whatever the width is."""
+        typer.echo(view.log_line(line))
+
+    def show(self, found: CampaignView) -> None:
+        """Say nothing: a log has lines."""
+
+
+class LiveBoard(Board):
+    """Lines, and below them a bar for each campaign, on a terminal.
+
+    Args:
+        console: The terminal.
+    """
+
+    def __init__(self, console: Console) -> None:
         super().__init__()
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=30),
             TextColumn("{task.fields[amount]}"),
             TimeElapsedColumn(),
-            console=err(),
+            console=console,
             transient=True,
             refresh_per_second=_FRAMES_S,
         )
@@ -134,10 +150,17 @@ class LiveBoard(Board):
 
 
 def board(*, as_json: bool) -> Board:
-    """Return what fits where the output goes."""
+    """Return what fits where the output of a command that runs campaigns goes."""
     if as_json:
         return JsonBoard()
-    return LiveBoard() if err().is_terminal else Board()
+    return LiveBoard(err()) if err().is_terminal else Board()
+
+
+def log_board(*, as_json: bool) -> Board:
+    """Return what fits where a log goes: it is printed on standard output."""
+    if as_json:
+        return JsonBoard()
+    return LiveBoard(out()) if out().is_terminal else LogBoard()
 
 
 def _activity(found: CampaignView) -> tuple[CycleView, ActivityView] | None:

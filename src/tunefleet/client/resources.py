@@ -171,6 +171,7 @@ class CampaignVerbs:
     log = Verb(routes_campaigns.campaign_log)
     follow_log = Iteration(routes_campaigns.follow_campaign_log)
     follow = Iteration(routes_campaigns.follow_campaign)
+    watch = Iteration(routes_campaigns.watch_campaign)
 
 
 class ModelVerbs:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import RootModel
+from pydantic import BaseModel, RootModel
 
 from tunefleet.client.call import Call, Emit, NextLine, OpenLines, Pause, Stream, model, nothing, path
 from tunefleet.client.sse import SseReader
@@ -29,6 +29,7 @@ from tunefleet.wire.campaign import (
 if TYPE_CHECKING:
     from tunefleet.spec.campaign import CampaignSpec
 
+M = TypeVar("M", bound=BaseModel)
 _SILENCE_S = 60.0
 _PAUSE_S = 1.0
 
@@ -137,17 +138,35 @@ def follow_campaign_log(campaign: str, *, after: int | None = None, cycle: int |
         after: Only what is behind this line; else the newest lines first.
         cycle: Only of this one.
     """
+    return _follow(path("campaigns", campaign, "log", "stream"), after, cycle, {"line": CampaignLine})
+
+
+def watch_campaign(
+    campaign: str, *, after: int | None = None, cycle: int | None = None
+) -> Stream[CampaignLine | CampaignView]:
+    """Emit the lines of the log of a campaign, and the campaign itself whenever what it does has changed, for ever.
+
+    Args:
+        campaign: Its name or its id.
+        after: Only lines behind this one; else the newest first.
+        cycle: Only lines of this one.
+    """
+    kinds: dict[str, type[CampaignLine | CampaignView]] = {"line": CampaignLine, "campaign": CampaignView}
+    return _follow(path("campaigns", campaign, "live"), after, cycle, kinds)
+
+
+def _follow(where: str, after: int | None, cycle: int | None, kinds: Mapping[str, type[M]]) -> Stream[M]:
+    """Emit messages of those kinds; after a break it goes on behind the last line."""
     while True:
         handle = None
         try:
-            where = path("campaigns", campaign, "log", "stream")
             handle = yield OpenLines(_stream(where, {"after": after, "cycle": cycle}))
             reader = SseReader()
             while (line := (yield NextLine(handle))) is not None:
                 event = reader.feed(line)
-                if event is not None and event.event == "line":
-                    after = int(event.id)
-                    yield Emit(CampaignLine.model_validate_json(event.data))
+                if event is not None and event.event in kinds:
+                    after = int(event.id) if event.event == "line" else after
+                    yield Emit(kinds[event.event].model_validate_json(event.data))
         except UnreachableError:
             if handle is None:
                 raise

@@ -15,7 +15,9 @@ from tunefleet.cli import options
 from tunefleet.client import AsyncClient, Client
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
+from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.state import BudgetError, NewVersion
+from tunefleet.wire.campaign import CampaignLine, CampaignView
 
 CONFIG = """story:
   enabled: true
@@ -156,6 +158,32 @@ def test_the_sdk_follows_log_and_events(client: Client, engine: Engine, config: 
     assert next(lines).text == "second"
     events = client.campaigns.follow("followed", after=0)
     assert [next(events).kind for _ in range(2)] == ["campaign.created", "campaign.cycle"]
+
+
+def test_what_a_step_does_is_followed_as_it_goes_on(client: Client, engine: Engine, config: Path) -> None:
+    from tunefleet.spec.campaign_file import parse_campaigns
+
+    (made,) = client.campaigns.apply({"watched": parse_campaigns(CONFIG)["story"]})
+    state = engine.take(made.id)
+    asyncio.run(engine.book.log(state, "info", "first"))
+    news = client.campaigns.watch("watched")
+    first = next(news)
+    assert isinstance(first, CampaignLine)
+    assert first.text == "first"
+    start = next(news)
+    assert isinstance(start, CampaignView)
+    assert start.cycle is not None
+    assert start.cycle.activity is None
+    for done in (1, 2):
+        asyncio.run(engine.book.report(state, Activity("shuffling", done, 2, "rows")))
+        now = next(news)
+        assert isinstance(now, CampaignView)
+        assert now.cycle is not None
+        assert now.cycle.activity is not None
+        assert (now.cycle.activity.what, now.cycle.activity.done) == ("shuffling", done)
+    asyncio.run(engine.book.log(state, "info", "second"))
+    assert isinstance(second := next(news), CampaignLine)
+    assert second.text == "second"
 
 
 async def test_the_asynchronous_client_has_the_same_nouns(running: Running) -> None:

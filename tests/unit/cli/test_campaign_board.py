@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tunefleet.cli import campaign_board
-from tunefleet.cli.campaign_board import Board, JsonBoard, LiveBoard, board
+from tunefleet.cli.campaign_board import Board, JsonBoard, LiveBoard, LogBoard, board, log_board
 from tunefleet.wire.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -62,7 +62,7 @@ def test_a_terminal_has_a_bar_below_the_lines(screen: Console) -> None:
 
 
 def test_other_work_begins_a_bar_anew_and_a_campaign_that_rests_has_a_full_one(screen: Console) -> None:
-    with LiveBoard() as shown:
+    with LiveBoard(screen) as shown:
         shown.show(merging(40))
         shown.show(campaign(what="verifying", of="task-1"))
         (bar,) = shown._bars.tasks
@@ -100,3 +100,25 @@ def test_json_has_the_lines_of_the_log_and_nothing_else(capsys: pytest.CaptureFi
     said = capsys.readouterr()
     assert json.loads(said.out)["text"] == "merge: [bold]task-1"
     assert said.err == ""
+
+
+def test_a_log_that_is_followed_has_a_bar_on_a_terminal_and_its_lines_alone_elsewhere(
+    screen: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(campaign_board, "out", lambda: screen)
+    with log_board(as_json=False) as shown:
+        assert isinstance(shown, LiveBoard)
+        shown.show(merging(40))
+        shown.line(LINE)
+        shown._bars.refresh()
+    assert "40 of 80 MiB" in drawn(screen)
+    monkeypatch.setattr(campaign_board, "out", lambda: Console(file=io.StringIO()))
+    with log_board(as_json=False) as piped:
+        assert isinstance(piped, LogBoard)
+        piped.show(merging(40))
+        piped.line(LINE)
+    printed = capsys.readouterr()
+    assert printed.out.endswith(" - daily - INFO [cycle 0, merge] merge: [bold]task-1\n")
+    assert printed.out.count("\n") == 1
+    assert printed.err == ""
+    assert isinstance(log_board(as_json=True), JsonBoard)

@@ -155,14 +155,38 @@ async def follow_log(
     return streams.respond(request, _lines(core, who, campaign, cycle, first, where))
 
 
+@router.get("/{campaign}/live", response_class=EventSourceResponse)
+async def watch(
+    request: Request,
+    core: CoreDep,
+    who: Reader,
+    campaign: CampaignId,
+    after: Line = None,
+    last_event_id: Annotated[int | None, Header(ge=0, le=2**62)] = None,
+    cycle: Cycle = None,
+) -> Response:
+    """Follow a campaign as it goes on: its log as `log/stream` gives it, and how far its step is.
+
+    A message `line` is a line of the log; a message `campaign` is the campaign as a list shows it, first as it is and
+    then whenever that has changed, about once a second while a step counts what it does.
+    """
+    asked = last_event_id if last_event_id is not None else after
+    first = await history.read_log(core, who, campaign, after=asked, cycle=cycle)
+    where = await history.topic_of(core, who, campaign)
+    return streams.respond(request, _lines(core, who, campaign, cycle, first, where, live=True))
+
+
 async def _lines(
-    core: Core, who: Actor, campaign: str, cycle: int | None, first: CampaignLog, where: str
+    core: Core, who: Actor, campaign: str, cycle: int | None, first: CampaignLog, where: str, *, live: bool = False
 ) -> AsyncIterator[ServerSentEvent]:
-    signals, found = core.signals, first
+    signals, found, shown = core.signals, first, ""
     while not signals.closed:
         for line in found.lines:
             yield ServerSentEvent(line.model_dump_json(), id=str(line.id), event="line")
         seen = signals.version(where)
+        if live and (now := (await jobs.glance(core, who, campaign)).model_dump_json()) != shown:
+            yield ServerSentEvent(now, event="campaign")
+            shown = now
         last, found = found, await history.read_log(core, who, campaign, after=found.next_id, cycle=cycle)
         if not found.lines:
             found = last.model_copy(update={"lines": ()})

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 import orjson
 
 from tunefleet.services.campaigns.state import CycleState
+from tunefleet.services.campaigns.status import topic
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, campaigns, cycles
+from tunefleet.store import Connection, campaigns, cycles, wake
 from tunefleet.store.cycles import CycleRow
 from tunefleet.wire.campaign import ActivityView, Unit
 
@@ -39,6 +40,7 @@ def put(connection: Connection, state: CycleState, activity: Activity, now: floa
     if cycle is not None and cycle.step == state.step:
         text = orjson.dumps({**asdict(activity), "at": now}).decode()
         cycles.change(connection, cycle, {"activity": text})
+        wake(connection, topic(state.campaign_id))
 
 
 def shown(cycle: CycleRow) -> ActivityView | None:

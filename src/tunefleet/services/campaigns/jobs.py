@@ -99,6 +99,11 @@ async def get(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     return await core.read(lambda connection: views.campaign_detail(connection, find(connection, actor, reference)))
 
 
+async def glance(core: Core, actor: Actor, reference: str) -> CampaignView:
+    """Return a campaign as a list shows it; raises what `get` raises."""
+    return await core.read(lambda connection: views.campaign_view(connection, find(connection, actor, reference)))
+
+
 async def start(core: Core, actor: Actor, reference: str) -> CampaignDetail:
     """Let a campaign go on, whatever it rests for; one that is active stays so.
 

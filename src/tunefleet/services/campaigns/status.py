@@ -22,7 +22,7 @@ ACTIVE: Final = CampaignStatus.ACTIVE.value
 
 
 def topic(campaign_id: str) -> str:
-    """Return what is notified when anything about a campaign changes, or its log grows."""
+    """Return what is notified when anything about a campaign changes, its step goes on, or its log grows."""
     return f"campaign:{campaign_id}"
 
 
