@@ -43,6 +43,7 @@ CONFIG_TEXT = json.dumps(
 )
 HELD_S = 30
 CHANGED_BYTES = 32
+_LARGE_BYTES = 1 << 19
 _BOUNDARY = "echo-7f3a"
 
 
@@ -101,6 +102,7 @@ class Client:
         self._headers = {"Authorization": f"Bearer {token}"}
         self._own, self._guide = f"/api/v1/federations/{federation}", "/api/training"
         self._federation = federation
+        self._version = bytearray()
 
     def ask(self, method: str, path: str, body: Any = None, headers: Any = None) -> tuple[int, bytearray, Message]:
         """Send a request and return its answer: status, body and headers.
@@ -110,8 +112,7 @@ class Client:
         """
         self._connection.request(method, path, body, {**self._headers, **(headers or {})})
         answer = self._connection.getresponse()
-        length = answer.length
-        content = bytearray(length or 0)
+        content = self._room(answer.length or 0)
         view, at = memoryview(content), 0
         while at < len(content) and (count := answer.readinto(view[at:])):
             at += count
@@ -119,6 +120,14 @@ class Client:
         if answer.status >= 400:
             raise SystemExit(f"{method} {path}: {answer.status} {bytes(content[:2000])!r}")
         return answer.status, content, answer.headers
+
+    def _room(self, size_bytes: int) -> bytearray:
+        """Return where an answer goes: each version comes where the one before it was."""
+        if size_bytes < _LARGE_BYTES:
+            return bytearray(size_bytes)
+        if len(self._version) != size_bytes:
+            self._version = bytearray(size_bytes)
+        return self._version
 
     def newest(self, after: int) -> tuple[int, Weights]:
         """Wait for a version, and return its number and its weights."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tunefleet.artifacts.archive import UnpackLimits, is_archive, is_packed, unpack
 from tunefleet.artifacts.blobs import BlobStore, Link, NoRoomError
-from tunefleet.artifacts.files import disk_free, fsync_dir, hash_file, replace_file
+from tunefleet.artifacts.files import begin_writing, disk_free, fsync_dir, hash_file, replace_file
 from tunefleet.artifacts.folder import FolderStore
 from tunefleet.artifacts.intake import Intake
 from tunefleet.artifacts.manifest import (
@@ -34,6 +34,7 @@ __all__ = [
     "Packing",
     "UnpackLimits",
     "Upload",
+    "begin_writing",
     "check_files",
     "check_path",
     "disk_free",

@@ -91,7 +91,8 @@ def _refuse_infinite(name: str, tensor: TensorInfo, start: int, stored: npt.NDAr
 def product_norm(file: AdapterFile, layer: Layer, room: Room) -> float:
     """Return the Frobenius norm of a layer's update, scale · B · A, which is never formed.
 
-    ‖B A‖² = tr((Bᵀ B)(A Aᵀ)), two matrices of rank × rank.
+    ‖B A‖² = tr((Bᵀ B)(A Aᵀ)), two matrices of rank × rank. Blocks of them are reckoned in float32 and added up in
+    float64; where a square does not fit, all of it is done in float64.
 
     Args:
         file: The adapter.
@@ -101,8 +102,10 @@ def product_norm(file: AdapterFile, layer: Layer, room: Room) -> float:
     Raises:
         AdapterRefused: As `tensor_digest`.
     """
-    with np.errstate(invalid="ignore"):
-        grams = _gram_b(file, layer, room), _gram_a(file, layer, room)
+    with np.errstate(invalid="ignore", over="ignore"):
+        grams = _grams(file, layer, room)
+        if not all(np.isfinite(gram).all() for gram in grams):
+            grams = _grams(file, layer, room, wide=True)
     for name, gram in zip((layer.b, layer.a), grams, strict=True):
         # A finite float32 has a finite square in float64, so that only what is not finite shows here.
         if not np.isfinite(np.diag(gram)).all():
@@ -110,23 +113,18 @@ def product_norm(file: AdapterFile, layer: Layer, room: Room) -> float:
     return layer.scale * math.sqrt(max(float(np.vdot(*grams)), 0.0))
 
 
-def _gram_b(file: AdapterFile, layer: Layer, room: Room) -> Wide:
-    gram = np.zeros((layer.rank, layer.rank))
+def _grams(file: AdapterFile, layer: Layer, room: Room, *, wide: bool = False) -> tuple[Wide, Wide]:
+    """Return Bᵀ B and A Aᵀ; their blocks are reckoned in float32, or `wide` in float64."""
+    of_b, of_a = np.zeros((layer.rank, layer.rank)), np.zeros((layer.rank, layer.rank))
     step = max(1, _BLOCK // layer.rank)
     for start in range(0, layer.rows, step):
         part = room.floats("factor", min(step, layer.rows - start), layer.rank)
         file.read(file.tensors[layer.b], start * layer.rank, part)
-        wide = room.wide(part)
-        gram += wide.T @ wide
-    return gram
-
-
-def _gram_a(file: AdapterFile, layer: Layer, room: Room) -> Wide:
-    gram = np.zeros((layer.rank, layer.rank))
-    step = max(1, _BLOCK // layer.rank)
+        block = room.wide(part) if wide else part
+        of_b += block.T @ block
     for start in range(0, layer.columns, step):
         part = room.floats("factor", layer.rank, min(step, layer.columns - start))
         file.columns(file.tensors[layer.a], start, part)
-        wide = room.wide(part)
-        gram += wide @ wide.T
-    return gram
+        block = room.wide(part) if wide else part
+        of_a += block @ block.T
+    return of_b, of_a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import logging.handlers
 import sys
@@ -58,7 +59,11 @@ def _serve(settings: ServerSettings) -> None:
             address, port = bound.getsockname()[:2]
             shown = f"[{address}]" if ":" in address else address
             log.info("Tunefleet %s at http://%s:%d, data in %s", tunefleet.__version__, shown, port, settings.data_dir)
-            launch.run(launch.make(create_app(core)), bound)
+            server = launch.make(create_app(core))
+            # What a start makes stays to the end: no collection of garbage looks through it again.
+            gc.collect()
+            gc.freeze()
+            launch.run(server, bound)
         finally:
             bound.close()
     finally:

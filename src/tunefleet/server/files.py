@@ -7,6 +7,7 @@ stall the event loop. Knows nothing of who may read what.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
@@ -24,13 +25,12 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tunefleet.artifacts import BlobStore, Link, Upload
 from tunefleet.server import problems
+from tunefleet.server.pieces import read
 
 T = TypeVar("T")
 _UPLOAD_BATCH_BYTES: Final = 2 << 20
 """A hand-over to a thread waits for the interpreter's lock: small batches halve the speed, large ones cost memory."""
 _DOWNLOAD_PIECE_BYTES: Final = 1 << 20
-_PIECE_BYTES: Final = 2 << 20
-"""Of a whole file: two of them are in memory."""
 _SMALL_BYTES: Final = _UPLOAD_BATCH_BYTES
 """A file or body up to this length is read or written in one hand-over: each costs about as much as a megabyte."""
 _ONE_RANGE: Final = re.compile(r"bytes=(?P<first>\d{0,18})-(?P<last>\d{0,18})")
@@ -213,7 +213,8 @@ async def to_the_end(work: Awaitable[T]) -> T:
 
 
 def _write_all(write: Callable[[bytes], object], batch: list[bytes]) -> None:
-    write(b"".join(batch))
+    for piece in batch:
+        write(piece)
 
 
 async def _batches(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
@@ -266,24 +267,19 @@ class BlobResponse(FileResponse):
             await answer(scope, receive, send)
 
     async def _send_whole(self, receive: Receive, send: Send, size_bytes: int) -> None:
-        """Send all of the file; the next piece is read while one is on its way."""
-        file = await asyncio.to_thread(open, self.path, "rb", buffering=0)
+        """Send all of the file."""
         gone = asyncio.create_task(_disconnected(receive))
-        coming: asyncio.Task[bytes] | None = None
+        left = size_bytes
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            for start in range(0, size_bytes, _PIECE_BYTES):
-                piece = await (coming or asyncio.to_thread(file.read, _PIECE_BYTES))
-                more = start + _PIECE_BYTES < size_bytes
-                coming = asyncio.create_task(asyncio.to_thread(file.read, _PIECE_BYTES)) if more else None
-                await send({"type": "http.response.body", "body": piece, "more_body": more})
-                if gone.done():
-                    return
+            async with contextlib.aclosing(read(Path(self.path), size_bytes)) as content:
+                async for piece in content:
+                    left -= len(piece)
+                    await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
+                    if gone.done():
+                        return
         finally:
             gone.cancel()
-            if coming is not None:
-                await asyncio.wait((coming,))
-            await asyncio.to_thread(file.close)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -18,6 +18,7 @@ from fastapi import FastAPI
 
 from tunefleet.errors import MachineError
 from tunefleet.server.lifetime import Lifetime
+from tunefleet.server.protocol import Protocol
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def make(app: FastAPI) -> Server:
     config = uvicorn.Config(
         app,
         loop="uvloop",
-        http="httptools",
+        http=Protocol,
         ws="none",
         log_config=None,
         access_log=False,

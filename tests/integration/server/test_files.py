@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import logging
 import os
 import socket
@@ -217,7 +218,7 @@ def test_server_answers_in_the_middle_of_each_work_for_an_upload(
     for name in ("_rehash", "write", "finish", "close"):
         monkeypatch.setattr(blobs.Upload, name, asking(name, getattr(blobs.Upload, name)))
     assert put(admin, os.urandom(3 * MIB)).status_code == 201
-    assert answered == ["_rehash", "write", "write", "finish", "close"]
+    assert [name for name, _ in itertools.groupby(answered)] == ["_rehash", "write", "finish", "close"]
 
 
 def test_all_files_of_an_artifact_are_one_tar_of_known_length(admin: httpx.Client, running: Running) -> None:

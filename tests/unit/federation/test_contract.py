@@ -79,6 +79,15 @@ def test_equal_values_have_equal_digests_whatever_the_file_looks_like(
     assert _check(contract, save(tmp_path / "third", arrays)).digest != _check(contract, one).digest
 
 
+def test_the_norm_of_values_whose_squares_are_beyond_float32(
+    tmp_path: Path, contract: Contract, rng: np.random.Generator
+) -> None:
+    arrays = {name: (1e25 if "lora_A" in name else 1e-30) * each for name, each in factors(rng).items()}
+    found = _check(contract, save(tmp_path / "x", arrays))
+    true = {module: float(np.linalg.norm(each)) for module, each in products(tmp_path / "x").items()}
+    assert found.norms == pytest.approx(true, rel=1e-6)
+
+
 def test_the_norm_is_zero_where_b_is(tmp_path: Path, contract: Contract, rng: np.random.Generator) -> None:
     arrays = {name: each * ("lora_A" in name) for name, each in factors(rng).items()}
     assert _check(contract, save(tmp_path / "x", arrays)).norm == 0.0

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tunefleet.artifacts import BlobStore, hash_file
+from tunefleet.artifacts import BlobStore, begin_writing, hash_file
 from tunefleet.services.core import Core
 from tunefleet.store import Connection, after_commit, artifacts
 from tunefleet.wire.api import FileEntry
@@ -74,16 +74,14 @@ def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
     Raises:
         UnreachableError: If the store does not answer.
     """
-    digest, size_bytes = hash_file(path)
-    entry = FileEntry(path=name, digest=digest, size_bytes=size_bytes)
-    if blobs.has(digest):
-        path.unlink()
-        return entry
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with path.open("rb") as file:
+        begin_writing(file.fileno())  # the disk works while the processor hashes
+        digest, size_bytes = hash_file(path)
+        entry = FileEntry(path=name, digest=digest, size_bytes=size_bytes)
+        if blobs.has(digest):
+            path.unlink()
+            return entry
+        os.fsync(file.fileno())
     blobs.keep(path, digest)
     return entry
 
