@@ -27,6 +27,7 @@ class Jobs:
     Args:
         script: What the looks at any job say, in order; the last one stays.
         behind: Address of the SDK's local server that does the jobs, if one does.
+        answering: Cleared, no answer to a job that was sent goes out: it is taken, and nobody is told.
     """
 
     script: list[dict[str, Any]] = field(default_factory=lambda: [{"status": "IN_QUEUE"}])
@@ -37,6 +38,10 @@ class Jobs:
     lock: threading.Lock = field(default_factory=threading.Lock)
     behind: str | None = None
     ended: dict[str, dict[str, Any]] = field(default_factory=dict)
+    answering: threading.Event = field(default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        self.answering.set()
 
     def run(self, body: dict[str, Any]) -> dict[str, Any]:
         with self.lock:
@@ -71,6 +76,15 @@ def runpod() -> Iterator[Jobs]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             self._do(lambda: (200, state.run(body)) if self.path == f"/v2/{ENDPOINT}/run" else (404, {}))
 
+        def _answer(self, status: int, data: bytes) -> None:
+            try:
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+            except ConnectionError:
+                return  # whoever asked was killed
+
         def do_GET(self) -> None:
             job = self.path.removeprefix(f"/v2/{ENDPOINT}/status/")
             self._do(lambda: state.status(job))
@@ -79,10 +93,9 @@ def runpod() -> Iterator[Jobs]:
             keyed = self.headers.get("Authorization") == f"Bearer {KEY}"
             status, value = (401, {}) if not keyed else (state.refusal, {}) if state.refusal else act()
             data = json.dumps(value).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            if self.command == "POST":
+                state.answering.wait()
+            self._answer(status, data)
 
         def log_message(self, format: str, *args: Any) -> None:
             del format, args
@@ -94,6 +107,7 @@ def runpod() -> Iterator[Jobs]:
     try:
         yield state
     finally:
+        state.answering.set()
         server.shutdown()
         thread.join()
         server.server_close()

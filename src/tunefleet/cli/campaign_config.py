@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tunefleet.spec.campaign import CampaignSpec
 
 CONFIG: Final = Path("config.yaml")
+_EXAMPLE: Final = "Name another file with --config; `example-config.yaml` shows what one looks like."
 Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The campaigns; default: config.yaml in this folder.")
 ]
@@ -36,9 +37,10 @@ def read(config: Path, names: list[str] | None = None, *, here: bool = False) ->
 
     try:
         text = config.expanduser().read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"There is no file {config}.", hint=_EXAMPLE) from error
     except (OSError, UnicodeDecodeError) as error:
-        hint = "Name another file with --config; `example-config.yaml` shows what one looks like."
-        raise InputError(f"{config} cannot be read as text.", hint=hint) from error
+        raise InputError(f"{config} cannot be read as text.", hint=_EXAMPLE) from error
     found = parse_campaigns(text, filename=str(config))
     missing = [name for name in names or () if name not in found]
     if missing:

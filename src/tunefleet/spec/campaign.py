@@ -25,6 +25,7 @@ from tunefleet.spec.base import (
     one_of_words,
     wrong,
 )
+from tunefleet.spec.builtin import ModelName
 from tunefleet.spec.campaign_data import CampaignDatasetSpec, CampaignDedupeSpec
 from tunefleet.spec.model import TransformersSpec
 from tunefleet.spec.notify import NotifySpec
@@ -165,10 +166,10 @@ class CampaignSpec(Block):
     """Time between the end of a run and the start of the next; by default `MIN_` and `MAX_*_BETWEEN_RUNS`."""
     datasets: Annotated[tuple[CampaignDatasetSpec, ...], Field(min_length=1, max_length=100)]
     """Where the rows come from."""
-    model_repo: Text
+    model_repo: ModelName
     """Hub id, local folder, or `builtin:gsm8k-llama-2m`: the base of the first cycle; later ones begin with the
     promoted model."""
-    tokenizer_id: Text | None = None
+    tokenizer_id: ModelName | None = None
     """Give the model the tokenizer of this one: hub id or local folder. Its embeddings stay as they are."""
     hours_to_complete: Annotated[float, Field(gt=0, le=24 * 365), NotBool] = 8
     """Time for one task, in hours."""

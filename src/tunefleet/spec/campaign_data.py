@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, NotBool, PositiveInt, Text, many_wrong, wrong
 from tunefleet.spec.data_steps import NearSpec
-from tunefleet.spec.rows import LocalOrUrl
+from tunefleet.spec.rows import RowsPlace
 from tunefleet.spec.together import Faults
 
 _S3: Final = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]/\S+")
@@ -44,7 +44,7 @@ class CampaignDatasetSpec(Block):
 
     name: Text | None = None
     """Hub id of a dataset."""
-    path: LocalOrUrl | None = None
+    path: RowsPlace | None = None
     """A file (JSONL, JSON, CSV, Parquet) beside the configuration, an address, or `builtin:gsm8k`."""
     s3: Annotated[Text, AfterValidator(_object)] | None = None
     """An object of the campaign's S3 store: `s3://BUCKET/KEY`."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,6 +126,78 @@ async def test_three_merges_run_side_by_side(jobs: Jobs, tmp_path: Path) -> None
     jobs.script = [DONE]
     ended = await asyncio.gather(*map(ask, keys))
     assert [each.job for each in ended] == [each.job for each in begun]
+
+
+def life(given: CampaignSettings) -> None:
+    """Ask for the merge, as a server does, until it is there."""
+
+    async def merge() -> None:
+        while True:
+            endpoint = RunPod(given, patience=Patience(2, 0.01, 0.01))
+            try:
+                if isinstance(await endpoint.merge("camp-1/0/merge", "org/adapter", "org/base"), Merged):
+                    return
+            finally:
+                await endpoint.close()
+            await asyncio.sleep(0.01)
+
+    asyncio.run(merge())
+
+
+def kill_once(given: CampaignSettings, over: Callable[[], bool]) -> None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    process = context.Process(target=life, args=(given,))
+    process.start()
+    try:
+        deadline = time.monotonic() + 120
+        while not over():
+            assert process.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    finally:
+        process.kill()
+        process.join()
+
+
+async def test_a_kill_while_a_job_runs_or_is_sent_pays_for_no_other(jobs: Jobs, tmp_path: Path) -> None:
+    ask = Caller(jobs, tmp_path)
+    await asyncio.to_thread(kill_once, ask.settings, lambda: jobs.looks.get("job-1", 0) > 2)
+    found = await ask()
+    assert isinstance(found, Waiting)
+    assert found.job == "job-1"
+    jobs.script = [DONE]
+    assert await ask() == Merged("job-1", "me/merged-one")
+    assert len(jobs.sent) == 1
+
+    # Taken there, and killed before the answer came: its id is lost, and nobody can be asked for it.
+    jobs.answering.clear()
+    other = Caller(jobs, tmp_path / "other")
+    await asyncio.to_thread(kill_once, other.settings, lambda: len(jobs.sent) == 2)
+    jobs.answering.set()
+    for _ in range(2):
+        with pytest.raises(StepFailed, match="its id was lost with the answer: none is sent again"):
+            await other()
+    assert len(jobs.sent) == 2
+    assert isinstance(await other("camp-1/0.1/merge"), Waiting), "a person who retries sends another"
+
+
+async def test_what_was_surely_not_taken_is_sent_again(jobs: Jobs, tmp_path: Path) -> None:
+    ask = Caller(jobs, tmp_path)
+    for refusal, error in ((402, StepFailed), (429, StepFailed), (401, AuthError)):
+        jobs.refusal = refusal
+        with pytest.raises(error):
+            await ask()
+    with pytest.raises(UnreachableError):
+        await Caller(jobs, tmp_path, runpod_url="http://127.0.0.1:9/v2")()
+    jobs.refusal = None
+    assert await ask() == Waiting("job-1", "IN_QUEUE", 2.0)
+    jobs.refusal = 502
+    with pytest.raises(UnreachableError, match="whether it has taken the job is not known"):
+        await ask("camp-1/1/merge")
+    jobs.refusal = None
+    with pytest.raises(StepFailed, match="none is sent again"):
+        await ask("camp-1/1/merge")
 
 
 async def test_who_may_not_is_told_and_no_secret_is_written(

@@ -10,17 +10,17 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from tunefleet.artifacts import replace_file
 from tunefleet.campaign.contract import CycleFailed, StepFailed
 from tunefleet.campaign.merging import runpod_wire as wire
-from tunefleet.client.service import Patience, Reply, Service
-from tunefleet.errors import AuthError, TunefleetError
+from tunefleet.client.service import NotArrivedError, Patience, Reply, Service
+from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.settings import CampaignSettings
 
 _FIRST_LOOK_S: Final = 2.0
@@ -38,6 +38,7 @@ class Merging:
         failures: How many jobs have failed.
         why: How the last one did.
         key: Of the merge.
+        sending: Whether a job may have been sent whose id is not known.
     """
 
     job: str | None = None
@@ -45,6 +46,7 @@ class Merging:
     failures: int = 0
     why: str | None = None
     key: str = ""
+    sending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +141,20 @@ class RunPod:
             private: Whether the result is private.
 
         Raises:
-            StepFailed: If the job has failed, or too many have; the next call sends another, if it may.
+            StepFailed: If the job has failed, or too many have; the next call sends another, if it may. Or if one may
+                have been sent whose id was lost: RunPod cannot be asked for it, and two would be paid for.
             AuthError: If RunPod refuses the key.
             UnreachableError: If it does not answer.
         """
         known = await asyncio.to_thread(self._read, key)
         if known.job is not None:
             return await self._look(key, known, known.job)
+        if known.sending:
+            raise StepFailed(
+                "A job may have been sent to RunPod, and its id was lost with the answer: none is sent again.",
+                hint="Look at the endpoint's requests. `tunefleet campaign retry` sends another, which the image of "
+                "Tunefleet ends at once where the model is there already.",
+            )
         if known.failures > self._settings.runpod_max_retries:
             raise StepFailed(
                 f"{known.failures} merges on RunPod have failed, the last one so: {known.why}",
@@ -154,13 +163,28 @@ class RunPod:
         seconds = self._settings.runpod_timeout_s
         token = self._token.get_secret_value() if self._settings.runpod_send_token else None
         body = wire.request(lora, base, token=token, username=self._username, seconds=seconds, private=private)
-        reply = _checked(await self._service.post("/run", body))
-        job = reply.body.get("id") if isinstance(reply.body, dict) else None
+        job = await self._send(key, known, body)
+        begun = Merging(job, self._now(), known.failures, known.why, key)
+        await asyncio.to_thread(self._write, key, begun)
+        return Waiting(job, "IN_QUEUE", _FIRST_LOOK_S)
+
+    async def _send(self, key: str, known: Merging, body: dict[str, Any]) -> str:
+        """Send a job, having written that one is sent; what surely was not taken is sent again by the next call."""
+        await asyncio.to_thread(self._write, key, replace(known, key=key, sending=True))
+        try:
+            reply = await self._service.post("/run", body)
+        except NotArrivedError:
+            await asyncio.to_thread(self._write, key, replace(known, key=key))
+            raise
+        if reply.uncertain:
+            raise UnreachableError(f"RunPod answers {reply.status}; whether it has taken the job is not known.")
+        if not reply.good:
+            await asyncio.to_thread(self._write, key, replace(known, key=key))
+        said = _checked(reply).body
+        job = said.get("id") if isinstance(said, dict) else None
         if not job:
             raise StepFailed("RunPod has taken a job, and does not say its id.")
-        begun = Merging(str(job), self._now(), known.failures, known.why, key)
-        await asyncio.to_thread(self._write, key, begun)
-        return Waiting(str(job), "IN_QUEUE", _FIRST_LOOK_S)
+        return str(job)
 
     async def close(self) -> None:
         """Let go of the connections."""

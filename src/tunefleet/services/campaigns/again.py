@@ -62,7 +62,8 @@ async def rollback(core: Core, actor: Actor, reference: str, version: int | None
             return views.model_view(registry.roll_back(connection, any_, now))
         found = models.get(connection, row.project, row.owner, row.name, version)
         if found is None:
-            raise NotFoundError(f"The model {row.name} has no version {version}.", hint="`tunefleet models ls`")
+            hint = "`tunefleet models ls` lists them."
+            raise NotFoundError(f"The model {row.name} has no version {version}.", hint=hint)
         if found.stage == Stage.PROMOTED:
             raise ConflictError(f"Version {version} of {row.name} is promoted already.")
         reason = f"{actor.owner} went back to it."
