@@ -79,6 +79,45 @@ def test_every_fault_of_every_campaign_is_told_with_its_line() -> None:
         parse_campaigns(text)
 
 
+def test_what_contradicts_itself_is_told_beside_all_else_with_its_line() -> None:
+    text = """one:
+  enabeld: true
+  model_repo: builtin:gsm8k-lama-2m
+  samples_per_training: many
+  run_intervals:
+    min_hours: 8
+    max_hours: 6
+    min_days: 2
+    max_days: soon
+    max_day: 3
+  datasets:
+    - {name: a/b, field_instruction: q}
+    - {path: c, s3: "s3://bucket/key", max_rows: 0, field_output: a}
+  budget: {max_cost: 5}
+two:
+  run_intervals: {min_days: 3, max_days: 1}
+  datasets: []
+  lora: {r: 8}
+  provider: gradients
+three: {model_repo: m, task_type: Chats, datasets: [{name: a/b}], run_intervals: {min_hours: 2}}
+"""
+    assert faults(text) == [
+        ("one.enabeld", 2),
+        ("one.model_repo", 3),
+        ("one.samples_per_training", 4),
+        ("one.run_intervals.max_days", 9),
+        ("one.run_intervals.max_day", 10),
+        ("one.datasets.0.field_output", 12),
+        ("one.datasets.1.max_rows", 13),
+        ("one.budget.max_cost", 14),
+        ("two.model_repo", 15),
+        ("two.run_intervals.min_days", 16),
+        ("two.datasets", 17),
+        ("three.task_type", 20),
+        ("three.run_intervals.min_hours", 20),
+    ]
+
+
 @pytest.mark.parametrize(
     ("more", "blamed"),
     [
