@@ -30,3 +30,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
     with LocalFleet(data, port=free_port(), environment=ENVIRONMENT, save_client=False) as made:
         made.await_workers(PATIENCE_S)
         yield made
+
+
+@pytest.fixture(scope="module")
+def fleet_of_two(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
+    """A server and two workers with one slot each, as a federation needs them, for the tests of a file."""
+    pytest.importorskip("trl")
+    data = tmp_path_factory.mktemp("two")
+    with LocalFleet(data, port=free_port(), workers=2, environment=ENVIRONMENT, save_client=False) as made:
+        yield made

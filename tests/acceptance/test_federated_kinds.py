@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,17 +37,6 @@ def document(kind: str, data: dict[str, Any], **more: Any) -> str:
     return yaml.safe_dump({"apiVersion": "tunefleet/v1", "metadata": {"name": kind.replace("_", "-")}, "spec": spec})
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    pytest.importorskip("trl")
-    environment = {
-        "ENABLE_ELASTIC_SCALING": "false", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TUNEFLEET_JOB_SLOTS": "1",
-    }  # fmt: skip
-    data = tmp_path_factory.mktemp("kinds")
-    with LocalFleet(data, port=free_port(), workers=2, environment=environment, save_client=False) as fleet:
-        yield fleet
-
-
 # A pair that KTO is given counts as two answers: a good one and a bad one.
 @pytest.mark.parametrize(
     ("kind", "data", "ranks"),
@@ -62,10 +50,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
     ids=["orpo", "dpo", "kto", "sft on two ranks", "kto on two ranks"],
 )
 def test_two_parts_train_one_adapter(
-    fleet: LocalFleet, tmp_path: Path, kind: str, data: dict[str, Any], ranks: int
+    fleet_of_two: LocalFleet, tmp_path: Path, kind: str, data: dict[str, Any], ranks: int
 ) -> None:
     more = {} if ranks == 1 else {"resources": {"processes": ranks, "hardware": {"gpu": {"count": 0}}}}
-    with Client(fleet.url, fleet.key, patience_s=60) as client:
+    with Client(fleet_of_two.url, fleet_of_two.key, patience_s=60) as client:
         flow = client.workflows.wait(client.submit(document(kind, data, **more)).workflow.id, timeout_s=400)
         assert flow.status == "completed", [(task.name, task.error, task.why) for task in flow.tasks]
         whole = next(task for task in flow.tasks if "#" not in task.name)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -35,39 +34,28 @@ spec:
 """
 
 
-@pytest.fixture
-def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    pytest.importorskip("trl")
-    environment = {
-        "ENABLE_ELASTIC_SCALING": "false", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TUNEFLEET_JOB_SLOTS": "1",
-    }  # fmt: skip
-    data = tmp_path_factory.mktemp("chaos")
-    with LocalFleet(data, port=free_port(), workers=2, environment=environment, save_client=False) as fleet:
-        yield fleet
-
-
 def folder_of(fleet: LocalFleet, task_id: str) -> JobFolder:
     """The job folder of a part, on whichever worker has it."""
     folders = [JobFolder(fleet.results_dir(index) / task_id) for index in range(2)]
     return next((each for each in folders if each.job_json.exists()), folders[0])
 
 
-def test_the_federation_goes_on_when_the_server_and_a_trainer_are_killed(fleet: LocalFleet) -> None:
-    with Client(fleet.url, fleet.key, patience_s=60) as client:
+def test_the_federation_goes_on_when_the_server_and_a_trainer_are_killed(fleet_of_two: LocalFleet) -> None:
+    with Client(fleet_of_two.url, fleet_of_two.key, patience_s=60) as client:
         flow = client.workflows.get(client.submit(DOCUMENT).workflow.id)
-        (made,) = client.federations.list().items
+        made = next(each for each in client.federations.list().items if each.name == "chaos")
 
         def version() -> int:
             return client.federations.get(made.id).version
 
         until(lambda: version() >= 1, "the first version", within_s=150)
-        server = fleet.pid("server")
+        server = fleet_of_two.pid("server")
         assert server is not None
         os.kill(server, signal.SIGKILL)
-        until(lambda: fleet.pid("server") not in {server, None}, "the server is started again")
+        until(lambda: fleet_of_two.pid("server") not in {server, None}, "the server is started again")
         until(lambda: version() >= 2, "the second version", within_s=150)
         part = next(task for task in client.workflows.get(flow.id).tasks if task.name == "chaos#1")
-        process = folder_of(fleet, part.id).root / "process.json"
+        process = folder_of(fleet_of_two, part.id).root / "process.json"
         os.kill(JobProcess.model_validate_json(process.read_bytes()).pid, signal.SIGKILL)
         # The other one waits for it, and can be paused all the same.
         other = next(task for task in client.workflows.get(flow.id).tasks if task.name == "chaos#0")
@@ -95,11 +83,11 @@ def test_the_federation_goes_on_when_the_server_and_a_trainer_are_killed(fleet: 
             assert rows <= STEPS * 2, "no row counts twice"
 
 
-def test_a_part_that_is_killed_before_its_first_checkpoint_counts_its_rows_once(fleet: LocalFleet) -> None:
+def test_a_part_that_is_killed_before_its_first_checkpoint_counts_its_rows_once(fleet_of_two: LocalFleet) -> None:
     document = DOCUMENT.replace("name: chaos", "name: anew").replace("save_steps: 4", "save_steps: 1000")
     # Nobody's patience ends before the round is let go on.
     document = document.replace("deadline_s: 120", "deadline_s: 390")
-    with Client(fleet.url, fleet.key, patience_s=60) as client:
+    with Client(fleet_of_two.url, fleet_of_two.key, patience_s=60) as client:
         flow = client.workflows.get(client.submit(document).workflow.id)
         made = next(each for each in client.federations.list().items if each.name == "anew")
         # No round is closed until the first attempt is over: all that it has sent is still open.
@@ -110,13 +98,13 @@ def test_a_part_that_is_killed_before_its_first_checkpoint_counts_its_rows_once(
 
         until(lambda: attempts() == {"part-0": 1, "part-1": 1}, "both parts have sent their first update", within_s=150)
         part = next(task for task in flow.tasks if task.name == "anew#1")
-        process = folder_of(fleet, part.id).root / "process.json"
+        process = folder_of(fleet_of_two, part.id).root / "process.json"
         os.kill(JobProcess.model_validate_json(process.read_bytes()).pid, signal.SIGKILL)
         until(lambda: attempts() == {"part-0": 1, "part-1": 2}, "the second attempt takes part", within_s=150)
-        taken = folder_of(fleet, part.id).root / "federated" / "taken.json"
+        taken = folder_of(fleet_of_two, part.id).root / "federated" / "taken.json"
         until(lambda: taken.exists() and json.loads(taken.read_text())["taken"] == SYNC * 2, "it has sent as much")
         token = client.federations.token(made.id).token
-        with FederatedClient(fleet.url, made.id, "part-1", token, attempt=1) as late:
+        with FederatedClient(fleet_of_two.url, made.id, "part-1", token, attempt=1) as late:
             with pytest.raises(GoneError, match="Attempt 1 of part-1 is over: attempt 2 takes part"):
                 late.join()
             (standing,) = client.federations.updates(made.id, worker="part-1", state="counted").items

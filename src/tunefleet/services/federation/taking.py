@@ -117,6 +117,26 @@ async def remembering(core: Core, ticket: Ticket, said: Said, scratch: Scratch) 
         raise
 
 
+@asynccontextmanager
+async def with_scratch(core: Core, ticket: Ticket, said: Said, size_bytes: int = 0) -> AsyncIterator[Scratch]:
+    """Give an update a place while it is looked at, which is gone afterwards; what is refused inside is remembered.
+
+    Args:
+        core: The server.
+        ticket: Whose it is.
+        said: What it says of itself.
+        size_bytes: Of what was uploaded, if that is known.
+    """
+    scratch = Scratch(core.blobs)
+    scratch.size_bytes = size_bytes
+    try:
+        async with remembering(core, ticket, said, scratch):
+            yield scratch
+    finally:
+        if scratch.folder.exists():
+            await asyncio.to_thread(scratch.close)
+
+
 def _reject(connection: Connection, *, row: FederationRow, refused: Refused, now: float) -> None:
     accepting.reject(connection, row, refused, now)
 

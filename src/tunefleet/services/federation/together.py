@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -11,7 +10,7 @@ from tunefleet.errors import InputError
 from tunefleet.services.core import Core
 from tunefleet.services.federation.accepting import Accepted
 from tunefleet.services.federation.landing import Scratch, too_large
-from tunefleet.services.federation.taking import Content, Ticket, in_thread, remembering, take
+from tunefleet.services.federation.taking import Content, Ticket, in_thread, take, with_scratch
 from tunefleet.services.federation.tokens import Who
 from tunefleet.services.federation.uploads import content_of, expected, refuse_unsent_tokenizer, said_in
 from tunefleet.store import Connection
@@ -72,17 +71,13 @@ async def take_whole(
         ArtifactError: If the file does not have its digest.
         ConflictError: If somebody else is sending the same file.
     """
-    said, scratch = said_in(body), Scratch(core.blobs)
-    try:
-        async with remembering(core, ticket, said, scratch):
-            content, upload = await in_thread(partial(_checked, core, ticket, body, arrived, scratch))
-            if upload is None:
-                return await take(core, ticket, said, content, scratch)
-            await keep(upload)
-            return await take(core, ticket, said, content, scratch, kept={upload.digest: upload.total})
-    finally:
-        if scratch.folder.exists():
-            await asyncio.to_thread(scratch.close)
+    said = said_in(body)
+    async with with_scratch(core, ticket, said) as scratch:
+        content, upload = await in_thread(partial(_checked, core, ticket, body, arrived, scratch))
+        if upload is None:
+            return await take(core, ticket, said, content, scratch)
+        await keep(upload)
+        return await take(core, ticket, said, content, scratch, kept={upload.digest: upload.total})
 
 
 def _checked(

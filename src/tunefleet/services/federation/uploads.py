@@ -5,7 +5,6 @@ Nothing counts before all of it is checked; what is refused is remembered with i
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,7 +22,7 @@ from tunefleet.services.federation.accepting import Accepted
 from tunefleet.services.federation.archives import RECIPE_FOLDER, is_tokenizer, open_archive
 from tunefleet.services.federation.landing import Landing, Scratch, too_large
 from tunefleet.services.federation.status import find, spec_of
-from tunefleet.services.federation.taking import Content, Said, Ticket, in_thread, remembering, take
+from tunefleet.services.federation.taking import Content, Said, Ticket, in_thread, remembering, take, with_scratch
 from tunefleet.services.federation.tokens import Who, may_take_part, worker_name
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federation_versions
@@ -194,15 +193,9 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
         return found
     ticket, size_bytes = found
     said = said_in(body)
-    scratch = Scratch(core.blobs)
-    scratch.size_bytes = size_bytes
-    try:
-        async with remembering(core, ticket, said, scratch):
-            content = await in_thread(partial(_in_store, core, ticket, body, scratch))
-            return await take(core, ticket, said, content, scratch)
-    finally:
-        if scratch.folder.exists():
-            await asyncio.to_thread(scratch.close)
+    async with with_scratch(core, ticket, said, size_bytes) as scratch:
+        content = await in_thread(partial(_in_store, core, ticket, body, scratch))
+        return await take(core, ticket, said, content, scratch)
 
 
 def expected(connection: Connection, who: Who, reference: str, body: UpdateCreate) -> Ticket | Accepted:
