@@ -13,9 +13,10 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from tunefleet.wire.api import PROBLEM_PREFIX
@@ -140,6 +141,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._update(json.loads(self._body()))
             case "GET", ["versions", "newest"]:
                 self._newest(int(params["after"]), float(params["wait_s"]))
+            case "GET", ["versions", "newest", "adapter"]:
+                self._newest_adapter(int(params["after"]), float(params["wait_s"]))
             case "GET", ["versions", number, "config"]:
                 self._say(self.double.versions[int(number) - 1][1])
             case "GET", ["versions", number, "adapter"]:
@@ -232,25 +235,42 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         reply = {"id": number, "counted": double.warning is None, "should_aggregate": False}
         self._say({**reply, "round": 1, "version": len(double.versions), "warning": double.warning})
 
-    def _newest(self, after: int, wait_s: float) -> None:
+    def _newer(self, after: int, wait_s: float) -> int | None:
+        """Wait for a version; says so itself if there is none."""
         double, until = self.double, time.monotonic() + wait_s
         with double.changed:
             double.changed.wait_for(lambda: len(double.versions) > after or double.away, until - time.monotonic())
             number = len(double.versions)
+        if not double.away and number > after:
+            return number
         if double.away:
             self._hang_up()
-        elif number > after:
-            self._say(double.view(number))
         else:
             self._say(None, 204)
+        return None
 
-    def _adapter(self, number: int) -> None:
+    def _newest(self, after: int, wait_s: float) -> None:
+        number = self._newer(after, wait_s)
+        if number is not None:
+            self._say(self.double.view(number))
+
+    def _newest_adapter(self, after: int, wait_s: float) -> None:
+        number = self._newer(after, wait_s)
+        if number is not None:
+            content, config = self.double.versions[number - 1]
+            digest = hashlib.sha256(json.dumps(config).encode()).hexdigest()
+            told = {"Version": number, "Round": number, "Config-Digest": digest}
+            self._adapter(number, {**told, "ETag": f'"{hashlib.sha256(content).hexdigest()}"'})
+
+    def _adapter(self, number: int, told: Mapping[str, Any] = MappingProxyType({})) -> None:
         content = self.double.versions[number - 1][0]
         span = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
         rest = content[int(span[1]) :] if span else content
         limit = self.double.break_downloads_after.pop(0) if self.double.break_downloads_after else None
         self.send_response(206 if span else 200)
         self.send_header("Content-Length", str(len(rest)))
+        for name, value in told.items():
+            self.send_header(name, str(value))
         self.end_headers()
         self.wfile.write(rest if limit is None else rest[:limit])
         if limit is not None:

@@ -11,7 +11,7 @@ import json
 import secrets
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,7 +20,7 @@ from pydantic import RootModel
 
 from tunefleet.artifacts import LocalFile, hash_file, replace_file
 from tunefleet.client import federated_transfer
-from tunefleet.client.call import Call, model, path
+from tunefleet.client.call import Call, ask, model, path
 from tunefleet.client.connection import Connection, normalise, resolve
 from tunefleet.client.federated_material import Adapter, material
 from tunefleet.client.routes_federations import get_federation, get_version, newest_version
@@ -197,6 +197,19 @@ class FederatedClient:
         if taken.will_count:
             self._feedback = self._feedback.after(made.rounding, taken.id, taken.replaces)
         return taken
+
+    def give(self, file: Path, update: UpdateCreate, *, heard: Callable[[], None]) -> UpdateTaken:
+        """Send an update and its file in one request, and try it once; raises as `upload` does.
+
+        Args:
+            file: Its weights.
+            update: What they are.
+            heard: Called before the last bytes go: before that the server cannot have taken it.
+        """
+        entry = FileEntry(path=file.name, digest=update.sha256, size_bytes=file.stat().st_size)
+        return self._transport.run(
+            ask(federated_transfer.together(self.job_id, LocalFile(entry, file), update, heard=heard))
+        )
 
     def send(self, file: Path) -> str:
         """Send a file of weights, the first half of an update; what an earlier call got through is not sent again.

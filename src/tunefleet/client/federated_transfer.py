@@ -44,7 +44,7 @@ def give(federation: str, file: LocalFile, update: UpdateCreate, patience_s: flo
     """
     if file.entry.size_bytes <= AT_ONCE_BYTES:
         try:
-            return (yield from ask(_together(federation, file, update)))
+            return (yield from ask(together(federation, file, update)))
         except GoneError:
             raise
         except (UnreachableError, ConflictError):
@@ -63,12 +63,27 @@ def announced(federation: str, update: UpdateCreate) -> Call[UpdateTaken]:
     return Call("POST", path("federations", federation, "updates"), model(UpdateTaken), body=update)
 
 
-def _together(federation: str, file: LocalFile, update: UpdateCreate) -> Call[UpdateTaken]:
+def together(
+    federation: str, file: LocalFile, update: UpdateCreate, *, heard: Callable[[], None] | None = None
+) -> Call[UpdateTaken]:
+    """Return the call that sends an update and its file.
+
+    Args:
+        federation: Whose.
+        file: Its weights.
+        update: What they are.
+        heard: Called before the last bytes go: before that the server cannot have taken it.
+    """
     told = update.model_dump_json(exclude_none=True).encode()
 
     def content() -> Iterator[bytes]:
         yield told
-        yield from _reader(file, 0)()
+        left = file.entry.size_bytes
+        for piece in _reader(file, 0)():
+            left -= len(piece)
+            if heard is not None and not left:
+                heard()
+            yield piece
 
     size_bytes = file.entry.size_bytes
     headers = {

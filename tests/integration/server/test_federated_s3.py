@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import tarfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -15,6 +17,9 @@ from tests.integration.s3.gateway import BUCKET, SECRET_KEY, Gateway
 from tests.integration.server.federated import arrays, create, values, workers
 from tests.integration.server.support import Running
 from tests.integration.server.test_federations import Sender
+from tests.unit.federation.adapters import config
+from tunefleet.client.federated import FederatedClient
+from tunefleet.federation import TENSORS
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -57,3 +62,28 @@ def test_archives_and_files_make_a_version_that_is_fetched_from_the_service(
     assert two.get("/versions/1/config").json()["r"] == 2
     assert not list((running.core.blobs.root / "landing").iterdir())
     two.client.close()
+
+
+def test_an_update_with_its_file_and_a_version_that_is_waited_for_take_a_request_each(
+    running: Running, admin: httpx.Client, s3_server: Gateway, tmp_path: Path
+) -> None:
+    made = create(admin, min_workers=2)
+    with ExitStack() as stack:
+        one, two = (
+            stack.enter_context(FederatedClient(running.url, made["id"], name, made["token"], patience_s=60))
+            for name in ("one", "two")
+        )
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        waiting = pool.submit(one.fetch, tmp_path / "inbox", wait_s=120)
+        for client, seed in ((one, 1), (two, 2)):
+            assert client.upload(arrays(seed), step=1, num_examples=1, config=config()).counted
+        fetched = waiting.result()
+    assert fetched is not None
+    assert (fetched.version, fetched.round) == (1, 1)
+    got, left, right = values(tmp_path, (fetched.folder / TENSORS).read_bytes()), arrays(1), arrays(2)
+    for name, value in got.items():
+        np.testing.assert_allclose(value, (left[name] + right[name]) / 2, rtol=1e-5, atol=1e-6)
+    led = admin.get(f"/federations/{made['id']}/versions/newest/adapter", follow_redirects=False)
+    assert (led.status_code, led.headers["Version"]) == (307, "1")
+    assert led.headers["location"].startswith(s3_server.endpoint)
+    assert not list((running.core.blobs.root / "uploads").glob("*.part"))

@@ -194,7 +194,7 @@ def test_an_update_whose_answer_was_lost_is_not_sent_again(
     def again(*_: Any) -> Any:
         raise AssertionError("the file was there")
 
-    monkeypatch.setattr(federated_transfer, "_together", lost)
+    monkeypatch.setattr(federated_transfer, "together", lost)
     monkeypatch.setattr(federated_transfer, "send", again)
     with _client(running, made, "w1") as client:
         assert client.upload(tmp_path / "saved", step=1, num_examples=5).counted

@@ -6,11 +6,14 @@ Where each kill hits is left to chance; what must hold after it is not.
 from __future__ import annotations
 
 import hashlib
+import io
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ import pytest
 
 from tests.integration.server.support import until
 from tests.unit.federation.adapters import Arrays, config
+from tunefleet.client.federated import FederatedClient
 from tunefleet.federation import TENSORS, AdapterFile, write_tensors
 
 pytestmark = pytest.mark.slow
@@ -169,3 +173,54 @@ def test_a_killed_server_has_what_had_come_for_rounds_that_were_not_closed(
         assert version(1)["equals"] == 1, "who was away hears of the rollback"
         admin.post(f"{where}/start")
         assert (version(4)["round"], first_value(admin, made["id"], 4, tmp_path)) == (now()["number"] - 1, 5.0)
+
+
+@pytest.mark.timeout(300)
+def test_who_waits_for_a_version_has_it_with_its_file_after_the_server_was_killed(
+    tmp_path: Path, free_port: Callable[[], int]
+) -> None:
+    server = Server(tmp_path / "data", free_port())
+    with server.running(), ExitStack() as stack:
+        admin = stack.enter_context(server.client((tmp_path / "data/keys/admin.key").read_text().strip()))
+        made = admin.post("/federations", json={"min_workers": 2}).json()
+        url = f"http://127.0.0.1:{server.port}"
+        waiter = stack.enter_context(FederatedClient(url, made["id"], "w1", made["token"], patience_s=120))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        waiting = pool.submit(waiter.fetch, tmp_path / "inbox", wait_s=200)
+        upload(admin, made["id"], "w1", 1, 1.0, tmp_path)
+        server.kill()
+        server.start()
+        assert not waiting.done()
+        upload(admin, made["id"], "w2", 1, 3.0, tmp_path)
+        fetched = waiting.result()
+        assert fetched is not None
+        assert (fetched.version, fetched.round) == (1, 1)
+        with AdapterFile(fetched.folder / TENSORS) as file:
+            assert all((file.whole(name) == 2.0).all() for name in file.tensors)
+
+
+@pytest.mark.timeout(300)
+def test_an_archive_whose_making_was_killed_is_made_anew(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    server = Server(tmp_path / "data", free_port())
+    with server.running(), ExitStack() as stack:
+        admin = stack.enter_context(server.client((tmp_path / "data/keys/admin.key").read_text().strip()))
+        made = admin.post("/federations", json={"min_workers": 2}).json()
+        for worker, value in (("w1", 1.0), ("w2", 3.0)):
+            upload(admin, made["id"], worker, 1, value, tmp_path)
+        newest = f"/federations/{made['id']}/versions/newest"
+        assert admin.get(newest, params={"wait_s": 50}).json()["version"] == 1
+        where = f"http://127.0.0.1:{server.port}/api/training/checkpoints/{made['id']}"
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        for delay_s in KILLS_AFTER_S:
+            asked = pool.submit(httpx.get, where, headers=admin.headers, timeout=90)
+            time.sleep(delay_s)
+            server.kill()
+            server.start()
+            assert isinstance(asked.exception(), httpx.TransportError | None)
+        said = httpx.get(where, headers=admin.headers, timeout=90).json()
+        archive = httpx.get(said["downloadUrl"], timeout=90).content
+        assert hashlib.sha256(archive).hexdigest() == said["sha256"]
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            member = tar.extractfile(TENSORS)
+            assert member is not None
+            assert member.read() == admin.get(f"/federations/{made['id']}/versions/1/adapter").content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -22,7 +23,17 @@ from tunefleet.errors import NotFoundError
 from tunefleet.federation import strategy
 from tunefleet.federation.floats import Array
 from tunefleet.services.core import Clock, Core
-from tunefleet.services.federation import accepting, aggregate, files, jobs, members, publish, tokens
+from tunefleet.services.federation import (
+    accepting,
+    aggregate,
+    fetching,
+    files,
+    jobs,
+    members,
+    publish,
+    tokens,
+    versions,
+)
 from tunefleet.services.federation import keeper as keeping
 from tunefleet.services.federation.aggregate import Work
 from tunefleet.services.federation.keeper import LEASE_S, MAX_FAULTS, RoundKeeper, pause_s
@@ -30,7 +41,7 @@ from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, artifacts, federation_versions, rounds
 from tunefleet.store.rounds import RoundRow
-from tunefleet.wire.federated import MemberChange
+from tunefleet.wire.federated import ADAPTER_FILE, MemberChange
 
 
 @asynccontextmanager
@@ -138,6 +149,22 @@ async def test_a_claim_is_taken_by_one_and_kept_until_its_lease_ends(lab: Lab, t
     await keep(lab.core)
     assert await versions_of(lab, group) == [1]
     assert (await group.round(1)).tries == 2
+
+
+async def test_who_waits_at_another_server_gets_the_version_and_its_file(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(versions, "LOOK_S", 0.01)
+    group = await closed(lab, tmp_path / "files")
+    async with another(lab, tmp_path / "other") as other:
+        waiting = asyncio.create_task(versions.newest(other, lab.admin, group.id, wait_s=60))
+        await keep(lab.core)
+        found = await asyncio.wait_for(waiting, 60)
+        assert found is not None
+        assert found.version == 1
+        file = fetching.file_of(found, ADAPTER_FILE)
+        assert hashlib.sha256(other.blobs.read(file.digest)).hexdigest() == file.digest
+        assert await versions.newest(other, lab.admin, group.id, after=1) is None
 
 
 async def test_a_server_killed_while_it_aggregates_is_taken_over(lab: Lab, tmp_path: Path) -> None:

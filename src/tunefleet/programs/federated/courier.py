@@ -99,9 +99,9 @@ class Courier:
         found: dict[str, Any] = {"id": named, "version": None, "pull": None, "refused": None}
         try:
             found["id"], found["pull"] = self._introduce()
-            newest = self._client.newest(self._progress.version)
+            newest = self._inbox.next(self._progress.version)
             if newest is not None:
-                self.arrived[newest.version] = self._inbox.fetch(newest)
+                self.arrived[newest.version] = newest
                 found["version"] = newest.version
         except TunefleetError as error:
             if passes(error):

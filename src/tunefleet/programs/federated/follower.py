@@ -14,11 +14,11 @@ from typing import Final
 import torch
 
 from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federated_transfer import AT_ONCE_BYTES
 from tunefleet.errors import GoneError, TunefleetError
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.contact import Contact, Ended, Patience
 from tunefleet.programs.federated.fitting import read_fitting
-from tunefleet.wire.federated import VersionView
 
 logger = logging.getLogger("tunefleet.federation")
 
@@ -27,6 +27,7 @@ _WAIT_S: Final = 20.0
 _FINAL: Final = frozenset({"completed", "cancelled"})
 _SHORTEST_S: Final = 1.0
 """A server that does not hold it is not asked more often than this."""
+_FLOAT_BYTES: Final = 4
 _LOOK_S: Final = 0.2
 """Time between two looks whether the training has taken what is here."""
 
@@ -60,20 +61,44 @@ class Inbox:
         self._folder = folder
         self.has_room = has_room
 
-    def fetch(self, version: VersionView) -> Arrived:
-        """Fetch a version.
+    def next(self, after: int, wait_s: float = 0.0) -> Arrived | None:
+        """Fetch the newest version; a small one comes with the answer to the question for it.
+
+        Args:
+            after: The version that is here; only a newer one is fetched.
+            wait_s: How long to wait for one.
+
+        Returns:
+            The version; None if none came.
 
         Raises:
             AdapterRefused: If it does not fit the adapter that trains.
             ArtifactError: If it arrives damaged.
             UnreachableError: If the server does not answer.
         """
-        place = self._client.download(version, self._folder)
+        found = self._small(after, wait_s) if self._is_small else self._large(after, wait_s)
+        if found is None:
+            return None
+        version, place = found
         values = read_fitting(self._live, place)
         for other in self._folder.glob("version-*"):
             if other != place:
                 shutil.rmtree(other, ignore_errors=True)
-        return Arrived(version.version, values)
+        return Arrived(version, values)
+
+    @property
+    def _is_small(self) -> bool:
+        values = sum(tensor.numel() for tensor in self._live.tensors.values())
+        return values * _FLOAT_BYTES <= AT_ONCE_BYTES
+
+    def _small(self, after: int, wait_s: float) -> tuple[int, Path] | None:
+        fetched = self._client.fetch(self._folder, after=after, wait_s=wait_s)
+        return None if fetched is None else (fetched.version, fetched.folder)
+
+    def _large(self, after: int, wait_s: float) -> tuple[int, Path] | None:
+        """Ask first: then a download that breaks goes on where it was."""
+        newest = self._client.newest(after, wait_s=wait_s)
+        return None if newest is None else (newest.version, self._client.download(newest, self._folder))
 
 
 class Follower:
@@ -136,14 +161,12 @@ class Follower:
         while not self._inbox.has_room():
             self._pause(_LOOK_S)
         began = time.monotonic()
-        newest = self._patience.ask(lambda: self._client.newest(self._after, wait_s=_WAIT_S))
-        if newest is None:
+        found = self._patience.ask(lambda: self._inbox.next(self._after, _WAIT_S))
+        if found is None:
             self._patience.ask(self._refuse_ended)
             self._pause(max(_SHORTEST_S - (time.monotonic() - began), 0.0))
-            return
-        found = self._patience.ask(lambda: self._inbox.fetch(newest))
-        if not self._ended.is_set():
-            self._after = newest.version
+        elif not self._ended.is_set():
+            self._after = found.version
             self._arrived(found)
 
     def _refuse_ended(self) -> None:

@@ -11,14 +11,17 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from tunefleet.artifacts import hash_file
 from tunefleet.client.federated import FederatedClient
 from tunefleet.errors import TunefleetError
 from tunefleet.programs.federated.contact import Contact, Ended, Patience
+from tunefleet.programs.federated.delivery import Delivery, NeverArrived
 from tunefleet.programs.federated.packing import Packer
 from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
 from tunefleet.wire.federated import Losses, UpdateCreate, UpdateTaken
@@ -102,7 +105,7 @@ class Uploader:
         self._next: Capture | None = None
         self._busy = self._intent is not None
         self._ended = False
-        self._may_supersede = False
+        self._delivery: Delivery | None = None
         self._warned: set[str] = set()
         self.sent: list[Sent] = []
         self._thread = threading.Thread(target=self._run, name="tunefleet-federation-upload", daemon=True)
@@ -136,7 +139,7 @@ class Uploader:
 
     def _run(self) -> None:
         if self._intent is not None:
-            self._do(self._settle, self._intent)
+            self._do(self._say_again, self._intent)
         while (capture := self._take()) is not None:
             self._do(self._deliver, capture)
         self._over()
@@ -152,6 +155,8 @@ class Uploader:
             act(what)
         except Superseded:
             logger.info("An update is left out: a newer one has its rows.")
+        except NeverArrived:
+            logger.info("An update that was on its way before this start has not arrived; the next one has its rows.")
         except Ended:
             logger.debug("An update was on its way when the training ended.")
         except Exception as error:  # the edge of a thread: the training is told, whatever it is
@@ -173,38 +178,48 @@ class Uploader:
             return
         packed = self._packer.pack(capture.values)
         try:
-            self._may_supersede = True
-            digest = self._patience.ask(lambda: self._client.send(packed.file))
+            digest, _ = hash_file(packed.file)
+            body = UpdateCreate(
+                worker=self._client.worker_id,
+                attempt=self._client.attempt,
+                rows_before=self._progress.taken,
+                step=capture.step,
+                num_examples=num_examples,
+                sha256=digest,
+                config=self._config,
+                base_version=capture.version,
+                upload_dtype=self._packer.dtype,
+                losses=capture.losses,
+            )
+            reply = self._settle(Intent(capture.rows, body), packed.file)
         finally:
-            self._may_supersede = False
             packed.file.unlink(missing_ok=True)
-        body = UpdateCreate(
-            worker=self._client.worker_id,
-            attempt=self._client.attempt,
-            rows_before=self._progress.taken,
-            step=capture.step,
-            num_examples=num_examples,
-            sha256=digest,
-            config=self._config,
-            base_version=capture.version,
-            upload_dtype=self._packer.dtype,
-            losses=capture.losses,
-        )
-        reply = self._settle(Intent(capture.rows, body))
         self._write(lambda: self._packer.keep(packed, reply))
 
-    def _settle(self, intent: Intent) -> UpdateTaken:
-        """Say what an update is, until there is an answer, in this process or in the one after it."""
-        if self._ended:
-            raise Ended
-        self._write(lambda: self._taken.note(self._progress, intent))
+    def _say_again(self, intent: Intent) -> None:
+        """Ask what became of an update that an earlier process was sending."""
         # What an earlier attempt was about to say, this one says for itself.
         body = intent.body.model_copy(update={"attempt": self._client.attempt})
+        self._settle(Intent(intent.rows, body), None)
+
+    def _settle(self, intent: Intent, file: Path | None) -> UpdateTaken:
+        """Send an update until there is an answer; what may have arrived is written down before, for the next process.
+
+        Args:
+            intent: The update.
+            file: Its weights; None if an earlier process had them.
+        """
+        if self._ended:
+            raise Ended
+        noted = partial(self._taken.note, self._progress, intent)
+        delivery = self._delivery = Delivery(self._client, intent.body, file, partial(self._write, noted))
         try:
-            reply = self._patience.ask(lambda: self._client.announce(body))
-        except TunefleetError:
+            reply = self._patience.ask(delivery.attempt)
+        except (TunefleetError, NeverArrived):
             self._write(lambda: self._taken.note(self._progress))
             raise
+        finally:
+            self._delivery = None
         self._progress.taken, self._progress.taken_step = intent.rows, intent.body.step
         self.sent.append(Sent(intent.body.step, intent.body.num_examples, reply))
         self._tell(intent.body, reply)
@@ -227,14 +242,15 @@ class Uploader:
 
     def _pause(self, seconds: float) -> None:
         with self._changed:
-            self._changed.wait_for(self._interrupted, seconds)
+            self._changed.wait_for(lambda: self._ended or self._superseded, seconds)
             if self._ended:
                 raise Ended
-            if self._may_supersede and self._next is not None:
+            if self._superseded:
                 raise Superseded
 
-    def _interrupted(self) -> bool:
-        return self._ended or (self._may_supersede and self._next is not None)
+    @property
+    def _superseded(self) -> bool:
+        return self._next is not None and self._delivery is not None and not self._delivery.may_be_taken
 
 
 def spool(folder: Path) -> Path:

@@ -300,6 +300,8 @@ async def get_newest_adapter(
     answer = await files.send(
         request, core.blobs, file.digest, filename=ADAPTER_FILE, immutable=False, size_bytes=file.size_bytes
     )
+    # A link that leads to the store says it too: what is fetched there is checked by it.
+    answer.headers["ETag"] = f'"{file.digest}"'
     answer.headers["Version"] = str(found.version)
     answer.headers["Config-Digest"] = fetching.file_of(found, CONFIG_FILE).digest
     answer.headers["Content-Location"] = f"/api/v1/federations/{federation_id}/versions/{found.version}/adapter"

@@ -23,6 +23,7 @@ from tunefleet.attach.board import Command
 from tunefleet.errors import AdapterRefused, InputError, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.federation.quantize import unpack
+from tunefleet.programs.federated import follower as following
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.beginning import begin_alike
 from tunefleet.programs.federated.contact import Contact, Patience
@@ -211,10 +212,10 @@ def test_a_wait_for_a_version_ends_with_it_or_when_somebody_hurries() -> None:
 
 def test_who_waits_for_versions_hears_that_there_will_be_none() -> None:
     standing = SimpleNamespace(id="fed-1", status="running")
-    client: Any = SimpleNamespace(newest=lambda after, wait_s: None, federation=lambda: standing)
+    client: Any = SimpleNamespace(federation=lambda: standing)
+    inbox: Any = SimpleNamespace(next=lambda after, wait_s: None, has_room=lambda: True)
     refused: list[Exception] = []
     ended = threading.Event()
-    inbox = Inbox(client, cast(Any, None), Path(), lambda: True)
     follower = Follower(
         client, inbox, Contact(), after=3, first=lambda: None, arrived=lambda found: None,
         refused=refused.append, ended=ended.set,
@@ -226,11 +227,34 @@ def test_who_waits_for_versions_hears_that_there_will_be_none() -> None:
     follower.close()
 
 
+@pytest.mark.parametrize(("most", "asked"), [(8, ["fetch"]), (7, ["newest", "download"])])
+def test_a_small_version_comes_with_the_answer_and_a_large_one_can_go_on_where_it_broke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, asked: list[str]
+) -> None:
+    monkeypatch.setattr(following, "AT_ONCE_BYTES", most)
+    monkeypatch.setattr(following, "read_fitting", lambda live, place: {"a": place})
+    (tmp_path / "version-4").mkdir()
+    place, said = tmp_path / "version-5", []
+
+    def answering(name: str, answer: Any) -> Any:
+        return lambda *_, **__: said.append(name) or answer
+
+    client: Any = SimpleNamespace(
+        fetch=answering("fetch", SimpleNamespace(version=5, folder=place)),
+        newest=answering("newest", SimpleNamespace(version=5)),
+        download=answering("download", place),
+    )
+    live: Any = SimpleNamespace(tensors={"a": torch.zeros(2)})
+    found = Inbox(client, live, tmp_path, lambda: True).next(4, 20.0)
+    assert found == Arrived(5, cast(Any, {"a": place}))
+    assert said == asked
+    assert not (tmp_path / "version-4").exists(), "only the newest stays"
+
+
 def test_versions_are_not_piled_up_for_a_training_that_takes_none() -> None:
     newest = iter(range(4, 100))
-    client: Any = SimpleNamespace(newest=lambda after, wait_s: SimpleNamespace(version=next(newest)))
     here: list[int] = []
-    inbox: Any = SimpleNamespace(fetch=lambda version: Arrived(version.version, {}), has_room=lambda: len(here) < 2)
+    inbox: Any = SimpleNamespace(next=lambda after, wait_s: Arrived(next(newest), {}), has_room=lambda: len(here) < 2)
     full, taken, ended = threading.Event(), threading.Event(), threading.Event()
 
     def arrived(found: Arrived) -> None:
@@ -238,7 +262,7 @@ def test_versions_are_not_piled_up_for_a_training_that_takes_none() -> None:
         (full if len(here) == 2 else taken).set()
 
     follower = Follower(
-        client, inbox, Contact(), after=3, first=lambda: None, arrived=arrived,
+        cast(Any, None), inbox, Contact(), after=3, first=lambda: None, arrived=arrived,
         refused=lambda error: None, ended=ended.set,
     )  # fmt: skip
     assert full.wait(10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ pytest.importorskip("peft")
 
 import torch
 
-from tunefleet.errors import AdapterRefused, UnreachableError
+from tunefleet.errors import AdapterRefused, ArtifactError, UnreachableError
 from tunefleet.federation import AdapterFile
 from tunefleet.programs.federated.contact import Contact
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
@@ -36,14 +37,23 @@ class Client:
         self.files: list[bytes] = []
         self.announced: list[UpdateCreate] = []
         self.asked = threading.Event()
-        self.before_send: Callable[[], None] = lambda: None
+        self.before_send: Callable[[Path], None] = lambda _: None
+        self.before_answer: Callable[[], None] = lambda: None
         self.before_announce: Callable[[], None] = lambda: None
+
+    def give(self, file: Path, update: UpdateCreate, *, heard: Callable[[], None]) -> UpdateTaken:
+        self.asked.set()
+        self.before_send(file)
+        heard()
+        self.before_answer()
+        self.files.append(file.read_bytes())
+        return self.announce(update)
 
     def send(self, file: Path) -> str:
         self.asked.set()
-        self.before_send()
+        self.before_send(file)
         self.files.append(file.read_bytes())
-        return "0" * 64
+        return hashlib.sha256(self.files[-1]).hexdigest()
 
     def announce(self, update: UpdateCreate) -> UpdateTaken:
         self.announced.append(update)
@@ -64,8 +74,10 @@ class Line:
         progress: Progress | None = None,
         intent: Intent | None = None,
         attempt: int | None = None,
+        before_announce: Callable[[], None] = lambda: None,
     ) -> None:
         self.client = Client(attempt)
+        self.client.before_announce = before_announce
         self.progress = progress or Progress()
         self.refused: list[Exception] = []
         self.ended = threading.Event()
@@ -109,14 +121,12 @@ def test_each_update_weighs_the_rows_since_the_one_before(line: Line) -> None:
 def test_what_could_not_be_sent_goes_with_the_next(line: Line) -> None:
     last = 3.0
 
-    def send(file: Path) -> str:
-        line.client.asked.set()
+    def send(file: Path) -> None:
         with AdapterFile(file) as opened:
             if opened.whole("a")[0] != last:
                 raise UnreachableError("Nothing answers.")
-        return "0" * 64
 
-    line.client.send = send  # type: ignore[method-assign]
+    line.client.before_send = send
     line.capture(10, 80)
     assert line.client.asked.wait(LIMIT_S)
     line.capture(20, 150, 2.0)
@@ -143,6 +153,61 @@ def test_once_the_server_may_know_it_is_asked_until_it_answers(line: Line) -> No
     # The first one is asked about three times, with the same words, and only then comes the second.
     assert line.client.counted == [(10, 80)] * 3 + [(20, 70)]
     assert len({update.model_dump_json() for update in line.client.announced[:3]}) == 1
+
+
+def test_what_broke_on_its_last_bytes_is_sent_again_before_anything_newer(line: Line) -> None:
+    faults: list[Exception] = [ArtifactError("The file was not uploaded."), UnreachableError("The connection broke.")]
+    broke = threading.Event()
+
+    def answer() -> None:
+        broke.set()
+        raise faults.pop()
+
+    def announce() -> None:
+        if faults:
+            raise faults.pop()
+
+    line.client.before_answer = answer
+    line.client.before_announce = announce
+    line.capture(10, 80)
+    assert broke.wait(LIMIT_S)
+    line.client.before_answer = lambda: None
+    line.capture(20, 150)
+    assert line.uploader.drain(LIMIT_S)
+    # In one request, which broke; asked about, and not there; its file by itself, and what it is.
+    assert line.client.counted == [(10, 80), (10, 80), (20, 70)]
+    assert len(line.client.files) == 2
+
+
+def test_what_never_arrived_before_a_crash_goes_with_the_next(tmp_path: Path) -> None:
+    killed = Line(tmp_path)
+    at_it = threading.Event()
+
+    def answer() -> None:
+        at_it.set()
+        raise UnreachableError("The connection broke.")
+
+    killed.client.before_answer = killed.client.before_announce = answer
+    killed.capture(10, 80)
+    assert at_it.wait(LIMIT_S)
+    killed.uploader.close()
+    assert killed.ended.wait(LIMIT_S)
+    progress = Progress()
+    intent = TakenFile(tmp_path, "fed-1", "lab").catch_up(progress)
+    assert intent is not None
+    refusals = [ArtifactError("The file was not uploaded.")]
+
+    def announce() -> None:
+        if refusals:
+            raise refusals.pop()
+
+    line = Line(tmp_path, progress, intent, before_announce=announce)
+    line.capture(20, 160)
+    assert line.uploader.drain(LIMIT_S)
+    line.uploader.close()
+    assert line.client.counted == [(10, 80), (20, 160)]
+    assert line.refused == []
+    assert TakenFile(tmp_path, "fed-1", "lab").catch_up(Progress()) is None
 
 
 def test_rows_that_an_earlier_launch_has_sent_are_not_sent_again(tmp_path: Path) -> None:
@@ -201,7 +266,7 @@ def test_a_refusal_is_told_and_its_rows_go_with_the_next(line: Line) -> None:
 
 
 def test_a_fault_of_our_own_is_told_as_well(line: Line, caplog: pytest.LogCaptureFixture) -> None:
-    def send() -> None:
+    def send(_: Path) -> None:
         raise KeyError("a bug")
 
     line.client.before_send = send
@@ -224,7 +289,7 @@ def test_a_warning_is_told_once(line: Line, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_nobody_waits_for_what_cannot_be_sent(line: Line) -> None:
-    def send() -> None:
+    def send(_: Path) -> None:
         raise UnreachableError("Nothing answers.")
 
     line.client.before_send = send
