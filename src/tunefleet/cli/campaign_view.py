@@ -122,7 +122,7 @@ def detail(found: CampaignDetail) -> Iterator[RenderableType]:
     )
     if found.cycle_list:
         yield ""
-        yield cycle_table(found.cycle_list)
+        yield cycle_table(found.cycle_list, looks=found.status is CampaignStatus.ACTIVE)
     tracked = [(f"cycle {each.number}", _tracked(told)) for each in found.cycle_list for told in each.tracking]
     if tracked:
         yield ""
@@ -138,8 +138,13 @@ def _tracked(found: TrackingView) -> str:
     return f"{found.tracker}: not told yet, after {words.plural(found.tries, 'attempt')}: {plain(found.error)}"
 
 
-def cycle_table(found: Sequence[CycleView]) -> Table:
-    """Make the table of cycles."""
+def cycle_table(found: Sequence[CycleView], *, looks: bool = True) -> Table:
+    """Make the table of cycles.
+
+    Args:
+        found: The cycles.
+        looks: Whether somebody looks at what they wait for: what was found before a campaign rested may be long over.
+    """
     made = table(
         "cycle", "chunk", "status", "step", "model", "cost", "opened", "took", "why",
         right=("cycle", "chunk", "cost"), wide="why",
@@ -155,7 +160,7 @@ def cycle_table(found: Sequence[CycleView]) -> Table:
             words.number(each.cost) if each.cost else "–",
             f"{words.age(each.opened_at)} ago",
             words.duration(took),
-            cut(each.error or each.waiting or ""),
+            cut(each.error or (each.waiting if looks else None) or ""),
         )
     return made
 
@@ -176,7 +181,9 @@ def _links(found: LineageView) -> Iterator[tuple[str, str | None]]:
     yield "chunk", _brief(found.chunk)
     yield "task", _brief(found.task)
     chosen = found.chosen or {}
-    yield "adapter", _brief(chosen.get("candidate"))
+    candidate = chosen.get("candidate")
+    whole = candidate is not None and candidate.get("form") == "model"
+    yield "model" if whole else "adapter", _brief(candidate)
     measured = chosen.get("evaluation")
     yield "evaluation", None if measured is None else _brief({**measured, "loss": chosen.get("loss")})
     yield "merged", _brief(found.merged)

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 import pytest
 
+from tests.fakes.wandb_api import wandb_api
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs, wandb_runs
 from tunefleet.errors import InputError
 from tunefleet.settings import TrackingSettings, load
@@ -62,6 +63,38 @@ def test_wandb_offline_keeps_the_run_once(alone: Path, monkeypatch: pytest.Monke
     told = [place for place in (sys.executable, str(alone), sys.argv[0]) if place.encode() in kept.raw]
     assert not told, "nothing is told of this machine"
     assert not list(Path(first).rglob("requirements.txt"))
+
+
+def test_wandb_online_is_told_of_the_run_under_its_id_and_once(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_ENTITY", "team")
+    with wandb_api() as api:
+        monkeypatch.setenv("WANDB_BASE_URL", api.url)
+        where = post("wandb", RUN, alone)
+        assert post("wandb", RUN, alone) == where
+    assert where == f"{api.url}/team/{RUN.project}/runs/{RUN.id}"
+    ((name, run),) = api.runs.items()
+    about = (name, run.said["displayName"], run.said["project"], run.said["entity"], run.said["groupName"])
+    assert about == (RUN.id, RUN.name, RUN.project, "team", RUN.group)
+    assert {key: value for key, value in run.config.items() if not key.startswith("_")} == RUN.config
+    (row,) = run.rows
+    assert {key: value for key, value in row.items() if not key.startswith("_")} == RUN.metrics
+    assert row["_step"] == RUN.step
+    assert {key: run.summary[key] for key in RUN.summary} == RUN.summary
+    places = [place.encode() for place in (sys.executable, str(alone), sys.argv[0], KEY)]
+    assert not [place for place in places if any(place in told for told in api.told)], "nothing of this machine is told"
+    assert not list(alone.rglob("*.wandb")), "what is told is not kept here"
+
+
+@pytest.mark.long
+def test_what_wandb_refuses_is_not_told(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with wandb_api() as api:
+        api.refusal = 401
+        monkeypatch.setenv("WANDB_BASE_URL", api.url)
+        with pytest.raises(NotTracked, match="wandb has not taken it") as refused:
+            post("wandb", RUN, alone)
+    assert KEY not in str(refused.value)
 
 
 @pytest.mark.long

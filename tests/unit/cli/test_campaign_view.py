@@ -36,3 +36,15 @@ def test_lineage_leads_from_the_chunks_digest_to_the_merged_model() -> None:
     assert "ref task-3" in lines["adapter"]
     assert "task id task-4, loss 3.8" in lines["evaluation"]
     assert "digest dddddddddddd" in lines["merged"]
+
+
+def test_a_whole_model_is_not_called_an_adapter() -> None:
+    candidate = {"ref": "org/whole", "form": "model", "name": "org/whole"}
+    cycle = LineageView(cycle=0, position=0, status=CycleStatus.RUNNING, chosen={"candidate": candidate})
+    (_, facts) = view.lineage([cycle])
+    console = Console(width=300, force_terminal=False)
+    with console.capture() as captured:
+        console.print(facts)
+    lines = {line.split()[0]: line for line in captured.get().splitlines() if line.strip()}
+    assert "ref org/whole" in lines["model"]
+    assert "adapter" not in lines
