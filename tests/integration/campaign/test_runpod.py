@@ -21,6 +21,7 @@ from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.client.service import Patience
 from tunefleet.errors import AuthError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.services.campaigns.activity import Activity
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec
 
@@ -228,19 +229,27 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
         StepName.SELECT: {"candidate": chosen}, StepName.SUBMIT: {"base": {"repo": "org/base"}}
     }  # fmt: skip
     lines: list[str] = []
+    told: list[str] = []
 
     async def say(text: str) -> None:
         lines.append(text)
 
+    async def report(state: Any, found: Activity) -> None:
+        told.append(f"{found.what} {found.of}")
+
     context: Any = SimpleNamespace(
         spec=spec, settings=settings(jobs, tmp_path, use_runpod=True), outcome=outcomes.__getitem__, log=say,
         state=SimpleNamespace(key=lambda step: f"camp-1/0/{step}", campaign_id="camp-1"), client=None,
-        clock=SimpleNamespace(wall=lambda: 50.0),
+        clock=SimpleNamespace(wall=lambda: 50.0), book=SimpleNamespace(report=report),
     )  # fmt: skip
     step = MergeStep()
     intent = await step.plan(context)
     assert intent["on"] == "runpod"
     assert await step.act(context, intent) == Later(52.0, "the job job-1 at RunPod is IN_QUEUE")
+    assert told == []
+    jobs.script = [{"status": "IN_PROGRESS"}]
+    assert isinstance(await step.act(context, intent), Later)
+    assert told == ["merging the job job-1 at RunPod"]
     jobs.script = [DONE]
     assert await step.act(context, intent) == {"url": "hf://me/merged-one", "form": "model", "job": "job-1"}
     assert lines == ["RunPod has merged one into me/merged-one"]

@@ -166,7 +166,7 @@ class RunPod:
         job = await self._send(key, known, body)
         begun = Merging(job, self._now(), known.failures, known.why, key)
         await asyncio.to_thread(self._write, key, begun)
-        return Waiting(job, "IN_QUEUE", _FIRST_LOOK_S)
+        return Waiting(job, wire.QUEUED, _FIRST_LOOK_S)
 
     async def _send(self, key: str, known: Merging, body: dict[str, Any]) -> str:
         """Send a job, having written that one is sent; what surely was not taken is sent again by the next call."""

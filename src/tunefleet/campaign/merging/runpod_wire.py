@@ -9,7 +9,7 @@ from typing import Any, Final
 from tunefleet.campaign.contract import StepFailed
 from tunefleet.errors import printable
 
-UNDER_WAY: Final = frozenset({"IN_QUEUE", "IN_PROGRESS", "RUNNING"})
+QUEUED: Final = "IN_QUEUE"
 COMPLETED: Final = "COMPLETED"
 TIMED_OUT: Final = "TIMED_OUT"
 CANCELLED: Final = "CANCELLED"

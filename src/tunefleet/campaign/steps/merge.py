@@ -9,10 +9,12 @@ from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Out
 from tunefleet.campaign.desk import Desk, document, inputs_of
 from tunefleet.campaign.hub import HUB, repo_of
 from tunefleet.campaign.merging.runpod import RunPod, Waiting, forget
+from tunefleet.campaign.merging.runpod_wire import QUEUED
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.campaign.steps.submit import chosen_base
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.services.campaigns.activity import Activity
 
 _DTYPE: Final = "bfloat16"
 """What is written; the sum is made in float32."""
@@ -63,6 +65,8 @@ async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> 
     finally:
         await endpoint.close()
     if isinstance(found, Waiting):
+        if found.status != QUEUED:
+            await context.book.report(context.state, Activity("merging", of=f"the job {found.job} at RunPod"))
         return Later(context.clock.wall() + found.again_s, f"the job {found.job} at RunPod is {found.status}")
     proved = {True: ", proved by a forward pass", False: "; it was too large there for a proof", None: ""}
     await context.log(f"RunPod has merged {candidate.name} into {found.repo}{proved[found.verified]}")
