@@ -2,6 +2,7 @@
 import { useEffect, useMemo, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import type { Zoom } from "../lib/chartview";
 import { duration, number } from "../lib/format";
 import { type Axis, aligned, type Column } from "../lib/series";
 import { useIsDark } from "./theme";
@@ -15,8 +16,6 @@ export interface Line {
   /** Few and far between: with dots. */
   dots?: boolean;
 }
-
-export type Zoom = readonly [number, number] | null;
 
 /** Colours that are told apart on light and dark, and by most who see colours differently. */
 export const COLORS = ["#3f7ff0", "#e07b1a", "#2f9e6b", "#c24f9d", "#8a6cf5", "#a58b0f", "#1a93a8", "#d85050"];

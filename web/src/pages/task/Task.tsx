@@ -59,7 +59,9 @@ function Shown({ task }: { task: TaskAnswer }) {
       <Tabs
         tabs={tabs}
         chosen={chosen}
-        onChoose={(next) => void navigate({ search: { tab: next }, replace: true, resetScroll: false })}
+        onChoose={(next) =>
+          void navigate({ search: (old) => ({ ...old, tab: next }), replace: true, resetScroll: false })
+        }
       />
       <div role="tabpanel" aria-labelledby={`tab-${chosen}`}>
         {chosen === "charts" && <Charts task={task} />}
