@@ -13,7 +13,7 @@ export interface Metrics {
 /** The series that the charts show. */
 const SERIES = "train";
 /** Where so many have come together they are read anew, thinned. */
-const MOST_KEPT = 20_000;
+const MOST_KEPT = 10_000;
 /** What was told of a task while its points were being read. */
 const news = new Map<string, LivePoints[]>();
 

@@ -7,7 +7,8 @@ import type { PageTaskView, paths } from "./schema";
 /** Enough to fill any screen; the rest of a list comes as somebody scrolls. */
 const FIRST_ROWS = 100;
 const MORE_ROWS = 1000;
-const MOST_POINTS = 5_000;
+/** More than a chart has dots beside each other. */
+const MOST_POINTS = 2_000;
 /** A worker that has fallen silent is told of by no event. */
 const SILENT_MS = 30_000;
 

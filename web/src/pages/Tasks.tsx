@@ -72,7 +72,6 @@ export function Tasks() {
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
         />
-        <Statuses chosen={status} counts={counts.data} onChange={(next) => change({ status: next })} />
         <Picked name="kind" value={kind} among={counts.data?.kind} onChange={(next) => change({ kind: next })} />
         <Picked name="owner" value={owner} among={counts.data?.owner} onChange={(next) => change({ owner: next })} />
         <Picked
@@ -92,6 +91,7 @@ export function Tasks() {
           />
           by workflow
         </label>
+        <Statuses chosen={status} counts={counts.data} onChange={(next) => change({ status: next })} />
       </div>
       {choice.length > 0 && choice.length === tasks.length && list.hasNextPage && (
         <div className="note row">

@@ -75,7 +75,7 @@ export function Chart({
       {
         width: element.clientWidth,
         height,
-        padding: [8, 8, 0, 0],
+        padding: [8, 22, 0, 0],
         legend: { show: false },
         cursor: { sync: { key: "charts" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         scales: {

@@ -1,12 +1,12 @@
 /** The rows of the list: drawn as they scroll by, fetched when they come into sight. */
-import { Link } from "@tanstack/react-router";
+import { Link, useNavigate } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
-import { useEffect, useRef } from "react";
+import { type MouseEvent, memo, useCallback, useEffect, useRef } from "react";
 import type { TaskView } from "../../api/schema";
 import { duration, percent, ranSeconds } from "../../lib/format";
 import type { Row } from "../../lib/tasklist";
 import { isFinal, plain } from "../../lib/words";
-import { Bar, Status, TaskLink, Time } from "../../parts/bits";
+import { Bar, Status, Time } from "../../parts/bits";
 import { useNow } from "../../parts/clock";
 import { Empty } from "../../parts/states";
 import type { Sort, TasksSearch } from "../../router";
@@ -44,20 +44,30 @@ export function Grid({ rows, missing, more, busy, search, change, chosen, setCho
     count: rows.length + missing,
     getScrollElement: () => scroll.current,
     estimateSize: () => ROW_PX,
-    overscan: 12,
+    overscan: 6,
   });
   const lowest = window.getVirtualItems().at(-1)?.index ?? 0;
   useEffect(() => {
     if (missing > 0 && lowest > rows.length - AHEAD_ROWS) more();
   });
   const last = useRef<number>(null);
-  const choose = (at: number, on: boolean, through: boolean) => {
-    const next = new Set(chosen);
+  const now = useRef({ rows, chosen, setChosen });
+  now.current = { rows, chosen, setChosen };
+  // The same function always, so that a row is drawn again only when it has changed itself.
+  const choose = useCallback((at: number, on: boolean, through: boolean) => {
+    const next = new Set(now.current.chosen);
     const from = through && last.current !== null ? last.current : at;
-    for (const row of rows.slice(Math.min(from, at), Math.max(from, at) + 1))
+    for (const row of now.current.rows.slice(Math.min(from, at), Math.max(from, at) + 1))
       if ("task" in row) on ? next.add(row.task.id) : next.delete(row.task.id);
     last.current = at;
-    setChosen(next);
+    now.current.setChosen(next);
+  }, []);
+  const navigate = useNavigate();
+  const follow = (event: MouseEvent) => {
+    const taskId = (event.target as Element).closest<HTMLElement>("a[data-task]")?.dataset.task;
+    if (!taskId || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
+    event.preventDefault();
+    void navigate({ to: "/tasks/$taskId", params: { taskId } });
   };
   const all = rows.length > 0 && rows.every((row) => !("task" in row) || chosen.has(row.task.id));
   const sortBy = (by: Sort) => {
@@ -116,17 +126,18 @@ export function Grid({ rows, missing, more, busy, search, change, chosen, setCho
           ref={scroll}
           style={{ height: `min(${window.getTotalSize() + 1}px, calc(100vh - var(--above)))` }}
         >
-          <div className="rows" style={{ height: window.getTotalSize() }}>
+          {/* biome-ignore lint/a11y/useKeyWithClickEvents: a key on a link is a click on it */}
+          <div className="rows" role="rowgroup" onClick={follow} style={{ height: window.getTotalSize() }}>
             {window.getVirtualItems().map(({ index, start }) => {
               const row = rows[index];
-              const style = { transform: `translateY(${start}px)` };
-              if (!row) return <div key={`row ${index}`} className="line missing" style={style} aria-hidden="true" />;
-              if (!("task" in row)) return <Group key={`${row.workflow} ${index}`} row={row} style={style} />;
+              if (!row)
+                return <div key={`row ${index}`} className="line missing" style={placed(start)} aria-hidden="true" />;
+              if (!("task" in row)) return <Group key={`${row.workflow} ${index}`} row={row} top={start} />;
               return (
                 <TaskRow
                   key={row.task.id}
                   task={row.task}
-                  style={style}
+                  top={start}
                   index={index}
                   chosen={chosen.has(row.task.id)}
                   onChoose={choose}
@@ -140,10 +151,14 @@ export function Grid({ rows, missing, more, busy, search, change, chosen, setCho
   );
 }
 
-function Group({ row, style }: { row: Extract<Row, { workflow: string }>; style: React.CSSProperties }) {
+function placed(top: number): React.CSSProperties {
+  return { transform: `translateY(${top}px)` };
+}
+
+function Group({ row, top }: { row: Extract<Row, { workflow: string }>; top: number }) {
   const done = row.tasks.filter((task) => isFinal(task.status)).length;
   return (
-    <div className="line group" role="row" style={style}>
+    <div className="line group" role="row" style={placed(top)}>
       <span className="cut" role="cell">
         <Link to="/workflows/$workflowId" params={{ workflowId: row.workflow }} className="strong">
           {row.name}
@@ -151,27 +166,28 @@ function Group({ row, style }: { row: Extract<Row, { workflow: string }>; style:
       </span>
       <span className="muted num" role="cell">
         {done} of {row.tasks.length}
-        {row.more ? " or more" : ""} ended
+        {row.more ? "+" : ""} ended
       </span>
     </div>
   );
 }
 
-function TaskRow({
+/** Its link is followed by the list: ten thousand of the router's own would cost a frame each time some scroll by. */
+const TaskRow = memo(function TaskRow({
   task,
-  style,
+  top,
   index,
   chosen,
   onChoose,
 }: {
   task: TaskView;
-  style: React.CSSProperties;
+  top: number;
   index: number;
   chosen: boolean;
   onChoose: (at: number, on: boolean, through: boolean) => void;
 }) {
   return (
-    <div className={chosen ? "line chosen" : "line"} role="row" aria-rowindex={index + 2} style={style}>
+    <div className={chosen ? "line chosen" : "line"} role="row" aria-rowindex={index + 2} style={placed(top)}>
       <span role="cell">
         <input
           type="checkbox"
@@ -182,7 +198,9 @@ function TaskRow({
         />
       </span>
       <Cell>
-        <TaskLink id={task.id} name={task.name} />
+        <a href={`/ui/tasks/${task.id}`} data-task={task.id} className="strong">
+          {task.name}
+        </a>
       </Cell>
       <Cell wide>{task.kind}</Cell>
       <Cell title={task.why ?? task.error ?? undefined}>
@@ -198,7 +216,7 @@ function TaskRow({
       </Cell>
     </div>
   );
-}
+});
 
 function Cell({ children, wide, title }: { children: React.ReactNode; wide?: boolean; title?: string }) {
   return (
