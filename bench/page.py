@@ -39,6 +39,7 @@ from _filled import fill
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tunefleet.cli.fleet import LocalFleet
+from tunefleet.server import page as served
 
 BUNDLE_BUDGET: Final = 400_000
 PAINT_BUDGET_MS: Final = 1000.0
@@ -240,6 +241,8 @@ def main() -> int:
     executable = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if executable is None:
         sys.exit("There is no Chromium on PATH: scripts/browser.sh")
+    if not served.built():
+        sys.exit("The page is not built: make ui")
     with tempfile.TemporaryDirectory(prefix="tunefleet-bench-") as name:
         folder = Path(name) / "data"
         task_id = fill(folder, count=count, points=points)

@@ -90,6 +90,14 @@ export function told(known: readonly Point[], resumedFrom: readonly number[], fr
   return points;
 }
 
+/** A table as spreadsheets read it: step, time (UTC), and each value that there is. */
+export function csv(points: readonly Point[], names: readonly string[]): string {
+  const cell = (value: number | string | undefined) =>
+    typeof value === "string" && /[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : String(value ?? "");
+  const rows = points.map((point) => [point.step, point.at, ...names.map((name) => point.values[name])].map(cell));
+  return [["step", "at", ...names].map(cell), ...rows].map((row) => `${row.join(",")}\n`).join("");
+}
+
 /** Dotted paths of all leaves: `{a: {b: 1}}` → `a.b` → `1`. */
 export function leaves(value: unknown, path = "", into: Map<string, unknown> = new Map()): Map<string, unknown> {
   if (typeof value === "object" && value !== null && !Array.isArray(value)) {

@@ -44,7 +44,13 @@ export function Compare() {
         </Empty>
       </div>
     );
-  if (failed?.error) return <Failed error={failed.error} />;
+  if (failed?.error)
+    return (
+      <div className="page">
+        <h1>Compare</h1>
+        <Failed error={failed.error} />
+      </div>
+    );
   const runs = details.flatMap(({ data }, at): Run[] =>
     data
       ? [

@@ -7,6 +7,8 @@ import { duration, number } from "../lib/format";
 import { type Axis, aligned, type Column } from "../lib/series";
 import { useIsDark } from "./theme";
 
+export type { Zoom } from "../lib/chartview";
+
 export interface Line {
   label: string;
   color: string;

@@ -6,7 +6,7 @@ import { followPoints } from "../../api/live";
 import { metricsQuery, rangeQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
 import type { ChartView, Zoom } from "../../lib/chartview";
-import { type Column, column, type Point, perplexity, smoothed } from "../../lib/series";
+import { type Column, column, csv, type Point, perplexity, smoothed } from "../../lib/series";
 import { isFinal, metricName } from "../../lib/words";
 import { Chart, COLORS, type Line } from "../../parts/Chart";
 import { ChartBar, useChartView } from "../../parts/ChartBar";
@@ -55,6 +55,14 @@ export function Charts({ task }: { task: TaskAnswer }) {
         <button type="button" aria-pressed={all} onClick={() => setAll(!all)}>
           All metrics
         </button>
+        <button
+          type="button"
+          disabled={points.length === 0}
+          title={metrics.data?.thinned ? "The points that are drawn" : "All points"}
+          onClick={() => download(`${task.id}.csv`, csv(points, metrics.data?.names ?? []))}
+        >
+          CSV
+        </button>
       </ChartBar>
       <Answer query={metrics}>
         {(found) =>
@@ -73,6 +81,14 @@ export function Charts({ task }: { task: TaskAnswer }) {
       </Answer>
     </div>
   );
+}
+
+function download(name: string, text: string): void {
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
+  link.download = name;
+  link.click();
+  URL.revokeObjectURL(link.href);
 }
 
 /** Put the finer points of a zoom in place of the thinned ones. */

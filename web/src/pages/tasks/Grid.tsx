@@ -237,7 +237,8 @@ function State({ task }: { task: TaskView }) {
         </span>
       </span>
     );
-  const why = task.status === "failed" || task.status === "cancelled" ? plain(task.reason) : "";
+  const why =
+    task.status === "failed" || task.status === "cancelled" ? plain(task.reason).replace(/^cancelled /, "") : "";
   return (
     <>
       <Status status={task.status} />
