@@ -63,7 +63,11 @@ STAGE = (
 )
 DESKTOP: ViewportSize = {"width": 1280, "height": 800}
 PHONE: ViewportSize = {"width": 390, "height": 780}
-REFUSALS = {500: "This could not be loaded", 404: "It is not here", 403: "Your key may not see this"}
+REFUSALS = [
+    pytest.param(500, "This could not be loaded", id="500"),
+    pytest.param(403, "Your key may not see this", id="403"),
+    pytest.param(404, "It is not here", id="404", marks=pytest.mark.long),
+]
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +216,7 @@ def test_nothing_is_wider_than_a_phone(entered: Page, addresses: list[str]) -> N
         assert max(map(int, wide.split())) <= 390, (path, wide)
 
 
-@pytest.mark.parametrize(("status", "words"), REFUSALS.items())
+@pytest.mark.parametrize(("status", "words"), REFUSALS)
 def test_a_page_says_what_it_cannot_have(entered: Page, client: Client, diamond: str, status: int, words: str) -> None:
     problem = {"type": "urn:tunefleet:error:test", "title": "No", "status": status, "detail": "It is so on purpose."}
     opened = []
@@ -313,7 +317,7 @@ def test_a_time_tells_utc_on_hover_and_an_address_restores_what_was_looked_at(
 def test_all_that_match_are_chosen_when_it_is_asked_for(entered: Page, client: Client) -> None:
     stages = "".join(STAGE.format(number=number) for number in range(130))
     workflow = client.submit(f"{MANY}{stages}").workflow
-    entered.goto("/ui/tasks?q=crowd&status=queued")
+    entered.goto("/ui/tasks?q=crowd&status=pending,queued")
     expect(entered.locator("h1")).to_contain_text("130")
     entered.get_by_label("Choose all that are shown").check()
     choose = entered.get_by_role("button", name="Choose all 130")

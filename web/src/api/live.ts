@@ -58,6 +58,7 @@ export function followPoints(ids: readonly string[]): () => void {
 export function follow(client: QueryClient): () => void {
   const refresher = new Refresher(client);
   let source: EventSource | undefined;
+  let asked: ReadonlySet<string> = new Set();
   let told: ReadonlySet<string> = new Set();
   let retryMs = FIRST_RETRY_MS;
   let retryTimer = 0;
@@ -66,6 +67,7 @@ export function follow(client: QueryClient): () => void {
     window.clearTimeout(retryTimer);
     source?.close();
     const wanted = new Set(followed.keys());
+    asked = wanted;
     const query = new URLSearchParams();
     if (place !== undefined) query.set("after", place);
     if (wanted.size) query.set("points", [...wanted].join(","));
@@ -102,7 +104,7 @@ export function follow(client: QueryClient): () => void {
     };
   };
   reopen = () => {
-    if ([...followed.keys()].some((id) => !told.has(id)) || told.size > followed.size) open();
+    if (asked.size !== followed.size || [...asked].some((id) => !followed.has(id))) open();
   };
   open();
   return () => {

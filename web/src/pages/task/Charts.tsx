@@ -29,6 +29,8 @@ const GROUPS: readonly Group[] = [
 ];
 /** Counters and times of evaluations: of no use as lines, unless somebody asks for all. */
 const DULL = /(^|_)(runtime|samples_per_second|steps_per_second|preparation_time)$|^num_|^total_flos$/;
+/** So long what is being saved is kept. */
+const KEPT_MS = 60_000;
 const EVALUATION = /^(eval_|held_out_)/;
 
 export function Charts({ task }: { task: TaskAnswer }) {
@@ -88,7 +90,8 @@ function download(name: string, text: string): void {
   link.href = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
   link.download = name;
   link.click();
-  URL.revokeObjectURL(link.href);
+  // The browser reads it after this, and a busy one later.
+  window.setTimeout(() => URL.revokeObjectURL(link.href), KEPT_MS);
 }
 
 /** Put the finer points of a zoom in place of the thinned ones. */
