@@ -54,6 +54,17 @@ export function followPoints(ids: readonly string[]): () => void {
   return () => change(-1);
 }
 
+/**
+ * Read a task's points now that what follows is told.
+ *
+ * A reading that is under way may have looked before: without an answer yet, it would not be begun again by itself.
+ */
+async function readAnew(client: QueryClient, id: string): Promise<void> {
+  const queryKey = ["metrics", id];
+  await client.cancelQueries({ queryKey });
+  await client.invalidateQueries({ queryKey });
+}
+
 /** Open the stream; the answer closes it. */
 export function follow(client: QueryClient): () => void {
   const refresher = new Refresher(client);
@@ -85,7 +96,7 @@ export function follow(client: QueryClient): () => void {
       if (missed) void client.resetQueries({ queryKey: ["metrics"] });
       // What no event tells of may have changed while nobody listened; points are told from where they were known.
       if (missed || again) void client.invalidateQueries({ predicate: ({ queryKey }) => queryKey[0] !== "metrics" });
-      for (const id of wanted) if (!told.has(id)) void client.invalidateQueries({ queryKey: ["metrics", id] });
+      for (const id of wanted) if (!told.has(id)) void readAnew(client, id);
       for (const id of told) if (!wanted.has(id)) forgetNews(id);
       told = wanted;
     });
