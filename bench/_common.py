@@ -1,11 +1,14 @@
-"""What several benchmarks need: a port, an interval, and a word on whether a budget is kept."""
+"""What several benchmarks need: a port, a server's health, an interval, and a word on whether a budget is kept."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Literal
 
+import httpx
 import numpy as np
 
 Verdict = Literal["kept", "BROKEN", "undecided: the machine is too noisy for this many rounds"]
@@ -38,3 +41,18 @@ def verdict(low: float, high: float, budget: float) -> Verdict:
 def status(*verdicts: Verdict) -> int:
     """Return the exit status of a benchmark with these verdicts."""
     return BROKEN_STATUS if "BROKEN" in verdicts else 0
+
+
+def answers_s(url: str, work: Callable[[], None]) -> list[float]:
+    """Return how long each question for the server's health took while some work was done."""
+    taken = []
+    with httpx.Client(base_url=url) as client, ThreadPoolExecutor(1) as pool:
+        client.get("/api/v1/healthz")
+        doing = pool.submit(work)
+        while not doing.done():
+            begun = time.perf_counter()
+            client.get("/api/v1/healthz").raise_for_status()
+            taken.append(time.perf_counter() - begun)
+            time.sleep(0.005)
+        doing.result()
+    return taken

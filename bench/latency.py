@@ -20,12 +20,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
+from _common import answers_s
 
 from tunefleet.artifacts import manifest_digest
 from tunefleet.cli.fleet import LocalFleet
@@ -51,21 +51,6 @@ def command_line(rounds: int) -> dict[str, float]:
         bare.append(started_s("pass"))
         ours.append(started_s(HELP))
     return {"help_s": statistics.median(ours), "bare_s": statistics.median(bare), "rounds": rounds}
-
-
-def answers_s(url: str, work: Callable[[], None]) -> list[float]:
-    """Return how long each question for the server's health took while some work was done."""
-    taken = []
-    with httpx.Client(base_url=url) as client, ThreadPoolExecutor(1) as pool:
-        client.get("/api/v1/healthz")
-        doing = pool.submit(work)
-        while not doing.done():
-            begun = time.perf_counter()
-            client.get("/api/v1/healthz").raise_for_status()
-            taken.append(time.perf_counter() - begun)
-            time.sleep(0.005)
-        doing.result()
-    return taken
 
 
 def transfer(url: str, key: str, count: int) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -49,6 +48,7 @@ def client(fleet: LocalFleet) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield launched
@@ -56,20 +56,19 @@ def browser(chromium: str) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def page(browser: Browser, fleet: LocalFleet, tmp_path: Path) -> Iterator[Page]:
-    """A window of its own; what the page logs as an error fails the test."""
+def page(browser: Browser, fleet: LocalFleet) -> Iterator[Page]:
+    """A window of a session of its own; what a page of it logs as an error fails the test."""
     context = browser.new_context(base_url=fleet.url, viewport={"width": 1280, "height": 800})
     context.set_default_timeout(60_000)
-    made = context.new_page()
     errors: list[str] = []
 
     def note(message: ConsoleMessage) -> None:
         if message.type == "error" and not any(part in message.text for part in EXPECTED):
             errors.append(message.text)
 
-    made.on("console", note)
-    made.on("pageerror", lambda error: errors.append(str(error)))
-    yield made
+    context.on("console", note)
+    context.on("weberror", lambda error: errors.append(str(error.error)))
+    yield context.new_page()
     context.close()
     assert errors == []
 

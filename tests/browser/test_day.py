@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import os
 import re
+import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
+from safetensors import numpy as safetensors
 
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
+from tunefleet.wire.api import CommandView
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
 STEPS = 100_000
+CHANGED = {"lora.r": 4, "training.learning_rate": 0.001, "training.max_steps": 2}
 
 
 def loss_shown(page: Page) -> float:
     """Return what stands in the legend of the chart of the loss."""
     chart = page.locator("figure.chart", has=page.get_by_role("heading", name="Loss", exact=True))
     return float(chart.locator(".legend b").first.inner_text())
+
+
+def losses_drawn(page: Page) -> dict[int, float]:
+    """Return step → loss of the points that the charts have, as they are downloaded from there."""
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    with download.value.path().open(encoding="utf-8") as lines:
+        return {int(row["step"]): float(row["loss"]) for row in csv.DictReader(lines) if row["loss"]}
+
+
+def losses_known(client: Client, task_id: str) -> dict[int, float]:
+    """Return step → loss as the server has them."""
+    points = client.tasks.metrics(task_id, names=["loss"]).points
+    return {point.step: float(point.values["loss"]) for point in points}
 
 
 def status_of(client: Client, task_id: str, status: str) -> None:
@@ -36,6 +58,17 @@ def until_long(condition: Callable[[], object]) -> None:
             continue
         return
     until(condition)
+
+
+def outcome(page: Page, client: Client, task_id: str, command: str) -> CommandView:
+    """Return what the server says of the one command of a name, once the page says the same of its id."""
+    (told,) = (each for each in client.tasks.commands(task_id) if each.command == command)
+    row = page.get_by_role("list", name="Commands").locator(f"li[title^='{told.id}']")
+    expect(row).to_contain_text(re.compile(r"(applied|saved) at step"), timeout=PATIENCE_MS)
+    (settled,) = (each for each in client.tasks.commands(task_id) if each.id == told.id)
+    assert settled.step is not None
+    assert f"{settled.step:,}" in row.inner_text()
+    return settled
 
 
 def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: LocalFleet, client: Client) -> None:
@@ -59,42 +92,129 @@ def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: L
     spec = client.tasks.get(task_id).spec
     assert (spec["training"]["max_steps"], spec["training"]["batch_size"]) == (STEPS, 1)
 
-    # The loss moves by itself, and is what the server has.
+    # The loss moves by itself, also over a break: after it, the charts have every point that the server has.
     page.locator("figure.chart").first.wait_for(timeout=PATIENCE_MS)
     before = loss_shown(page)
     until_long(lambda: loss_shown(page) != before)
+    kill_server(page, fleet)
+    after = losses_known(client, task_id)
+    until_long(lambda: losses_known(client, task_id).keys() > after.keys())
+    until_long(lambda: after.items() <= losses_drawn(page).items())
+    assert losses_drawn(page).items() <= losses_known(client, task_id).items()
+
+    # Nobody looks: that is nothing to the training.
+    commands, attempts = client.tasks.commands(task_id), client.tasks.get(task_id).attempts
+    session, address = page.context, page.url
+    page.close()
+    steps = len(losses_known(client, task_id))
+    until_long(lambda: len(losses_known(client, task_id)) > steps)
+    now = client.tasks.get(task_id)
+    assert (now.status, now.attempts, client.tasks.commands(task_id)) == ("running", attempts, commands)
+    page = session.new_page()
+    page.goto(address)
+    page.locator("figure.chart").first.wait_for(timeout=PATIENCE_MS)
+
     page.get_by_role("button", name="Pause", exact=True).click()
     status_of(client, task_id, "paused")
     expect(page.get_by_role("button", name="Resume", exact=True)).to_be_visible(timeout=PATIENCE_MS)
-    points = client.tasks.metrics(task_id, names=["loss"]).points
-    newest = [point.values["loss"] for point in points if "loss" in point.values][-1]
-    until(lambda: loss_shown(page) == pytest.approx(newest, rel=1e-3))
-    paused_at = points[-1].step
+    known = losses_known(client, task_id)
+    until(lambda: loss_shown(page) == pytest.approx(known[max(known)], rel=1e-3))
+    assert losses_drawn(page) == known
+    paused = outcome(page, client, task_id, "pause")
 
     page.get_by_role("button", name="Resume", exact=True).click()
     status_of(client, task_id, "running")
     page.get_by_label("New learning rate").fill("0.0007", timeout=PATIENCE_MS)
     page.get_by_role("button", name="Set", exact=True).click()
-    commands = page.get_by_role("list", name="Commands")
-    expect(commands.locator("li", has_text="Set").first).to_contain_text("applied at step", timeout=PATIENCE_MS)
-    told = [each for each in client.tasks.commands(task_id) if each.command == "set"]
-    assert [(each.data, each.state) for each in told] == [({"learning_rate": 0.0007}, "applied")]
-    assert told[0].step is not None
-    assert told[0].step >= paused_at
+    until_long(lambda: any(each.command == "set" for each in client.tasks.commands(task_id)))
+    told = outcome(page, client, task_id, "set")
+    assert (told.data, told.state) == ({"learning_rate": 0.0007}, "applied")
+    assert (told.step or 0) >= (paused.step or 0)
 
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_role("button", name="Stop and save").click()
     status_of(client, task_id, "completed")
     assert client.tasks.get(task_id).reason == "stopped_early"
     expect(page.get_by_role("button", name="Retry")).to_be_visible()
+
+    download_adapter(page, client, task_id)
+    resume_from_a_checkpoint(page, client, task_id)
+    compare_two(page, client, task_id)
+
+    cookies = {each["name"]: each["value"] for each in page.context.cookies()}
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_label("API key")).to_be_visible()
+    assert page.request.get("/api/v1/tasks").status == 401
+    # Not only forgotten by the browser: the session is over.
+    kept = "; ".join(f"{name}={value}" for name, value in cookies.items())
+    assert page.request.get("/api/v1/tasks", headers={"Cookie": kept}).status == 401
+
+
+def kill_server(page: Page, fleet: LocalFleet) -> None:
+    """Kill the server while the page is open, and wait until it is back."""
+    pid = fleet.pid("server")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    banner = page.get_by_text("The connection to the server is lost")
+    expect(banner).to_be_visible(timeout=PATIENCE_MS)
+    until(lambda: fleet.pid("server") not in {None, pid})
+    expect(banner).to_have_count(0, timeout=PATIENCE_MS)
+
+
+def download_adapter(page: Page, client: Client, task_id: str) -> None:
+    """The file that the page hands out is the one that the API knows, and an adapter."""
     page.get_by_role("tab", name="Checkpoints and artifacts").click()
     page.get_by_text("final_lora").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="adapter_model.safetensors").click()
+    found = download.value.path().read_bytes()
     artifact = client.artifacts.list(task_id=task_id, kind="adapter").items[0]
-    sizes = {file.path: file.size_bytes for file in client.artifacts.get(artifact.id).files}
-    assert download.value.path().stat().st_size == sizes["adapter_model.safetensors"]
+    (file,) = (each for each in client.artifacts.get(artifact.id).files if each.path == "adapter_model.safetensors")
+    assert hashlib.sha256(found).hexdigest() == file.digest.removeprefix("sha256:")
+    assert any("lora_A" in name for name in safetensors.load(found))
 
-    page.get_by_role("button", name="Log out").click()
-    expect(page.get_by_label("API key")).to_be_visible()
-    assert page.request.get("/api/v1/tasks").status == 401
+
+def resume_from_a_checkpoint(page: Page, client: Client, task_id: str) -> None:
+    """A training goes on as a new task behind the checkpoint that was clicked."""
+    kept = client.tasks.checkpoints(task_id)[-1]
+    row = page.get_by_role("row").filter(has=page.get_by_role("cell", name=f"{kept.step:,}", exact=True))
+    row.get_by_role("button", name="Resume from here").click()
+    page.wait_for_url(lambda url: not url.partition("?")[0].endswith(task_id))
+    made = client.tasks.get(page.url.partition("?")[0].rpartition("/")[2])
+    assert made.parent_task_id == task_id
+    until_long(lambda: losses_known(client, made.id))
+    assert min(losses_known(client, made.id)) > kept.step
+    page.get_by_role("button", name="Abort", exact=True).click(timeout=PATIENCE_MS)
+    page.get_by_role("dialog").get_by_role("button", name="Abort").click()
+    status_of(client, made.id, "cancelled")
+    assert client.tasks.get(made.id).reason == "aborted"
+
+
+def leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Return dotted path → value."""
+    if not isinstance(value, dict):
+        return {path: value}
+    return {name: leaf for key in value for name, leaf in leaves(value[key], f"{path}.{key}".strip(".")).items()}
+
+
+def compare_two(page: Page, client: Client, task_id: str) -> None:
+    """What differs is what the specs differ in, beside both curves."""
+    document = client.workflows.get(client.tasks.get(task_id).workflow_id).document
+    other = client.submit(document, overrides=CHANGED).task_id
+    status_of(client, other, "completed")
+    page.goto("/ui/tasks?status=completed")
+    for each in (task_id, other):
+        page.get_by_role("row").filter(has=page.locator(f"a[href$='{each}']")).get_by_role("checkbox").check()
+    page.get_by_role("button", name="Compare").click()
+    page.wait_for_url("**/ui/compare*")
+    expect(page.get_by_role("heading", name="Loss", exact=True)).to_be_visible()
+    specs = [leaves(client.tasks.get(id_).spec) for id_ in re.split("%2C|,", page.url.partition("tasks=")[2])]
+    differs = {name for name in specs[0] | specs[1] if specs[0].get(name) != specs[1].get(name)}
+    assert set(CHANGED) <= differs
+    rows = page.locator("tbody tr")
+    shown = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows.all()}
+    for name in differs:
+        assert [float(text) for text in shown[name]] == [spec[name] for spec in specs]
+    assert not {name for name in specs[0] if name in shown} - differs
+    page.get_by_role("button", name="All fields").click()
+    expect(page.locator("tbody tr.differs")).to_have_count(len(differs))

@@ -6,11 +6,17 @@ import json
 import os
 import re
 import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, ViewportSize, expect
 
+from tests.browser.addresses import PAGES, Looked
 from tests.browser.conftest import PATIENCE_S
 from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
@@ -36,6 +42,32 @@ spec:
   resources: {tags: [moon]}
   data: {type: list, items: [a]}
 """
+TRAINING = """apiVersion: tunefleet/v1
+kind: LoRASFTTask
+metadata: {name: drawn}
+spec:
+  taskType: lora_sft
+  resources: {tags: [moon]}
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  data: {path: "builtin:gsm8k", prompt_column: question, response_column: answer}
+"""
+MANY = """apiVersion: tunefleet/v1
+kind: Workflow
+metadata: {name: crowd}
+spec:
+  stages:
+"""
+STAGE = (
+    "    - {{name: one-{number}, spec: {{taskType: echo, resources: {{tags: [moon]}}, "
+    "data: {{type: list, items: [a]}}}}}}\n"
+)
+DESKTOP: ViewportSize = {"width": 1280, "height": 800}
+PHONE: ViewportSize = {"width": 390, "height": 780}
+REFUSALS = [
+    pytest.param(500, "This could not be loaded", id="500"),
+    pytest.param(403, "Your key may not see this", id="403"),
+    pytest.param(404, "It is not here", id="404", marks=pytest.mark.long),
+]
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +97,8 @@ def test_filters_stand_in_the_address_and_several_are_cancelled_at_once(entered:
     entered.get_by_role("button", name="Cancel them").click()
     expect(rows).to_have_count(0)
     assert {client.tasks.get(task_id).status for task_id in ids} == {"cancelled"}
-    entered.get_by_role("button", name="cancelled", exact=True).click()
-    entered.get_by_role("button", name="queued", exact=True).click()
+    entered.get_by_role("button", name=re.compile("^cancelled")).click()
+    entered.get_by_role("button", name=re.compile("^queued")).click()
     expect(rows).to_have_count(3)
     entered.reload()
     expect(rows).to_have_count(3)
@@ -129,30 +161,39 @@ def test_the_page_goes_on_by_itself_after_the_server_was_killed(entered: Page, f
     expect(entered.get_by_role("link", name="after the break")).to_be_visible()
 
 
-def addresses(task: str, workflow: str) -> list[str]:
-    more = ["/ui/new?template=lora_sft", "/ui/compare", "/ui/workers"]
-    return ["/ui/", "/ui/tasks", f"/ui/tasks/{task}", f"/ui/workflows/{workflow}", *more]
+@pytest.fixture
+def addresses(client: Client, diamond: str) -> list[str]:
+    """The addresses of `PAGES`."""
+    return [path_of(looked, client, diamond) for looked in PAGES]
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_every_page_is_accessible(entered: Page, repository: Path, client: Client, diamond: str, scheme: str) -> None:
+def path_of(looked: Looked, client: Client, workflow: str) -> str:
+    return looked.path.format(task=client.workflows.get(workflow).tasks[0].id, workflow=workflow)
+
+
+WAYS = [
+    pytest.param("light", DESKTOP, id="light-desktop"),
+    *(
+        pytest.param(scheme, size, marks=pytest.mark.long, id=f"{scheme}-{name}")
+        for scheme, size, name in (
+            ("dark", DESKTOP, "desktop"),
+            ("light", PHONE, "phone"),
+            ("dark", PHONE, "phone"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("scheme", "size"), WAYS)
+def test_every_page_is_accessible(
+    entered: Page, repository: Path, addresses: list[str], scheme: str, size: ViewportSize
+) -> None:
     script = repository / "web/node_modules/axe-core/axe.min.js"
     entered.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
-    task = client.workflows.get(diamond).tasks[0].id
-    tabs = [f"/ui/tasks/{task}?tab={tab}" for tab in ("log", "files", "spec", "history")]
-    paths = [
-        "/ui/",
-        "/ui/tasks",
-        *tabs,
-        "/ui/new",
-        "/ui/new?template=lora_sft",
-        f"/ui/workflows/{diamond}",
-        "/ui/workers",
-    ]
+    entered.set_viewport_size(size)
     found = {}
-    for path in paths:
+    for path in addresses:
         entered.goto(path)
-        entered.wait_for_load_state("domcontentloaded")
         entered.locator("h1").first.wait_for()
         expect(entered.locator(".loading")).to_have_count(0)
         entered.evaluate(script.read_text(encoding="utf-8"))
@@ -163,20 +204,126 @@ def test_every_page_is_accessible(entered: Page, repository: Path, client: Clien
     assert found == {}
 
 
-def test_nothing_is_wider_than_a_phone(entered: Page, client: Client, diamond: str) -> None:
-    entered.set_viewport_size({"width": 390, "height": 780})
-    task = client.workflows.get(diamond).tasks[0].id
-    for path in (
-        "/ui/",
-        "/ui/tasks",
-        f"/ui/tasks/{task}",
-        "/ui/new?template=lora_sft",
-        f"/ui/workflows/{diamond}",
-        "/ui/workers",
-    ):
+def test_nothing_is_wider_than_a_phone(entered: Page, addresses: list[str]) -> None:
+    entered.set_viewport_size(PHONE)
+    for path in addresses:
         entered.goto(path)
         entered.locator("h1").first.wait_for()
+        expect(entered.locator(".loading")).to_have_count(0)
         wide = entered.evaluate(
             "document.documentElement.scrollWidth + ' ' + document.getElementById('main').scrollWidth"
         )
         assert max(map(int, wide.split())) <= 390, (path, wide)
+
+
+@pytest.mark.parametrize(("status", "words"), REFUSALS)
+def test_a_page_says_what_it_cannot_have(entered: Page, client: Client, diamond: str, status: int, words: str) -> None:
+    problem = {"type": "urn:tunefleet:error:test", "title": "No", "status": status, "detail": "It is so on purpose."}
+    opened = []
+    for looked in PAGES:
+        if looked.asks is None:
+            continue
+        asks = replace(looked, path=looked.asks)
+        page = aside(entered, {path_of(asks, client, diamond): problem}, status)
+        page.goto(path_of(looked, client, diamond), wait_until="commit")
+        opened.append(page)
+    for page in opened:
+        expect(page.get_by_role("alert").filter(has_text=words).first).to_contain_text(problem["detail"])
+        expect(page.locator("h1").first).to_be_visible()
+        expect(page.locator(".loading")).to_have_count(0)
+        page.close()
+
+
+def test_a_page_says_that_there_is_nothing(entered: Page, client: Client, diamond: str) -> None:
+    opened = []
+    for looked in PAGES:
+        if looked.words:
+            page = aside(entered, looked.empty)
+            page.goto(path_of(looked, client, diamond), wait_until="commit")
+            opened.append((page, looked.words))
+    for page, words in opened:
+        for word in words:
+            expect(page.get_by_text(word)).to_be_visible()
+        page.close()
+
+
+def test_what_could_not_be_loaded_is_tried_again(entered: Page, client: Client, diamond: str) -> None:
+    page = aside(entered, {"/tasks?*": {"detail": "Not now."}}, 400)
+    page.goto("/ui/tasks?q=diamond")
+    again = page.get_by_role("button", name="Try again")
+    expect(again).to_be_visible()
+    page.unroute_all()
+    again.click()
+    expect(page.get_by_role("link", name="left")).to_be_visible()
+
+
+def answer(route: Route, *, status: int, body: object) -> None:
+    route.fulfill(status=status, json=body)
+
+
+def aside(page: Page, answers: Mapping[str, Any], status: int = 200) -> Page:
+    """Open a window in which some of the API answers so; it follows nothing, as a browser has six connections."""
+    made = page.context.new_page()
+    made.route("**/api/v1/live*", lambda route: route.abort())
+    for path, body in answers.items():
+        made.route(f"**/api/v1{path}", partial(answer, status=status, body=body))
+    return made
+
+
+def test_a_time_tells_utc_on_hover_and_an_address_restores_what_was_looked_at(
+    entered: Page, client: Client, diamond: str
+) -> None:
+    task = client.workflows.get(diamond).tasks[0]
+    entered.goto(f"/ui/tasks/{task.id}?tab=history")
+    times = entered.locator("#main time")
+    expect(times.nth(2)).to_be_visible()
+    for each in times.all():
+        at = datetime.fromisoformat(str(each.get_attribute("datetime")))
+        assert each.get_attribute("title") == f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    assert f"{task.created_at:%Y-%m-%d %H:%M:%S} UTC" in {each.get_attribute("title") for each in times.all()}
+
+    # A training's charts, of points that nobody has to log for it.
+    points = [{"step": step, "at": "2026-01-01T00:00:00Z", "values": {"loss": 1 / (step + 1)}} for step in range(400)]
+    view = {"task_id": task.id, "series": "train", "names": ["loss"], "total": 400, "points": points}
+    entered.route("**/metrics?*", lambda route: route.fulfill(json=view))
+    training = client.submit(TRAINING).task_id
+    entered.goto(f"/ui/tasks/{training}?tab=charts")
+    over = entered.locator("figure.chart .u-over").first
+    box = over.bounding_box()
+    assert box is not None
+    entered.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 50)
+    entered.mouse.down()
+    entered.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50, steps=4)
+    entered.mouse.up()
+    entered.get_by_role("button", name="Log scale").click()
+    entered.get_by_role("slider").fill("0.5")
+    entered.wait_for_url(re.compile("zoom=.*smooth=|smooth=.*zoom="))
+    entered.reload()
+    expect(entered.get_by_role("slider")).to_have_value("0.5")
+    expect(entered.get_by_role("button", name="Log scale")).to_have_attribute("aria-pressed", "true")
+    low, high = map(float, entered.evaluate("new URL(location).searchParams.get('zoom')").split("~"))
+    assert low == pytest.approx(100, abs=8)
+    assert high == pytest.approx(200, abs=8)
+    # The last point that is drawn is at the right edge of the zoom.
+    over.hover(position={"x": box["width"] - 2, "y": 50})
+    step = entered.locator(".legend").first.get_by_text("step")
+    expect(step).to_be_visible()
+    assert float(step.inner_text().split()[1]) == pytest.approx(high, abs=4)
+    entered.get_by_role("button", name="Whole range").click()
+    entered.wait_for_url(lambda url: "zoom" not in url)
+    client.tasks.cancel(training)
+
+
+def test_all_that_match_are_chosen_when_it_is_asked_for(entered: Page, client: Client) -> None:
+    stages = "".join(STAGE.format(number=number) for number in range(130))
+    workflow = client.submit(f"{MANY}{stages}").workflow
+    entered.goto("/ui/tasks?q=crowd&status=pending,queued")
+    expect(entered.locator("h1")).to_contain_text("130")
+    entered.get_by_label("Choose all that are shown").check()
+    choose = entered.get_by_role("button", name="Choose all 130")
+    expect(entered.get_by_role("button", name="Cancel 100")).to_be_visible()
+    choose.click()
+    entered.get_by_role("button", name="Cancel 130").click()
+    entered.get_by_role("button", name="Cancel them").click()
+    expect(entered.get_by_text("No task fits")).to_be_visible()
+    assert {task.status for task in client.workflows.get(workflow.id).tasks} == {"cancelled"}

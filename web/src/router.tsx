@@ -2,6 +2,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
 import { infoQuery } from "./api/queries";
+import { type ChartSearch, chartSearch } from "./lib/chartview";
 import { STATUSES } from "./lib/words";
 import { Login } from "./pages/Login";
 import { Overview } from "./pages/Overview";
@@ -74,7 +75,10 @@ const tasksRoute = createRoute({
 const taskRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/tasks/$taskId",
-  validateSearch: (given: Record<string, unknown>): { tab?: Tab } => ({ tab: oneOf(given.tab, TABS) }),
+  validateSearch: (given: Record<string, unknown>): { tab?: Tab } & ChartSearch => ({
+    tab: oneOf(given.tab, TABS),
+    ...chartSearch(given),
+  }),
   component: lazyRouteComponent(() => import("./pages/task/Task"), "Task"),
 });
 const newRoute = createRoute({
@@ -89,7 +93,10 @@ const newRoute = createRoute({
 const compareRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/compare",
-  validateSearch: (given: Record<string, unknown>): { tasks?: string } => ({ tasks: text(given.tasks) }),
+  validateSearch: (given: Record<string, unknown>): { tasks?: string } & ChartSearch => ({
+    tasks: text(given.tasks),
+    ...chartSearch(given),
+  }),
   component: lazyRouteComponent(() => import("./pages/Compare"), "Compare"),
 });
 const workflowRoute = createRoute({

@@ -157,13 +157,11 @@ def _records(connection: Connection, task_id: str) -> list[tuple[dict[str, Any],
 
 
 def _eval_losses(connection: Connection, task_id: str) -> dict[int, float]:
-    points = journal.visible_points(connection, task_id, series="train", after_step=None)
     found: dict[int, float] = {}
-    for point in points:
-        if '"eval_loss"' in point.values_json:
-            value = orjson.loads(point.values_json)["eval_loss"]
-            if isinstance(value, int | float):
-                found[point.step] = float(value)
+    for point in journal.visible_points(connection, task_id, series="train", name="eval_loss"):
+        value = orjson.loads(point.values_json)["eval_loss"]
+        if isinstance(value, int | float):
+            found[point.step] = float(value)
     return found
 
 

@@ -39,6 +39,15 @@ class _Series:
     seq: array[int] = field(default_factory=lambda: array("q"))
     step: array[int] = field(default_factory=lambda: array("q"))
     values: dict[str, tuple[array[int], array[float]]] = field(default_factory=dict)
+    made: tuple[object, Curve] | None = None
+    """The curve that was made of it last, and what of."""
+
+    def curve(self, launches: Sequence[LaunchRow]) -> Curve:
+        """Return its curve; while somebody zooms, nothing has come since."""
+        of = len(self.step), tuple((each.number, each.hidden_after) for each in launches)
+        if self.made is None or self.made[0] != of:
+            self.made = of, _curve(self, launches)
+        return self.made[1]
 
     def add(self, launch: int, seq: int, step: int, values: Mapping[str, Any]) -> None:
         row = len(self.step)
@@ -118,7 +127,7 @@ class Curves:
         launches = journal.launches_of(connection, task_id)
         with self._task(task_id) as task:
             _read(connection, task_id, task, launches)
-            curve = _curve(task.series.get(series) or _Series(), launches)
+            curve = (task.series.get(series) or _Series()).curve(launches)
         self._forget(task_id)
         return curve
 

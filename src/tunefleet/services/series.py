@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -14,11 +15,16 @@ from tunefleet.services.tasks import find
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, journal
 from tunefleet.store.rows import PointRow
-from tunefleet.wire.api import MetricPoint, MetricsView
+from tunefleet.wire.api import MetricsView
 from tunefleet.wire.page import SeriesView
 
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves
+
+_AT_ONCE = 500
+"""Points that become JSON at once: nobody else gets a turn meanwhile."""
+_NO_NUMBER: Final = "NaN"
+"""How journals say what is none; some logged a null."""
 
 
 async def read(
@@ -31,8 +37,11 @@ async def read(
     max_points: int | None = None,
     after_step: int | None = None,
     to_step: int | None = None,
-) -> MetricsView:
+) -> bytes:
     """Return the points of a series in step order, one a step; what a resume superseded is left out.
+
+    It is the JSON of a `MetricsView`, made in the reader's thread and piece by piece: a hundred thousand points as one
+    would keep the event loop waiting.
 
     Args:
         core: The server.
@@ -49,22 +58,21 @@ async def read(
     """
     may_read(actor)
 
-    def operation(connection: Connection) -> MetricsView:
+    def operation(connection: Connection) -> bytes:
         id_ = find(connection, actor, task_id).id
         if max_points is None:
             rows: Iterable[PointRow] = journal.visible_points(
                 connection, id_, series=series, after_step=after_step, to_step=to_step
             )
-            points = _merged(rows, names)
-            known, total = sorted({name for point in points for name in point.values}), len(points)
+            found = _Found(_merged(rows, names))
+            known, total = found.names, found.count
         else:
             curve = _curves(core).of(connection, id_, series).cut(names, after_step, to_step)
-            known, total = sorted(curve.columns), len(curve.steps)
+            known, total = set(curve.columns), len(curve.steps)
             kept = curve.shape(max(1, max_points))
-            points = _merged(journal.points_of(connection, id_, curve.records(kept)), names)
-        return MetricsView(
-            task_id=id_, series=series, names=tuple(known), total=total, points=tuple(point.view() for point in points)
-        )
+            found = _Found(_merged(journal.points_of(connection, id_, curve.records(kept)), names))
+        head = MetricsView(task_id=id_, series=series, names=tuple(sorted(known)), total=total, points=())
+        return found.within(head)
 
     return await core.read(operation)
 
@@ -112,27 +120,55 @@ class _Point:
     window: tuple[int, int] | None = None
     values: dict[str, Any] = field(default_factory=dict)
 
-    def view(self) -> MetricPoint:
-        return MetricPoint.model_construct(
-            step=self.step, epoch=self.epoch, at=moment(self.at), window=self.window, values=self.values
-        )
+    def view(self) -> dict[str, Any]:
+        """Return the fields of a `MetricPoint`."""
+        return {
+            "step": self.step, "epoch": self.epoch, "at": moment(self.at), "window": self.window, "values": self.values,
+        }  # fmt: skip
 
 
-def _merged(rows: Iterable[PointRow], names: Sequence[str] | None) -> list[_Point]:
+class _Found:
+    """Points as JSON.
+
+    They are written some at a time: nobody else gets a turn while one piece is made, and points that have been written
+    are let go of, or the garbage collector would go through all of them.
+    """
+
+    def __init__(self, points: Iterable[_Point]) -> None:
+        self.names: set[str] = set()
+        self.count = 0
+        self._pieces: list[bytes] = []
+        points = iter(points)
+        while some := list(islice(points, _AT_ONCE)):
+            self.count += len(some)
+            self.names.update(*(point.values for point in some))
+            self._pieces.append(orjson.dumps([point.view() for point in some], option=orjson.OPT_UTC_Z)[1:-1])
+
+    def within(self, head: MetricsView) -> bytes:
+        """Return the JSON of a view that has them."""
+        return head.model_dump_json().encode().removesuffix(b"[]}") + b"[" + b",".join(self._pieces) + b"]}"
+
+
+def _merged(rows: Iterable[PointRow], names: Sequence[str] | None) -> Iterator[_Point]:
+    """Make one point of all rows of a step; they come in step order."""
     wanted = None if names is None else set(names)
-    merged: dict[int, _Point] = {}
+    point: _Point | None = None
     for step, epoch, at, first, last, text in rows:
         values: dict[str, Any] = orjson.loads(text)
+        if None in values.values():
+            values = {name: _NO_NUMBER if value is None else value for name, value in values.items()}
         if wanted is not None:
             values = {name: value for name, value in values.items() if name in wanted}
         if not values:
             continue
+        if point is None or point.step != step:
+            if point is not None:
+                yield point
+            point = _Point(step, at)
         # At the step of a resume both launches may have logged: by name, the newer one counts.
-        point = merged.get(step)
-        if point is None:
-            point = merged[step] = _Point(step, at)
         point.values.update(values)
         point.epoch = epoch if epoch is not None else point.epoch
         if first is not None and last is not None and point.window is None:
             point.window = (first, last)
-    return list(merged.values())
+    if point is not None:
+        yield point

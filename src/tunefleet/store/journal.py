@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, or_, select, update
@@ -17,6 +17,8 @@ _ONE = select(launches).where(launches.c.task_id == bindparam("task_id"), launch
 _POINT = Bulk(insert(metric_points), [column.name for column in metric_points.c])
 _AT_ONCE = 500
 """Points that are asked for by number in one query."""
+_ROWS = 1000
+"""Points that are read ahead: of a hundred thousand, nobody needs all at once."""
 _RECORD = Bulk(insert(journal_records), [column.name for column in journal_records.c])
 
 
@@ -132,37 +134,45 @@ def points_of(connection: Connection, task_id: str, records: Sequence[tuple[int,
 
 
 def visible_points(
-    connection: Connection, task_id: str, *, series: str, after_step: int | None, to_step: int | None = None
-) -> list[PointRow]:
-    """Return the points that no later launch superseded.
+    connection: Connection,
+    task_id: str,
+    *,
+    series: str,
+    after_step: int | None = None,
+    to_step: int | None = None,
+    name: str | None = None,
+) -> Iterator[PointRow]:
+    """Yield the points that no later launch superseded.
 
     They come in step order; at one step, an older launch's come before a newer one's.
+
+    Args:
+        connection: To read with.
+        task_id: Whose.
+        series: Which series.
+        after_step: Only later steps.
+        to_step: Only steps up to this one.
+        name: Only points that have a value of this name.
     """
+    at = metric_points.c
     query = (
-        select(
-            metric_points.c.step,
-            metric_points.c.epoch,
-            metric_points.c.at,
-            metric_points.c.window_from,
-            metric_points.c.window_to,
-            metric_points.c.values_json,
-        )
-        .join(
-            launches,
-            (launches.c.task_id == metric_points.c.task_id) & (launches.c.number == metric_points.c.launch_number),
-        )
+        select(at.step, at.epoch, at.at, at.window_from, at.window_to, at.values_json)
+        .join(launches, (launches.c.task_id == at.task_id) & (launches.c.number == at.launch_number))
         .where(
-            metric_points.c.task_id == task_id,
-            metric_points.c.series == series,
-            or_(launches.c.hidden_after.is_(None), metric_points.c.step <= launches.c.hidden_after),
+            at.task_id == task_id,
+            at.series == series,
+            or_(launches.c.hidden_after.is_(None), at.step <= launches.c.hidden_after),
         )
-        .order_by(metric_points.c.step, metric_points.c.launch_number, metric_points.c.seq)
+        .order_by(at.step, at.launch_number, at.seq)
     )
     if after_step is not None:
-        query = query.where(metric_points.c.step > after_step)
+        query = query.where(at.step > after_step)
     if to_step is not None:
-        query = query.where(metric_points.c.step <= to_step)
-    return [PointRow(*row) for row in connection.execute(query)]
+        query = query.where(at.step <= to_step)
+    if name is not None:
+        query = query.where(at.values_json.contains(f'"{name}":', autoescape=True))
+    for row in connection.execute(query, execution_options={"yield_per": _ROWS}):
+        yield PointRow(*row)
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:

@@ -18,6 +18,7 @@ from tunefleet.services import events, logs, metrics, series, tasks
 from tunefleet.services.curves import Curves
 from tunefleet.services.downsample import Column, downsample
 from tunefleet.services.scrub import scrub, scrub_bytes
+from tunefleet.wire.api import MetricsView
 from tunefleet.wire.link import JournalBatch, Offer
 
 
@@ -36,8 +37,13 @@ async def running(lab: Lab) -> tuple[FakeWorker, Offer]:
     return worker, await worker.start()
 
 
+async def read(lab: Lab, task_id: str, **how: Any) -> MetricsView:
+    """Read a series as a client gets it."""
+    return MetricsView.model_validate_json(await series.read(lab.core, lab.admin, task_id, **how))
+
+
 async def steps(lab: Lab, task_id: str, **how: Any) -> list[int]:
-    return [point.step for point in (await series.read(lab.core, lab.admin, task_id, **how)).points]
+    return [point.step for point in (await read(lab, task_id, **how)).points]
 
 
 async def test_an_overlap_is_trimmed_and_a_gap_is_refused(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
@@ -83,14 +89,14 @@ async def test_a_resume_hides_what_it_repeats(lab: Lab, running: tuple[FakeWorke
     worker, offer = running
     await lab.journal(offer.token, "l1", [launch("l1"), *(metric(s, loss=1.0) for s in range(1, 16))])
     await lab.journal(offer.token, "l2", [launch("l2", 10), *(metric(s, loss=2.0) for s in range(11, 21))])
-    view = await series.read(lab.core, lab.admin, offer.task_id)
+    view = await read(lab, offer.task_id)
     assert [point.step for point in view.points] == list(range(1, 21))
     assert [point.values["loss"] for point in view.points] == [1.0] * 10 + [2.0] * 10
     # A third launch, of another attempt, goes back further.
     await worker.finish(offer.token, "failed", "crashed")
     again = await worker.start()
     await lab.journal(again.token, "l3", [launch("l3", 5), *(metric(s, loss=3.0) for s in range(6, 13))])
-    view = await series.read(lab.core, lab.admin, offer.task_id)
+    view = await read(lab, offer.task_id)
     assert [point.step for point in view.points] == list(range(1, 13))
     assert [point.values["loss"] for point in view.points] == [1.0] * 5 + [3.0] * 7
 
@@ -112,7 +118,7 @@ async def test_the_series_tiles_the_run_however_often_it_was_resumed(
         await lab.journal(offer.token, f"{run}-{number}", [launch(f"{run}-{number}", start), *here])
         at = start + length
     # What other examples left behind is hidden by the first launch of this one, which starts from zero.
-    view = await series.read(lab.core, lab.admin, offer.task_id)
+    view = await read(lab, offer.task_id)
     assert {point.step: point.values["loss"] for point in view.points} == expected
     assert [point.step for point in view.points] == list(range(1, at + 1))
 
@@ -137,12 +143,12 @@ async def test_values_of_one_step_are_one_point_and_the_newer_launch_counts(
     first = [launch("l1"), {**metric(5, loss=1.0), "window": [1, 5], "epoch": 0.5}, metric(5, eval_loss=3.0)]
     await lab.journal(offer.token, "l1", first)
     await lab.journal(offer.token, "l2", [launch("l2", 5), metric(5, eval_loss=2.5), metric(6, loss=float(6))])
-    view = await series.read(lab.core, lab.admin, offer.task_id)
+    view = await read(lab, offer.task_id)
     assert [(p.step, p.values) for p in view.points] == [(5, {"loss": 1.0, "eval_loss": 2.5}), (6, {"loss": 6.0})]
     assert view.points[0].window == (1, 5)
     assert view.points[0].epoch == 0.5
     assert view.names == ("eval_loss", "loss")
-    only = await series.read(lab.core, lab.admin, offer.task_id, names=["eval_loss"])
+    only = await read(lab, offer.task_id, names=["eval_loss"])
     assert [p.values for p in only.points] == [{"eval_loss": 2.5}]
     assert await steps(lab, offer.task_id, after_step=5) == [6]
 
@@ -150,8 +156,8 @@ async def test_values_of_one_step_are_one_point_and_the_newer_launch_counts(
 async def test_a_second_series_stands_apart(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
     _, offer = running
     await lab.journal(offer.token, "l1", [launch("l1"), metric(1), {**metric(1, loss=9.0), "series": "train-2"}])
-    assert [p.values for p in (await series.read(lab.core, lab.admin, offer.task_id)).points] == [{"loss": 1.0}]
-    other = await series.read(lab.core, lab.admin, offer.task_id, series="train-2")
+    assert [p.values for p in (await read(lab, offer.task_id)).points] == [{"loss": 1.0}]
+    other = await read(lab, offer.task_id, series="train-2")
     assert [p.values for p in other.points] == [{"loss": 9.0}]
 
 
@@ -164,7 +170,7 @@ async def test_what_cannot_be_read_is_kept_and_refuses_nothing(lab: Lab, running
     batch = JournalBatch(launch="l1", from_seq=0, lines=lines)
     cursor = await metrics.ingest(lab.core, await lab.attempt(offer.token), batch)
     assert cursor.cursor == len(lines)
-    view = await series.read(lab.core, lab.admin, offer.task_id)
+    view = await read(lab, offer.task_id)
     assert [p.values for p in view.points] == [{"loss": "NaN"}]
 
 
@@ -172,7 +178,7 @@ async def test_long_batches_are_taken_too(lab: Lab, running: tuple[FakeWorker, O
     _, offer = running
     await lab.journal(offer.token, "l1", [launch("l1"), *(metric(step) for step in range(1, 1001))])
     assert await steps(lab, offer.task_id) == list(range(1, 1001))
-    few = await series.read(lab.core, lab.admin, offer.task_id, max_points=50)
+    few = await read(lab, offer.task_id, max_points=50)
     assert (len(few.points), few.total) == (50, 1000)
 
 
@@ -188,7 +194,7 @@ async def test_what_a_job_takes_of_its_machine_is_a_series_of_its_own(
     odd = [progress(50.0), {**progress(50.0, rss_bytes=1), "at": "soon"}, progress(51.0, rss_bytes="much", gpu_bytes=7)]
     await lab.journal(offer.token, "l1", [launch("l1"), metric(1), *first[:20]])
     await lab.journal(offer.token, "l1", [*first[20:], *odd], from_seq=22)
-    view = await series.read(lab.core, lab.admin, offer.task_id, series="system", max_points=100)
+    view = await read(lab, offer.task_id, series="system", max_points=100)
     assert [(point.step, point.values) for point in view.points] == [
         (1, {"rss_bytes": 10}),
         (15, {"rss_bytes": 150}),
@@ -197,7 +203,7 @@ async def test_what_a_job_takes_of_its_machine_is_a_series_of_its_own(
     ]
     assert [told.series for told in await series.names_of(lab.core, lab.admin, offer.task_id)] == ["system", "train"]
     await lab.journal(offer.token, "l2", [launch("l2", 20), progress(60.0, rss_bytes=5)])
-    after = await series.read(lab.core, lab.admin, offer.task_id, series="system")
+    after = await read(lab, offer.task_id, series="system")
     assert [point.step for point in after.points] == [1, 15, 60]
 
 
@@ -210,10 +216,10 @@ async def test_a_thinned_series_is_the_series_however_it_came_and_was_looked_at(
         for names in (None, ["loss"], ["eval_loss", "grad_norm"], ["nothing"]):
             for after, to in ((None, None), (20, None), (None, 70), (20, 70), (70, 20)):
                 cut = {"names": names, "after_step": after, "to_step": to}
-                whole = await series.read(lab.core, lab.admin, offer.task_id, **cut)  # type: ignore[arg-type]
-                same = await series.read(lab.core, lab.admin, offer.task_id, max_points=1000, **cut)  # type: ignore[arg-type]
+                whole = await read(lab, offer.task_id, **cut)  # type: ignore[arg-type]
+                same = await read(lab, offer.task_id, max_points=1000, **cut)  # type: ignore[arg-type]
                 assert same == whole
-                few = await series.read(lab.core, lab.admin, offer.task_id, max_points=10, **cut)  # type: ignore[arg-type]
+                few = await read(lab, offer.task_id, max_points=10, **cut)  # type: ignore[arg-type]
                 assert (few.total, few.names) == (whole.total, whole.names)
                 assert len(few.points) == min(10, whole.total)
                 assert all(point in whole.points for point in few.points)

@@ -1,27 +1,28 @@
 /**
- * The live connection: one stream of server-sent events keeps what the page has fetched fresh.
+ * The live connection: one stream of server-sent events tells all that happens, and keeps what the page has fetched
+ * fresh.
  *
- * The browser continues a lost stream behind the last event's id; what has no id (progress, metrics, logs) is asked for
- * anew once it is open again. So nothing is missed, whatever happened in between.
+ * Each message carries a place: up to where everything is known. A connection that broke goes on there, so nothing is
+ * missed, whatever happened in between. Who has missed too much is told so, and reads everything anew.
  */
-import type { InfiniteData, QueryClient } from "@tanstack/react-query";
-import type { EventView, Overview, PageTaskView, ProgressView, TaskView } from "./schema";
+import type { QueryClient } from "@tanstack/react-query";
+import { forgetNews, tellPoints } from "./points";
+import { Refresher } from "./refresh";
+import type { LiveEvents, LiveHello, LiveLoads, LivePoints, LiveProgress } from "./schema";
 
 export type LiveState = "connecting" | "open" | "lost";
 
-const FLUSH_MS = 200;
 const FIRST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 15000;
-/** A list is fetched again at most this often, however much happens. */
-const LISTS_MS = 1500;
-const SPARKS_MS = 4000;
+/** A page that goes and one that comes change whose points are wanted: both together are one new connection. */
+const SETTLE_MS = 20;
 
 let state: LiveState = "connecting";
-let source: EventSource | undefined;
-let lastId: string | undefined;
-let retryMs = FIRST_RETRY_MS;
-let retryTimer = 0;
+let place: string | undefined;
+let reopen: (() => void) | undefined;
+let settling = 0;
 const listeners = new Set<() => void>();
+const followed = new Map<string, number>();
 
 export function liveState(): LiveState {
   return state;
@@ -38,134 +39,90 @@ function become(next: LiveState): void {
   for (const listener of listeners) listener();
 }
 
+/** Have the points of tasks told as they are logged; the answer ends it. */
+export function followPoints(ids: readonly string[]): () => void {
+  const change = (by: number) => {
+    for (const id of ids) {
+      const count = (followed.get(id) ?? 0) + by;
+      if (count > 0) followed.set(id, count);
+      else followed.delete(id);
+    }
+    window.clearTimeout(settling);
+    settling = window.setTimeout(() => reopen?.(), SETTLE_MS);
+  };
+  change(1);
+  return () => change(-1);
+}
+
+/**
+ * Read a task's points now that what follows is told.
+ *
+ * A reading that is under way may have looked before: without an answer yet, it would not be begun again by itself.
+ */
+async function readAnew(client: QueryClient, id: string): Promise<void> {
+  const queryKey = ["metrics", id];
+  await client.cancelQueries({ queryKey });
+  await client.invalidateQueries({ queryKey });
+}
+
 /** Open the stream; the answer closes it. */
 export function follow(client: QueryClient): () => void {
-  const gather = new Gathered(client);
-  let stopped = false;
+  const refresher = new Refresher(client);
+  let source: EventSource | undefined;
+  let asked: ReadonlySet<string> = new Set();
+  let told: ReadonlySet<string> = new Set();
+  let retryMs = FIRST_RETRY_MS;
+  let retryTimer = 0;
 
   const open = () => {
-    if (stopped) return;
-    const behind = lastId === undefined ? "" : `?after=${lastId}`;
-    source = new EventSource(`/api/v1/events/stream${behind}`);
-    source.onopen = () => {
+    window.clearTimeout(retryTimer);
+    source?.close();
+    const wanted = new Set(followed.keys());
+    asked = wanted;
+    const query = new URLSearchParams();
+    if (place !== undefined) query.set("after", place);
+    if (wanted.size) query.set("points", [...wanted].join(","));
+    const opened = new EventSource(`/api/v1/live?${query}`);
+    source = opened;
+    const on = <T>(kind: string, take: (message: T) => void) =>
+      opened.addEventListener(kind, (message: MessageEvent<string>) => {
+        place = message.lastEventId || place;
+        take(JSON.parse(message.data) as T);
+      });
+    on<LiveHello>("hello", ({ missed }) => {
       const again = state === "lost";
       retryMs = FIRST_RETRY_MS;
       become("open");
-      if (again) void client.invalidateQueries();
-    };
-    source.onmessage = (message: MessageEvent<string>) => {
-      lastId = message.lastEventId || lastId;
-      gather.event(JSON.parse(message.data) as EventView);
-    };
-    source.addEventListener("progress", (message: MessageEvent<string>) => {
-      gather.progress(JSON.parse(message.data) as EventView);
+      if (missed) void client.resetQueries({ queryKey: ["metrics"] });
+      // What no event tells of may have changed while nobody listened; points are told from where they were known.
+      if (missed || again) void client.invalidateQueries({ predicate: ({ queryKey }) => queryKey[0] !== "metrics" });
+      for (const id of wanted) if (!told.has(id)) void readAnew(client, id);
+      for (const id of told) if (!wanted.has(id)) forgetNews(id);
+      told = wanted;
     });
-    source.onerror = () => {
+    on<LiveEvents>("events", ({ events }) => refresher.events(events));
+    on<LiveProgress>("progress", ({ tasks }) => refresher.progress(tasks));
+    on<LiveLoads>("loads", ({ workers }) => refresher.loads(workers));
+    on<LivePoints>("points", (message) => tellPoints(client, message));
+    opened.onerror = () => {
       become("lost");
       void client.invalidateQueries({ queryKey: ["info"] });
       // The browser itself goes on only after a broken connection, not after an answer such as 502 or 401.
-      if (source?.readyState === EventSource.CLOSED) {
+      if (opened.readyState === EventSource.CLOSED) {
         retryTimer = window.setTimeout(open, retryMs);
         retryMs = Math.min(LONGEST_RETRY_MS, retryMs * 2);
       }
     };
   };
+  reopen = () => {
+    if (asked.size !== followed.size || [...asked].some((id) => !followed.has(id))) open();
+  };
   open();
   return () => {
-    stopped = true;
+    reopen = undefined;
     window.clearTimeout(retryTimer);
     source?.close();
+    place = undefined;
     become("connecting");
   };
-}
-
-/** Gathers a burst of events, then refreshes each thing once. */
-class Gathered {
-  private readonly tasks = new Set<string>();
-  private readonly workflows = new Set<string>();
-  private readonly moved = new Map<string, string>();
-  private readonly told = new Map<string, ProgressView>();
-  private fleet = false;
-  private timer = 0;
-  private listsAt = 0;
-  private listsTimer = 0;
-  private sparksAt = 0;
-
-  constructor(private readonly client: QueryClient) {}
-
-  event(event: EventView): void {
-    if (event.task_id) this.tasks.add(event.task_id);
-    if (event.workflow_id) this.workflows.add(event.workflow_id);
-    const status = event.data?.status;
-    if (event.task_id && typeof status === "string") this.moved.set(event.task_id, status);
-    if (event.kind.startsWith("worker.") || event.kind === "task.started" || status) this.fleet = true;
-    this.flushSoon();
-  }
-
-  progress(event: EventView): void {
-    if (event.task_id) this.told.set(event.task_id, event.data as unknown as ProgressView);
-    this.flushSoon();
-  }
-
-  private flushSoon(): void {
-    if (!this.timer) this.timer = window.setTimeout(() => this.flush(), FLUSH_MS);
-  }
-
-  private flush(): void {
-    this.timer = 0;
-    const client = this.client;
-    for (const [id, progress] of this.told) {
-      client.setQueryData<TaskView>(["task", id], (old) => (old ? { ...old, progress } : old));
-      void client.invalidateQueries({ queryKey: ["metrics", id] });
-      void client.invalidateQueries({ queryKey: ["commands", id] });
-    }
-    for (const id of this.tasks) {
-      for (const what of ["task", "commands", "checkpoints", "artifacts", "task-events", "why", "metrics"])
-        void client.invalidateQueries({ queryKey: [what, id] });
-    }
-    for (const id of this.workflows) void client.invalidateQueries({ queryKey: ["workflow", id] });
-    if (this.moved.size || this.told.size) this.patchLists();
-    if (this.fleet) void client.invalidateQueries({ queryKey: ["workers"] });
-    if (this.tasks.size || this.workflows.size || this.fleet) this.refreshLists();
-    else if (this.told.size) this.refreshSparks();
-    this.tasks.clear();
-    this.workflows.clear();
-    this.moved.clear();
-    this.told.clear();
-    this.fleet = false;
-  }
-
-  /** What events say themselves is shown at once; the rest of a list follows. */
-  private patchLists(): void {
-    const { moved, told } = this;
-    const patch = (task: TaskView): TaskView => {
-      const status = moved.get(task.id);
-      const progress = told.get(task.id);
-      if (status === undefined && progress === undefined) return task;
-      return { ...task, ...(status ? { status } : {}), ...(progress ? { progress } : {}) };
-    };
-    this.client.setQueriesData<InfiniteData<PageTaskView>>({ queryKey: ["tasks"] }, (old) =>
-      old ? { ...old, pages: old.pages.map((page) => ({ ...page, items: page.items.map(patch) })) } : old,
-    );
-    this.client.setQueryData<Overview>(["overview"], (old) =>
-      old ? { ...old, running: old.running.map(patch) } : old,
-    );
-  }
-
-  /** The lines of running trainings stand in the overview: without news of a status, now and then is enough. */
-  private refreshSparks(): void {
-    if (Date.now() - this.sparksAt < SPARKS_MS) return;
-    this.sparksAt = Date.now();
-    void this.client.invalidateQueries({ queryKey: ["overview"] });
-  }
-
-  private refreshLists(): void {
-    if (this.listsTimer) return;
-    const wait = Math.max(0, this.listsAt + LISTS_MS - Date.now());
-    this.listsTimer = window.setTimeout(() => {
-      this.listsTimer = 0;
-      this.listsAt = Date.now();
-      for (const what of ["tasks", "overview"]) void this.client.invalidateQueries({ queryKey: [what] });
-    }, wait);
-  }
 }

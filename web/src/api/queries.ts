@@ -1,13 +1,16 @@
 /** What the page asks the server for: one function for each thing, with the key that live events refresh it by. */
-import { infiniteQueryOptions, type QueryClient, queryOptions } from "@tanstack/react-query";
-import type { Point } from "../lib/series";
-import { isFinal } from "../lib/words";
+import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "./client";
-import type { MetricsView } from "./schema";
+import { caughtUp, type Metrics } from "./points";
+import type { PageTaskView, paths } from "./schema";
 
-export const PAGE_ROWS = 1000;
-const MOST_POINTS = 5_000;
-const AT_ONCE = 100_000;
+/** Enough to fill any screen; the rest of a list comes as somebody scrolls. */
+const FIRST_ROWS = 100;
+const MORE_ROWS = 1000;
+/** More than a chart has dots beside each other. */
+const MOST_POINTS = 2_000;
+/** A worker that has fallen silent is told of by no event. */
+const SILENT_MS = 30_000;
 
 export const infoQuery = queryOptions({
   queryKey: ["info"],
@@ -15,30 +18,55 @@ export const infoQuery = queryOptions({
   staleTime: 60_000,
 });
 
-export interface TaskFilters {
+export interface TasksChoice {
+  q?: string;
   status?: string;
   kind?: string;
   owner?: string;
   worker_id?: string;
-  workflow_id?: string;
 }
 
-/** All tasks that pass a filter, a thousand at a time. */
-export const tasksQuery = (filters: TaskFilters) =>
+export interface TasksWanted extends TasksChoice {
+  sort?: ListSort;
+}
+
+type ListQuery = NonNullable<paths["/api/v1/tasks"]["get"]["parameters"]["query"]>;
+export type ListSort = NonNullable<ListQuery["sort"]>;
+export type TaskPage = PageTaskView;
+
+/** A list that was asked for with a parameter comes in pages; without any it is v1's. */
+export function taskPages(answer: PageTaskView | unknown[]): TaskPage {
+  if (Array.isArray(answer)) throw new TypeError("v1's list of tasks came where pages were asked for");
+  return answer;
+}
+
+/** The tasks that pass a filter, page by page. */
+export const tasksQuery = (wanted: TasksWanted) =>
   infiniteQueryOptions({
-    queryKey: ["tasks", filters],
+    queryKey: ["tasks", wanted],
     initialPageParam: undefined as string | undefined,
-    queryFn: ({ pageParam, signal }) =>
-      ask(
-        api.GET("/api/v1/tasks", { params: { query: { ...filters, limit: PAGE_ROWS, cursor: pageParam } }, signal }),
-      ).then((page) => page as Extract<typeof page, { items: unknown }>),
+    queryFn: async ({ pageParam: cursor, signal }) => {
+      const query = { ...wanted, limit: cursor === undefined ? FIRST_ROWS : MORE_ROWS, cursor };
+      return taskPages(await ask(api.GET("/api/v1/tasks", { params: { query }, signal })));
+    },
     getNextPageParam: (last) => last.next_cursor ?? undefined,
+    // While somebody types, what was found before stays.
+    placeholderData: keepPreviousData,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+
+/** How many tasks of each status, kind, owner and worker there are. */
+export const taskCountsQuery = (choice: TasksChoice) =>
+  queryOptions({
+    queryKey: ["task-counts", choice],
+    queryFn: ({ signal }) => ask(api.GET("/api/v1/tasks/counts", { params: { query: choice }, signal })),
+    placeholderData: keepPreviousData,
   });
 
 export const overviewQuery = queryOptions({
   queryKey: ["overview"],
   queryFn: ({ signal }) => ask(api.GET("/api/v1/overview", { signal })),
-  refetchInterval: 30_000,
+  refetchInterval: SILENT_MS,
 });
 
 const task = (task_id: string) => ({ params: { path: { task_id } } });
@@ -111,36 +139,23 @@ export const workflowQuery = (id: string) =>
 export const workersQuery = queryOptions({
   queryKey: ["workers"],
   queryFn: ({ signal }) => ask(api.GET("/api/v1/workers", { params: { query: { limit: 500 } }, signal })),
-  refetchInterval: 10_000,
+  refetchInterval: SILENT_MS,
 });
 
-export interface Metrics {
-  names: string[];
-  points: Point[];
-  /** Whether the server has more points than these: a zoom asks for its own. */
-  thinned: boolean;
-  /** The launch count that they were read under: a resumed task's points may begin before the last one known. */
-  attempts: number;
-}
-
-/** A task's points; asked for again, only what is new travels. */
-export const metricsQuery = (client: QueryClient, id: string, attempts: number, status: string) =>
+/** A task's points, thinned to what a chart can show; what it logs from then on is told (`followPoints`). */
+export const metricsQuery = (id: string) =>
   queryOptions({
-    queryKey: ["metrics", id, attempts, isFinal(status)],
-    queryFn: async ({ signal, queryKey }): Promise<Metrics> => {
-      const known = client.getQueryData<Metrics>(queryKey);
-      const last = known?.points.at(-1)?.step;
-      const query =
-        known && last !== undefined ? { after_step: last - 1, max_points: AT_ONCE } : { max_points: MOST_POINTS };
-      const view: MetricsView = await ask(
-        api.GET("/api/v1/tasks/{task_id}/metrics", { params: { path: { task_id: id }, query }, signal }),
-      );
-      if (!known || last === undefined)
-        return { points: [...view.points], names: [...view.names], thinned: view.total > view.points.length, attempts };
-      const points = [...known.points.filter((point) => point.step < last), ...view.points];
-      const names = [...new Set([...known.names, ...view.names])].sort();
-      return { names, points, thinned: known.thinned, attempts };
-    },
+    queryKey: ["metrics", id],
+    queryFn: async ({ signal }): Promise<Metrics> =>
+      caughtUp(
+        await ask(
+          api.GET("/api/v1/tasks/{task_id}/metrics", {
+            params: { path: { task_id: id }, query: { max_points: MOST_POINTS } },
+            signal,
+          }),
+        ),
+      ),
+    staleTime: Number.POSITIVE_INFINITY,
     structuralSharing: false,
   });
 

@@ -1,7 +1,10 @@
 import { expect, test } from "vitest";
+import type { TaskView } from "../api/schema";
+import { chartSearch, searchOf, viewOf } from "./chartview";
 import { changed, commonFields } from "./common";
 import { bytes, duration, number } from "./format";
 import { levelOf, lines } from "./log";
+import { grouped, order } from "./tasklist";
 import { firstSentence } from "./templates";
 
 test("numbers are short and keep what matters", () => {
@@ -44,4 +47,33 @@ test("a log shows what a terminal would", () => {
 
 test("a template's line is the first sentence of its comment", () => {
   expect(firstSentence("# Makes a thing; in\n# two parts. More.\n\napiVersion: x")).toBe("Makes a thing.");
+});
+
+test("how charts are looked at survives the address, and an odd address does no harm", () => {
+  const view = { axis: "time", log: true, weight: 0.6, zoom: [12.5, 90000.25] } as const;
+  expect(viewOf(chartSearch({ ...searchOf(view) }))).toEqual(view);
+  const plain = { axis: "step", log: false, weight: 0, zoom: null };
+  expect(searchOf(viewOf({}))).toEqual({});
+  for (const zoom of ["9~3", "a~b", "1~2~3", "", 7]) {
+    expect(viewOf(chartSearch({ axis: "depth", log: "yes", smooth: 4, zoom }))).toEqual(plain);
+  }
+});
+
+test("an order is asked for in the server's words", () => {
+  expect(order(undefined, undefined)).toBeUndefined();
+  expect(order(undefined, true)).toBe("created");
+  expect(order("ran", undefined)).toBe("-duration");
+  expect(order("name", true)).toBe("name");
+});
+
+test("tasks of a workflow stand under it; only the last may have more", () => {
+  const task = (id: string, workflow_id: string) => ({ id, workflow_id, workflow_name: null }) as TaskView;
+  const rows = grouped([task("a", "w1"), task("b", "w1"), task("c", "w2")], true);
+  expect(rows.map((row) => ("task" in row ? row.task.id : [row.name, row.tasks.length, row.more]))).toEqual([
+    ["w1", 2, false],
+    "a",
+    "b",
+    ["w2", 1, true],
+    "c",
+  ]);
 });

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { aligned, column, leaves, type Point, perplexity, smoothed } from "./series";
+import { aligned, column, csv, leaves, type Point, perplexity, smoothed, told } from "./series";
 
 const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
 const points: Point[] = [
@@ -41,4 +41,25 @@ test("leaves are dotted paths; a list is one value", () => {
     ["a.b", 1],
     ["c", [1, 2]],
   ]);
+});
+
+test("points that are told stand at their steps, and what a resume repeats counts no more", () => {
+  const known: Point[] = [1, 2, 3].map((step) => ({ step, at: at(step), values: { loss: step } }));
+  const evaluated = { step: 3, at: at(4), values: { eval_loss: 9 } };
+  expect(told(known, [], [evaluated]).at(-1)).toEqual({ step: 3, at: at(3), values: { loss: 3, eval_loss: 9 } });
+  const again = { step: 2, at: at(5), values: { loss: 7 } };
+  expect(told(known, [1], [again]).map((point) => [point.step, point.values.loss])).toEqual([
+    [1, 1],
+    [2, 7],
+  ]);
+  const late = { step: 2.5, at: at(6), values: { loss: 8 } };
+  expect(told(known, [], [late]).map((point) => point.step)).toEqual([1, 2, 2.5, 3]);
+  expect(known.map((point) => point.values)).toEqual([{ loss: 1 }, { loss: 2 }, { loss: 3 }]);
+});
+
+test("a table has a column for each name, and nothing where there is no value", () => {
+  const odd = { step: 5, at: at(1), values: { loss: "NaN", note: 'a "b", c' } };
+  expect(csv([...points.slice(0, 1), odd], ["loss", "note"])).toBe(
+    `step,at,loss,note\n2,${at(0)},4,\n5,${at(1)},NaN,"a ""b"", c"\n`,
+  );
 });

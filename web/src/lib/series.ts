@@ -71,10 +71,31 @@ export function perplexity(ys: readonly (number | null)[]): (number | null)[] {
   return ys.map((y) => (y === null || y > 700 ? null : Math.exp(y)));
 }
 
-/** Put news behind what is known: a point at a step that is known replaces the values of its names. */
-export function appended(known: readonly Point[], news: readonly Point[]): Point[] {
-  if (news.length === 0) return known as Point[];
-  return [...known, ...news];
+/**
+ * Put points that were told behind those that are known, in the order of their steps.
+ *
+ * What a training has logged beyond a step that it resumes from counts no more. Values of a step that is known are
+ * added to it: a training logs its loss and what an evaluation found apart.
+ */
+export function told(known: readonly Point[], resumedFrom: readonly number[], fresh: readonly Point[]): Point[] {
+  const reached = Math.min(...resumedFrom);
+  const points = known.filter((point) => !(point.step > reached));
+  for (const { step, at, values } of fresh) {
+    let place = points.length;
+    while (place > 0 && (points[place - 1]?.step ?? step) > step) place -= 1;
+    const same = points[place - 1];
+    if (same?.step === step) points[place - 1] = { ...same, values: { ...same.values, ...values } };
+    else points.splice(place, 0, { step, at, values });
+  }
+  return points;
+}
+
+/** A table as spreadsheets read it: step, time (UTC), and each value that there is. */
+export function csv(points: readonly Point[], names: readonly string[]): string {
+  const cell = (value: number | string | undefined) =>
+    typeof value === "string" && /[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : String(value ?? "");
+  const rows = points.map((point) => [point.step, point.at, ...names.map((name) => point.values[name])].map(cell));
+  return [["step", "at", ...names].map(cell), ...rows].map((row) => `${row.join(",")}\n`).join("");
 }
 
 /** Dotted paths of all leaves: `{a: {b: 1}}` → `a.b` → `1`. */

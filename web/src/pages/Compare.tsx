@@ -1,14 +1,16 @@
 /** Up to eight tasks over each other: their curves, their outcomes, and what differs in their specs. */
-import { useQueries, useQueryClient } from "@tanstack/react-query";
-import { Link, useSearch } from "@tanstack/react-router";
-import { useMemo, useState } from "react";
+import { useQueries } from "@tanstack/react-query";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
+import { useEffect, useMemo, useState } from "react";
+import { followPoints } from "../api/live";
 import { metricsQuery, taskQuery } from "../api/queries";
 import type { TaskAnswer } from "../api/schema";
 import { duration, number, ranSeconds } from "../lib/format";
 import { type Axis, column, leaves, type Point, smoothed } from "../lib/series";
 import { metricName } from "../lib/words";
 import { Panel, Status, TaskLink } from "../parts/bits";
-import { Chart, COLORS, type Line, type Zoom } from "../parts/Chart";
+import { Chart, COLORS, type Line } from "../parts/Chart";
+import { ChartBar, useChartView } from "../parts/ChartBar";
 import { Empty, Failed, Loading } from "../parts/states";
 
 const MOST = 8;
@@ -24,11 +26,11 @@ interface Run {
 export function Compare() {
   const { tasks } = useSearch({ from: "/compare" });
   const ids = useMemo(() => [...new Set(tasks?.split(",").filter(Boolean))].slice(0, MOST), [tasks]);
-  const client = useQueryClient();
+  useEffect(() => followPoints(ids), [ids]);
   const details = useQueries({ queries: ids.map((id) => taskQuery(id)) });
   const metrics = useQueries({
     queries: details.map(({ data }, at) => ({
-      ...metricsQuery(client, ids[at] ?? "", data?.attempts ?? 0, data?.status ?? ""),
+      ...metricsQuery(ids[at] ?? ""),
       enabled: data !== undefined,
     })),
   });
@@ -42,7 +44,13 @@ export function Compare() {
         </Empty>
       </div>
     );
-  if (failed?.error) return <Failed error={failed.error} />;
+  if (failed?.error)
+    return (
+      <div className="page">
+        <h1>Compare</h1>
+        <Failed error={failed.error} />
+      </div>
+    );
   const runs = details.flatMap(({ data }, at): Run[] =>
     data
       ? [
@@ -66,42 +74,17 @@ export function Compare() {
 }
 
 function Compared({ runs }: { runs: Run[] }) {
-  const [axis, setAxis] = useState<Axis>("step");
-  const [log, setLog] = useState(false);
-  const [weight, setWeight] = useState(0);
-  const [zoom, setZoom] = useState<Zoom>(null);
+  const search = useSearch({ from: "/compare" });
+  const navigate = useNavigate({ from: "/compare" });
+  const [view, setView] = useChartView(
+    search,
+    (to) => void navigate({ search: (old) => ({ ...old, ...to }), replace: true, resetScroll: false }),
+  );
+  const { axis, log, weight, zoom } = view;
   const names = NAMES.filter((name) => runs.some((run) => run.points.some((point) => name in point.values)));
   return (
     <>
-      <div className="row small">
-        <button
-          type="button"
-          aria-pressed={axis === "time"}
-          onClick={() => {
-            setAxis(axis === "time" ? "step" : "time");
-            setZoom(null);
-          }}
-        >
-          Over time
-        </button>
-        <button type="button" aria-pressed={log} onClick={() => setLog(!log)}>
-          Log scale
-        </button>
-        <label className="row tight">
-          Smoothing
-          <input
-            type="range"
-            min="0"
-            max="0.98"
-            step="0.02"
-            value={weight}
-            onChange={(event) => setWeight(Number(event.target.value))}
-          />
-        </label>
-        <button type="button" onClick={() => setZoom(null)} disabled={!zoom}>
-          Whole range
-        </button>
-      </div>
+      <ChartBar view={view} onChange={setView} />
       {names.length === 0 ? (
         <Empty title="None of them has logged metrics" />
       ) : (
@@ -112,7 +95,7 @@ function Compared({ runs }: { runs: Run[] }) {
               title={metricName(name)}
               lines={linesOf(runs, name, axis, weight)}
               {...{ log, axis, zoom }}
-              onZoom={setZoom}
+              onZoom={(next) => setView({ ...view, zoom: next })}
             />
           ))}
         </div>

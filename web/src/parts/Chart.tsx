@@ -2,9 +2,12 @@
 import { useEffect, useMemo, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
+import type { Zoom } from "../lib/chartview";
 import { duration, number } from "../lib/format";
 import { type Axis, aligned, type Column } from "../lib/series";
 import { useIsDark } from "./theme";
+
+export type { Zoom } from "../lib/chartview";
 
 export interface Line {
   label: string;
@@ -15,8 +18,6 @@ export interface Line {
   /** Few and far between: with dots. */
   dots?: boolean;
 }
-
-export type Zoom = readonly [number, number] | null;
 
 /** Colours that are told apart on light and dark, and by most who see colours differently. */
 export const COLORS = ["#3f7ff0", "#e07b1a", "#2f9e6b", "#c24f9d", "#8a6cf5", "#a58b0f", "#1a93a8", "#d85050"];
@@ -76,7 +77,7 @@ export function Chart({
       {
         width: element.clientWidth,
         height,
-        padding: [8, 8, 0, 0],
+        padding: [8, 22, 0, 0],
         legend: { show: false },
         cursor: { sync: { key: "charts" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         scales: {

@@ -30,6 +30,7 @@ class TaskChoice(BaseModel):
     owner: str | None = None
     workflow_id: str | None = None
     worker_id: str | None = None
+    id: Annotated[str | None, Field(max_length=4000, description="Only these tasks, by their whole ids.")] = None
     q: Words = None
 
     def look(self) -> Look:
@@ -37,7 +38,7 @@ class TaskChoice(BaseModel):
         return Look(q=self.q, filters=self.model_dump(include=set(FILTERS)))
 
 
-FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id")
+FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id", "id")
 
 
 @router.get("/overview")

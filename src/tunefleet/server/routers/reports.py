@@ -33,7 +33,7 @@ async def append_log(request: Request, core: CoreDep, attempt: OwnAttempt, offse
     return bodies.answer(await logs.append(core, attempt, offset, await request.body()))
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_model=MetricsView)
 async def read_metrics(
     core: CoreDep,
     who: Reader,
@@ -43,12 +43,13 @@ async def read_metrics(
     max_points: Annotated[int | None, Query(ge=2, le=100_000, description="Down-sample to at most this many.")] = None,
     after_step: Annotated[int | None, Query(ge=-(2**62), le=2**62)] = None,
     to_step: Annotated[int | None, Query(ge=-(2**62), le=2**62, description="Up to this step.")] = None,
-) -> MetricsView:
+) -> Response:
     """Read the points of a series in step order; thinned to `max_points`, a chart of them looks as one of all."""
-    return await series_service.read(
+    found = await series_service.read(
         core, who, task_id, series=series, names=split_names(names), max_points=max_points, after_step=after_step,
         to_step=to_step,
     )  # fmt: skip
+    return Response(found, media_type="application/json")
 
 
 @router.get("/series")

@@ -111,7 +111,7 @@ async def _read(core: Core, actor: Actor, task_id: str) -> tuple[str, list[Metri
 
     def operation(connection: Connection) -> tuple[str, list[MetricRow]]:
         row = find(connection, actor, task_id)
-        found = journal.visible_points(connection, row.id, series="train", after_step=None)
+        found = list(journal.visible_points(connection, row.id, series="train"))
         return row.id, merged(row.id, found)
 
     return await core.read(operation)

@@ -3,7 +3,8 @@ import { useQuery } from "@tanstack/react-query";
 import { api, ask } from "../../api/client";
 import { workersQuery } from "../../api/queries";
 import type { LoadSample, TaskAnswer, WorkerView } from "../../api/schema";
-import { Chart, COLORS, type Line, type Zoom } from "../../parts/Chart";
+import type { Zoom } from "../../lib/chartview";
+import { Chart, COLORS, type Line } from "../../parts/Chart";
 
 const MOST_SAMPLES = 500;
 const REFRESH_MS = 30_000;

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { taskQuery, whyQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
-import { duration, ranSeconds } from "../../lib/format";
+import { duration, number, ranSeconds } from "../../lib/format";
 import { isTraining, plain } from "../../lib/words";
 import { Id, Panel, Progress, Status, Tabs, Time } from "../../parts/bits";
 import { useNow } from "../../parts/clock";
@@ -22,6 +22,7 @@ export function Task() {
   const task = useQuery(taskQuery(taskId));
   return (
     <div className="page">
+      {!task.data && <h1>Task {taskId}</h1>}
       <Answer query={task} rows={6}>
         {(found) => <Shown task={found} />}
       </Answer>
@@ -59,7 +60,9 @@ function Shown({ task }: { task: TaskAnswer }) {
       <Tabs
         tabs={tabs}
         chosen={chosen}
-        onChoose={(next) => void navigate({ search: { tab: next }, replace: true, resetScroll: false })}
+        onChoose={(next) =>
+          void navigate({ search: (old) => ({ ...old, tab: next }), replace: true, resetScroll: false })
+        }
       />
       <div role="tabpanel" aria-labelledby={`tab-${chosen}`}>
         {chosen === "charts" && <Charts task={task} />}
@@ -133,7 +136,7 @@ function Waiting({ task }: { task: TaskAnswer }) {
             {!!why.data.ahead && (
               <span className="muted">
                 {" "}
-                {why.data.ahead === 1 ? "One task goes" : `${why.data.ahead} tasks go`} before it.
+                {why.data.ahead === 1 ? "One task goes" : `${number(why.data.ahead)} tasks go`} before it.
               </span>
             )}
           </div>

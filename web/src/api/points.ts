@@ -1,0 +1,50 @@
+/** The points of tasks that a page shows: read once, then told one by one. */
+import type { QueryClient } from "@tanstack/react-query";
+import { type Point, told } from "../lib/series";
+import type { LivePoints, MetricsView } from "./schema";
+
+export interface Metrics {
+  names: string[];
+  points: Point[];
+  /** Whether the server has more points than these: a zoom asks for its own. */
+  thinned: boolean;
+}
+
+/** The series that the charts show. */
+const SERIES = "train";
+/** Where so many have come together they are read anew, thinned. */
+const MOST_KEPT = 10_000;
+/** What was told of a task while its points were being read. */
+const news = new Map<string, LivePoints[]>();
+
+/** Put what a task has logged behind what is known of it. */
+export function tellPoints(client: QueryClient, message: LivePoints): void {
+  const queryKey = ["metrics", message.task_id];
+  const query = client.getQueryState<Metrics>(queryKey);
+  if (!query?.data || query.fetchStatus === "fetching") {
+    news.set(message.task_id, [...(news.get(message.task_id) ?? []), message]);
+    return;
+  }
+  const next = client.setQueryData<Metrics>(queryKey, withNews(query.data, message));
+  if (next && next.points.length > MOST_KEPT) void client.invalidateQueries({ queryKey });
+}
+
+/** Return what was read, and behind it what was told meanwhile. */
+export function caughtUp(view: MetricsView): Metrics {
+  const read: Metrics = { names: view.names, points: view.points, thinned: view.total > view.points.length };
+  const meanwhile = news.get(view.task_id) ?? [];
+  news.delete(view.task_id);
+  return meanwhile.reduce(withNews, read);
+}
+
+export function forgetNews(id: string): void {
+  news.delete(id);
+}
+
+function withNews(known: Metrics, message: LivePoints): Metrics {
+  const fresh = (message.points ?? []).filter((point) => point.series === SERIES);
+  const from = (message.resumed ?? []).map((each) => each.from_step);
+  const points = told(known.points, from, fresh);
+  const names = new Set([...known.names, ...fresh.flatMap((point) => Object.keys(point.values))]);
+  return { ...known, points, names: names.size > known.names.length ? [...names].sort() : known.names };
+}

@@ -1,0 +1,147 @@
+/** What the live stream tells is put into what the page has fetched, or has it fetched again. */
+import type { InfiniteData, QueryClient } from "@tanstack/react-query";
+import { api, ask } from "./client";
+import { type TaskPage, type TasksWanted, taskPages } from "./queries";
+import type { EventView, Overview, PageWorkerView, TaskProgress, TaskView, WorkerLoad } from "./schema";
+
+const FLUSH_MS = 200;
+/** A list is fetched again at most this often, however much happens. */
+const LISTS_MS = 1500;
+/** A list of more pages is not read again under somebody who looks at its end: rows are mended where they stand. */
+const SHALLOW_PAGES = 2;
+const MENDED_AT_ONCE = 100;
+const SPARK_POINTS = 60;
+const OF_A_TASK = ["task", "commands", "checkpoints", "artifacts", "task-events", "why"] as const;
+
+/** Gathers a burst of news, then refreshes each thing once. */
+export class Refresher {
+  private readonly tasks = new Set<string>();
+  private readonly workflows = new Set<string>();
+  private readonly moved = new Map<string, string>();
+  private readonly mended = new Set<string>();
+  private fleet = false;
+  private timer = 0;
+  private listsAt = 0;
+  private listsTimer = 0;
+
+  constructor(private readonly client: QueryClient) {}
+
+  events(events: readonly EventView[]): void {
+    for (const event of events) {
+      if (event.task_id) this.tasks.add(event.task_id);
+      if (event.workflow_id) this.workflows.add(event.workflow_id);
+      const status = event.data?.status;
+      if (event.task_id && typeof status === "string") this.moved.set(event.task_id, status);
+      if (event.kind.startsWith("worker.") || event.kind === "task.started" || status) this.fleet = true;
+    }
+    if (!this.timer) this.timer = window.setTimeout(() => this.flush(), FLUSH_MS);
+  }
+
+  progress(tasks: readonly TaskProgress[]): void {
+    const told = new Map(tasks.map((each) => [each.task_id, each]));
+    for (const { task_id, progress } of tasks)
+      this.client.setQueryData<TaskView>(["task", task_id], (old) => (old ? { ...old, progress } : old));
+    this.patch(told, (task, { progress, loss }) => {
+      const { glance } = task;
+      const step = loss?.[0];
+      if (!glance || !loss || step === undefined) return { ...task, progress };
+      // As the server does: a step that is done again by a later launch takes the place of what was beyond it.
+      const before = (glance.loss ?? []).filter((point) => (point[0] ?? 0) < step);
+      return { ...task, progress, glance: { ...glance, loss: [...before, loss].slice(-SPARK_POINTS) } };
+    });
+  }
+
+  loads(workers: readonly WorkerLoad[]): void {
+    const told = new Map(workers.map((each) => [each.worker_id, each.load]));
+    this.client.setQueryData<PageWorkerView>(["workers"], (old) =>
+      old
+        ? {
+            ...old,
+            items: old.items.map((each) => (told.has(each.id) ? { ...each, load: told.get(each.id) } : each)),
+          }
+        : old,
+    );
+  }
+
+  private flush(): void {
+    this.timer = 0;
+    const client = this.client;
+    for (const id of this.tasks) for (const what of OF_A_TASK) void client.invalidateQueries({ queryKey: [what, id] });
+    for (const id of this.workflows) void client.invalidateQueries({ queryKey: ["workflow", id] });
+    if (this.moved.size) this.patch(this.moved, (task, status) => ({ ...task, status }));
+    if (this.fleet) void client.invalidateQueries({ queryKey: ["workers"] });
+    for (const id of this.tasks) this.mended.add(id);
+    this.refreshLists();
+    this.tasks.clear();
+    this.workflows.clear();
+    this.moved.clear();
+    this.fleet = false;
+  }
+
+  /** What is told itself is shown at once, wherever a task stands in a list. */
+  private patch<T>(told: ReadonlyMap<string, T>, change: (task: TaskView, news: T) => TaskView): void {
+    const row = (task: TaskView): TaskView => {
+      const news = told.get(task.id);
+      return news === undefined ? task : change(task, news);
+    };
+    this.client.setQueriesData<InfiniteData<TaskPage>>({ queryKey: ["tasks"] }, (old) => rows(old, told, row));
+    this.client.setQueryData<Overview>(["overview"], (old) => (old ? { ...old, running: old.running.map(row) } : old));
+  }
+
+  private refreshLists(): void {
+    if (this.listsTimer) return;
+    const wait = Math.max(0, this.listsAt + LISTS_MS - Date.now());
+    this.listsTimer = window.setTimeout(() => {
+      this.listsTimer = 0;
+      this.listsAt = Date.now();
+      void this.client.invalidateQueries({ queryKey: ["overview"] });
+      void this.client.invalidateQueries({ queryKey: ["task-counts"] });
+      this.refreshTasks([...this.mended]);
+      this.mended.clear();
+    }, wait);
+  }
+
+  /** A list whose beginning is shown is read again; of a long one only the rows that have changed. */
+  private refreshTasks(ids: readonly string[]): void {
+    const { client } = this;
+    for (const query of client.getQueryCache().findAll({ queryKey: ["tasks"] })) {
+      const pages = (query.state.data as InfiniteData<TaskPage> | undefined)?.pages ?? [];
+      const deep = pages.length > SHALLOW_PAGES;
+      void client.invalidateQueries({ queryKey: query.queryKey, exact: true, refetchType: deep ? "none" : "active" });
+      if (!deep || !query.isActive()) continue;
+      const shown = new Set(pages.flatMap((page) => page.items.map((task) => task.id)));
+      const mine = ids.filter((id) => shown.has(id));
+      for (let start = 0; start < mine.length; start += MENDED_AT_ONCE)
+        void this.mend(query.queryKey, mine.slice(start, start + MENDED_AT_ONCE));
+    }
+  }
+
+  /** Read some rows again; those that the list's filters no longer let through leave it. */
+  private async mend(queryKey: readonly unknown[], ids: readonly string[]): Promise<void> {
+    const wanted = queryKey[1] as TasksWanted;
+    const query = { ...wanted, id: ids.join(","), limit: MENDED_AT_ONCE };
+    const found = taskPages(await ask(api.GET("/api/v1/tasks", { params: { query } })));
+    const told = new Map(found.items.map((task) => [task.id, task]));
+    const gone = new Set(ids.filter((id) => !told.has(id)));
+    this.client.setQueryData<InfiniteData<TaskPage>>(queryKey, (old) => {
+      const mended = rows(old, told, (task) => told.get(task.id) ?? task);
+      if (!mended || gone.size === 0) return mended;
+      return rows(mended, gone, null);
+    });
+  }
+}
+
+/** Change the rows of some tasks in a list, or leave them out; pages without them stay as they are. */
+function rows(
+  list: InfiniteData<TaskPage> | undefined,
+  ids: { has: (id: string) => boolean },
+  change: ((task: TaskView) => TaskView) | null,
+): InfiniteData<TaskPage> | undefined {
+  if (!list) return list;
+  const pages = list.pages.map((page) => {
+    if (!page.items.some((task) => ids.has(task.id))) return page;
+    const items = change ? page.items.map(change) : page.items.filter((task) => !ids.has(task.id));
+    return { ...page, items };
+  });
+  return pages.some((page, at) => page !== list.pages[at]) ? { ...list, pages } : list;
+}

@@ -1,0 +1,64 @@
+/** What several charts are looked at by, all of them alike. */
+import type { ReactNode } from "react";
+import { type ChartSearch, type ChartView, MOST_SMOOTH, searchOf, viewOf } from "../lib/chartview";
+import { useAddressed } from "./addressed";
+
+/** How the charts of a page are looked at; `tell` writes it to the page's address. */
+export function useChartView(
+  search: ChartSearch,
+  tell: (to: ChartSearch) => void,
+): [ChartView, (to: ChartView) => void] {
+  const [view, setView] = useAddressed(viewOf(search), (next) => tell(searchOf(next)));
+  // As the address will say it, or the numbers that come back from there would be others.
+  return [view, (next) => setView(viewOf(searchOf(next)))];
+}
+
+export function ChartBar({
+  view,
+  onChange,
+  children,
+}: {
+  view: ChartView;
+  onChange: (view: ChartView) => void;
+  children?: ReactNode;
+}) {
+  const { axis, log, weight, zoom } = view;
+  return (
+    <div className="row small">
+      <div className="row tight" role="group" aria-label="Axis">
+        {(["step", "time"] as const).map((each) => (
+          <button
+            key={each}
+            type="button"
+            aria-pressed={axis === each}
+            onClick={() => onChange({ ...view, axis: each, zoom: axis === each ? zoom : null })}
+          >
+            {each === "step" ? "Steps" : "Time"}
+          </button>
+        ))}
+      </div>
+      <button type="button" aria-pressed={log} onClick={() => onChange({ ...view, log: !log })}>
+        Log scale
+      </button>
+      <label className="row tight">
+        Smoothing
+        <input
+          type="range"
+          min="0"
+          max={MOST_SMOOTH}
+          step="0.02"
+          value={weight}
+          onChange={(event) => onChange({ ...view, weight: Number(event.target.value) })}
+        />
+        <span className="num muted" style={{ width: "2.4em" }}>
+          {weight.toFixed(2)}
+        </span>
+      </label>
+      {children}
+      <button type="button" onClick={() => onChange({ ...view, zoom: null })} disabled={!zoom}>
+        Whole range
+      </button>
+      <span className="muted hide-phone">Drag over a chart to zoom all of them.</span>
+    </div>
+  );
+}
