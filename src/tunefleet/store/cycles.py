@@ -81,16 +81,16 @@ def running(connection: Connection, seq: int) -> list[CycleRow]:
     return [CycleRow(*row) for row in connection.execute(query)]
 
 
-def running_in(connection: Connection, project: str) -> list[tuple[str, CycleRow, int]]:
-    """Return the running cycles of a project, each with its campaign's id and the newest line of that one's log."""
-    line = select(func.max(campaign_log.c.seq)).where(campaign_log.c.campaign_seq == campaigns.c.seq)
+def running_in(connection: Connection, project: str) -> list[tuple[str, str, int, CycleRow]]:
+    """Return the running cycles of a project: the campaign's id and name, the newest line of its log, and the cycle."""
+    newest = select(func.max(campaign_log.c.seq)).where(campaign_log.c.campaign_seq == campaigns.c.seq)
     query = (
-        select(campaigns.c.id, func.coalesce(line.scalar_subquery(), 0), campaign_cycles)
+        select(campaigns.c.id, campaigns.c.name, func.coalesce(newest.scalar_subquery(), 0), campaign_cycles)
         .join(campaigns, campaigns.c.seq == _at.campaign_seq)
         .where(campaigns.c.project == project, _at.status == "running")
         .order_by(_at.campaign_seq, _at.number)
     )
-    return [(id_, CycleRow(*row), newest) for id_, newest, *row in connection.execute(query)]
+    return [(id_, name, line, CycleRow(*row)) for id_, name, line, *row in connection.execute(query)]
 
 
 def to_cancel(connection: Connection, now: float) -> list[CycleRow]:

@@ -57,6 +57,7 @@ class CampaignActivity(Message):
 
     Args:
         campaign_id: Of the campaign.
+        name: Of the campaign.
         cycle: Number of the cycle.
         step: The one under way.
         waiting: What it waits for.
@@ -65,6 +66,7 @@ class CampaignActivity(Message):
     """
 
     campaign_id: str
+    name: str
     cycle: int
     step: StepName
     waiting: str | None = None

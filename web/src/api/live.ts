@@ -1,11 +1,23 @@
 /**
  * The live connection: one stream of server-sent events keeps what the page has fetched fresh.
  *
- * The browser continues a lost stream behind the last event's id; what has no id (progress, metrics, logs) is asked for
- * anew once it is open again. So nothing is missed, whatever happened in between.
+ * The browser continues a lost stream behind the last message's id; what is not in the stream (metrics, logs) is asked
+ * for anew once it is open again. So nothing is missed, whatever happened in between.
  */
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
-import type { EventView, Overview, PageTaskView, ProgressView, TaskView } from "./schema";
+import { move, Stale, staleBy } from "./news";
+import type {
+  EventView,
+  LiveCampaigns,
+  LiveEvents,
+  LiveHello,
+  LiveProgress,
+  Overview,
+  PageTaskView,
+  ProgressView,
+  TaskProgress,
+  TaskView,
+} from "./schema";
 
 export type LiveState = "connecting" | "open" | "lost";
 
@@ -45,21 +57,27 @@ export function follow(client: QueryClient): () => void {
 
   const open = () => {
     if (stopped) return;
-    const behind = lastId === undefined ? "" : `?after=${lastId}`;
-    source = new EventSource(`/api/v1/events/stream${behind}`);
+    const behind = lastId === undefined ? "" : `?after=${encodeURIComponent(lastId)}`;
+    source = new EventSource(`/api/v1/live${behind}`);
+    const on = <T>(kind: string, tell: (data: T) => void) =>
+      source?.addEventListener(kind, (message: MessageEvent<string>) => {
+        lastId = message.lastEventId || lastId;
+        tell(JSON.parse(message.data) as T);
+      });
     source.onopen = () => {
       const again = state === "lost";
       retryMs = FIRST_RETRY_MS;
       become("open");
       if (again) void client.invalidateQueries();
     };
-    source.onmessage = (message: MessageEvent<string>) => {
-      lastId = message.lastEventId || lastId;
-      gather.event(JSON.parse(message.data) as EventView);
-    };
-    source.addEventListener("progress", (message: MessageEvent<string>) => {
-      gather.progress(JSON.parse(message.data) as EventView);
+    on<LiveHello>("hello", ({ missed }) => missed && void client.invalidateQueries());
+    on<LiveEvents>("events", ({ events }) => {
+      for (const event of events) gather.event(event);
     });
+    on<LiveProgress>("progress", ({ tasks }) => {
+      for (const task of tasks) gather.progress(task);
+    });
+    on<LiveCampaigns>("campaigns", (told) => gather.campaigns(told));
     source.onerror = () => {
       become("lost");
       void client.invalidateQueries({ queryKey: ["info"] });
@@ -85,13 +103,17 @@ class Gathered {
   private readonly workflows = new Set<string>();
   private readonly moved = new Map<string, string>();
   private readonly told = new Map<string, ProgressView>();
+  private readonly stale: Stale;
+  private readonly lines = new Map<string, number>();
   private fleet = false;
   private timer = 0;
   private listsAt = 0;
   private listsTimer = 0;
   private sparksAt = 0;
 
-  constructor(private readonly client: QueryClient) {}
+  constructor(private readonly client: QueryClient) {
+    this.stale = new Stale(client);
+  }
 
   event(event: EventView): void {
     if (event.task_id) this.tasks.add(event.task_id);
@@ -99,12 +121,17 @@ class Gathered {
     const status = event.data?.status;
     if (event.task_id && typeof status === "string") this.moved.set(event.task_id, status);
     if (event.kind.startsWith("worker.") || event.kind === "task.started" || status) this.fleet = true;
+    this.stale.add(staleBy(event));
     this.flushSoon();
   }
 
-  progress(event: EventView): void {
-    if (event.task_id) this.told.set(event.task_id, event.data as unknown as ProgressView);
+  progress(task: TaskProgress): void {
+    this.told.set(task.task_id, task.progress);
     this.flushSoon();
+  }
+
+  campaigns({ cycles }: LiveCampaigns): void {
+    this.stale.add(move(this.client, cycles, this.lines));
   }
 
   private flushSoon(): void {

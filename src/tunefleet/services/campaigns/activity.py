@@ -62,10 +62,10 @@ async def going_on(
 
     def operation(connection: Connection) -> dict[tuple[str, int], CampaignActivity]:
         found: dict[tuple[str, int], CampaignActivity] = {}
-        for id_, row, line in cycles.running_in(connection, actor.project):
+        for id_, name, line, row in cycles.running_in(connection, actor.project):
             now = CampaignActivity(
-                campaign_id=id_, cycle=row.number, step=StepName(row.step), waiting=row.waiting, activity=shown(row),
-                line=line,
+                campaign_id=id_, name=name, cycle=row.number, step=StepName(row.step), waiting=row.waiting,
+                activity=shown(row), line=line,
             )  # fmt: skip
             before = told.get((id_, row.number))
             found[id_, row.number] = before if before == now else now
