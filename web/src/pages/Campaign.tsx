@@ -37,7 +37,8 @@ function Shown({ campaign, reference }: { campaign: CampaignDetail; reference: s
   const wanted = search.cycle !== undefined && search.cycle < first;
   const older = useInfiniteQuery({ ...olderCyclesQuery(reference, first), enabled: wanted });
   const cycles = [...newest, ...(older.data?.pages ?? []).flatMap((page) => page.items)];
-  const chosen = cycles.find((each) => each.number === search.cycle) ?? (wanted ? undefined : cycles[0]);
+  const begun = cycles.find((each) => each.steps.some(({ name, status }) => name === "data" && status === "done"));
+  const chosen = cycles.find((each) => each.number === search.cycle) ?? (wanted ? undefined : (begun ?? cycles[0]));
   const more = older.data ? older.hasNextPage : first > 0;
   return (
     <>
@@ -107,7 +108,7 @@ function Head({ campaign }: { campaign: CampaignDetail }) {
         <Actions campaign={campaign} />
       </div>
       <div className="row muted small facts-line">
-        {campaign.provider && <span>at {campaign.provider}</span>}
+        {campaign.provider && <span>provider {campaign.provider}</span>}
         <span>from {campaign.base_model}</span>
         <span className="num">
           {campaign.promoted == null ? "nothing promoted" : `version ${campaign.promoted} is promoted`}

@@ -23,7 +23,7 @@ export function Flow({
         nodeTypes={nodeTypes}
         colorMode={dark ? "dark" : "light"}
         fitView
-        fitViewOptions={{ maxZoom: 1, padding: 0.08 }}
+        fitViewOptions={{ maxZoom: 1, padding: { top: "14px", x: "14px", bottom: "48px" } }}
         minZoom={0.2}
         nodesDraggable={false}
         nodesConnectable={false}
@@ -32,7 +32,7 @@ export function Flow({
         proOptions={{ hideAttribution: false }}
       >
         <Background gap={18} />
-        <Controls showInteractive={false} />
+        <Controls showInteractive={false} orientation="horizontal" />
       </ReactFlow>
     </div>
   );

@@ -107,8 +107,17 @@ function scaleOf(points: readonly Measured[], width: number, height: number): Sc
   const y = (value: number) => TOP + ((height - TOP - BOTTOM) * (high - value)) / (high - low);
   const every = Math.max(1, Math.ceil((last - first + 1) / Math.max(2, Math.floor(inner / 44))));
   const xs = Array.from({ length: Math.floor((last - first) / every) + 1 }, (_, index) => first + index * every);
-  const ys = [0.1, 0.5, 0.9].map((part) => low + (high - low) * part);
+  const ys = roundValues(low, high);
   return { x, y, xs, ys, step: last === first ? inner : inner / (last - first) };
+}
+
+/** A few round values within a range. */
+function roundValues(low: number, high: number): number[] {
+  const rough = (high - low) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = ([1, 2, 5].find((each) => each * power >= rough) ?? 10) * power;
+  const first = Math.ceil(low / step);
+  return Array.from({ length: Math.max(0, Math.floor(high / step) - first + 1) }, (_, index) => (first + index) * step);
 }
 
 function Axes({ scale, width, height }: { scale: Scale; width: number; height: number }) {
@@ -159,11 +168,12 @@ function Row({ row, scale, shift }: { row: Measurements; scale: Scale; shift: nu
 }
 
 function Legend({ rows, at, about }: { rows: readonly Measurements[]; at: number | undefined; about: string }) {
+  const shown = at ?? rows.flatMap((row) => row.points.slice(-1)).at(-1)?.at;
   return (
     <div className="legend num">
-      {at !== undefined && <span>{`${about} ${at}`}</span>}
+      {shown !== undefined && <span>{`${about} ${shown}`}</span>}
       {rows.map((row) => {
-        const found = row.points.find((point) => point.at === at);
+        const found = row.points.find((point) => point.at === shown);
         return (
           <span key={row.label}>
             <i style={{ background: row.color }} />

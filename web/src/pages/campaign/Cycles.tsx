@@ -48,7 +48,7 @@ function Band({ cycle, span, chosen }: { cycle: CycleView; span: Span; chosen: b
   const tone = verdict && !verdict.passed && cycle.status === "completed" ? "" : (TONES[cycle.status] ?? "");
   return (
     <Link
-      className={`band ${tone}`}
+      className={`band ${tone} ${chosen ? "chosen" : ""}`}
       style={bandOf(span, cycle.opened_at, cycle.finished_at)}
       title={about}
       aria-label={about}
@@ -65,10 +65,6 @@ function Band({ cycle, span, chosen }: { cycle: CycleView; span: Span; chosen: b
 }
 
 function Table({ cycles, chosen }: { cycles: readonly CycleView[]; chosen: number | undefined }) {
-  const longest = Math.max(
-    1,
-    ...cycles.map((each) => (each.finished_at ? tookSeconds(each.opened_at, each.finished_at, 0) : 1)),
-  );
   return (
     <table className="bare">
       <thead>
@@ -78,7 +74,7 @@ function Table({ cycles, chosen }: { cycles: readonly CycleView[]; chosen: numbe
           <th className="hide-phone">Steps</th>
           <th>Gate</th>
           <th className="num hide-phone">Cost</th>
-          <th className="num">Took</th>
+          <th className="num hide-phone">Took</th>
           <th className="hide-phone">Opened</th>
         </tr>
       </thead>
@@ -103,13 +99,13 @@ function Table({ cycles, chosen }: { cycles: readonly CycleView[]; chosen: numbe
               {each.status !== "completed" && <span className="muted small"> at {each.step}</span>}
             </td>
             <td className="hide-phone">
-              <Steps cycle={each} longest={longest} />
+              <Steps cycle={each} />
             </td>
             <td>
               <Gate cycle={each} />
             </td>
             <td className="num hide-phone">{each.cost ? number(each.cost) : "–"}</td>
-            <td className="num">
+            <td className="num hide-phone nowrap">
               <Took cycle={each} />
             </td>
             <td className="muted nowrap hide-phone">
@@ -122,20 +118,22 @@ function Table({ cycles, chosen }: { cycles: readonly CycleView[]; chosen: numbe
   );
 }
 
-/** How long each step took, in widths. */
-function Steps({ cycle, longest }: { cycle: CycleView; longest: number }) {
-  const whole = Math.max(longest, 0.1);
+/** What part of the cycle each step took. */
+function Steps({ cycle }: { cycle: CycleView }) {
   return (
     <div className="strip" role="img" aria-label={`Steps up to ${cycle.step}`}>
       {cycle.steps.map((step) => {
         const seconds = step.finished_at ? tookSeconds(step.begun_at, step.finished_at, 0) : 0;
+        const tone = step.finished_at
+          ? `step-${STEPS.indexOf(step.name) % 3}`
+          : step.status === "failed"
+            ? "bad"
+            : "now";
         return (
           <i
             key={step.name}
-            className={
-              step.finished_at ? `step-${STEPS.indexOf(step.name) % 3}` : step.status === "failed" ? "bad" : "now"
-            }
-            style={{ flexBasis: `${Math.max(0.6, (100 * seconds) / whole)}%` }}
+            className={tone}
+            style={{ flexGrow: seconds }}
             title={`${step.name}: ${step.finished_at ? duration(seconds) : step.status}`}
           />
         );

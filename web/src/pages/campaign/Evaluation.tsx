@@ -1,5 +1,6 @@
 /** How each version measured on the held-out rows, with its interval, beside the base and what was promoted before. */
 import { useNavigate } from "@tanstack/react-router";
+import { useState } from "react";
 import type { ModelVersionView } from "../../api/schema";
 import { evaluationTask, type Interval, measuredOf } from "../../lib/campaign";
 import { type Measured, Plot } from "../../parts/Plot";
@@ -19,14 +20,23 @@ export function Evaluation({
       const measured: Interval | null = each[of];
       return measured ? [{ at: each.at, ...measured }] : [];
     });
+  const [withBase, setWithBase] = useState(true);
   if (points("chosen").length === 0) return null;
   const metric = String(oldest[0]?.evaluation.metric ?? "loss");
   return (
     <Plot
-      title={`Held-out ${metric} per version`}
+      title={
+        <span className="row tight">
+          Held-out {metric} per version
+          <label className="row tight small muted plain">
+            <input type="checkbox" checked={withBase} onChange={(event) => setWithBase(event.target.checked)} />
+            with the base
+          </label>
+        </span>
+      }
       about="version"
       rows={[
-        { label: "base", color: "var(--line-0)", points: points("base") },
+        { label: "base", color: "var(--line-0)", points: withBase ? points("base") : [] },
         { label: "promoted before", color: "var(--line-2)", points: points("promoted") },
         { label: "this version", color: "var(--line-1)", points: points("chosen") },
       ].filter((row) => row.points.length > 0)}

@@ -25,7 +25,7 @@ export function Lineage({ cycle, models }: { cycle: CycleView; models: readonly 
         const made = links.find((each) => each.id === place.id);
         return made ? [{ id: place.id, type: "made", position: place, data: { made, down } }] : [];
       }),
-      height: Math.max(0, ...places.map((place) => place.y)) + form.height + 44,
+      height: Math.max(0, ...places.map((place) => place.y)) + form.height + 64,
     };
   }, [links, down]);
   const lines = useMemo(

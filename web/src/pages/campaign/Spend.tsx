@@ -3,11 +3,11 @@ import type { CampaignDetail, CycleView } from "../../api/schema";
 import { number, percent } from "../../lib/format";
 import { Bar, Panel } from "../../parts/bits";
 
-const LIMITS: readonly (readonly [string, string])[] = [
-  ["cost_per_task", "a task"],
-  ["cost_per_second", "a second of training"],
-  ["max_tasks_per_day", "most tasks a day"],
-  ["max_failures", "most failures in a row"],
+const LIMITS: readonly (readonly [string, (value: string) => string])[] = [
+  ["cost_per_task", (value) => `${value} a task`],
+  ["cost_per_second", (value) => `${value} a second of training`],
+  ["max_tasks_per_day", (value) => `at most ${value} tasks a day`],
+  ["max_failures", (value) => `rests after ${value} failures in a row`],
 ];
 
 export function Spend({ campaign, cycles }: { campaign: CampaignDetail; cycles: readonly CycleView[] }) {
@@ -43,7 +43,7 @@ export function Spend({ campaign, cycles }: { campaign: CampaignDetail; cycles: 
         )}
         {limits.length > 0 && (
           <div className="muted small num">
-            {limits.map(([key, name]) => `${number(budget[key] as number)} ${name}`).join(" · ")}
+            {limits.map(([key, text]) => text(number(budget[key] as number))).join(" · ")}
           </div>
         )}
       </div>

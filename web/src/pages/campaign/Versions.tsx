@@ -28,7 +28,7 @@ export function Versions({
       <thead>
         <tr>
           <th>Version</th>
-          <th>Stage</th>
+          <th className="hide-phone">Stage</th>
           <th className="num">Measured</th>
           <th className="hide-phone">Why</th>
           <th className="hide-phone">Made</th>
@@ -49,9 +49,12 @@ export function Versions({
               >
                 version {each.version}
               </Link>
-              <div className="muted small nowrap">cycle {each.cycle}</div>
+              <div className="muted small nowrap">
+                cycle {each.cycle}
+                <span className="only-phone"> · {each.stage}</span>
+              </div>
             </td>
-            <td>
+            <td className="hide-phone">
               <Status status={each.stage === "promoted" ? "completed" : "skipped"} note={each.stage} />
             </td>
             <td className="num">

@@ -8,6 +8,7 @@ import { Lane, Lanes } from "../../parts/Lanes";
 
 const SHOWN = 16;
 const WORKERS = 10;
+const FAILED = 3;
 
 const ROUND_TONES: Record<string, string> = {
   published: "good",
@@ -39,30 +40,53 @@ export function Rounds({
   const workers = [...new Set(inside.map((each) => each.worker))];
   const named = workers.slice(0, WORKERS).sort();
   return (
-    <Lanes span={span} label="Rounds on a time line">
-      <Lane name="round" tall>
-        {shown.map((each) => (
-          <Band key={each.number} round={each} span={span} chosen={each.version != null && each.version === version} />
-        ))}
-      </Lane>
-      {named.map((worker) => (
-        <Lane key={worker} name={worker}>
-          {inside
-            .filter((each) => each.worker === worker)
-            .map((each) => (
-              <span
-                key={each.id}
-                className={`dot ${UPDATE_TONES[each.state] ?? ""}`}
-                style={{ left: `${placeOf(span, each.created_at)}%` }}
-                title={said(each)}
-              />
-            ))}
+    <>
+      <Lanes span={span} label="Rounds on a time line">
+        <Lane name="round" tall>
+          {shown.map((each) => (
+            <Band
+              key={each.number}
+              round={each}
+              span={span}
+              chosen={each.version != null && each.version === version}
+            />
+          ))}
         </Lane>
+        {named.map((worker) => (
+          <Lane key={worker} name={worker}>
+            {inside
+              .filter((each) => each.worker === worker)
+              .map((each) => (
+                <span
+                  key={each.id}
+                  className={`dot ${UPDATE_TONES[each.state] ?? ""}`}
+                  style={{ left: `${placeOf(span, each.created_at)}%` }}
+                  title={said(each)}
+                />
+              ))}
+          </Lane>
+        ))}
+        {workers.length > named.length && (
+          <div className="muted small">and {number(workers.length - named.length)} more workers</div>
+        )}
+      </Lanes>
+      <Failures rounds={rounds} />
+    </>
+  );
+}
+
+/** Why the newest rounds came to nothing. */
+function Failures({ rounds }: { rounds: readonly RoundView[] }) {
+  const failed = rounds.filter((each) => each.status === "failed" && each.why).slice(0, FAILED);
+  if (failed.length === 0) return null;
+  return (
+    <ul className="failures small">
+      {failed.map((each) => (
+        <li key={each.number}>
+          <strong>Round {each.number} failed</strong> <span className="muted wrap">{each.why}</span>
+        </li>
       ))}
-      {workers.length > named.length && (
-        <div className="muted small">and {number(workers.length - named.length)} more workers</div>
-      )}
-    </Lanes>
+    </ul>
   );
 }
 
@@ -77,7 +101,7 @@ function Band({ round, span, chosen }: { round: RoundView; span: Span; chosen: b
     .filter(Boolean)
     .join(", ");
   const common = {
-    className: `band ${ROUND_TONES[round.status] ?? ""}`,
+    className: `band ${ROUND_TONES[round.status] ?? ""} ${chosen ? "chosen" : ""}`,
     style: bandOf(span, round.opened_at, round.finished_at),
     title: about,
     "aria-label": about,
