@@ -77,8 +77,20 @@ def page(browser: Browser, fleet: LocalFleet, tmp_path: Path) -> Iterator[Page]:
 @pytest.fixture
 def entered(page: Page, fleet: LocalFleet) -> Page:
     """The page, logged in as the administrator."""
+    return enter(page, fleet.key)
+
+
+@pytest.fixture
+def looking(page: Page, fleet: LocalFleet) -> Page:
+    """The page, logged in with a key that may only look."""
+    with Client(fleet.url, fleet.key) as client:
+        return enter(page, client.keys.create("looker", role="viewer").secret)
+
+
+def enter(page: Page, key: str) -> Page:
+    """Log in with a key."""
     page.goto("/ui/")
-    page.get_by_label("API key").fill(fleet.key)
+    page.get_by_label("API key").fill(key)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Overview").wait_for()
     return page

@@ -5,7 +5,7 @@
  * for anew once it is open again. So nothing is missed, whatever happened in between.
  */
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
-import { move, Stale, staleBy } from "./news";
+import { News } from "./news";
 import type {
   EventView,
   LiveCampaigns,
@@ -53,6 +53,7 @@ function become(next: LiveState): void {
 /** Open the stream; the answer closes it. */
 export function follow(client: QueryClient): () => void {
   const gather = new Gathered(client);
+  const news = new News(client);
   let stopped = false;
 
   const open = () => {
@@ -73,11 +74,12 @@ export function follow(client: QueryClient): () => void {
     on<LiveHello>("hello", ({ missed }) => missed && void client.invalidateQueries());
     on<LiveEvents>("events", ({ events }) => {
       for (const event of events) gather.event(event);
+      news.events(events);
     });
     on<LiveProgress>("progress", ({ tasks }) => {
       for (const task of tasks) gather.progress(task);
     });
-    on<LiveCampaigns>("campaigns", (told) => gather.campaigns(told));
+    on<LiveCampaigns>("campaigns", (told) => news.campaigns(told));
     source.onerror = () => {
       become("lost");
       void client.invalidateQueries({ queryKey: ["info"] });
@@ -103,17 +105,13 @@ class Gathered {
   private readonly workflows = new Set<string>();
   private readonly moved = new Map<string, string>();
   private readonly told = new Map<string, ProgressView>();
-  private readonly stale: Stale;
-  private readonly lines = new Map<string, number>();
   private fleet = false;
   private timer = 0;
   private listsAt = 0;
   private listsTimer = 0;
   private sparksAt = 0;
 
-  constructor(private readonly client: QueryClient) {
-    this.stale = new Stale(client);
-  }
+  constructor(private readonly client: QueryClient) {}
 
   event(event: EventView): void {
     if (event.task_id) this.tasks.add(event.task_id);
@@ -121,17 +119,12 @@ class Gathered {
     const status = event.data?.status;
     if (event.task_id && typeof status === "string") this.moved.set(event.task_id, status);
     if (event.kind.startsWith("worker.") || event.kind === "task.started" || status) this.fleet = true;
-    this.stale.add(staleBy(event));
     this.flushSoon();
   }
 
   progress(task: TaskProgress): void {
     this.told.set(task.task_id, task.progress);
     this.flushSoon();
-  }
-
-  campaigns({ cycles }: LiveCampaigns): void {
-    this.stale.add(move(this.client, cycles, this.lines));
   }
 
   private flushSoon(): void {

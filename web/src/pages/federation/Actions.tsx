@@ -43,7 +43,8 @@ export function Actions({ federation }: { federation: FederationDetail }) {
   if (!may) return null;
   const ended = federation.status === "completed" || federation.status === "cancelled";
   const open = (federation.rounds ?? [])[0];
-  const enough = open?.status === "collecting" && (open.uploaded ?? []).length > 0;
+  const fewest = Math.min(2, Number(federation.spec.min_workers ?? 2));
+  const enough = open?.status === "collecting" && (open.uploaded ?? []).length >= fewest;
   return (
     <div className="controls" role="toolbar" aria-label="Controls">
       {federation.status === "running" && (
