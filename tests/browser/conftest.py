@@ -35,10 +35,15 @@ def built(missing: Callable[[str], None]) -> None:
 @pytest.fixture(scope="module")
 def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
     pytest.importorskip("trl")
-    data = tmp_path_factory.mktemp("fleet")
-    with LocalFleet(data, port=free_port(), environment=ENVIRONMENT, save_client=False) as made:
+    with started(tmp_path_factory, free_port()) as made:
         made.await_workers(PATIENCE_S)
         yield made
+
+
+def started(tmp_path_factory: pytest.TempPathFactory, port: int, *, workers: int = 1) -> LocalFleet:
+    """Make a fleet; it runs once it is entered."""
+    data = tmp_path_factory.mktemp("fleet")
+    return LocalFleet(data, port=port, workers=workers, environment=ENVIRONMENT, save_client=False)
 
 
 @pytest.fixture

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.browser.conftest import PATIENCE_MS
+from tests.browser.conftest import PATIENCE_MS, started
 from tests.unit.federation.adapters import SHAPES, factors, save
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -40,6 +40,13 @@ class Labs:
         save(self._folder / name, factors(self._dice, shapes=shapes))
         with FederatedClient(self._url, self._made.id, name, self._made.token) as worker:
             worker.upload(self._folder / name, step=self._step, num_examples=num_examples, losses=losses)
+
+
+@pytest.fixture(scope="module")
+def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
+    """A server alone: who takes part in a federation is no worker of its fleet."""
+    with started(tmp_path_factory, free_port(), workers=0) as made:
+        yield made
 
 
 @pytest.fixture

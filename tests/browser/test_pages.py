@@ -147,6 +147,8 @@ def test_every_page_is_accessible(entered: Page, repository: Path, client: Clien
         "/ui/new",
         "/ui/new?template=lora_sft",
         f"/ui/workflows/{diamond}",
+        "/ui/federations",
+        "/ui/campaigns",
         "/ui/workers",
     ]
     found = {}
