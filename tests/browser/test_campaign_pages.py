@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.browser import looks
 from tests.browser.conftest import PATIENCE_MS
 from tests.browser.test_day import until_long
 from tunefleet.cli.fleet import LocalFleet
@@ -99,6 +100,8 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     expect(shown).to_contain_text(f"{text(gain['value'])}{interval(gain)}")
     legend = entered.locator("figure.plot .legend")
     expect(legend).to_contain_text(f"this version {text(measured['value'])} {interval(measured)}")
+
+    looks.check(entered)
 
     # Its model is not the one to go on from, until somebody says so.
     entered.get_by_role("region", name="Versions").get_by_role("button", name="Promote").click()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.browser import looks
 from tests.browser.conftest import PATIENCE_MS, started
 from tests.unit.federation.adapters import SHAPES, factors, save
 from tunefleet.cli.fleet import LocalFleet
@@ -102,6 +103,8 @@ def test_rounds_are_watched_and_an_earlier_version_is_brought_back(
     (refused,) = client.federations.updates(made.id, state="rejected").items
     assert refused.reason
     expect(entered.get_by_role("region", name="Rejected updates")).to_contain_text(refused.reason)
+
+    looks.check(entered)
 
     # The way back: an address of its own, a question, and a version that workers fetch.
     entered.get_by_role("link", name="version 1", exact=True).click()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser import looks
 from tests.browser.conftest import PATIENCE_S
 from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
@@ -129,14 +128,8 @@ def test_the_page_goes_on_by_itself_after_the_server_was_killed(entered: Page, f
     expect(entered.get_by_role("link", name="after the break")).to_be_visible()
 
 
-def addresses(task: str, workflow: str) -> list[str]:
-    more = ["/ui/new?template=lora_sft", "/ui/compare", "/ui/workers"]
-    return ["/ui/", "/ui/tasks", f"/ui/tasks/{task}", f"/ui/workflows/{workflow}", *more]
-
-
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
-def test_every_page_is_accessible(entered: Page, repository: Path, client: Client, diamond: str, scheme: str) -> None:
-    script = repository / "web/node_modules/axe-core/axe.min.js"
+def test_every_page_is_accessible(entered: Page, client: Client, diamond: str, scheme: str) -> None:
     entered.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     task = client.workflows.get(diamond).tasks[0].id
     tabs = [f"/ui/tasks/{task}?tab={tab}" for tab in ("log", "files", "spec", "history")]
@@ -154,19 +147,13 @@ def test_every_page_is_accessible(entered: Page, repository: Path, client: Clien
     found = {}
     for path in paths:
         entered.goto(path)
-        entered.wait_for_load_state("domcontentloaded")
-        entered.locator("h1").first.wait_for()
-        expect(entered.locator(".loading")).to_have_count(0)
-        entered.evaluate(script.read_text(encoding="utf-8"))
-        rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
-        answer = entered.evaluate(f"axe.run(document, {json.dumps(rules)})")
-        for violation in answer["violations"]:
-            found[f"{path} {violation['id']}"] = [node["html"][:160] for node in violation["nodes"]][:3]
+        for rule, elements in looks.violations(entered).items():
+            found[f"{path} {rule}"] = elements
     assert found == {}
 
 
 def test_nothing_is_wider_than_a_phone(entered: Page, client: Client, diamond: str) -> None:
-    entered.set_viewport_size({"width": 390, "height": 780})
+    entered.set_viewport_size(looks.PHONE)  # type: ignore[arg-type]
     task = client.workflows.get(diamond).tasks[0].id
     for path in (
         "/ui/",
@@ -174,11 +161,9 @@ def test_nothing_is_wider_than_a_phone(entered: Page, client: Client, diamond: s
         f"/ui/tasks/{task}",
         "/ui/new?template=lora_sft",
         f"/ui/workflows/{diamond}",
+        "/ui/federations",
+        "/ui/campaigns",
         "/ui/workers",
     ):
         entered.goto(path)
-        entered.locator("h1").first.wait_for()
-        wide = entered.evaluate(
-            "document.documentElement.scrollWidth + ' ' + document.getElementById('main').scrollWidth"
-        )
-        assert max(map(int, wide.split())) <= 390, (path, wide)
+        assert looks.width(entered) <= looks.PHONE["width"], path
