@@ -39,7 +39,6 @@ def check(page: Page) -> None:
         assert violations(page) == {}, scheme
     page.set_viewport_size(PHONE)  # type: ignore[arg-type]
     main = page.locator("#main")
-    until(
-        lambda: main.evaluate("main => main.scrollWidth") <= PHONE["width"]
-    )  # plots follow their place after a moment
+    # Plots follow the width of their place after a moment.
+    until(lambda: main.evaluate("main => main.scrollWidth") <= PHONE["width"])
     page.set_viewport_size(before)
