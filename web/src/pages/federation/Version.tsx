@@ -116,10 +116,9 @@ function Contributions({ given }: { given: readonly Contribution[] }) {
                 title={`update ${each.update}, step ${each.step}${each.norm == null ? "" : `, norm ${number(each.norm)}`}`}
               >
                 {each.worker}
-                <div className="muted small num">
+                <div className="muted small num nowrap">
                   step {number(each.step)}
-                  {each.base_version != null &&
-                    ` from ${each.base_version ? `version ${each.base_version}` : "the start"}`}
+                  {each.base_version != null && ` from ${each.base_version ? `v${each.base_version}` : "the start"}`}
                 </div>
               </td>
               <td className="weight">
