@@ -12,6 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from scripts import web_pictures_fed
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
@@ -95,7 +96,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tunefleet-pictures-") as folder, sync_playwright() as playwright:
         fleet = LocalFleet(Path(folder), environment=ENVIRONMENT, save_client=False)
         with fleet, Client(fleet.url, fleet.key) as client:
-            addresses = prepare(client)
+            addresses = {**web_pictures_fed.prepare(client, fleet.url), **prepare(client)}
             browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
             draw(browser, fleet, addresses)
             browser.close()

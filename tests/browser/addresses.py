@@ -54,5 +54,7 @@ PAGES = (
     Looked("/ui/new"),
     Looked("/ui/new?template=lora_sft"),
     Looked("/ui/workflows/{workflow}", "/workflows/{workflow}"),
+    Looked("/ui/federations"),
+    Looked("/ui/campaigns"),
     Looked("/ui/workers", "/workers?*", {"/workers?*": {"items": []}}),
 )

@@ -34,10 +34,15 @@ def built(missing: Callable[[str], None]) -> None:
 @pytest.fixture(scope="module")
 def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
     pytest.importorskip("trl")
-    data = tmp_path_factory.mktemp("fleet")
-    with LocalFleet(data, port=free_port(), environment=ENVIRONMENT, save_client=False) as made:
+    with started(tmp_path_factory, free_port()) as made:
         made.await_workers(PATIENCE_S)
         yield made
+
+
+def started(tmp_path_factory: pytest.TempPathFactory, port: int, *, workers: int = 1) -> LocalFleet:
+    """Make a fleet; it runs once it is entered."""
+    data = tmp_path_factory.mktemp("fleet")
+    return LocalFleet(data, port=port, workers=workers, environment=ENVIRONMENT, save_client=False)
 
 
 @pytest.fixture
@@ -76,8 +81,20 @@ def page(browser: Browser, fleet: LocalFleet) -> Iterator[Page]:
 @pytest.fixture
 def entered(page: Page, fleet: LocalFleet) -> Page:
     """The page, logged in as the administrator."""
+    return enter(page, fleet.key)
+
+
+@pytest.fixture
+def looking(page: Page, fleet: LocalFleet) -> Page:
+    """The page, logged in with a key that may only look."""
+    with Client(fleet.url, fleet.key) as client:
+        return enter(page, client.keys.create("looker", role="viewer").secret)
+
+
+def enter(page: Page, key: str) -> Page:
+    """Log in with a key."""
     page.goto("/ui/")
-    page.get_by_label("API key").fill(fleet.key)
+    page.get_by_label("API key").fill(key)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Overview").wait_for()
     return page

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, ViewportSize, expect
 
+from tests.browser import looks
 from tests.browser.addresses import PAGES, Looked
 from tests.browser.conftest import PATIENCE_S
 from tests.integration.server.support import until
@@ -185,22 +185,13 @@ WAYS = [
 
 
 @pytest.mark.parametrize(("scheme", "size"), WAYS)
-def test_every_page_is_accessible(
-    entered: Page, repository: Path, addresses: list[str], scheme: str, size: ViewportSize
-) -> None:
-    script = repository / "web/node_modules/axe-core/axe.min.js"
+def test_every_page_is_accessible(entered: Page, addresses: list[str], scheme: str, size: ViewportSize) -> None:
     entered.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
     entered.set_viewport_size(size)
     found = {}
     for path in addresses:
         entered.goto(path)
-        entered.locator("h1").first.wait_for()
-        expect(entered.locator(".loading")).to_have_count(0)
-        entered.evaluate(script.read_text(encoding="utf-8"))
-        rules = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
-        answer = entered.evaluate(f"axe.run(document, {json.dumps(rules)})")
-        for violation in answer["violations"]:
-            found[f"{path} {violation['id']}"] = [node["html"][:160] for node in violation["nodes"]][:3]
+        found.update({f"{path} {rule}": where for rule, where in looks.violations(entered).items()})
     assert found == {}
 
 
@@ -208,12 +199,7 @@ def test_nothing_is_wider_than_a_phone(entered: Page, addresses: list[str]) -> N
     entered.set_viewport_size(PHONE)
     for path in addresses:
         entered.goto(path)
-        entered.locator("h1").first.wait_for()
-        expect(entered.locator(".loading")).to_have_count(0)
-        wide = entered.evaluate(
-            "document.documentElement.scrollWidth + ' ' + document.getElementById('main').scrollWidth"
-        )
-        assert max(map(int, wide.split())) <= 390, (path, wide)
+        assert looks.width(entered) <= PHONE["width"], path
 
 
 @pytest.mark.parametrize(("status", "words"), REFUSALS)

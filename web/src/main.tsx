@@ -8,6 +8,7 @@ import { router } from "./router";
 import "./styles/base.css";
 import "./styles/parts.css";
 import "./styles/pages.css";
+import "./styles/lanes.css";
 
 /** A session that has ended is noticed by whatever asks first. */
 function noticeEnd(error: unknown): void {

@@ -32,6 +32,8 @@ function NothingHere() {
 
 const text = (value: unknown): string | undefined =>
   typeof value === "string" && value ? value : typeof value === "number" ? String(value) : undefined;
+const whole = (value: unknown, least: number): number | undefined =>
+  Number.isSafeInteger(value) && (value as number) >= least ? (value as number) : undefined;
 const oneOf = <T extends string>(value: unknown, allowed: readonly T[]): T | undefined =>
   allowed.find((each) => each === value);
 
@@ -117,6 +119,7 @@ const federationsRoute = createRoute({
 const federationRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/federations/$name",
+  validateSearch: (given: Record<string, unknown>): { version?: number } => ({ version: whole(given.version, 1) }),
   component: lazyRouteComponent(() => import("./pages/Federation"), "Federation"),
 });
 const campaignsRoute = createRoute({
@@ -127,6 +130,7 @@ const campaignsRoute = createRoute({
 const campaignRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/campaigns/$name",
+  validateSearch: (given: Record<string, unknown>): { cycle?: number } => ({ cycle: whole(given.cycle, 0) }),
   component: lazyRouteComponent(() => import("./pages/Campaign"), "Campaign"),
 });
 const datasetsRoute = createRoute({

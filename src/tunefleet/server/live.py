@@ -15,12 +15,21 @@ from sse_starlette import ServerSentEvent
 
 import tunefleet
 from tunefleet.services import events, live
+from tunefleet.services.campaigns import activity
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.live import Place
 from tunefleet.services.views import moment
 from tunefleet.wire.link import Load
-from tunefleet.wire.live import LiveEvents, LiveHello, LiveLoads, LiveProgress, TaskProgress
+from tunefleet.wire.live import (
+    CampaignActivity,
+    LiveCampaigns,
+    LiveEvents,
+    LiveHello,
+    LiveLoads,
+    LiveProgress,
+    TaskProgress,
+)
 
 GATHER_S: Final = 0.25
 """So long what happens is gathered before it is sent."""
@@ -48,6 +57,7 @@ class Live:
     who: Actor
     place: Place
     _progress: dict[str, TaskProgress] = field(default_factory=dict)
+    _cycles: dict[tuple[str, int], CampaignActivity] = field(default_factory=dict)
     _loads: dict[str, Load] = field(default_factory=dict)
     _progress_at: float = -_PROGRESS_S
     _loads_at: float = -_LOADS_S
@@ -68,7 +78,8 @@ class Live:
                 more = more or unfinished
                 yield message
             if not more:
-                await signals.wait_any(seen, _PROGRESS_S if self._progress or core.fleet.presences else _LOOK_S)
+                moves = self._progress or self._cycles or core.fleet.presences
+                await signals.wait_any(seen, _PROGRESS_S if moves else _LOOK_S)
                 await signals.wait(_PAUSE, GATHER_S)
 
     async def _news(self) -> AsyncIterator[tuple[ServerSentEvent, bool]]:
@@ -85,15 +96,24 @@ class Live:
         now = self.core.clock.monotonic()
         if now - self._progress_at >= _PROGRESS_S:
             self._progress_at = now
-            before, self._progress = self._progress, await live.progress(self.core, self.who, self._progress)
-            changed = tuple(each for id_, each in self._progress.items() if before.get(id_) is not each)
-            if changed:
-                yield self._say("progress", LiveProgress(tasks=changed)), False
+            async for message in self._moved():
+                yield message, False
         if now - self._loads_at >= _LOADS_S:
             self._loads_at = now
             loads = live.loads(self.core, self._loads)
             if loads:
                 yield self._say("loads", LiveLoads(workers=loads)), False
+
+    async def _moved(self) -> AsyncIterator[ServerSentEvent]:
+        """Yield how far running tasks and cycles have come, where that is news."""
+        tasks, self._progress = self._progress, await live.progress(self.core, self.who, self._progress)
+        further = tuple(each for id_, each in self._progress.items() if tasks.get(id_) is not each)
+        if further:
+            yield self._say("progress", LiveProgress(tasks=further))
+        cycles, self._cycles = self._cycles, await activity.going_on(self.core, self.who, self._cycles)
+        changed = tuple(each for key, each in self._cycles.items() if cycles.get(key) is not each)
+        if changed:
+            yield self._say("campaigns", LiveCampaigns(cycles=changed))
 
     def _say(self, kind: str, message: BaseModel) -> ServerSentEvent:
         return ServerSentEvent(message.model_dump_json(), event=kind, id=str(self.place))

@@ -47,6 +47,7 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     Problem,
     live.LiveHello,
     live.LiveEvents,
+    live.LiveCampaigns,
     live.LiveProgress,
     live.LiveLoads,
     live.LivePoints,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
-from tunefleet.store.tables_campaign import campaign_cycles, campaign_steps
+from tunefleet.store.tables_campaign import campaign_cycles, campaign_log, campaign_steps, campaigns
 
 _at = campaign_cycles.c
 _step = campaign_steps.c
@@ -79,6 +79,18 @@ def running(connection: Connection, seq: int) -> list[CycleRow]:
     """Return the running cycles of a campaign, oldest first."""
     query = select(campaign_cycles).where(_at.campaign_seq == seq, _at.status == "running").order_by(_at.number)
     return [CycleRow(*row) for row in connection.execute(query)]
+
+
+def running_in(connection: Connection, project: str) -> list[tuple[str, str, int, CycleRow]]:
+    """Return the running cycles of a project: the campaign's id and name, the newest line of its log, and the cycle."""
+    newest = select(func.max(campaign_log.c.seq)).where(campaign_log.c.campaign_seq == campaigns.c.seq)
+    query = (
+        select(campaigns.c.id, campaigns.c.name, func.coalesce(newest.scalar_subquery(), 0), campaign_cycles)
+        .join(campaigns, campaigns.c.seq == _at.campaign_seq)
+        .where(campaigns.c.project == project, _at.status == "running")
+        .order_by(_at.campaign_seq, _at.number)
+    )
+    return [(id_, name, line, CycleRow(*row)) for id_, name, line, *row in connection.execute(query)]
 
 
 def to_cancel(connection: Connection, now: float) -> list[CycleRow]:

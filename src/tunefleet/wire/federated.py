@@ -442,6 +442,8 @@ class VersionView(Message):
         sha256: Of `adapter_model.safetensors`.
         archive_sha256: Of the `.tar.gz`; null until somebody has asked for it.
         loss: Of the contributors after they trained, weighted.
+        truncation_error: What the adapter leaves out of the exact average of the updates' products, as a part of its
+            norm; null where the strategy reckons no such average.
     """
 
     version: int
@@ -452,6 +454,7 @@ class VersionView(Message):
     num_examples: int
     step: int
     loss: float | None = None
+    truncation_error: float | None = None
     sha256: str
     size_bytes: int
     archive_sha256: str | None = None

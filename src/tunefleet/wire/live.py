@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from tunefleet.lifecycle.cycle import StepName
 from tunefleet.wire.api import EventView, ProgressView
 from tunefleet.wire.base import Message
+from tunefleet.wire.campaign import ActivityView
 from tunefleet.wire.link import Load
 
 
@@ -48,6 +50,34 @@ class LiveProgress(Message):
     """`progress`: the running tasks that have come on since the last message, all in one, once a second at most."""
 
     tasks: tuple[TaskProgress, ...]
+
+
+class CampaignActivity(Message):
+    """What the running cycle of a campaign does now.
+
+    Args:
+        campaign_id: Of the campaign.
+        name: Of the campaign.
+        cycle: Number of the cycle.
+        step: The one under way.
+        waiting: What it waits for.
+        activity: How far the step is, once it has said so.
+        line: Id of the newest line of the campaign's log; 0 for none.
+    """
+
+    campaign_id: str
+    name: str
+    cycle: int
+    step: StepName
+    waiting: str | None = None
+    activity: ActivityView | None = None
+    line: int = 0
+
+
+class LiveCampaigns(Message):
+    """`campaigns`: the running cycles that have come on since the last message, once a second at most."""
+
+    cycles: tuple[CampaignActivity, ...]
 
 
 class WorkerLoad(Message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import threading
@@ -15,7 +16,10 @@ import httpx
 import pytest
 
 from tests.integration.server.support import HandWorker, Running, is_problem, submit
+from tests.integration.server.test_campaigns import Engine, apply
+from tunefleet.lifecycle.cycle import StepName
 from tunefleet.server import live
+from tunefleet.services.campaigns.activity import Activity
 
 Message = tuple[str, str, dict[str, Any]]
 """Kind, id and data."""
@@ -246,3 +250,15 @@ def test_it_ends_when_its_session_does(running: Running, admin: httpx.Client) ->
             submit(admin)
             # What was on its way before the session ended may come.
             assert "events" not in [kind for kind, _, _ in messages]
+
+
+def test_what_a_campaign_does_comes_too(running: Running, admin: httpx.Client) -> None:
+    engine, id_ = Engine(running), apply(admin, "moving")
+    state = engine.to(id_, StepName.MERGE)
+    assert state is not None
+    with watching(admin) as messages:
+        (told,) = [each for each in _first(messages, "campaigns")[2]["cycles"] if each["campaign_id"] == id_]
+        assert (told["cycle"], told["step"], told["activity"]) == (0, "merge", None)
+        asyncio.run(engine.book.report(state, Activity("merging", 40, 80, "MiB", "task-1")))
+        (told,) = _first(messages, "campaigns")[2]["cycles"]
+        assert (told["campaign_id"], told["activity"]["done"], told["activity"]["total"]) == (id_, 40, 80)

@@ -58,6 +58,8 @@ async def test_a_version_says_who_gave_what_and_what_came_of_it(lab: Lab, tmp_pa
     assert (version.losses.before, version.losses.after, version.loss) == (4.5, 1.25, 1.25)
     assert all(each.norm is not None and each.norm > 0 for each in version.contributions)
     assert version.report["layers"]["layer"]["error"] == pytest.approx(0.0, abs=1e-6)
+    (listed,) = (await versions.list_(lab.core, lab.admin, group.id)).items
+    assert listed.truncation_error == version.truncation_error == version.report["error"]
     (stored,) = (await artifacts.list_(lab.core, lab.admin, kind="adapter")).items
     assert (stored.id, stored.name, stored.metadata["version"]) == (version.artifact_id, f"{group.id}-v1", 1)
     detail = await artifacts.get(lab.core, lab.admin, stored.id)

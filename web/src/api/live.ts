@@ -6,9 +6,10 @@
  * missed, whatever happened in between. Who has missed too much is told so, and reads everything anew.
  */
 import type { QueryClient } from "@tanstack/react-query";
+import { News } from "./news";
 import { forgetNews, tellPoints } from "./points";
 import { Refresher } from "./refresh";
-import type { LiveEvents, LiveHello, LiveLoads, LivePoints, LiveProgress } from "./schema";
+import type { LiveCampaigns, LiveEvents, LiveHello, LiveLoads, LivePoints, LiveProgress } from "./schema";
 
 export type LiveState = "connecting" | "open" | "lost";
 
@@ -68,6 +69,7 @@ async function readAnew(client: QueryClient, id: string): Promise<void> {
 /** Open the stream; the answer closes it. */
 export function follow(client: QueryClient): () => void {
   const refresher = new Refresher(client);
+  const news = new News(client);
   let source: EventSource | undefined;
   let asked: ReadonlySet<string> = new Set();
   let told: ReadonlySet<string> = new Set();
@@ -100,7 +102,11 @@ export function follow(client: QueryClient): () => void {
       for (const id of told) if (!wanted.has(id)) forgetNews(id);
       told = wanted;
     });
-    on<LiveEvents>("events", ({ events }) => refresher.events(events));
+    on<LiveEvents>("events", ({ events }) => {
+      refresher.events(events);
+      news.events(events);
+    });
+    on<LiveCampaigns>("campaigns", (message) => news.campaigns(message));
     on<LiveProgress>("progress", ({ tasks }) => refresher.progress(tasks));
     on<LiveLoads>("loads", ({ workers }) => refresher.loads(workers));
     on<LivePoints>("points", (message) => tellPoints(client, message));

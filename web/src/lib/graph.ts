@@ -7,19 +7,27 @@ export interface Placed {
   y: number;
 }
 
-export const STAGE_WIDTH = 210;
-export const STAGE_HEIGHT = 76;
+export interface Form {
+  width: number;
+  height: number;
+  /** Between what depends on each other, and between what stands side by side. */
+  gaps: readonly [number, number];
+  down?: boolean;
+}
 
-export function placed(tasks: readonly { id: string; depends_on: readonly string[] }[]): Placed[] {
+const STAGES: Form = { width: 210, height: 76, gaps: [56, 18] };
+
+export function placed(tasks: readonly { id: string; depends_on: readonly string[] }[], form = STAGES): Placed[] {
+  const { width, height, gaps, down } = form;
   const graph = new graphlib.Graph();
-  graph.setGraph({ rankdir: "LR", nodesep: 18, ranksep: 56 });
+  graph.setGraph({ rankdir: down ? "TB" : "LR", ranksep: gaps[0], nodesep: gaps[1] });
   graph.setDefaultEdgeLabel(() => ({}));
-  for (const { id } of tasks) graph.setNode(id, { width: STAGE_WIDTH, height: STAGE_HEIGHT });
+  for (const { id } of tasks) graph.setNode(id, { width, height });
   for (const [from, to] of edges(tasks)) graph.setEdge(from, to);
   layout(graph);
   return tasks.map(({ id }) => {
     const { x, y } = graph.node(id);
-    return { id, x: x - STAGE_WIDTH / 2, y: y - STAGE_HEIGHT / 2 };
+    return { id, x: x - width / 2, y: y - height / 2 };
   });
 }
 

@@ -1,9 +1,8 @@
 /** A workflow: its tasks as a drawing that moves with them, and as a list. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams } from "@tanstack/react-router";
-import { Background, Controls, Handle, type Node, type NodeProps, Position, ReactFlow } from "@xyflow/react";
+import { Handle, type Node, type NodeProps, Position } from "@xyflow/react";
 import { useMemo, useState } from "react";
-import "@xyflow/react/dist/style.css";
 import { api, ask } from "../api/client";
 import { workflowQuery } from "../api/queries";
 import type { TaskView, WorkflowDetail } from "../api/schema";
@@ -12,9 +11,9 @@ import { edges, placed } from "../lib/graph";
 import { isFinal } from "../lib/words";
 import { Confirm, Id, Panel, Progress, Status, TaskLink, Time } from "../parts/bits";
 import { useNow } from "../parts/clock";
+import { Flow } from "../parts/Flow";
 import { useSession } from "../parts/session";
 import { Answer } from "../parts/states";
-import { useIsDark } from "../parts/theme";
 import { toast } from "../parts/toasts";
 
 export function Workflow() {
@@ -156,7 +155,6 @@ type StageNode = Node<{ task: TaskView }, "stage">;
 const nodeTypes = { stage: Stage };
 
 function Drawing({ tasks }: { tasks: readonly TaskView[] }) {
-  const dark = useIsDark();
   const shape = tasks.map((task) => `${task.id}<${task.depends_on.join()}`).join(";");
   // biome-ignore lint/correctness/useExhaustiveDependencies: the places depend on the shape only
   const places = useMemo(() => placed(tasks), [shape]);
@@ -179,27 +177,7 @@ function Drawing({ tasks }: { tasks: readonly TaskView[] }) {
       })),
     [tasks],
   );
-  return (
-    <div className="dag" style={{ height }}>
-      <ReactFlow
-        nodes={nodes}
-        edges={lines}
-        nodeTypes={nodeTypes}
-        colorMode={dark ? "dark" : "light"}
-        fitView
-        fitViewOptions={{ maxZoom: 1, padding: 0.08 }}
-        minZoom={0.2}
-        nodesDraggable={false}
-        nodesConnectable={false}
-        preventScrolling={false}
-        zoomOnScroll={false}
-        proOptions={{ hideAttribution: false }}
-      >
-        <Background gap={18} />
-        <Controls showInteractive={false} />
-      </ReactFlow>
-    </div>
-  );
+  return <Flow nodes={nodes} edges={lines} nodeTypes={nodeTypes} height={height} />;
 }
 
 function Stage({ data: { task } }: NodeProps<StageNode>) {

@@ -73,9 +73,9 @@ async def follow_everything(
 ) -> Response:
     """Follow all that a page shows, from behind `Last-Event-ID` or `after`; without either, what happens from now on.
 
-    Messages are `hello` (`LiveHello`), `events` (`LiveEvents`), `progress` (`LiveProgress`), `loads` (`LiveLoads`) and
-    `points` (`LivePoints`). What happens within a moment comes together; the id of a message says up to where
-    everything is known, so that a connection that broke goes on without a gap.
+    Messages are `hello` (`LiveHello`), `events` (`LiveEvents`), `progress` (`LiveProgress`), `campaigns`
+    (`LiveCampaigns`), `loads` (`LiveLoads`) and `points` (`LivePoints`). What happens within a moment comes together;
+    the id of a message says up to where everything is known, so that a connection that broke goes on without a gap.
     """
     told = last_event_id or after
     place = Place.read(told) if told else Place(await events.last_id(core, who))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 import orjson
 
+from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns.state import CycleState
 from tunefleet.services.campaigns.status import topic
+from tunefleet.services.core import Core
+from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
 from tunefleet.store import Connection, campaigns, cycles, wake
 from tunefleet.store.cycles import CycleRow
 from tunefleet.wire.campaign import ActivityView, Unit
+from tunefleet.wire.live import CampaignActivity
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,32 @@ def put(connection: Connection, state: CycleState, activity: Activity, now: floa
         text = orjson.dumps({**asdict(activity), "at": now}).decode()
         cycles.change(connection, cycle, {"activity": text})
         wake(connection, topic(state.campaign_id))
+
+
+async def going_on(
+    core: Core, actor: Actor, told: Mapping[tuple[str, int], CampaignActivity]
+) -> dict[tuple[str, int], CampaignActivity]:
+    """Return what the running cycles of all campaigns do, by campaign and cycle.
+
+    Args:
+        core: The server.
+        actor: Who reads.
+        told: What was known before: what has not changed is taken from it.
+    """
+    may_read(actor)
+
+    def operation(connection: Connection) -> dict[tuple[str, int], CampaignActivity]:
+        found: dict[tuple[str, int], CampaignActivity] = {}
+        for id_, name, line, row in cycles.running_in(connection, actor.project):
+            now = CampaignActivity(
+                campaign_id=id_, name=name, cycle=row.number, step=StepName(row.step), waiting=row.waiting,
+                activity=shown(row), line=line,
+            )  # fmt: skip
+            before = told.get((id_, row.number))
+            found[id_, row.number] = before if before == now else now
+        return found
+
+    return await core.read(operation)
 
 
 def shown(cycle: CycleRow) -> ActivityView | None:

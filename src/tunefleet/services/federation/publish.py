@@ -150,7 +150,7 @@ def _version(
     spec = spec_of(row)
     contributions = _contributions(connection, work.updates, made.report, now)
     refused = _refused(connection, row, work, made.report)
-    summary = _summary(contributions)
+    summary = {**_summary(contributions), "truncation_error": made.report["error"]}
     report = {
         "contributions": [each.model_dump() for each in contributions],
         "refused": [each.model_dump() for each in refused],

@@ -185,6 +185,7 @@ def _version(row: VersionRow) -> dict[str, Any]:
         "num_examples": summary["num_examples"],
         "step": summary["step"],
         "loss": summary["losses"]["after"],
+        "truncation_error": summary.get("truncation_error"),
         "sha256": model[1],
         "size_bytes": model[2],
         "archive_sha256": row.archive_digest,

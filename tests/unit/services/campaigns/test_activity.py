@@ -9,7 +9,7 @@ import pytest
 from tests.unit.services.campaigns.desk import another, made, reached, taken
 from tests.unit.services.lab import Lab
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns import jobs
+from tunefleet.services.campaigns import activity, jobs
 from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.book import LEASE_S, Book
 from tunefleet.wire.campaign import ActivityView
@@ -71,3 +71,19 @@ async def test_who_lost_the_lease_or_is_behind_says_nothing(lab: Lab, book: Book
         await taken(Book(core), id_, "two")
         await book.report(state, HALF)
     assert await shown(lab, id_) is None
+
+
+async def test_what_all_running_cycles_do_is_told_once_and_again_when_it_changes(lab: Lab, book: Book) -> None:
+    id_ = await made(lab)
+    state = await reached(book, id_, StepName.MERGE)
+    first = await activity.going_on(lab.core, lab.admin, {})
+    assert [(each.campaign_id, each.cycle, each.step, each.activity) for each in first.values()] == [
+        (id_, 0, StepName.MERGE, None)
+    ]
+    again = await activity.going_on(lab.core, lab.admin, first)
+    assert again[id_, 0] is first[id_, 0]
+    await book.report(state, HALF)
+    further = await activity.going_on(lab.core, lab.admin, first)
+    assert further[id_, 0].activity == await shown(lab, id_)
+    await book.log(state, "info", "half of it is merged")
+    assert (await activity.going_on(lab.core, lab.admin, further))[id_, 0].line > further[id_, 0].line

@@ -1,0 +1,74 @@
+/** What an event of a federation or a campaign makes stale, and how often that is asked for anew. */
+import type { InfiniteData, QueryClient, QueryKey } from "@tanstack/react-query";
+import type {
+  CampaignActivity,
+  CampaignDetail,
+  CampaignView,
+  EventView,
+  LiveCampaigns,
+  PageCampaignView,
+} from "./schema";
+
+/** What is shown of one is fetched again at most this often, however many upload to it. */
+const ASK_MS = 1000;
+const OF_FEDERATION = ["federation", "federation-rounds", "federation-updates", "federation-versions"];
+const OF_CAMPAIGN = ["campaign", "campaign-cycles", "campaign-log", "campaign-models"];
+
+/** The questions whose answers an event makes stale. Pure. */
+export function staleBy(event: EventView): QueryKey[] {
+  const { federation, number, campaign, name } = event.data ?? {};
+  const of = (whats: readonly string[], ...references: unknown[]) =>
+    whats.flatMap((what) => references.map((reference) => [what, reference]));
+  if (event.kind.startsWith("federation.")) return [["federations"], ...of(OF_FEDERATION, federation, String(number))];
+  if (event.kind.startsWith("campaign.")) return [["campaigns"], ...of(OF_CAMPAIGN, campaign, name)];
+  return [];
+}
+
+/** Keeps what is shown of federations and campaigns fresh: asks anew at once, and then once in a while. */
+export class News {
+  private readonly stale = new Map<string, QueryKey>();
+  /** The newest line that is known of each campaign's log. */
+  private readonly lines = new Map<string, number>();
+  private timer = 0;
+  private askedAt = 0;
+
+  constructor(private readonly client: QueryClient) {}
+
+  events(events: readonly EventView[]): void {
+    this.ask(events.flatMap(staleBy));
+  }
+
+  /** Show what running cycles do now; a log that has grown is stale. */
+  campaigns({ cycles }: LiveCampaigns): void {
+    const byId = new Map(cycles.map((each) => [each.campaign_id, each]));
+    const patch = <T extends CampaignView>(each: T) => moved(each, byId.get(each.id));
+    this.client.setQueriesData<CampaignDetail>({ queryKey: ["campaign"] }, (old) => old && patch(old));
+    this.client.setQueriesData<InfiniteData<PageCampaignView>>({ queryKey: ["campaigns"] }, (old) =>
+      old ? { ...old, pages: old.pages.map((page) => ({ ...page, items: page.items.map(patch) })) } : old,
+    );
+    const grown = cycles.filter(({ campaign_id, line = 0 }) => this.lines.get(campaign_id) !== line);
+    for (const { campaign_id, line = 0 } of grown) this.lines.set(campaign_id, line);
+    this.ask(grown.flatMap(({ campaign_id, name }) => [campaign_id, name].map((each) => ["campaign-log", each])));
+  }
+
+  private ask(keys: readonly QueryKey[]): void {
+    for (const key of keys) this.stale.set(JSON.stringify(key), key);
+    if (this.stale.size === 0 || this.timer) return;
+    this.timer = window.setTimeout(
+      () => {
+        this.timer = 0;
+        this.askedAt = Date.now();
+        for (const queryKey of this.stale.values()) void this.client.invalidateQueries({ queryKey });
+        this.stale.clear();
+      },
+      Math.max(0, this.askedAt + ASK_MS - Date.now()),
+    );
+  }
+}
+
+function moved<T extends CampaignView>(campaign: T, now: CampaignActivity | undefined): T {
+  const { cycle } = campaign;
+  // Another step than the one that is shown is told by an event, with all that came of the one before.
+  if (!now || cycle?.number !== now.cycle || cycle.step !== now.step) return campaign;
+  return { ...campaign, cycle: { ...cycle, activity: now.activity, waiting: now.waiting ?? null } };
+}

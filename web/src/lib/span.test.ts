@@ -1,0 +1,33 @@
+import { describe, expect, test } from "vitest";
+import { bandOf, placeOf, spanOf, ticksOf } from "./span";
+
+const at = (seconds: number) => new Date(1_700_000_000_000 + seconds * 1000).toISOString();
+
+describe("a stretch of time", () => {
+  test("reaches from the first moment to a little behind the last", () => {
+    const span = spanOf([at(10), null, at(0), at(100)]);
+    expect(span?.from).toBe(Date.parse(at(0)));
+    expect(span?.to).toBe(Date.parse(at(103)));
+    expect(spanOf([null, undefined])).toBeNull();
+  });
+
+  test("of one moment has a width", () => {
+    const span = spanOf([at(0)]);
+    expect(span && span.to > span.from).toBe(true);
+  });
+
+  test("places what ended, what goes on, and what lies outside", () => {
+    const span = { from: Date.parse(at(0)), to: Date.parse(at(200)) };
+    expect(bandOf(span, at(50), at(100))).toEqual({ left: "25%", width: "25%" });
+    expect(bandOf(span, at(150), null)).toEqual({ left: "75%", width: "25%" });
+    expect(placeOf(span, at(-50))).toBe(0);
+  });
+
+  test.each([10, 700, 90_000, 2_000_000, 900_000_000])("of %i s has a few ticks, within it", (seconds) => {
+    const span = { from: Date.parse(at(0)), to: Date.parse(at(seconds)) };
+    const ticks = ticksOf(span, 6);
+    expect(ticks.length).toBeGreaterThan(1);
+    expect(ticks.length).toBeLessThan(8);
+    expect(ticks.every((tick) => tick >= span.from && tick <= span.to)).toBe(true);
+  });
+});

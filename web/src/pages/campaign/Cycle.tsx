@@ -1,0 +1,126 @@
+/** The chosen cycle: its gate's decision with the numbers behind it, its steps, and what trackers know of it. */
+import type { CampaignDetail, CycleView } from "../../api/schema";
+import { type Interval, measuredOf, outcome, tookSeconds, verdictOf } from "../../lib/campaign";
+import { duration, number } from "../../lib/format";
+import { Panel, Status, Time } from "../../parts/bits";
+import { useNow } from "../../parts/clock";
+import { interval } from "../../parts/Plot";
+import { Retry } from "./Actions";
+
+export function Cycle({ campaign, cycle }: { campaign: CampaignDetail; cycle: CycleView }) {
+  return (
+    <Panel
+      title={
+        <>
+          Cycle {cycle.number} <span className="muted">chunk {cycle.position}</span>
+        </>
+      }
+      actions={
+        <>
+          <Status status={cycle.status} />
+          {cycle.status === "failed" && <Retry campaign={campaign} cycle={cycle.number} label="Retry it" />}
+        </>
+      }
+    >
+      <div className="stack">
+        {cycle.error && <div className="fault wrap">{cycle.error}</div>}
+        <Decision cycle={cycle} />
+        <Steps cycle={cycle} />
+        {(cycle.tracking ?? []).map((each) => (
+          <div key={each.tracker} className="small wrap">
+            <span className="muted">{each.tracker}:</span> {each.told_at ? each.place : (each.error ?? "is being told")}
+          </div>
+        ))}
+      </div>
+    </Panel>
+  );
+}
+
+function Decision({ cycle }: { cycle: CycleView }) {
+  const verdict = verdictOf(cycle);
+  const evaluation = outcome(cycle.steps, "evaluate");
+  if (!evaluation.metric) return null;
+  const task = (outcome(cycle.steps, "select").evaluation as { task_id?: string } | undefined)?.task_id;
+  const { chosen, base, promoted } = measuredOf(evaluation, task);
+  return (
+    <div className="stack tight" data-gate>
+      {verdict && (
+        <div>
+          <Status
+            status={verdict.passed ? "completed" : "skipped"}
+            note={verdict.passed ? "passed its gate" : "did not pass its gate"}
+          />
+          <div className="small">{verdict.reason}</div>
+        </div>
+      )}
+      <table className="bare small">
+        <thead>
+          <tr>
+            <th>{String(evaluation.metric)}</th>
+            <th className="num">Measured</th>
+            <th className="num">Better by</th>
+          </tr>
+        </thead>
+        <tbody>
+          <Measured name="candidate" found={chosen} />
+          <Measured name="promoted" found={promoted} gain={verdict?.against.promoted} />
+          <Measured name="base" found={base} gain={verdict?.against.base} />
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+function Measured({ name, found, gain }: { name: string; found: Interval | null; gain?: Interval }) {
+  if (!found) return null;
+  return (
+    <tr>
+      <td>{name}</td>
+      <td className="num">
+        <Value of={found} />
+      </td>
+      <td className="num">{gain && <Value of={gain} />}</td>
+    </tr>
+  );
+}
+
+function Value({ of }: { of: Interval }) {
+  return (
+    <>
+      {number(of.value)}
+      {of.low != null && of.high != null && <div className="muted">{interval(of.low, of.high)}</div>}
+    </>
+  );
+}
+
+function Steps({ cycle }: { cycle: CycleView }) {
+  const now = useNow();
+  return (
+    <table className="bare small dense">
+      <thead>
+        <tr>
+          <th>Step</th>
+          <th>Began</th>
+          <th className="num">Took</th>
+        </tr>
+      </thead>
+      <tbody>
+        {cycle.steps.map((step) => (
+          <tr key={step.name}>
+            <td>
+              <Status
+                status={step.status === "done" ? "completed" : step.status === "failed" ? "failed" : "running"}
+                note={step.name}
+              />
+              {step.error && <div className="muted wrap">{step.error}</div>}
+            </td>
+            <td className="muted nowrap">
+              <Time at={step.begun_at} />
+            </td>
+            <td className="num">{duration(tookSeconds(step.begun_at, step.finished_at, now))}</td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
+  );
+}

@@ -1,0 +1,39 @@
+/** A drawing of what leads to what: it can be moved and enlarged, and never changed. */
+import { Background, Controls, type Edge, type Node, type NodeTypes, ReactFlow } from "@xyflow/react";
+import "@xyflow/react/dist/style.css";
+import { useIsDark } from "./theme";
+
+export function Flow({
+  nodes,
+  edges,
+  nodeTypes,
+  height,
+}: {
+  nodes: Node[];
+  edges: Edge[];
+  nodeTypes: NodeTypes;
+  height: number;
+}) {
+  const dark = useIsDark();
+  return (
+    <div className="dag" style={{ height }}>
+      <ReactFlow
+        nodes={nodes}
+        edges={edges}
+        nodeTypes={nodeTypes}
+        colorMode={dark ? "dark" : "light"}
+        fitView
+        fitViewOptions={{ maxZoom: 1, padding: { top: "14px", x: "14px", bottom: "48px" } }}
+        minZoom={0.2}
+        nodesDraggable={false}
+        nodesConnectable={false}
+        preventScrolling={false}
+        zoomOnScroll={false}
+        proOptions={{ hideAttribution: false }}
+      >
+        <Background gap={18} />
+        <Controls showInteractive={false} orientation="horizontal" />
+      </ReactFlow>
+    </div>
+  );
+}
