@@ -10,9 +10,9 @@ export interface Placed {
 export const STAGE_WIDTH = 210;
 export const STAGE_HEIGHT = 76;
 
-export function placed(tasks: readonly { id: string; depends_on: readonly string[] }[]): Placed[] {
+export function placed(tasks: readonly { id: string; depends_on: readonly string[] }[], gap = 56): Placed[] {
   const graph = new graphlib.Graph();
-  graph.setGraph({ rankdir: "LR", nodesep: 18, ranksep: 56 });
+  graph.setGraph({ rankdir: "LR", nodesep: 18, ranksep: gap });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const { id } of tasks) graph.setNode(id, { width: STAGE_WIDTH, height: STAGE_HEIGHT });
   for (const [from, to] of edges(tasks)) graph.setEdge(from, to);
