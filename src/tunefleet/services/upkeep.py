@@ -73,7 +73,7 @@ async def server(core: Core, actor: Actor) -> ServerView:
     return ServerView(
         version=tunefleet.__version__,
         python=platform.python_version(),
-        platform=platform.platform(terse=True),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         schema_revision=migrate.HEAD,
         database=await core.read(room.engine),
         artifacts="folder" if core.settings.artifacts is None else "s3",

@@ -21,10 +21,10 @@ export type Zoom = readonly [number, number] | null;
 /** Colours that are told apart on light and dark, and by most who see colours differently. */
 export const COLORS = ["#3f7ff0", "#e07b1a", "#2f9e6b", "#c24f9d", "#8a6cf5", "#a58b0f", "#1a93a8", "#d85050"];
 
-/** From a second to a day: what a tick says, and what is added where the day changes. */
+/** What a tick says where they are days, minutes and seconds apart. */
 const CLOCK_TICKS: (string | number | null)[][] = [
   [86400, "{MMM} {D}", null, null, null, null, null, null, 1],
-  [60, "{HH}:{mm}", "\n{MMM} {D}", null, null, null, null, null, 1],
+  [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
   [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1],
 ];
 
@@ -87,7 +87,7 @@ export function Chart({
       {
         width: element.clientWidth,
         height,
-        padding: [8, 8, 0, 0],
+        padding: [8, clock ? 22 : 8, 0, 0],
         legend: { show: false },
         cursor: { sync: { key: "charts" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         scales: {

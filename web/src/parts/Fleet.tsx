@@ -53,6 +53,7 @@ export function Gauges({ worker }: { worker: WorkerView }) {
         fill={{ label: "Memory", used: can.memory_total_bytes - free, total: can.memory_total_bytes }}
         busy={busy}
         busyLabel={`Load of ${can.cpu_count} CPUs`}
+        title="Main memory in use, and the load of the processors"
       >
         {can.cpu_count} CPUs
       </Gauge>
@@ -93,7 +94,7 @@ function GpuGauge({ gpu, now }: { gpu: Gpu; now: GpuLoad | undefined }) {
         }}
         busy={now?.utilisation_percent ?? undefined}
         busyLabel={`GPU ${gpu.index} is busy`}
-        title={now?.power_w == null ? undefined : `${Math.round(now.power_w)} W`}
+        title={`GPU ${gpu.index}: memory in use, how busy, temperature${now?.power_w == null ? "" : `; takes ${Math.round(now.power_w)} W`}`}
       >
         {now?.temperature_c != null && `${Math.round(now.temperature_c)} °C`}
       </Gauge>

@@ -117,7 +117,7 @@ function Prune() {
     <div className="prune">
       <div className="row tight">
         <label className="row tight small">
-          Remove what ended more than
+          Ended more than
           <select value={days} onChange={(event) => setDays(Number(event.target.value))}>
             {AGES.map(([each, words]) => (
               <option key={each} value={each}>
@@ -128,13 +128,13 @@ function Prune() {
           ago
         </label>
         <button type="button" disabled={prune.isPending} onClick={() => prune.mutate(true)}>
-          Look what would go
+          See what would go
         </button>
       </div>
       <Copyable text={`tunefleet prune --older-than ${days}d`} />
       {found && (
         <Confirm
-          title={`Remove what ended more than ${age} ago?`}
+          title={`Ended more than ${age} ago?`}
           action="Remove it"
           danger
           onDo={() => prune.mutate(false)}

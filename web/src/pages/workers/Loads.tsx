@@ -47,7 +47,7 @@ function Charts({ worker, samples }: { worker: WorkerView; samples: readonly Loa
       column: columnOf(samples, pick),
     });
     const each = (pick: (load: Load, uuid: string, total: number) => number | null | undefined): Line[] =>
-      gpus.map((gpu, at) => line(`GPU ${gpu.index}`, at, (load) => pick(load, gpu.uuid, gpu.memory_total_bytes)));
+      gpus.map((gpu, at) => line(String(gpu.index), at, (load) => pick(load, gpu.uuid, gpu.memory_total_bytes)));
     const of = (load: Load, uuid: string) => load.gpus?.find((gpu) => gpu.uuid === uuid);
     const found: [string, Line[]][] = [
       [
@@ -66,7 +66,7 @@ function Charts({ worker, samples }: { worker: WorkerView; samples: readonly Loa
   return (
     <div className="loads">
       {charts.map(([title, lines]) => (
-        <Chart key={title} title={title} lines={lines} axis="time" clock zoom={zoom} onZoom={setZoom} height={132} />
+        <Chart key={title} title={title} lines={lines} axis="time" clock zoom={zoom} onZoom={setZoom} height={120} />
       ))}
     </div>
   );
@@ -79,6 +79,11 @@ function gibUsed(free: number | null | undefined, total: number): number | null 
 function columnOf(samples: readonly LoadSample[], pick: (load: Load) => number | null | undefined): Column {
   return {
     xs: samples.map((each) => Date.parse(each.at) / 1000),
-    ys: samples.map((each) => pick(each.load) ?? null),
+    ys: samples.map((each) => tenths(pick(each.load))),
   };
+}
+
+/** What a machine tells is not finer. */
+function tenths(value: number | null | undefined): number | null {
+  return value == null ? null : Math.round(value * 10) / 10;
 }

@@ -164,13 +164,7 @@ function Kinds({ worker }: { worker: WorkerView }) {
   return (
     <Panel title="Kinds of tasks">
       <div className="stack">
-        <div className="kinds">
-          {executors
-            .filter((each) => each.available)
-            .map((each) => (
-              <span key={each.kind}>{each.kind}</span>
-            ))}
-        </div>
+        <Tags tags={executors.filter((each) => each.available).map((each) => each.kind)} />
         {unable.length > 0 && (
           <dl className="facts small">
             {unable.map((each) => (

@@ -30,7 +30,7 @@ type StageNode = Node<{ task: TaskView }, "stage">;
 type PassingEdge = Edge<{ passed: EdgeView | undefined }, "passing">;
 /** Room between the columns: with words at the edges there is more. */
 const NARROW = 56;
-const WIDE = 150;
+const WIDE = 170;
 const nodeTypes = { stage: Stage };
 const edgeTypes = { passing: Passing };
 
@@ -67,6 +67,7 @@ export function Drawing({ id, tasks }: { id: string; tasks: readonly TaskView[] 
   return (
     <div className="dag" style={{ height }}>
       <ReactFlow
+        key={told ? "told" : "bare"}
         nodes={nodes}
         edges={lines}
         nodeTypes={nodeTypes}
@@ -140,7 +141,7 @@ function Passed({ edge: { source, artifacts = [], values = [] } }: { edge: EdgeV
           hash={artifact.id}
           title={`${artifact.kind}, ${artifact.file_count} files, ${artifact.digest}`}
         >
-          {artifact.name}{" "}
+          {artifact.name}
           <span className="muted num">
             {artifact.kind} · {bytes(artifact.size_bytes)}
           </span>
