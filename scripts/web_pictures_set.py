@@ -46,6 +46,7 @@ class GpuDouble:
         self._gpus = gpus
         self._gpu_bytes = gpu_bytes
         self._stop = threading.Event()
+        self._still: dict[str, Any] | None = None
         self._thread = threading.Thread(target=self._tell, name=f"double-{worker_id}", daemon=True)
 
     def __enter__(self) -> Self:
@@ -57,6 +58,10 @@ class GpuDouble:
         self._stop.set()
         self._thread.join()
         self._client.close()
+
+    def rest(self) -> None:
+        """Tell the same load from now on."""
+        self._still = self.load(0.0)
 
     def load(self, moment: float) -> dict[str, Any]:
         """Return how busy it is at a moment: waves, each GPU at another height."""
@@ -87,7 +92,7 @@ class GpuDouble:
         began = time.monotonic()
         while not self._stop.wait(_TELL_S):
             told = {"worker_id": self.worker_id, "session": "double", "wait_s": 0.0}
-            load = self.load(time.monotonic() - began + 4000)
+            load = self._still or self.load(time.monotonic() - began + 4000)
             self._client.post("/link/exchange", json={**told, "load": load}).raise_for_status()
 
     def _introduction(self) -> dict[str, Any]:

@@ -129,11 +129,6 @@ def test_the_page_goes_on_by_itself_after_the_server_was_killed(entered: Page, f
     expect(entered.get_by_role("link", name="after the break")).to_be_visible()
 
 
-def addresses(task: str, workflow: str) -> list[str]:
-    more = ["/ui/new?template=lora_sft", "/ui/compare", "/ui/workers"]
-    return ["/ui/", "/ui/tasks", f"/ui/tasks/{task}", f"/ui/workflows/{workflow}", *more]
-
-
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_every_page_is_accessible(entered: Page, repository: Path, client: Client, diamond: str, scheme: str) -> None:
     script = repository / "web/node_modules/axe-core/axe.min.js"
@@ -148,6 +143,8 @@ def test_every_page_is_accessible(entered: Page, repository: Path, client: Clien
         "/ui/new?template=lora_sft",
         f"/ui/workflows/{diamond}",
         "/ui/workers",
+        f"/ui/workers/{client.workers.list().items[0].id}",
+        "/ui/settings",
     ]
     found = {}
     for path in paths:
@@ -173,6 +170,8 @@ def test_nothing_is_wider_than_a_phone(entered: Page, client: Client, diamond: s
         "/ui/new?template=lora_sft",
         f"/ui/workflows/{diamond}",
         "/ui/workers",
+        f"/ui/workers/{client.workers.list().items[0].id}",
+        "/ui/settings",
     ):
         entered.goto(path)
         entered.locator("h1").first.wait_for()

@@ -69,9 +69,9 @@ def test_the_charts_of_a_worker_move(entered: Page, double: GpuDouble) -> None:
     expect(shown).to_be_visible(timeout=PATIENCE_MS)
     before = shown.inner_text()
     expect(shown).not_to_have_text(before, timeout=PATIENCE_MS)
-    told = entered.request.get(f"/api/v1/workers/{double.worker_id}/history").json()["samples"]
-    busy = {gpu["utilisation_percent"] for sample in told for gpu in sample["load"]["gpus"]}
-    assert float(before) in busy
+    double.rest()
+    (still, *_) = double.load(0.0)["gpus"]
+    expect(shown).to_have_text(f"{still['utilisation_percent']:g}", timeout=PATIENCE_MS)
     entered.get_by_role("button", name="24 h").click()
     expect(entered).to_have_url(re.compile("hours="))
     entered.reload()
