@@ -87,12 +87,12 @@ def test_a_cordoned_worker_gets_nothing_until_it_is_uncordoned(entered: Page, cl
     task_id = client.submit(pinned(worker)).task_id
     until(lambda: "cordoned" in (client.tasks.get(task_id).why or ""))
     expect(entered.locator("h1 + .status")).to_have_text("cordoned")
+    expect(entered.get_by_role("button", name="Let it rest")).to_have_count(0)  # scaling is switched off here
     entered.get_by_role("button", name="Uncordon").click()
     client.tasks.wait(task_id, timeout_s=PATIENCE_S)
     assert (client.tasks.get(task_id).status, client.tasks.get(task_id).worker_id) == ("completed", worker)
-    entered.reload()
     row = entered.locator("tr", has_text="pinned").first
-    expect(row).to_contain_text("completed")
+    expect(row).to_contain_text("completed", timeout=PATIENCE_MS)
     expect(row.get_by_role("link")).to_have_attribute("href", f"/ui/tasks/{task_id}")
 
 

@@ -1,5 +1,5 @@
 /** What the page asks about the server itself and its machines; beside `queries.ts`, which is about tasks. */
-import { queryOptions } from "@tanstack/react-query";
+import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "./client";
 import type { LoadSample } from "./schema";
 
@@ -57,10 +57,11 @@ export const loadsQuery = (worker_id: string, hours: number) =>
     staleTime: 60_000,
   });
 
-/** The newest tasks that a worker has or had. */
-export const tasksOfWorkerQuery = (worker_id: string) =>
+/** The newest tasks that a worker has or had; read again when it holds others. */
+export const tasksOfWorkerQuery = (worker_id: string, held: readonly string[]) =>
   queryOptions({
-    queryKey: ["tasks-of-worker", worker_id],
+    queryKey: ["tasks-of-worker", worker_id, held.join()],
+    placeholderData: keepPreviousData,
     queryFn: ({ signal }) =>
       ask(api.GET("/api/v1/tasks", { params: { query: { worker_id, limit: 50 } }, signal })).then(
         (page) => page as Extract<typeof page, { items: unknown }>,

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { ApiError } from "../../api/client";
-import { workersQuery } from "../../api/queries";
+import { overviewQuery, workersQuery } from "../../api/queries";
 import { serverQuery, tasksOfWorkerQuery } from "../../api/queries_server";
 import type { TaskView, WorkerView } from "../../api/schema";
 import { bytes, duration, ranSeconds } from "../../lib/format";
@@ -91,7 +91,9 @@ function Shown({ worker }: { worker: WorkerView }) {
 }
 
 function Tasks({ worker }: { worker: WorkerView }) {
-  const tasks = useQuery(tasksOfWorkerQuery(worker.id));
+  const tasks = useQuery(tasksOfWorkerQuery(worker.id, worker.running ?? []));
+  // What runs is told as it comes on.
+  const live = new Map(useQuery(overviewQuery).data?.running.map((task) => [task.id, task]));
   return (
     <Panel
       title="Tasks, now and before"
@@ -119,7 +121,7 @@ function Tasks({ worker }: { worker: WorkerView }) {
               </thead>
               <tbody>
                 {items.map((task) => (
-                  <Row key={task.id} task={task} />
+                  <Row key={task.id} task={live.get(task.id) ?? task} />
                 ))}
               </tbody>
             </table>
