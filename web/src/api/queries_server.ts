@@ -1,7 +1,7 @@
 /** What the page asks about the server itself and its machines; beside `queries.ts`, which is about tasks. */
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { api, ask } from "./client";
-import type { LoadSample } from "./schema";
+import type { LoadSample, PageTaskView } from "./schema";
 
 const ALL = 1000;
 
@@ -62,10 +62,11 @@ export const tasksOfWorkerQuery = (worker_id: string, held: readonly string[]) =
   queryOptions({
     queryKey: ["tasks-of-worker", worker_id, held.join()],
     placeholderData: keepPreviousData,
-    queryFn: ({ signal }) =>
-      ask(api.GET("/api/v1/tasks", { params: { query: { worker_id, limit: 50 } }, signal })).then(
-        (page) => page as Extract<typeof page, { items: unknown }>,
-      ),
+    queryFn: async ({ signal }): Promise<PageTaskView> => {
+      const page = await ask(api.GET("/api/v1/tasks", { params: { query: { worker_id, limit: 50 } }, signal }));
+      // With a limit the answer is a page.
+      return page as PageTaskView;
+    },
   });
 
 export const edgesQuery = (workflow_id: string) =>
