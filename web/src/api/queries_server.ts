@@ -1,5 +1,5 @@
 /** What the page asks about the server itself and its machines; beside `queries.ts`, which is about tasks. */
-import { keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { queryOptions } from "@tanstack/react-query";
 import { api, ask } from "./client";
 import type { LoadSample, PageTaskView } from "./schema";
 
@@ -57,11 +57,10 @@ export const loadsQuery = (worker_id: string, hours: number) =>
     staleTime: 60_000,
   });
 
-/** The newest tasks that a worker has or had; read again when it holds others. */
-export const tasksOfWorkerQuery = (worker_id: string, held: readonly string[]) =>
+/** The newest tasks that a worker has or had: below `workers`, for what makes those stale makes these stale too. */
+export const tasksOfWorkerQuery = (worker_id: string) =>
   queryOptions({
-    queryKey: ["tasks-of-worker", worker_id, held.join()],
-    placeholderData: keepPreviousData,
+    queryKey: ["workers", worker_id, "tasks"],
     queryFn: async ({ signal }): Promise<PageTaskView> => {
       const page = await ask(api.GET("/api/v1/tasks", { params: { query: { worker_id, limit: 50 } }, signal }));
       // With a limit the answer is a page.

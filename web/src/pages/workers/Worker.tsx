@@ -91,7 +91,7 @@ function Shown({ worker }: { worker: WorkerView }) {
 }
 
 function Tasks({ worker }: { worker: WorkerView }) {
-  const tasks = useQuery(tasksOfWorkerQuery(worker.id, worker.running ?? []));
+  const tasks = useQuery(tasksOfWorkerQuery(worker.id));
   // What runs is told as it comes on.
   const live = new Map(useQuery(overviewQuery).data?.running.map((task) => [task.id, task]));
   return (
