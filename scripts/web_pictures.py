@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from scripts import web_pictures_fed
+from scripts import web_pictures_fed, web_pictures_set
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
@@ -60,6 +60,12 @@ def prepare(client: Client) -> dict[str, str]:
     }
 
 
+def machine(fleet: LocalFleet, client: Client) -> web_pictures_set.GpuDouble:
+    """Return a machine with GPUs, which this one may lack."""
+    key = client.keys.create("gpu-machine", "worker").secret
+    return web_pictures_set.GpuDouble(fleet.url, key, web_pictures_set.DOUBLE)
+
+
 def draw(browser: Browser, fleet: LocalFleet, addresses: dict[str, str]) -> None:
     """Draw each page in each way."""
     for size, (width, height) in SIZES.items():
@@ -95,8 +101,12 @@ def main() -> int:
     INTO.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="tunefleet-pictures-") as folder, sync_playwright() as playwright:
         fleet = LocalFleet(Path(folder), environment=ENVIRONMENT, save_client=False)
-        with fleet, Client(fleet.url, fleet.key) as client:
-            addresses = {**web_pictures_fed.prepare(client, fleet.url), **prepare(client)}
+        with fleet, Client(fleet.url, fleet.key) as client, machine(fleet, client):
+            addresses = {
+                **web_pictures_fed.prepare(client, fleet.url),
+                **web_pictures_set.prepare(client),
+                **prepare(client),
+            }
             browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
             draw(browser, fleet, addresses)
             browser.close()

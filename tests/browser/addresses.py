@@ -14,7 +14,7 @@ class Looked:
     """A page.
 
     Args:
-        path: Its address below `/ui`; `{task}` and `{workflow}` are of the module's workflow.
+        path: Its address below `/ui`; `{task}` and `{workflow}` are of the module's workflow, `{worker}` of its fleet.
         asks: What of the API it is about, as a glob behind `/api/v1`; nothing: it shows nothing of the API's.
         empty: Path behind `/api/v1` → an answer with nothing in it.
         words: What it says then.
@@ -57,4 +57,6 @@ PAGES = (
     Looked("/ui/federations"),
     Looked("/ui/campaigns"),
     Looked("/ui/workers", "/workers?*", {"/workers?*": {"items": []}}),
+    Looked("/ui/workers/{worker}"),
+    Looked("/ui/settings"),
 )

@@ -19,6 +19,7 @@ ENVIRONMENT = {
     "LOG_FILE": "",
     "OMP_NUM_THREADS": "1",
     "TUNEFLEET_JOB_SLOTS": "1",
+    "TUNEFLEET_URL_ALLOW": "127.0.0.1",
 }
 # What a browser says of itself when a server is gone or a key is wrong; the page shows both in words.
 EXPECTED = ("Failed to load resource", "net::ERR_")

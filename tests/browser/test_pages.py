@@ -168,7 +168,8 @@ def addresses(client: Client, diamond: str) -> list[str]:
 
 
 def path_of(looked: Looked, client: Client, workflow: str) -> str:
-    return looked.path.format(task=client.workflows.get(workflow).tasks[0].id, workflow=workflow)
+    task, worker = client.workflows.get(workflow).tasks[0].id, client.workers.list().items[0].id
+    return looked.path.format(task=task, workflow=workflow, worker=worker)
 
 
 WAYS = [

@@ -86,9 +86,10 @@ const taskRoute = createRoute({
 const newRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/new",
-  validateSearch: (given: Record<string, unknown>): { template?: string; from?: string } => ({
+  validateSearch: (given: Record<string, unknown>): { template?: string; from?: string; worker?: string } => ({
     template: text(given.template),
     from: text(given.from),
+    worker: text(given.worker),
   }),
   component: lazyRouteComponent(() => import("./pages/New"), "New"),
 });
@@ -110,6 +111,15 @@ const workersRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/workers",
   component: lazyRouteComponent(() => import("./pages/Workers"), "Workers"),
+});
+export const SPANS = ["1", "6", "24"] as const;
+const workerRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/workers/$workerId",
+  validateSearch: (given: Record<string, unknown>): { hours?: (typeof SPANS)[number] } => ({
+    hours: oneOf(text(given.hours), SPANS),
+  }),
+  component: lazyRouteComponent(() => import("./pages/workers/Worker"), "Worker"),
 });
 const federationsRoute = createRoute({
   getParentRoute: () => rootRoute,
@@ -157,6 +167,7 @@ const routeTree = rootRoute.addChildren([
   compareRoute,
   workflowRoute,
   workersRoute,
+  workerRoute,
   federationsRoute,
   federationRoute,
   campaignsRoute,

@@ -19,6 +19,8 @@ class ServerVerbs:
     schema = Verb(routes.schema)
     login_code = Verb(routes.login_code)
     prune = Verb(routes.prune)
+    server = Verb(routes.server)
+    storage = Verb(routes.storage)
 
 
 class Client(ServerVerbs, Blocking):

@@ -43,6 +43,7 @@ from tunefleet.wire.api import (
 from tunefleet.wire.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.wire.link import Cursor, JournalBatch
 from tunefleet.wire.results import ResultEnvelope, ResultFiles
+from tunefleet.wire.upkeep import ServerView, StorageView
 
 PASSED_ON_BYTES_PER_S: Final = 4 << 20
 """A server that keeps its files in an object store answers an upload when they are there; it is no slower than this."""
@@ -451,3 +452,13 @@ def prune(older_than_s: float, *, dry_run: bool = False) -> Call[PruneReply]:
     """Remove final workflows that ended so long ago (seconds), and files that nothing refers to."""
     body = PruneRequest(older_than_s=older_than_s, dry_run=dry_run)
     return Call("POST", "/prune", model(PruneReply), body=body)
+
+
+def server() -> Call[ServerView]:
+    """Return what the server is made of: versions, database, where files are kept."""
+    return Call("GET", "/server", model(ServerView))
+
+
+def storage() -> Call[StorageView]:
+    """Return how much room the server's data takes, by kind."""
+    return Call("GET", "/storage", model(StorageView))

@@ -90,7 +90,8 @@ def able(need: Requirement, workers: Iterable[WorkerState]) -> list[WorkerState]
     found = []
     for worker in workers:
         # What was found out about workers that are alike is looked up; there are thousands.
-        lacking = known.get(worker.alike, "") if worker.alike is not None else ""
+        alike = worker.alike if worker.id not in need.tags else None
+        lacking = known.get(alike, "") if alike is not None else ""
         if lacking == "":
             lacking = lacks(need, worker)
         if lacking is None:
@@ -101,7 +102,7 @@ def able(need: Requirement, workers: Iterable[WorkerState]) -> list[WorkerState]
 def lacks(need: Requirement, worker: WorkerState) -> str | None:
     """Say what a worker lacks for good, as a clause; null if nothing."""
     found = _find_lacking(need, worker)
-    if worker.alike is not None:
+    if worker.alike is not None and worker.id not in need.tags:
         _known(need)[worker.alike] = found
     return found
 
@@ -132,7 +133,7 @@ def _find_lacking(need: Requirement, worker: WorkerState) -> str | None:
 
 
 def _lacks_names(need: Requirement, worker: WorkerState) -> str | None:
-    missing = [name for name in need.tags if name not in worker.tags]
+    missing = [name for name in need.tags if name not in worker.tags and name != worker.id]
     if missing:
         return f"lacks the tag {', '.join(missing)}"
     missing = [name for name in need.secrets if name not in worker.secrets]

@@ -31,7 +31,7 @@ class Requirement:
         gpu_first: The place of the device that comes first, and must be among them; null if that does not matter.
         gpu_type: Part of the product name, in any case; null for any.
         gpu_memory_bytes: Memory of each device.
-        tags: Tags that the worker must have.
+        tags: Tags that the worker must have; its id counts as one.
         secrets: Names of secrets that the worker must have.
         environments: Names of environments (`tunefleet env`) that must be ready there.
         features: What it asks for beside its kind, such as a converter.

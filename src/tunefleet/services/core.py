@@ -26,6 +26,7 @@ from tunefleet.store.folderlock import FolderLock
 
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves
+    from tunefleet.services.upkeep import Count
 
 T = TypeVar("T")
 _SECRET: Final = "server_secret"
@@ -109,6 +110,8 @@ class Core:
     tries: Tries = field(default_factory=Tries)
     curves: Curves | None = None
     """Made when somebody first looks at a chart."""
+    count: Count | None = None
+    """Made when somebody first asks how much room the data takes."""
     _locks: Sequence[FolderLock] = ()
 
     async def write(self, operation: Callable[[Connection], T]) -> T:

@@ -39,6 +39,8 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
             rows += gone
             made += theirs
         freed = await garbage.collect(core)
+        if core.count is not None:
+            core.count.forget()
     return PruneReply(
         workflows=tuple(row.id for row in rows),
         artifacts=tuple(made),

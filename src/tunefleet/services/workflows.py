@@ -106,7 +106,7 @@ async def get(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
     """
     may_read(actor)
     here = roster.presences(core)
-    return await core.read(lambda connection: _detail(connection, _find(connection, actor, workflow_id), here))
+    return await core.read(lambda connection: _detail(connection, find(connection, actor, workflow_id), here))
 
 
 async def list_(
@@ -145,7 +145,7 @@ async def cancel(core: Core, actor: Actor, workflow_id: str) -> WorkflowDetail:
     here = roster.presences(core)
 
     def operation(connection: Connection) -> WorkflowDetail:
-        row = _find(connection, actor, workflow_id)
+        row = find(connection, actor, workflow_id)
         may_change(actor, row.owner, row.id)
         if row.status != "running":
             raise ConflictError(f"The workflow {row.id} is {row.status} already.")
@@ -169,7 +169,7 @@ async def retry(core: Core, actor: Actor, workflow_id: str, wanted: RetryRequest
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
-    row = await core.read(lambda connection: _find(connection, actor, workflow_id))
+    row = await core.read(lambda connection: find(connection, actor, workflow_id))
     if row.status == "running":
         raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
     return await store(core, await repeating.workflow(core, actor, row, wanted or RetryRequest()))
@@ -185,7 +185,7 @@ async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
     """
 
     def operation(connection: Connection) -> None:
-        row = _find(connection, actor, workflow_id)
+        row = find(connection, actor, workflow_id)
         may_change(actor, row.owner, row.id)
         if row.status == "running":
             raise ConflictError(f"The workflow {row.id} has not ended.", hint="Cancel it first.")
@@ -195,7 +195,13 @@ async def remove(core: Core, actor: Actor, workflow_id: str) -> None:
     await core.write(operation)
 
 
-def _find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
+def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
+    """Return a workflow by its id or a unique beginning of it.
+
+    Raises:
+        NotFoundError: If there is none.
+        ConflictError: If several ids begin so.
+    """
     exact = workflows.by_ids(connection, [workflow_id]).get(workflow_id)
     if exact is not None and exact.project == actor.project:
         return exact

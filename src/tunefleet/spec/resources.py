@@ -122,4 +122,4 @@ class ResourcesSpec(Block):
     hardware: HardwareSpec = HardwareSpec()
     """Cores, memory and GPUs."""
     tags: Annotated[tuple[Text, ...], BeforeValidator(as_list)] = ()
-    """The worker must have all of these tags (`WORKER_TAGS`)."""
+    """The worker must have all of these tags (`WORKER_TAGS`); its id counts as one."""

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, insert, select, up
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import ArtifactRow
-from tunefleet.store.tables import artifact_files, artifacts, blob_pins, blobs
+from tunefleet.store.tables import artifact_files, artifacts, blob_pins, blobs, task_inputs
 
 _KNOWN = select(blobs.c.digest, blobs.c.size_bytes).where(
     blobs.c.project == bindparam("project"), blobs.c.digest.in_(bindparam("digests", expanding=True))
@@ -183,6 +183,21 @@ def delete_rows(connection: Connection, ids: Sequence[str]) -> None:
 def of_tasks(connection: Connection, task_ids: Sequence[str]) -> list[str]:
     """Return the ids of artifacts that tasks made."""
     return list(connection.execute(select(artifacts.c.id).where(artifacts.c.task_id.in_(list(task_ids)))).scalars())
+
+
+def read_by(connection: Connection, task_ids: Sequence[str]) -> dict[str, list[ArtifactRow]]:
+    """Return the artifacts that tasks read, oldest first, by the id of who reads them."""
+    found: dict[str, list[ArtifactRow]] = {}
+    for start in range(0, len(task_ids), 500):
+        query = (
+            select(task_inputs.c.task_id.label("reader"), artifacts)
+            .join(task_inputs, task_inputs.c.artifact_id == artifacts.c.id)
+            .where(task_inputs.c.task_id.in_(list(task_ids[start : start + 500])))
+            .order_by(artifacts.c.seq)
+        )
+        for reader, *row in connection.execute(query):
+            found.setdefault(reader, []).append(ArtifactRow(*row))
+    return found
 
 
 def of_kind(connection: Connection, task_ids: Sequence[str], kind: str) -> list[ArtifactRow]:

@@ -345,6 +345,7 @@ class ServerInfo(Message):
     authenticated: bool
     role: Role | None = None
     owner: str | None = None
+    key_id: str | None = None
 
 
 class CloneRequest(Body):

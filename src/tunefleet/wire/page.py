@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tunefleet.wire.api import TaskView
+from tunefleet.wire.api import ArtifactView, TaskView
 from tunefleet.wire.base import Body, Message
 
 
@@ -63,6 +63,22 @@ class Overview(Message):
     running: tuple[TaskView, ...]
     queue: tuple[TaskView, ...]
     failed: tuple[TaskView, ...]
+
+
+class EdgeView(Message):
+    """What a task of a workflow takes from one before it.
+
+    Args:
+        source: The task that is waited for.
+        target: The task that waits.
+        artifacts: Of the source, those that the target reads; checkpoints are left out.
+        values: References to the source's result that the target's spec has, as `result.items.0.output`.
+    """
+
+    source: str
+    target: str
+    artifacts: tuple[ArtifactView, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 class ManyRequest(Body):

@@ -17,6 +17,7 @@ from tunefleet.cli.main import run
 from tunefleet.client import Client
 from tunefleet.wire.api import ArtifactView, KeyCreated, MetricsView, PruneReply, TaskDetail, TaskView
 from tunefleet.wire.fleet import WorkerView
+from tunefleet.wire.upkeep import StorageView
 
 
 @pytest.fixture
@@ -219,6 +220,11 @@ def test_clone_rm_prune(cli: Cli, client: Client, hand: HandWorker) -> None:
     reply = PruneReply.model_validate(cli("prune", "--older-than", "0", "--yes", "--json").json)
     assert len(reply.workflows) > 0
     assert cli("prune", "--older-than", "soon").code == 3
+    view = StorageView.model_validate(cli("storage", "--json").json)
+    assert view.total_bytes == sum(use.size_bytes for use in view.uses) > 0
+    said = cli("storage").out
+    assert "database" in said
+    assert "on the disk are free" in said
 
 
 def test_workers_and_keys(cli: Cli, hand: HandWorker) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.placement.test_placement import A100, RTX, need, worker
 from tunefleet.placement import Candidate, Device, Policy, Requirement, WorkerState, plan
+from tunefleet.placement.match import able, lacks
 from tunefleet.placement.policy import Ranking, Selection
 
 SMALL = Device("NVIDIA A10", 24 << 30)
@@ -112,6 +113,15 @@ def test_fault_31_a_worker_that_cannot_run_a_kind_never_gets_it() -> None:
     without = worker("without", gpus=(A100, A100), executors={"lora_sft": "trl is not installed"})
     assert chosen(need(), [without, worker("with")]) == "with"
     assert plan([Candidate("t", need(), 0.0)], [without]).assignments == ()
+
+
+def test_a_workers_id_is_a_tag_of_its_own_even_among_workers_that_are_alike() -> None:
+    workers = [worker(name, alike=7) for name in ("first", "second", "third")]
+    pinned = need(tags=("second",))
+    assert [each.id for each in able(pinned, workers)] == ["second"]
+    assert [each.id for each in able(pinned, reversed(workers))] == ["second"]
+    assert chosen(pinned, workers) == "second"
+    assert lacks(pinned, workers[0]) == "lacks the tag second"
 
 
 def test_fault_32_tags_are_heeded() -> None:

@@ -7,6 +7,7 @@ import { ApiError, api, ask } from "../api/client";
 import { taskQuery } from "../api/queries";
 import type { FaultView, TaskForecast } from "../api/schema";
 import { type Common, changed, commonFields } from "../lib/common";
+import { pinned } from "../lib/pinned";
 import type { SchemaNode } from "../lib/schema";
 import { TEMPLATES } from "../lib/templates";
 import { Panel } from "../parts/bits";
@@ -19,7 +20,7 @@ const CHECK_AFTER_MS = 450;
 
 export function New() {
   const { mayChange } = useSession();
-  const { template, from } = useSearch({ from: "/new" });
+  const { template, from, worker } = useSearch({ from: "/new" });
   if (!mayChange)
     return (
       <div className="page">
@@ -28,14 +29,17 @@ export function New() {
     );
   if (from) return <FromTask key={from} id={from} />;
   const chosen = TEMPLATES.find((each) => each.id === template);
-  return chosen ? <Edit key={chosen.id} title={chosen.title} first={chosen.text} /> : <Gallery />;
+  if (!chosen) return <Gallery />;
+  const first = worker ? pinned(chosen.text, worker) : chosen.text;
+  return <Edit key={chosen.id} title={worker ? `${chosen.title}, on ${worker}` : chosen.title} first={first} />;
 }
 
 function Gallery() {
   const navigate = useNavigate();
+  const { worker } = useSearch({ from: "/new" });
   return (
     <div className="page">
-      <h1>New task</h1>
+      <h1>New task {worker && <span className="muted">· on {worker}</span>}</h1>
       <p className="muted">
         Begin with an example. They all run as they are: model and data come with Tunefleet. Each can be changed before
         it is submitted.
@@ -45,7 +49,7 @@ function Gallery() {
           <button
             key={each.id}
             type="button"
-            onClick={() => void navigate({ to: "/new", search: { template: each.id } })}
+            onClick={() => void navigate({ to: "/new", search: { template: each.id, worker } })}
           >
             <strong>{each.title}</strong>
             <span>{each.about}</span>

@@ -2,9 +2,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { overviewQuery, workersQuery } from "../api/queries";
-import type { TaskView } from "../api/schema";
+import type { TaskView, WorkerView } from "../api/schema";
 import { duration, number, ranSeconds } from "../lib/format";
-import { isTraining, plain } from "../lib/words";
+import { isTraining, plain, STATUSES } from "../lib/words";
 import { Panel, Progress, Sparkline, TaskLink, Time } from "../parts/bits";
 import { useNow } from "../parts/clock";
 import { Machine } from "../parts/Fleet";
@@ -29,9 +29,17 @@ export function Overview() {
           </Link>
         )}
       </div>
-      <div className="columns">
+      <Counts tasks={tasks} workers={workers.data?.items ?? []} />
+      <div className="overview">
         <div className="stack">
-          <Panel title={<>Running {count(tasks, "running", "dispatched")}</>}>
+          <Panel
+            title={<>Running {count(tasks, "running", "dispatched")}</>}
+            actions={
+              <Link to="/tasks" search={{ status: "running,dispatched" }}>
+                all
+              </Link>
+            }
+          >
             <Answer query={overview}>
               {({ running: items }) =>
                 items.length === 0 ? (
@@ -76,8 +84,11 @@ export function Overview() {
                 ) : (
                   <div className="stack">
                     {items.slice(0, MACHINES_SHOWN).map((worker) => (
-                      <Machine key={worker.id} worker={worker} />
+                      <Machine key={worker.id} worker={worker} tasks={overview.data?.running} />
                     ))}
+                    {items.length > MACHINES_SHOWN && (
+                      <Link to="/workers">and {items.length - MACHINES_SHOWN} more</Link>
+                    )}
                   </div>
                 )
               }
@@ -115,6 +126,30 @@ export function Overview() {
           </Panel>
         </div>
       </div>
+    </div>
+  );
+}
+
+/** The whole in one line: each number leads to what it counts. */
+function Counts({ tasks, workers }: { tasks: Record<string, number>; workers: readonly WorkerView[] }) {
+  const gpus = workers.flatMap((worker) => (worker.status === "online" ? (worker.capabilities.gpus ?? []) : []));
+  const busy = workers.flatMap((worker) => (worker.load?.gpus ?? []).flatMap((gpu) => gpu.utilisation_percent ?? []));
+  const online = workers.filter((worker) => worker.status === "online").length;
+  const shown = STATUSES.filter((status) => tasks[status]);
+  return (
+    <div className="counts small num">
+      {shown.map((status) => (
+        <Link key={status} to="/tasks" search={{ status }} className={`status ${status}`}>
+          {tasks[status]} {status}
+        </Link>
+      ))}
+      {workers.length > 0 && (
+        <Link to="/workers" className="muted aside">
+          {online} of {workers.length} machines online
+          {gpus.length > 0 && ` · ${gpus.length} GPUs`}
+          {busy.length > 0 && `, ${Math.round(busy.reduce((sum, each) => sum + each, 0) / busy.length)} % busy`}
+        </Link>
+      )}
     </div>
   );
 }

@@ -1,27 +1,23 @@
 /** A workflow: its tasks as a drawing that moves with them, and as a list. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate, useParams } from "@tanstack/react-router";
-import { Handle, type Node, type NodeProps, Position } from "@xyflow/react";
-import { useMemo, useState } from "react";
+import { useState } from "react";
 import { api, ask } from "../api/client";
 import { workflowQuery } from "../api/queries";
 import type { TaskView, WorkflowDetail } from "../api/schema";
 import { duration, ranSeconds } from "../lib/format";
-import { edges, placed } from "../lib/graph";
-import { isFinal } from "../lib/words";
-import { Confirm, Id, Panel, Progress, Status, TaskLink, Time } from "../parts/bits";
+import { Confirm, Id, Panel, Status, TaskLink, Time } from "../parts/bits";
 import { useNow } from "../parts/clock";
-import { Flow } from "../parts/Flow";
 import { useSession } from "../parts/session";
 import { Answer } from "../parts/states";
 import { toast } from "../parts/toasts";
+import { Drawing } from "./workflow/Drawing";
 
 export function Workflow() {
   const { workflowId } = useParams({ from: "/workflows/$workflowId" });
   const workflow = useQuery(workflowQuery(workflowId));
   return (
     <div className="page">
-      {!workflow.data && <h1>Workflow {workflowId}</h1>}
       <Answer query={workflow} rows={6}>
         {(found) => <Shown workflow={found} />}
       </Answer>
@@ -59,7 +55,7 @@ function Shown({ workflow }: { workflow: WorkflowDetail }) {
           {warning}
         </div>
       ))}
-      {workflow.tasks.length > 1 && <Drawing tasks={workflow.tasks} />}
+      {workflow.tasks.length > 1 && <Drawing id={workflow.id} tasks={workflow.tasks} />}
       <Panel title="Tasks" flush>
         <table>
           <thead>
@@ -148,57 +144,5 @@ function Actions({ workflow }: { workflow: WorkflowDetail }) {
         </Confirm>
       )}
     </div>
-  );
-}
-
-type StageNode = Node<{ task: TaskView }, "stage">;
-const nodeTypes = { stage: Stage };
-
-function Drawing({ tasks }: { tasks: readonly TaskView[] }) {
-  const shape = tasks.map((task) => `${task.id}<${task.depends_on.join()}`).join(";");
-  // biome-ignore lint/correctness/useExhaustiveDependencies: the places depend on the shape only
-  const places = useMemo(() => placed(tasks), [shape]);
-  const height = Math.min(560, Math.max(...places.map((place) => place.y)) + 160);
-  const nodes = useMemo(
-    () =>
-      places.flatMap((place): StageNode[] => {
-        const task = tasks.find((each) => each.id === place.id);
-        return task ? [{ id: place.id, type: "stage", position: place, data: { task } }] : [];
-      }),
-    [places, tasks],
-  );
-  const lines = useMemo(
-    () =>
-      edges(tasks).map(([source, target]) => ({
-        id: `${source} ${target}`,
-        source,
-        target,
-        animated: tasks.find((task) => task.id === target)?.status === "running",
-      })),
-    [tasks],
-  );
-  return <Flow nodes={nodes} edges={lines} nodeTypes={nodeTypes} height={height} />;
-}
-
-function Stage({ data: { task } }: NodeProps<StageNode>) {
-  return (
-    <>
-      <Handle type="target" position={Position.Left} />
-      <Link className="stage" to="/tasks/$taskId" params={{ taskId: task.id }}>
-        <span className="row between tight">
-          <strong className="cut">{task.name}</strong>
-          <Status status={task.status} />
-        </span>
-        {task.status === "running" && task.progress ? (
-          <Progress progress={task.progress} compact />
-        ) : (
-          <span className="muted row between tight">
-            <span>{task.kind}</span>
-            <span className="num">{isFinal(task.status) ? duration(ranSeconds(task, 0)) : ""}</span>
-          </span>
-        )}
-      </Link>
-      <Handle type="source" position={Position.Right} />
-    </>
   );
 }

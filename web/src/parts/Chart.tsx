@@ -3,7 +3,7 @@ import { useEffect, useMemo, useRef, useState } from "react";
 import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import type { Zoom } from "../lib/chartview";
-import { duration, number } from "../lib/format";
+import { duration, localTime, number } from "../lib/format";
 import { type Axis, aligned, type Column } from "../lib/series";
 import { useIsDark } from "./theme";
 
@@ -22,6 +22,13 @@ export interface Line {
 /** Colours that are told apart on light and dark, and by most who see colours differently. */
 export const COLORS = ["#3f7ff0", "#e07b1a", "#2f9e6b", "#c24f9d", "#8a6cf5", "#a58b0f", "#1a93a8", "#d85050"];
 
+/** What a tick says where they are days, minutes and seconds apart. */
+const CLOCK_TICKS: (string | number | null)[][] = [
+  [86400, "{MMM} {D}", null, null, null, null, null, null, 1],
+  [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
+  [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1],
+];
+
 export function Chart({
   title,
   lines,
@@ -30,6 +37,7 @@ export function Chart({
   zoom,
   onZoom,
   height = 190,
+  clock,
 }: {
   title: string;
   lines: readonly Line[];
@@ -38,6 +46,8 @@ export function Chart({
   zoom: Zoom;
   onZoom: (zoom: Zoom) => void;
   height?: number;
+  /** The x axis is unix time, shown as the time of day. */
+  clock?: boolean;
 }) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
@@ -63,6 +73,7 @@ export function Chart({
     axis,
     dark,
     height,
+    clock,
   ]);
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` stands for the lines
@@ -81,7 +92,10 @@ export function Chart({
         legend: { show: false },
         cursor: { sync: { key: "charts" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
         scales: {
-          x: { time: false, range: (_, low, high) => (zoomed.current ? [...zoomed.current] : widened(low, high)) },
+          x: {
+            time: clock === true,
+            range: (_, low, high) => (zoomed.current ? [...zoomed.current] : widened(low, high)),
+          },
           y: { distr: log ? 3 : 1 },
         },
         axes: [
@@ -89,7 +103,12 @@ export function Chart({
             ...common,
             size: 26,
             space: 70,
-            values: (_, ticks) => ticks.map((tick) => (axis === "time" ? duration(tick) : number(tick))),
+            ...(clock
+              ? { values: CLOCK_TICKS }
+              : {
+                  values: (_: uPlot, ticks: number[]) =>
+                    ticks.map((tick) => (axis === "time" ? duration(tick) : number(tick))),
+                }),
           },
           {
             ...common,
@@ -142,7 +161,7 @@ export function Chart({
     <figure className="chart">
       <header>
         <h2>{title}</h2>
-        <Legend lines={lines} data={data} at={at} axis={axis} />
+        <Legend lines={lines} data={data} at={at} axis={axis} clock={clock} />
       </header>
       {/* biome-ignore lint/a11y/noStaticElementInteractions: the same is done by the button "whole range" */}
       <div ref={box} style={{ height }} onDoubleClick={() => onZoom(null)} />
@@ -159,16 +178,22 @@ function Legend({
   data,
   at,
   axis,
+  clock,
 }: {
   lines: readonly Line[];
   data: uPlot.AlignedData;
   at: number | null;
   axis: Axis;
+  clock?: boolean;
 }) {
   const x = at === null ? undefined : data[0][at];
   return (
     <div className="legend num">
-      {x !== undefined && <span>{axis === "time" ? duration(x) : `step ${number(x)}`}</span>}
+      {x !== undefined && (
+        <span>
+          {clock ? localTime(new Date(x * 1000).toISOString()) : axis === "time" ? duration(x) : `step ${number(x)}`}
+        </span>
+      )}
       {lines.map((line, index) => {
         if (line.faint) return null;
         const row = data[index + 1] ?? [];

@@ -1,8 +1,12 @@
-/** One machine in a few lines: memory, GPUs, who uses what. */
+/** A machine at a glance: memory, each GPU with what is full and how busy it is, and who uses it. */
 import { Link } from "@tanstack/react-router";
-import type { WorkerView } from "../api/schema";
+import type { ReactNode } from "react";
+import type { Gpu, GpuLoad, TaskView, WorkerView } from "../api/schema";
 import { bytes, percent } from "../lib/format";
 import { Bar, Status, TaskLink } from "./bits";
+import "../styles/fleet.css";
+
+const GIB = 2 ** 30;
 
 /** What a worker is, in the words that matter first. */
 export function workerNote(worker: WorkerView): string {
@@ -13,65 +17,145 @@ export function workerNote(worker: WorkerView): string {
   return "online";
 }
 
-export function Machine({ worker }: { worker: WorkerView }) {
-  const can = worker.capabilities;
-  const free = worker.load?.memory_free_bytes ?? can.memory_free_bytes;
-  const used = can.memory_total_bytes - free;
-  const running = worker.running ?? [];
+export function WorkerLink({ id }: { id: string }) {
+  return (
+    <Link to="/workers/$workerId" params={{ workerId: id }} className="strong cut">
+      {id}
+    </Link>
+  );
+}
+
+/** A worker in a list of machines; `tasks` are those that run anywhere, for their names. */
+export function Machine({ worker, tasks = [] }: { worker: WorkerView; tasks?: readonly TaskView[] }) {
   return (
     <div className="machine">
       <div className="row between tight">
-        <Link to="/workers" hash={worker.id} className="strong cut">
-          {worker.id}
-        </Link>
+        <WorkerLink id={worker.id} />
         <Status status={worker.status} note={workerNote(worker)} />
       </div>
-      <Meter label="Memory" used={used} total={can.memory_total_bytes} />
-      {(can.gpus ?? []).map((gpu) => {
-        const now = worker.load?.gpus?.find((each) => each.uuid === gpu.uuid);
-        const gpuFree = now?.memory_free_bytes ?? gpu.memory_free_bytes;
-        const notes = [
-          now?.utilisation_percent != null && `${Math.round(now.utilisation_percent)} % busy`,
-          now?.power_w != null && `${Math.round(now.power_w)} W`,
-          now?.temperature_c != null && `${Math.round(now.temperature_c)} °C`,
-          (now?.in_use_by ?? gpu.in_use_by) && `used by ${now?.in_use_by ?? gpu.in_use_by}`,
-        ].filter(Boolean);
-        return (
-          <div key={gpu.uuid}>
-            <Meter
-              label={`${gpu.index} · ${gpu.name}`}
-              used={gpuFree == null ? undefined : gpu.memory_total_bytes - gpuFree}
-              total={gpu.memory_total_bytes}
-            />
-            {notes.length > 0 && <div className="muted small">{notes.join(" · ")}</div>}
-          </div>
-        );
-      })}
-      <div className="small muted cut">
-        {running.length === 0
-          ? (can.gpus ?? []).length === 0
-            ? `idle · ${can.cpu_count} CPUs, no GPU`
-            : "idle"
-          : running.map((id, at) => (
-              <span key={id}>
-                {at > 0 && ", "}
-                <TaskLink id={id} />
-              </span>
-            ))}
-      </div>
+      <Gauges worker={worker} />
+      <Users worker={worker} tasks={tasks} />
     </div>
   );
 }
 
-export function Meter({ label, used, total }: { label: string; used: number | undefined; total: number }) {
-  const share = used === undefined ? 0 : percent(used, total);
+/** Main memory and GPUs, a line each. */
+export function Gauges({ worker }: { worker: WorkerView }) {
+  const can = worker.capabilities;
+  const gpus = can.gpus ?? [];
+  const free = worker.load?.memory_free_bytes ?? can.memory_free_bytes;
+  const load = worker.load?.load_1m;
+  const busy = load == null ? undefined : percent(load, can.cpu_count);
   return (
-    <div className="meter small">
-      <span className="cut">{label}</span>
-      <span className="num muted nowrap">
-        {used === undefined ? "?" : bytes(used)} / {bytes(total)}
-      </span>
-      <Bar value={share} label={`${label}, in use`} tone={share > 92 ? "warn" : undefined} />
+    <div className="gauges small num">
+      <Gauge
+        name="RAM"
+        fill={{ label: "Memory", used: can.memory_total_bytes - free, total: can.memory_total_bytes }}
+        busy={busy}
+        busyLabel={`Load of ${can.cpu_count} CPUs`}
+        title="Main memory in use, and the load of the processors"
+      >
+        {can.cpu_count} CPUs
+      </Gauge>
+      {groups(gpus).map(([title, members]) => (
+        <div key={title + members[0]?.uuid} className="gpus">
+          <div className="muted cut">{title}</div>
+          {members.map((gpu) => (
+            <GpuGauge key={gpu.uuid} gpu={gpu} now={worker.load?.gpus?.find((each) => each.uuid === gpu.uuid)} />
+          ))}
+        </div>
+      ))}
+    </div>
+  );
+}
+
+/** Neighbours of one make stand under one name. */
+function groups(gpus: readonly Gpu[]): [string, Gpu[]][] {
+  const found: [string, Gpu[]][] = [];
+  for (const gpu of gpus) {
+    const last = found.at(-1);
+    if (last && last[1][0]?.name === gpu.name) last[1].push(gpu);
+    else found.push([gpu.name, [gpu]]);
+  }
+  return found.map(([name, members]) => [members.length > 1 ? `${members.length} × ${name}` : name, members]);
+}
+
+function GpuGauge({ gpu, now }: { gpu: Gpu; now: GpuLoad | undefined }) {
+  const free = now?.memory_free_bytes ?? gpu.memory_free_bytes;
+  const user = now ? now.in_use_by : gpu.in_use_by;
+  return (
+    <>
+      <Gauge
+        name={String(gpu.index)}
+        fill={{
+          label: `Memory of GPU ${gpu.index}`,
+          used: free == null ? undefined : gpu.memory_total_bytes - free,
+          total: gpu.memory_total_bytes,
+        }}
+        busy={now?.utilisation_percent ?? undefined}
+        busyLabel={`GPU ${gpu.index} is busy`}
+        title={`GPU ${gpu.index}: memory in use, how busy, temperature${now?.power_w == null ? "" : `; takes ${Math.round(now.power_w)} W`}`}
+      >
+        {now?.temperature_c != null && `${Math.round(now.temperature_c)} °C`}
+      </Gauge>
+      {user && (
+        <div className="user muted cut">
+          GPU {gpu.index} is used by {user}
+        </div>
+      )}
+    </>
+  );
+}
+
+function Gauge({
+  name,
+  fill,
+  busy,
+  busyLabel,
+  title,
+  children,
+}: {
+  name: string;
+  fill: { label: string; used: number | undefined; total: number };
+  busy: number | undefined;
+  busyLabel: string;
+  title?: string;
+  children: ReactNode;
+}) {
+  const share = fill.used === undefined ? 0 : percent(fill.used, fill.total);
+  const words = fill.used === undefined ? `? / ${bytes(fill.total)}` : `${short(fill.used)} / ${bytes(fill.total)}`;
+  return (
+    <div className="gauge" title={title}>
+      <span className="muted">{name}</span>
+      <Bar value={share} label={`${fill.label}, in use`} tone={share > 92 ? "warn" : undefined} />
+      <span className="nowrap">{words}</span>
+      {busy === undefined ? (
+        <span className="none" />
+      ) : (
+        <Bar value={Math.min(100, busy)} label={`${busyLabel}, in percent`} tone="busy" />
+      )}
+      <span className="nowrap">{busy !== undefined && `${Math.round(busy)} %`}</span>
+      <span className="muted nowrap">{children}</span>
+    </div>
+  );
+}
+
+/** `41.2`, where the unit follows with the whole. */
+function short(size: number): string {
+  return size >= GIB ? (size / GIB).toFixed(1) : bytes(size);
+}
+
+export function Users({ worker, tasks }: { worker: WorkerView; tasks: readonly TaskView[] }) {
+  const running = worker.running ?? [];
+  if (running.length === 0) return <div className="small muted">idle</div>;
+  return (
+    <div className="small cut">
+      {running.map((id, at) => (
+        <span key={id}>
+          {at > 0 && ", "}
+          <TaskLink id={id} name={tasks.find((task) => task.id === id)?.name} />
+        </span>
+      ))}
     </div>
   );
 }

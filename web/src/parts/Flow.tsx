@@ -1,5 +1,5 @@
 /** A drawing of what leads to what: it can be moved and enlarged, and never changed. */
-import { Background, Controls, type Edge, type Node, type NodeTypes, ReactFlow } from "@xyflow/react";
+import { Background, Controls, type Edge, type EdgeTypes, type Node, type NodeTypes, ReactFlow } from "@xyflow/react";
 import "@xyflow/react/dist/style.css";
 import { useIsDark } from "./theme";
 
@@ -7,11 +7,13 @@ export function Flow({
   nodes,
   edges,
   nodeTypes,
+  edgeTypes,
   height,
 }: {
   nodes: Node[];
   edges: Edge[];
   nodeTypes: NodeTypes;
+  edgeTypes?: EdgeTypes;
   height: number;
 }) {
   const dark = useIsDark();
@@ -21,6 +23,7 @@ export function Flow({
         nodes={nodes}
         edges={edges}
         nodeTypes={nodeTypes}
+        edgeTypes={edgeTypes}
         colorMode={dark ? "dark" : "light"}
         fitView
         fitViewOptions={{ maxZoom: 1, padding: { top: "14px", x: "14px", bottom: "48px" } }}

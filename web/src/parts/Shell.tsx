@@ -1,46 +1,83 @@
 /** What stands around every page: navigation, who is logged in, the state of the live connection. */
 import { useQueryClient } from "@tanstack/react-query";
-import { Link, Outlet } from "@tanstack/react-router";
-import { useEffect, useSyncExternalStore } from "react";
+import { Link, Outlet, useLocation } from "@tanstack/react-router";
+import { useEffect, useState, useSyncExternalStore } from "react";
 import { api, ask } from "../api/client";
 import { follow, liveState, onLiveState } from "../api/live";
 import type { ServerInfo } from "../api/schema";
 import { SessionContext } from "./session";
 import { setTheme, type Theme, useTheme } from "./theme";
 import { Toasts, toastError } from "./toasts";
+import "../styles/shell.css";
 
-const PAGES = [
+const GROUPS = [
+  [
+    "",
+    [
+      ["/", "Overview"],
+      ["/tasks", "Tasks"],
+      ["/new", "New task"],
+    ],
+  ],
+  [
+    "Data and models",
+    [
+      ["/datasets", "Datasets"],
+      ["/playground", "Playground"],
+    ],
+  ],
+  [
+    "Long-running",
+    [
+      ["/federations", "Federations"],
+      ["/campaigns", "Campaigns"],
+    ],
+  ],
+  [
+    "Server",
+    [
+      ["/workers", "Workers"],
+      ["/settings", "Settings"],
+    ],
+  ],
+] as const;
+/** On a phone these stand at the bottom; the menu has all. */
+const FIRST = [
   ["/", "Overview"],
   ["/tasks", "Tasks"],
-  ["/new", "New task"],
-  ["/datasets", "Datasets"],
-  ["/playground", "Playground"],
-  ["/federations", "Federations"],
-  ["/campaigns", "Campaigns"],
+  ["/new", "New"],
   ["/workers", "Workers"],
-  ["/settings", "Settings"],
 ] as const;
 
 export function Shell({ info }: { info: ServerInfo }) {
   const client = useQueryClient();
   useEffect(() => follow(client), [client]);
   const mayChange = info.role === "admin" || info.role === "member";
+  const menu = useMenu();
+  const shown = ([to]: readonly [string, string]) => to !== "/new" || mayChange;
   return (
     <SessionContext value={{ info, mayChange, isAdmin: info.role === "admin" }}>
       <a className="skip button" href="#main">
         To the page's content
       </a>
       <div className="shell">
-        <div className="side">
+        <div className={menu.open ? "side open" : "side"} id="menu">
           <Link to="/" className="brand">
             <img src="/ui/icon.svg" alt="" width="20" height="20" />
             Tunefleet
           </Link>
           <nav aria-label="Pages">
-            {PAGES.filter(([to]) => to !== "/new" || mayChange).map(([to, name]) => (
-              <Link key={to} to={to} activeOptions={{ exact: to === "/", includeSearch: false }}>
-                {name}
-              </Link>
+            {GROUPS.map(([title, pages]) => (
+              <div key={title} className="group">
+                {title && <p>{title}</p>}
+                <ul aria-label={title || undefined}>
+                  {pages.filter(shown).map(([to, name]) => (
+                    <li key={to}>
+                      <PageLink to={to} name={name} />
+                    </li>
+                  ))}
+                </ul>
+              </div>
             ))}
           </nav>
           <Foot info={info} />
@@ -49,10 +86,43 @@ export function Shell({ info }: { info: ServerInfo }) {
           <Connection />
           <Outlet />
         </main>
+        <div className="bottom">
+          <nav aria-label="Most used pages">
+            {FIRST.filter(shown).map(([to, name]) => (
+              <PageLink key={to} to={to} name={name} />
+            ))}
+            <button type="button" aria-expanded={menu.open} aria-controls="menu" onClick={menu.toggle}>
+              Menu
+            </button>
+          </nav>
+        </div>
       </div>
       <Toasts />
     </SessionContext>
   );
+}
+
+function PageLink({ to, name }: { to: (typeof GROUPS)[number][1][number][0]; name: string }) {
+  return (
+    <Link to={to} activeOptions={{ exact: to === "/", includeSearch: false }}>
+      {name}
+    </Link>
+  );
+}
+
+/** The menu of a phone: another page closes it, and so does Escape. */
+function useMenu() {
+  const [open, setOpen] = useState(false);
+  const { pathname } = useLocation();
+  // biome-ignore lint/correctness/useExhaustiveDependencies: whenever the page changes
+  useEffect(() => setOpen(false), [pathname]);
+  useEffect(() => {
+    if (!open) return;
+    const close = (event: KeyboardEvent) => event.key === "Escape" && setOpen(false);
+    window.addEventListener("keydown", close);
+    return () => window.removeEventListener("keydown", close);
+  }, [open]);
+  return { open, toggle: () => setOpen(!open) };
 }
 
 function Foot({ info }: { info: ServerInfo }) {

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request
 import tunefleet
 from tunefleet import spec
 from tunefleet.server.auth import CoreDep, Reader, identify_if_known, require_admin
-from tunefleet.services import prune
+from tunefleet.services import prune, upkeep
 from tunefleet.services.identity import Actor
 from tunefleet.spec import gallery
 from tunefleet.wire.api import PruneReply, PruneRequest, ServerInfo
@@ -31,7 +31,7 @@ async def info(request: Request) -> ServerInfo:
     """Say which version this is and, with a key, whose key it is."""
     who = await identify_if_known(request)
     if isinstance(who, Actor):
-        return ServerInfo(version=tunefleet.__version__, authenticated=True, role=who.role, owner=who.owner)
+        return upkeep.info(who)
     return ServerInfo(version=tunefleet.__version__, authenticated=who is not None)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, cast, get_args
+from typing import Annotated, Any, Final, get_args
 
 from fastapi import APIRouter, Query, Request, Response
 
-import tunefleet
 from tunefleet.server.auth import (
     Admin,
     CoreDep,
@@ -17,7 +16,7 @@ from tunefleet.server.auth import (
     set_session,
 )
 from tunefleet.server.params import Cursor, Limit, names, one_of, page
-from tunefleet.services import keys
+from tunefleet.services import keys, upkeep
 from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView, LoginCode, Page, Role, ServerInfo
 from tunefleet.wire.page import SessionRequest
 
@@ -79,7 +78,7 @@ async def open_session(request: Request, response: Response, core: CoreDep, logi
     refuse_foreign_page(request)
     token, who = await keys.open_session(core, address_of(request), key=login.key, code=login.code)
     set_session(response, request, token)
-    return ServerInfo(version=tunefleet.__version__, authenticated=True, role=cast("Role", who.role), owner=who.owner)
+    return upkeep.info(who)
 
 
 @router.delete("/session", status_code=204, openapi_extra=_PUBLIC)

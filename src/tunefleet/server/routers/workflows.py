@@ -10,8 +10,9 @@ from fastapi import APIRouter, Header, HTTPException, Query, Request, Response
 from tunefleet.server import bodies
 from tunefleet.server.auth import CoreDep, Member, Reader
 from tunefleet.server.params import Cursor, Limit, one_of
-from tunefleet.services import why, workflows
+from tunefleet.services import passing, why, workflows
 from tunefleet.wire.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
+from tunefleet.wire.page import EdgeView
 
 router = APIRouter(prefix="/workflows", tags=["workflows"])
 
@@ -74,6 +75,12 @@ async def list_workflows(
 async def get_workflow(core: CoreDep, who: Reader, workflow_id: str) -> WorkflowDetail:
     """Show a workflow with its tasks and its document."""
     return await workflows.get(core, who, workflow_id)
+
+
+@router.get("/{workflow_id}/edges")
+async def list_edges(core: CoreDep, who: Reader, workflow_id: str) -> list[EdgeView]:
+    """List what each task of a workflow takes from those before it: artifacts, and values of their results."""
+    return await passing.edges(core, who, workflow_id)
 
 
 @router.delete("/{workflow_id}", status_code=204)

@@ -19,9 +19,14 @@ from tunefleet.wire.api import FileEntry
 _FOLDER: Final = "federation"
 
 
+def root(core: Core) -> Path:
+    """Return the folder of all who work."""
+    return core.settings.data_dir / _FOLDER
+
+
 def work_folder(core: Core, holder: str) -> Path:
     """Return where whoever holds a round keeps what it works with; nobody else uses it, and it is removed after."""
-    return core.settings.data_dir / _FOLDER / holder
+    return root(core) / holder
 
 
 def leftovers(core: Core, holders: set[str]) -> list[Path]:
@@ -31,8 +36,8 @@ def leftovers(core: Core, holders: set[str]) -> list[Path]:
         core: The server.
         holders: Who holds a round now.
     """
-    root = core.settings.data_dir / _FOLDER
-    return [folder for folder in root.iterdir() if folder.name not in holders] if root.is_dir() else []
+    folders = root(core).iterdir() if root(core).is_dir() else ()
+    return [folder for folder in folders if folder.name not in holders]
 
 
 def local(blobs: BlobStore, digest: str, folder: Path) -> Path:

@@ -1,6 +1,6 @@
 /** What a task has left: checkpoints to resume from, artifacts to download. */
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { useNavigate } from "@tanstack/react-router";
+import { useLocation, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
 import { artifactQuery, artifactsQuery, checkpointsQuery } from "../../api/queries";
@@ -102,10 +102,11 @@ export function Files({ task }: { task: TaskAnswer }) {
 }
 
 function Artifact({ artifact }: { artifact: ArtifactView }) {
-  const [open, setOpen] = useState(false);
+  const wanted = useLocation().hash === artifact.id;
+  const [open, setOpen] = useState(wanted);
   return (
-    <li>
-      <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+    <li id={artifact.id}>
+      <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
         <summary>
           <strong>{artifact.name}</strong>
           <span className="muted"> {artifact.kind}</span>

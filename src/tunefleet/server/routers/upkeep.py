@@ -1,0 +1,23 @@
+"""What this server is and keeps, for whoever looks after it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from tunefleet.server.auth import CoreDep, Reader
+from tunefleet.services import upkeep
+from tunefleet.wire.upkeep import ServerView, StorageView
+
+router = APIRouter(tags=["server"])
+
+
+@router.get("/server")
+async def show_server(core: CoreDep, who: Reader) -> ServerView:
+    """Show what the server is made of: versions, database, where files are kept."""
+    return await upkeep.server(core, who)
+
+
+@router.get("/storage")
+async def show_storage(core: CoreDep, who: Reader) -> StorageView:
+    """Show how much room the server's data takes, by kind; counted anew every few seconds at most."""
+    return await upkeep.storage(core, who)

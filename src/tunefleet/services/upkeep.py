@@ -1,0 +1,130 @@
+"""What a server is, and how much room its data takes."""
+
+from __future__ import annotations
+
+import asyncio
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, cast
+
+import tunefleet
+from tunefleet.services import checkpoints
+from tunefleet.services.core import Core
+from tunefleet.services.federation import files as federation_files
+from tunefleet.services.identity import Actor, may_read
+from tunefleet.services.views import moment
+from tunefleet.store import Connection, migrate, room
+from tunefleet.wire.api import Role, ServerInfo
+from tunefleet.wire.upkeep import Kept, ServerView, StorageUse, StorageView
+
+FRESH_S: Final = 5.0
+"""So long a count is good: it looks at every file and row of a kind."""
+_KINDS: Final[tuple[Kept, ...]] = (
+    "results", "checkpoints", "federations", "data", "arriving", "unused", "database", "working",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Count:
+    """The newest count of a server's data; several who ask at once share one."""
+
+    _view: StorageView | None = None
+    _at: float = 0.0
+    _counting: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def get(self, core: Core) -> StorageView:
+        """Return the count, made anew if it is too old."""
+        async with self._counting:
+            now = core.clock.monotonic()
+            if self._view is None or now - self._at >= FRESH_S:
+                self._view, self._at = await _count(core), core.clock.monotonic()
+            return self._view
+
+    def forget(self) -> None:
+        """Count anew when somebody asks next."""
+        self._view = None
+
+
+def info(actor: Actor) -> ServerInfo:
+    """Return what is said to somebody with a key: the version, and who they are."""
+    return ServerInfo(
+        version=tunefleet.__version__,
+        authenticated=True,
+        role=cast("Role", actor.role),
+        owner=actor.owner,
+        key_id=actor.key_id,
+    )
+
+
+async def storage(core: Core, actor: Actor) -> StorageView:
+    """Return how much room the server's data takes."""
+    may_read(actor)
+    if core.count is None:
+        core.count = Count()
+    return await core.count.get(core)
+
+
+async def server(core: Core, actor: Actor) -> ServerView:
+    """Return what the server is made of; its folder is shown to admins only."""
+    may_read(actor)
+    return ServerView(
+        version=tunefleet.__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        schema_revision=migrate.HEAD,
+        database=await core.read(room.engine),
+        artifacts="folder" if core.settings.artifacts is None else "s3",
+        elastic_scaling=core.settings.elastic,
+        data_dir=str(core.settings.data_dir.absolute()) if actor.role == "admin" else None,
+    )
+
+
+async def _count(core: Core) -> StorageView:
+    now = core.clock.wall()
+
+    def stored(connection: Connection) -> tuple[dict[str, tuple[int, int]], int, int]:
+        kept = room.of_files(connection, checkpoint=checkpoints.KIND, now=now)
+        kept["database"] = room.of_database(connection)
+        return kept, room.of_logs(connection), room.of_journals(connection)
+
+    kept, log_bytes, journal_records = await core.read(stored)
+    lying, disk_total, disk_free = await asyncio.to_thread(_lying, core)
+    uses = []
+    for kind in _KINDS:
+        count, size = kept.get(kind, (0, 0))
+        beside, more = lying.get(kind, (0, 0))
+        uses.append(StorageUse(kind=kind, files=count + beside, size_bytes=size + more))
+    return StorageView(
+        counted_at=moment(now),
+        uses=tuple(uses),
+        total_bytes=sum(each.size_bytes for each in uses),
+        log_bytes=log_bytes,
+        journal_records=journal_records,
+        disk_free_bytes=disk_free,
+        disk_total_bytes=disk_total,
+    )
+
+
+def _lying(core: Core) -> tuple[dict[str, tuple[int, int]], int, int]:
+    """Return count and bytes of the files that no row names, by kind, and the disk's room; blocks."""
+    disk = shutil.disk_usage(core.settings.data_dir)
+    found = {
+        "arriving": _sum(core.blobs.uploads.glob("*.part")),
+        "working": _sum(federation_files.root(core).rglob("*")),
+    }
+    return found, disk.total, disk.free
+
+
+def _sum(paths: Iterator[Path]) -> tuple[int, int]:
+    count = size = 0
+    for path in paths:
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue  # removed meanwhile
+        if path.is_file():
+            count, size = count + 1, size + status.st_size
+    return count, size

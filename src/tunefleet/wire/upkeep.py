@@ -1,0 +1,65 @@
+"""What a server is and what it keeps; part of the HTTP API under `/api/v1`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Literal
+
+from tunefleet.wire.base import Message
+
+Kept = Literal["results", "checkpoints", "data", "federations", "arriving", "unused", "database", "working"]
+"""What takes room. `results`: what tasks have made, but for their `checkpoints`. `data`: what users and campaigns have
+pushed. `federations`: versions, updates and chunks. `arriving`: uploads on their way. `unused`: files that nothing
+refers to. `working`: what the server unpacks while it works."""
+
+
+class ServerView(Message):
+    """What a server is made of.
+
+    Args:
+        schema_revision: Of its tables.
+        database: What keeps them, with its version.
+        artifacts: What keeps files: `folder` or `s3`.
+        elastic_scaling: Whether idle workers may rest.
+        data_dir: Its folder; for admins only.
+    """
+
+    version: str
+    api: str = "v1"
+    python: str
+    platform: str
+    schema_revision: str
+    database: str
+    artifacts: Literal["folder", "s3"]
+    elastic_scaling: bool
+    data_dir: str | None = None
+
+
+class StorageUse(Message):
+    """How much room one kind of thing takes."""
+
+    kind: Kept
+    size_bytes: int
+    files: int
+
+
+class StorageView(Message):
+    """How much room a server's data takes; a file that several things refer to counts once, for the first of `uses`.
+
+    Args:
+        counted_at: When; an answer may be a few seconds old.
+        uses: All kinds, empty ones too.
+        total_bytes: Their sum.
+        log_bytes: What is in `database` of logs, as they came.
+        journal_records: How many metrics, checkpoints, predictions and events of trainings are in `database`.
+        disk_free_bytes: Where the server's folder lies.
+        disk_total_bytes: Of the same.
+    """
+
+    counted_at: datetime
+    uses: tuple[StorageUse, ...]
+    total_bytes: int
+    log_bytes: int
+    journal_records: int
+    disk_free_bytes: int
+    disk_total_bytes: int

@@ -1,0 +1,154 @@
+/** What takes room on the server, and what may go. */
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useState } from "react";
+import { api, ask } from "../../api/client";
+import { storageQuery } from "../../api/queries_server";
+import type { PruneReply, StorageUse, StorageView } from "../../api/schema";
+import { bytes, number, percent } from "../../lib/format";
+import { Confirm, Copyable, Panel, Time } from "../../parts/bits";
+import { useSession } from "../../parts/session";
+import { Answer } from "../../parts/states";
+import { toast } from "../../parts/toasts";
+
+const WORDS: Record<StorageUse["kind"], readonly [string, string]> = {
+  results: ["Results", "adapters, models and files that tasks have made"],
+  checkpoints: ["Checkpoints", "what paused and broken trainings go on from"],
+  data: ["Pushed data", "datasets and models of users and campaigns"],
+  federations: ["Federations", "versions, updates, chunks"],
+  database: ["Database", "tasks, metrics, logs, events"],
+  arriving: ["Arriving", "uploads on their way"],
+  working: ["At work", "what the server unpacks meanwhile"],
+  unused: ["Unused", "nothing refers to it; it goes by itself within hours, or when you prune"],
+};
+
+export function Storage() {
+  const storage = useQuery(storageQuery);
+  const { isAdmin } = useSession();
+  return (
+    <Panel
+      title="Storage"
+      actions={
+        storage.data && (
+          <span className="muted small">
+            counted <Time at={storage.data.counted_at} relative />
+          </span>
+        )
+      }
+    >
+      <div className="stack">
+        <Answer query={storage} rows={5}>
+          {(view) => <Shown view={view} />}
+        </Answer>
+        {isAdmin && <Prune />}
+      </div>
+    </Panel>
+  );
+}
+
+function Shown({ view }: { view: StorageView }) {
+  const uses = view.uses.filter((use) => use.size_bytes > 0);
+  const shown = [...uses].sort((a, b) => b.size_bytes - a.size_bytes);
+  return (
+    <>
+      <div className="row between tight num">
+        <strong>{bytes(view.total_bytes)}</strong>
+        <span className="muted small">
+          {bytes(view.disk_free_bytes)} of {bytes(view.disk_total_bytes)} on the disk are free
+        </span>
+      </div>
+      <div className="shares" role="img" aria-label="Shares of each kind, the largest first">
+        {shown.map((use, at) => (
+          <i
+            key={use.kind}
+            style={{ width: `${percent(use.size_bytes, view.total_bytes)}%`, opacity: tint(at) }}
+            title={`${WORDS[use.kind][0]}: ${bytes(use.size_bytes)}`}
+          />
+        ))}
+      </div>
+      <table className="uses" aria-label="Storage by kind">
+        <tbody>
+          {shown.map((use, at) => (
+            <tr key={use.kind} title={WORDS[use.kind][1]}>
+              <td>
+                <i className="swatch" style={{ background: "var(--accent)", opacity: tint(at) }} />
+                {WORDS[use.kind][0]}
+                <div className="muted small">
+                  {use.kind === "database"
+                    ? `of it logs ${bytes(view.log_bytes)}; ${number(view.journal_records)} metrics and events`
+                    : WORDS[use.kind][1]}
+                </div>
+              </td>
+              <td className="num muted small hide-phone">{number(use.files)} files</td>
+              <td className="num">{bytes(use.size_bytes)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </>
+  );
+}
+
+function tint(at: number): number {
+  return Math.max(0.18, 1 - at * 0.2);
+}
+
+const AGES = [
+  [7, "a week"],
+  [30, "30 days"],
+  [90, "90 days"],
+] as const;
+const DAY_S = 86_400;
+
+function Prune() {
+  const client = useQueryClient();
+  const [days, setDays] = useState<number>(30);
+  const [found, setFound] = useState<PruneReply>();
+  const prune = useMutation({
+    mutationFn: (dry_run: boolean) => ask(api.POST("/api/v1/prune", { body: { older_than_s: days * DAY_S, dry_run } })),
+    onSuccess: (reply) => {
+      if (reply.dry_run) return setFound(reply);
+      setFound(undefined);
+      toast(`Removed ${amount(reply)}; ${bytes(reply.freed_bytes)} are free again`, "good");
+      for (const what of ["storage", "tasks", "overview"]) void client.invalidateQueries({ queryKey: [what] });
+    },
+  });
+  const age = AGES.find(([each]) => each === days)?.[1];
+  return (
+    <div className="prune">
+      <div className="row tight">
+        <label className="row tight small">
+          Ended more than
+          <select value={days} onChange={(event) => setDays(Number(event.target.value))}>
+            {AGES.map(([each, words]) => (
+              <option key={each} value={each}>
+                {words}
+              </option>
+            ))}
+          </select>
+          ago
+        </label>
+        <button type="button" disabled={prune.isPending} onClick={() => prune.mutate(true)}>
+          See what would go
+        </button>
+      </div>
+      <Copyable text={`tunefleet prune --older-than ${days}d`} />
+      {found && (
+        <Confirm
+          title={`Ended more than ${age} ago?`}
+          action="Remove it"
+          danger
+          onDo={() => prune.mutate(false)}
+          onClose={() => setFound(undefined)}
+        >
+          {amount(found)} would go, with metrics and logs; then files that nothing refers to. What another task still
+          needs stays.
+        </Confirm>
+      )}
+    </div>
+  );
+}
+
+function amount(reply: PruneReply): string {
+  const count = (much: number, what: string) => `${number(much)} ${what}${much === 1 ? "" : "s"}`;
+  return `${count(reply.workflows?.length ?? 0, "workflow")} and ${count(reply.artifacts?.length ?? 0, "artifact")}`;
+}

@@ -1,0 +1,89 @@
+/** How busy a worker is and was: its past from the server, what it tells from now on behind it. */
+import { useQuery } from "@tanstack/react-query";
+import { useEffect, useMemo, useState } from "react";
+import { loadsQuery } from "../../api/queries_server";
+import type { Load, LoadSample, WorkerView } from "../../api/schema";
+import type { Column } from "../../lib/series";
+import { Chart, COLORS, type Line, type Zoom } from "../../parts/Chart";
+import { Answer, Empty } from "../../parts/states";
+
+const GIB = 2 ** 30;
+
+export function Loads({ worker, hours }: { worker: WorkerView; hours: number }) {
+  const past = useQuery(loadsQuery(worker.id, hours));
+  const samples = useTold(past.data, worker.load);
+  return (
+    <Answer query={past} rows={4}>
+      {() =>
+        samples.length === 0 ? (
+          <Empty title="It has told nothing in this time">Figures come with its heartbeat.</Empty>
+        ) : (
+          <Charts worker={worker} samples={samples} />
+        )
+      }
+    </Answer>
+  );
+}
+
+/** The past, and each figure that has come since it was read. */
+function useTold(past: readonly LoadSample[] | undefined, load: Load | null | undefined): readonly LoadSample[] {
+  const [told, setTold] = useState<LoadSample[]>([]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: what was read anew has what was told
+  useEffect(() => setTold([]), [past]);
+  useEffect(() => {
+    if (load) setTold((before) => [...before, { at: new Date().toISOString(), load }]);
+  }, [load]);
+  return useMemo(() => [...(past ?? []), ...told], [past, told]);
+}
+
+function Charts({ worker, samples }: { worker: WorkerView; samples: readonly LoadSample[] }) {
+  const [zoom, setZoom] = useState<Zoom>(null);
+  const can = worker.capabilities;
+  const gpus = can.gpus ?? [];
+  const charts = useMemo(() => {
+    const line = (label: string, color: number, pick: (load: Load) => number | null | undefined): Line => ({
+      label,
+      color: COLORS[color % COLORS.length] ?? "",
+      column: columnOf(samples, pick),
+    });
+    const each = (pick: (load: Load, uuid: string, total: number) => number | null | undefined): Line[] =>
+      gpus.map((gpu, at) => line(String(gpu.index), at, (load) => pick(load, gpu.uuid, gpu.memory_total_bytes)));
+    const of = (load: Load, uuid: string) => load.gpus?.find((gpu) => gpu.uuid === uuid);
+    const found: [string, Line[]][] = [
+      [
+        `Load of ${can.cpu_count} CPUs`,
+        [line("1 min", 0, (load) => load.load_1m), line("15 min", 1, (load) => load.load_15m)],
+      ],
+      ["Memory in use, GiB", [line("Memory", 0, (load) => (can.memory_total_bytes - load.memory_free_bytes) / GIB)]],
+      ["GPU memory in use, GiB", each((load, uuid, total) => gibUsed(of(load, uuid)?.memory_free_bytes, total))],
+      ["GPU busy, %", each((load, uuid) => of(load, uuid)?.utilisation_percent)],
+      ["GPU temperature, °C", each((load, uuid) => of(load, uuid)?.temperature_c)],
+      ["GPU power, W", each((load, uuid) => of(load, uuid)?.power_w)],
+      ["Disk free, GiB", [line("Disk", 0, (load) => load.disk_free_bytes / GIB)]],
+    ];
+    return found.filter(([, lines]) => lines.some(({ column }) => column.ys.some((y) => y !== null)));
+  }, [samples, gpus, can]);
+  return (
+    <div className="loads">
+      {charts.map(([title, lines]) => (
+        <Chart key={title} title={title} lines={lines} axis="time" clock zoom={zoom} onZoom={setZoom} height={120} />
+      ))}
+    </div>
+  );
+}
+
+function gibUsed(free: number | null | undefined, total: number): number | null {
+  return free == null ? null : (total - free) / GIB;
+}
+
+function columnOf(samples: readonly LoadSample[], pick: (load: Load) => number | null | undefined): Column {
+  return {
+    xs: samples.map((each) => Date.parse(each.at) / 1000),
+    ys: samples.map((each) => tenths(pick(each.load))),
+  };
+}
+
+/** What a machine tells is not finer. */
+function tenths(value: number | null | undefined): number | null {
+  return value == null ? null : Math.round(value * 10) / 10;
+}

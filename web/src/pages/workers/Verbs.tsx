@@ -1,0 +1,146 @@
+/** What may be asked of a worker: nothing new, finish and leave, rest, be forgotten, and a task of its own. */
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { useState } from "react";
+import { api, ask } from "../../api/client";
+import { serverQuery } from "../../api/queries_server";
+import type { WorkerView } from "../../api/schema";
+import { Confirm } from "../../parts/bits";
+import { useSession } from "../../parts/session";
+
+export function Tags({ tags }: { tags: readonly string[] }) {
+  if (tags.length === 0) return null;
+  return (
+    <div className="tags">
+      {tags.map((tag) => (
+        <span key={tag}>{tag}</span>
+      ))}
+    </div>
+  );
+}
+
+export function Verbs({ worker, alone }: { worker: WorkerView; alone?: boolean }) {
+  const { mayChange, isAdmin } = useSession();
+  const gone = worker.status === "lost" || worker.status === "offline";
+  return (
+    <div className="row tight">
+      {mayChange && !gone && (
+        <Link
+          to="/new"
+          search={{ worker: worker.id }}
+          className={alone ? "button primary" : "button quiet"}
+          title={`A new task that only ${worker.id} may take`}
+        >
+          New task here
+        </Link>
+      )}
+      {isAdmin && <Orders worker={worker} gone={gone} quiet={alone ? undefined : "quiet"} />}
+    </div>
+  );
+}
+
+function Orders({ worker, gone, quiet }: { worker: WorkerView; gone: boolean; quiet: "quiet" | undefined }) {
+  const [asking, setAsking] = useState<"drain" | "forget">();
+  const { verb, rest, forget } = useOrders(worker.id);
+  const busy = verb.isPending || rest.isPending;
+  return (
+    <>
+      {worker.cordoned || worker.draining ? (
+        <button type="button" className={quiet} disabled={busy} onClick={() => verb.mutate("uncordon")}>
+          Uncordon
+        </button>
+      ) : (
+        <button
+          type="button"
+          className={quiet}
+          disabled={busy}
+          title="Nothing new; what it has goes on"
+          onClick={() => verb.mutate("cordon")}
+        >
+          Cordon
+        </button>
+      )}
+      {!gone && !worker.draining && (
+        <button type="button" className={quiet} disabled={busy} onClick={() => setAsking("drain")}>
+          Drain
+        </button>
+      )}
+      {!gone && <Elastic worker={worker} className={quiet} busy={busy} onAsk={(enabled) => rest.mutate(enabled)} />}
+      {gone && (
+        <button type="button" className={quiet} disabled={forget.isPending} onClick={() => setAsking("forget")}>
+          Forget
+        </button>
+      )}
+      {asking === "drain" && (
+        <Confirm
+          title={`Drain ${worker.id}?`}
+          action="Drain it"
+          onDo={() => verb.mutate("drain")}
+          onClose={() => setAsking(undefined)}
+        >
+          It finishes what it has, and then leaves. It stays cordoned until it is uncordoned.
+        </Confirm>
+      )}
+      {asking === "forget" && (
+        <Confirm
+          title={`Forget ${worker.id}?`}
+          action="Forget it"
+          danger
+          onDo={() => forget.mutate()}
+          onClose={() => setAsking(undefined)}
+        >
+          What it still had is placed anew. Should it come back, it joins as a new one.
+        </Confirm>
+      )}
+    </>
+  );
+}
+
+/** Elastic scaling decides who rests; this decides for it once. Where it is switched off nobody rests. */
+function Elastic({
+  worker,
+  className,
+  busy,
+  onAsk,
+}: {
+  worker: WorkerView;
+  className: string | undefined;
+  busy: boolean;
+  onAsk: (enabled: boolean) => void;
+}) {
+  const server = useQuery(serverQuery);
+  if (!server.data?.elastic_scaling || worker.cordoned || worker.draining) return null;
+  return (
+    <button
+      type="button"
+      className={className}
+      disabled={busy}
+      title={worker.elastic_disabled ? "It gets tasks again" : "Nothing new until the queue grows or it is called back"}
+      onClick={() => onAsk(worker.elastic_disabled === true)}
+    >
+      {worker.elastic_disabled ? "Call back" : "Let it rest"}
+    </button>
+  );
+}
+
+function useOrders(worker_id: string) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const path = { params: { path: { worker_id } } };
+  const onSettled = () => client.invalidateQueries({ queryKey: ["workers"] });
+  const verb = useMutation({
+    mutationFn: (what: "cordon" | "uncordon" | "drain") => ask(api.POST(`/api/v1/workers/{worker_id}/${what}`, path)),
+    onSettled,
+  });
+  const rest = useMutation({
+    mutationFn: (enabled: boolean) =>
+      ask(api.POST("/api/v1/workers/{worker_id}/elastic", { ...path, body: { enabled } })),
+    onSettled,
+  });
+  const forget = useMutation({
+    mutationFn: () => ask(api.DELETE("/api/v1/workers/{worker_id}", path)),
+    onSuccess: () => navigate({ to: "/workers" }),
+    onSettled,
+  });
+  return { verb, rest, forget };
+}

@@ -1,0 +1,140 @@
+/** The tasks of a workflow as a drawing: each with its state, each edge with what is passed over it. */
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import {
+  BaseEdge,
+  type Edge,
+  EdgeLabelRenderer,
+  type EdgeProps,
+  getBezierPath,
+  Handle,
+  type Node,
+  type NodeProps,
+  Position,
+} from "@xyflow/react";
+import { useMemo } from "react";
+import "../../styles/workflow.css";
+import { edgesQuery } from "../../api/queries_server";
+import type { EdgeView, TaskView } from "../../api/schema";
+import { bytes, duration, ranSeconds } from "../../lib/format";
+import { edges, type Form, placed } from "../../lib/graph";
+import { isFinal } from "../../lib/words";
+import { Progress, Status } from "../../parts/bits";
+import { Flow } from "../../parts/Flow";
+
+type StageNode = Node<{ task: TaskView }, "stage">;
+type PassingEdge = Edge<{ passed: EdgeView | undefined }, "passing">;
+/** Room between the columns: with words at the edges there is more. */
+const NARROW: Form = { width: 210, height: 76, gaps: [56, 18] };
+const WIDE: Form = { ...NARROW, gaps: [170, 18] };
+const nodeTypes = { stage: Stage };
+const edgeTypes = { passing: Passing };
+
+export function Drawing({ id, tasks }: { id: string; tasks: readonly TaskView[] }) {
+  const passed = useQuery(edgesQuery(id)).data;
+  const told = passed?.some((each) => each.artifacts?.length || each.values?.length) === true;
+  const shape = tasks.map((task) => `${task.id}<${task.depends_on.join()}`).join(";");
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the places depend on the shape only
+  const places = useMemo(() => placed(tasks, told ? WIDE : NARROW), [shape, told]);
+  const height = Math.min(560, Math.max(...places.map((place) => place.y)) + 160);
+  const nodes = useMemo(
+    () =>
+      places.flatMap((place): StageNode[] => {
+        const task = tasks.find((each) => each.id === place.id);
+        return task ? [{ id: place.id, type: "stage", position: place, data: { task } }] : [];
+      }),
+    [places, tasks],
+  );
+  const lines = useMemo(
+    () =>
+      edges(tasks).map(
+        ([source, target]): PassingEdge => ({
+          id: `${source} ${target}`,
+          type: "passing",
+          source,
+          target,
+          animated: tasks.find((task) => task.id === target)?.status === "running",
+          data: { passed: passed?.find((each) => each.source === source && each.target === target) },
+        }),
+      ),
+    [tasks, passed],
+  );
+  return (
+    <Flow
+      key={told ? "told" : "bare"}
+      nodes={nodes}
+      edges={lines}
+      nodeTypes={nodeTypes}
+      edgeTypes={edgeTypes}
+      height={height}
+    />
+  );
+}
+
+function Stage({ data: { task } }: NodeProps<StageNode>) {
+  return (
+    <>
+      <Handle type="target" position={Position.Left} />
+      <Link className="stage" to="/tasks/$taskId" params={{ taskId: task.id }}>
+        <span className="row between tight">
+          <strong className="cut">{task.name}</strong>
+          <Status status={task.status} />
+        </span>
+        {task.status === "running" && task.progress ? (
+          <Progress progress={task.progress} compact />
+        ) : (
+          <span className="muted row between tight">
+            <span>{task.kind}</span>
+            <span className="num">{isFinal(task.status) ? duration(ranSeconds(task, 0)) : ""}</span>
+          </span>
+        )}
+      </Link>
+      <Handle type="source" position={Position.Right} />
+    </>
+  );
+}
+
+function Passing({ data, ...edge }: EdgeProps<PassingEdge>) {
+  const [path, x, y] = getBezierPath(edge);
+  return (
+    <>
+      <BaseEdge path={path} />
+      {data?.passed && (
+        <EdgeLabelRenderer>
+          <div className="passed nodrag nopan" style={{ transform: `translate(-50%, -50%) translate(${x}px, ${y}px)` }}>
+            <Passed edge={data.passed} />
+          </div>
+        </EdgeLabelRenderer>
+      )}
+    </>
+  );
+}
+
+/** What goes over an edge: an artifact leads to the files of the task that made it. */
+function Passed({ edge: { source, artifacts = [], values = [] } }: { edge: EdgeView }) {
+  return (
+    <>
+      {artifacts.map((artifact) => (
+        <Link
+          key={artifact.id}
+          to="/tasks/$taskId"
+          params={{ taskId: source }}
+          search={{ tab: "files" }}
+          hash={artifact.id}
+          title={`${artifact.kind}, ${artifact.file_count} files, ${artifact.digest}`}
+        >
+          {artifact.name}
+          <span className="muted num">
+            {artifact.kind} · {bytes(artifact.size_bytes)}
+          </span>
+        </Link>
+      ))}
+      {artifacts.length === 0 && values.length > 0 && (
+        <span className="muted" title={values.join("\n")}>
+          {values[0]}
+          {values.length > 1 && ` +${values.length - 1}`}
+        </span>
+      )}
+    </>
+  );
+}
