@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tunefleet.memory.estimate import Load, Shape, estimate
 from tunefleet.programs import assets
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.train import memory
-from tunefleet.memory.estimate import Load, Shape, estimate
 from tunefleet.programs.train.hardware import Kernels
 from tunefleet.programs.train.memory import Memory, look_at
 from tunefleet.spec import load_task_spec

@@ -1,0 +1,37 @@
+/** The examples that ship, as the server lists them. */
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { examplesQuery } from "../../api/queries-data";
+import { firstSentence, titleOf } from "../../lib/gallery";
+import { Answer } from "../../parts/states";
+
+export function Gallery() {
+  const navigate = useNavigate();
+  const examples = useQuery(examplesQuery);
+  return (
+    <div className="page">
+      <h1>New task</h1>
+      <p className="muted">
+        Begin with an example; each can be changed before it is submitted. Most run as they are: model and data come
+        with Tunefleet.
+      </p>
+      <Answer query={examples} rows={6}>
+        {(found) => (
+          <div className="gallery">
+            {found.map((each) => (
+              <button
+                key={each.name}
+                type="button"
+                onClick={() => void navigate({ to: "/new", search: { template: each.name } })}
+              >
+                <strong>{titleOf(each.name)}</strong>
+                <span>{firstSentence(each.description)}</span>
+                <span className="kinds">{each.kinds.join(", ")}</span>
+              </button>
+            ))}
+          </div>
+        )}
+      </Answer>
+    </div>
+  );
+}
