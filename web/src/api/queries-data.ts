@@ -1,5 +1,6 @@
 /** What the pages of datasets, of new tasks and of chats ask the server for. */
 import { queryOptions } from "@tanstack/react-query";
+import { TRAININGS } from "../lib/words";
 import { api, ask } from "./client";
 import type { ArtifactView } from "./schema";
 
@@ -52,14 +53,13 @@ export const schemaQuery = queryOptions({
   staleTime: Number.POSITIVE_INFINITY,
 });
 
-/** Adapters and models that tasks have left, newest first. */
+/** Tasks that have left an adapter or a model, newest first. */
 export const trainedQuery = queryOptions({
   queryKey: ["trained"],
   queryFn: async ({ signal }) => {
-    const query = { kind: "adapter,model", limit: LISTED };
-    const page = await ask(api.GET("/api/v1/artifacts", { params: { query }, signal }));
-    const seen = new Set<string>();
-    return page.items.filter((each) => each.task_id && !seen.has(each.task_id) && seen.add(each.task_id));
+    const query = { kind: [...TRAININGS, "merge"].join(","), status: "completed", limit: LISTED };
+    const page = await ask(api.GET("/api/v1/tasks", { params: { query }, signal }));
+    return (page as Extract<typeof page, { items: unknown }>).items;
   },
   refetchInterval: 15_000,
 });
@@ -76,7 +76,7 @@ export const chatQuery = (taskId: string) =>
   });
 
 export const chatsQuery = queryOptions({
-  queryKey: ["tasks", "chats"],
+  queryKey: ["chats"],
   queryFn: async ({ signal }) => {
     const query = { kind: "chat", status: "pending,queued,dispatched,running", limit: 50 };
     const page = await ask(api.GET("/api/v1/tasks", { params: { query }, signal }));

@@ -51,9 +51,9 @@ const FIELDS: readonly Known[] = [
 
 const BITS = ["load_in_4bit", "load_in_8bit"] as const;
 export const PRECISION = [
-  ["", "as it is"],
-  ["8", "in 8 bits"],
-  ["4", "in 4 bits"],
+  ["", "full precision"],
+  ["8", "8 bits"],
+  ["4", "4 bits"],
 ] as const;
 const OF_FOUR: readonly Known[] = [
   {
@@ -67,7 +67,7 @@ const OF_FOUR: readonly Known[] = [
   },
   {
     group: "Base model",
-    label: "Scales quantised too",
+    label: "Double quant",
     path: ["quantization", "double_quant"],
     choices: [
       ["", "yes"],
@@ -81,7 +81,7 @@ const OF_FEWER: readonly Known[] = [
     label: "Arithmetic",
     path: ["quantization", "compute_dtype"],
     choices: [
-      ["", "as the worker has it"],
+      ["", "automatic"],
       ["bfloat16", "bfloat16"],
       ["float16", "float16"],
       ["float32", "float32"],

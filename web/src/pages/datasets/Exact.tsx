@@ -63,7 +63,7 @@ export function Exact({ artifact, use, task }: { artifact: ArtifactView; use: Da
     <div className="stack">
       {mayChange && (
         <form className="row" onSubmit={send}>
-          <label className="row tight grow">
+          <label className="row tight tokenizer">
             <span className="muted small">Tokenizer of</span>
             <input className="grow" value={model} required onChange={(event) => setModel(event.target.value)} />
           </label>

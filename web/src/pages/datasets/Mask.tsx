@@ -35,7 +35,9 @@ export function CharacterRow({ pieces, line, size, counted }: Shown) {
         // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a row stay where they are
         <div key={at} className="said">
           <span className="part small">{piece.part}</span>
-          <span className={piece.counts ? "mask counts" : "mask context"}>{piece.text || "(empty)"}</span>
+          <div>
+            <span className={piece.counts ? "mask counts" : "mask context"}>{piece.text || "(empty)"}</span>
+          </div>
         </div>
       ))}
     </li>

@@ -26,7 +26,7 @@ export function Form({ text, onChange }: { text: string; onChange: (text: string
         )
       }
     >
-      <div className="form">
+      <div className="form narrow">
         {fields
           .filter((each) => each.group !== "Base model")
           .map((field) => (
@@ -34,7 +34,7 @@ export function Form({ text, onChange }: { text: string; onChange: (text: string
           ))}
         {bits !== null && (
           <label>
-            <span className="muted">Base model is loaded</span>
+            <span className="muted">Base model in</span>
             <select value={bits} onChange={(event) => onChange(quantized(text, training, event.target.value))}>
               {PRECISION.map(([value, name]) => (
                 <option key={value} value={value}>

@@ -6,8 +6,8 @@ import { Panel } from "../../parts/bits";
 const NAMES: Record<MemoryVariant["name"], string> = {
   whole: "all weights",
   adapter: "LoRA",
-  adapter_8bit: "LoRA, base in 8 bits",
-  adapter_4bit: "LoRA, base in 4 bits",
+  adapter_8bit: "LoRA, 8-bit base",
+  adapter_4bit: "LoRA, 4-bit base",
 };
 const PARTS = [
   ["weights", "weights", (each: MemoryVariant) => each.weights_bytes],

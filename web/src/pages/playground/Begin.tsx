@@ -20,7 +20,7 @@ export function Begin({ task }: { task?: string }) {
   const [chosen, setChosen] = useState(task ?? "");
   const [template, setTemplate] = useState<Template>("");
   const listed = trained.data ?? [];
-  const named = chosen || listed[0]?.task_id || "";
+  const named = chosen || listed[0]?.id || "";
   const about = useQuery({ ...taskQuery(named), enabled: named !== "" });
   const options = { chat_template: template === "" ? null : template === "true", idle_s: IDLE_S };
   const begin = useMutation({
@@ -53,12 +53,12 @@ export function Begin({ task }: { task?: string }) {
                   <label className="field">
                     <span className="muted small">Task</span>
                     <select value={named} onChange={(event) => setChosen(event.target.value)}>
-                      {named && !items.some((each) => each.task_id === named) && (
+                      {named && !items.some((each) => each.id === named) && (
                         <option value={named}>{about.data?.name ?? named}</option>
                       )}
                       {items.map((each) => (
-                        <option key={each.id} value={each.task_id ?? ""}>
-                          {each.task_id} · {each.kind}
+                        <option key={each.id} value={each.id}>
+                          {each.name} · {each.kind} · {each.id}
                         </option>
                       ))}
                     </select>

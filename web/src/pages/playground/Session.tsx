@@ -19,7 +19,8 @@ export function Session({ task }: { task: TaskAnswer }) {
   const [sampling, setSampling] = useState(FIRST_SAMPLING);
   const [only, setOnly] = useState<string | null>(null);
   const models = chat.data?.models ?? [];
-  const asked = only ? models.filter((each) => each === only) : models;
+  const together = sideBySide(models);
+  const asked = only ? [only] : together;
   const ended = isFinal(task.status);
   return (
     <div className="session">
@@ -33,7 +34,7 @@ export function Session({ task }: { task: TaskAnswer }) {
         <div className="row tight">
           {models.length > 1 && (
             <select aria-label="Who answers" value={only ?? ""} onChange={(e) => setOnly(e.target.value || null)}>
-              <option value="">{models.join(" and ")}</option>
+              <option value="">{together.join(" and ")}</option>
               {models.map((each) => (
                 <option key={each} value={each}>
                   {each} alone
@@ -90,6 +91,12 @@ function End({ task }: { task: TaskAnswer }) {
   );
 }
 
+/** The model as it was, and what was trained; of other names, the first. */
+function sideBySide(models: readonly string[]): string[] {
+  const both = models.filter((each) => each === "base" || each === "tuned");
+  return both.length ? both : models.slice(0, 1);
+}
+
 /** Where the session stands, in words. */
 function Standing({ task, chat }: { task: TaskAnswer; chat?: ChatView }) {
   const words = standing(task, chat);
@@ -104,7 +111,7 @@ export function standing(task: TaskAnswer, chat: ChatView | undefined): string {
   if (task.status === "failed") return `The chat has failed: ${chat?.error ?? task.error ?? "no reason is known"}`;
   if (isFinal(task.status)) return `The chat is ${plain(task.status)}. What was said stays here until you leave.`;
   if (!chat || task.status === "pending" || task.status === "queued") return task.why ?? "The chat waits for a worker.";
-  if (chat.ready) return `Ready on ${task.worker_id}: ${chat.models.join(" and ")}.`;
+  if (chat.ready) return `Ready on ${task.worker_id}: ${sideBySide(chat.models).join(" and ")}.`;
   if (task.status === "dispatched") return `${task.worker_id} takes the chat …`;
   return `${task.worker_id ?? "A worker"} loads the model …`;
 }
@@ -116,7 +123,9 @@ function Conversation({ turns, ready }: { turns: readonly Turn[]; ready: boolean
     0,
   );
   // biome-ignore lint/correctness/useExhaustiveDependencies: it follows what is said
-  useEffect(() => end.current?.scrollIntoView({ block: "nearest" }), [length]);
+  useEffect(() => {
+    end.current?.scrollIntoView({ block: "nearest" });
+  }, [length]);
   return (
     <section className="conversation" aria-label="Conversation" tabIndex={0}>
       {turns.length === 0 && (
