@@ -57,7 +57,11 @@ def said(found: DatasetLook) -> list[tuple[int | None, str]]:
             "prompt_response",
             ("lora_sft", {"messages_field": "messages"}, "messages"),
         ),
-        ({"question": "Hi", "chosen": "Yo", "rejected": "No"}, "preference", ("dpo", {"prompt_column": "question"}, None)),
+        (
+            {"question": "Hi", "chosen": "Yo", "rejected": "No"},
+            "preference",
+            ("dpo", {"prompt_column": "question"}, None),
+        ),
         (
             {"chosen": "\n\nHuman: Hi\n\nAssistant: Yo", "rejected": "\n\nHuman: Hi\n\nAssistant: No"},
             "hh",
