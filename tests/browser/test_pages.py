@@ -148,6 +148,8 @@ def test_every_page_is_accessible(entered: Page, repository: Path, client: Clien
         "/ui/new?template=lora_sft",
         f"/ui/workflows/{diamond}",
         "/ui/workers",
+        "/ui/datasets",
+        "/ui/playground",
     ]
     found = {}
     for path in paths:
@@ -173,6 +175,8 @@ def test_nothing_is_wider_than_a_phone(entered: Page, client: Client, diamond: s
         "/ui/new?template=lora_sft",
         f"/ui/workflows/{diamond}",
         "/ui/workers",
+        "/ui/datasets",
+        "/ui/playground",
     ):
         entered.goto(path)
         entered.locator("h1").first.wait_for()

@@ -1,4 +1,4 @@
-"""The playground in a real browser: what the page shows of an answer is what the model says, and nothing of it is run."""
+"""The playground in a real browser: what it shows of an answer is what the model says, and none of it is run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SMALL = {
     "data.eval.max_samples": 4, "training.batch_size": 2, "training.max_seq_length": 96, "training.max_steps": 12,
     "evaluate.answers": 0,
 }  # fmt: skip
-ASKED = 'How many are 2 dozen <img src="x" onerror="document.title=1"> eggs?'
+ASKED = '<img src="x" onerror="document.title=1"> Betty has 12 eggs. She buys'
 
 
 def answer(page: Page, model: str) -> str:
@@ -60,7 +60,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
     for model in ("base", "tuned"):
         first = answer(entered, model)
         assert first == told(client, session, model, ASKED)
-        assert first != "", model
+    assert answer(entered, "base") != ""
     expect(entered.locator(".question")).to_have_text(ASKED)
     expect(entered.locator(".conversation img")).to_have_count(0)
 
