@@ -22,7 +22,7 @@ def prepare(client: Client, trained: str, folder: Path) -> dict[str, str]:
     """
     path = folder / "support-chats.jsonl"
     path.write_text("".join(json.dumps(_chat(number)) + "\n" for number in range(1, _CHATS)), encoding="utf-8")
-    pushed = client.data.push(path)
+    pushed = client.data.push(path, kind="dataset")
     look = {
         "taskType": "data",
         "sources": [{"artifact": pushed.id}],

@@ -11,7 +11,7 @@ const LISTED = 200;
 export const datasetsQuery = queryOptions({
   queryKey: ["datasets"],
   queryFn: async ({ signal }): Promise<ArtifactView[]> => {
-    const query = { kind: "dataset,file", limit: LISTED };
+    const query = { kind: "dataset,file,files", limit: LISTED };
     const page = await ask(api.GET("/api/v1/artifacts", { params: { query }, signal }));
     return page.items.filter((each) => each.kind === "dataset" || ROWS.test(each.name));
   },
