@@ -12,19 +12,19 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from scripts import web_pictures_fed, web_pictures_set
+from scripts import web_pictures_data, web_pictures_fed, web_pictures_set
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 
 ROOT = Path(__file__).resolve().parent.parent
 INTO = ROOT / "docs/img"
-ENVIRONMENT = {"ENABLE_ELASTIC_SCALING": "false", "HF_HUB_OFFLINE": "1", "LOG_FILE": "", "TUNEFLEET_JOB_SLOTS": "1"}
+ENVIRONMENT = {"ENABLE_ELASTIC_SCALING": "false", "HF_HUB_OFFLINE": "1", "LOG_FILE": "", "TUNEFLEET_JOB_SLOTS": "2"}
 SIZES = {"desktop": (1280, 800), "phone": (390, 780)}
 PATIENCE_S = 900.0
 SETTLED_MS = 1500
 
 
-def prepare(client: Client) -> dict[str, str]:
+def prepare(client: Client, folder: Path) -> dict[str, str]:
     """Let something happen that can be shown; return page → address."""
     example = ROOT / "examples/lora_sft.yaml"
     small = {
@@ -40,6 +40,7 @@ def prepare(client: Client) -> dict[str, str]:
     for run in (first, second, wrong):
         client.tasks.wait(run.task_id, timeout_s=PATIENCE_S)
     client.workflows.wait(diamond.workflow.id, timeout_s=PATIENCE_S)
+    of_data = web_pictures_data.prepare(client, first.task_id, folder)
     live = client.submit(example, overrides={**small, "training.max_steps": 300})
     for _ in range(2):
         client.submit(example, overrides=small)
@@ -57,6 +58,7 @@ def prepare(client: Client) -> dict[str, str]:
         "compare": f"/ui/compare?tasks={first.task_id},{second.task_id}",
         "workflow": f"/ui/workflows/{diamond.workflow.id}",
         "workers": "/ui/workers",
+        **of_data,
     }
 
 
@@ -105,7 +107,7 @@ def main() -> int:
             addresses = {
                 **web_pictures_fed.prepare(client, fleet.url),
                 **web_pictures_set.prepare(client),
-                **prepare(client),
+                **prepare(client, Path(folder)),
             }
             browser = playwright.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
             draw(browser, fleet, addresses)

@@ -54,6 +54,8 @@ PAGES = (
     Looked("/ui/new"),
     Looked("/ui/new?template=lora_sft"),
     Looked("/ui/workflows/{workflow}", "/workflows/{workflow}"),
+    Looked("/ui/datasets"),
+    Looked("/ui/playground"),
     Looked("/ui/federations"),
     Looked("/ui/campaigns"),
     Looked("/ui/workers", "/workers?*", {"/workers?*": {"items": []}}),

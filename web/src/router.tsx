@@ -86,9 +86,12 @@ const taskRoute = createRoute({
 const newRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/new",
-  validateSearch: (given: Record<string, unknown>): { template?: string; from?: string; worker?: string } => ({
+  validateSearch: (
+    given: Record<string, unknown>,
+  ): { template?: string; from?: string; data?: string; worker?: string } => ({
     template: text(given.template),
     from: text(given.from),
+    data: text(given.data),
     worker: text(given.worker),
   }),
   component: lazyRouteComponent(() => import("./pages/New"), "New"),
@@ -146,11 +149,16 @@ const campaignRoute = createRoute({
 const datasetsRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/datasets",
+  validateSearch: (given: Record<string, unknown>): { id?: string; preview?: string } => ({
+    id: text(given.id),
+    preview: text(given.preview),
+  }),
   component: lazyRouteComponent(() => import("./pages/Datasets"), "Datasets"),
 });
 const playgroundRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/playground",
+  validateSearch: (given: Record<string, unknown>): { task?: string } => ({ task: text(given.task) }),
   component: lazyRouteComponent(() => import("./pages/Playground"), "Playground"),
 });
 const settingsRoute = createRoute({

@@ -14,7 +14,7 @@ import itertools
 import json
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,8 @@ from transformers import PreTrainedTokenizerBase
 
 from tunefleet.errors import InputError, SpecError, TunefleetError
 from tunefleet.programs import base_model
-from tunefleet.programs.data.sources import Portion, open_portions
+from tunefleet.programs.data.shapes import Shape
+from tunefleet.programs.data.sources import open_portions
 from tunefleet.programs.data.tokens import Encoder, Tokens, encode_all
 from tunefleet.spec import TrainingTaskSpec, local_paths, parse_workflow
 
@@ -71,17 +72,46 @@ def preview(
             spec.model.source, inputs, Path(workspace), trust_remote_code=spec.model.trust_remote_code
         )
         tokenizer = base_model.load_tokenizer(model)
-        encoder = Encoder(tokenizer, whole=spec.training.completion_only_loss is False)
         limit = min(spec.training.max_seq_length, base_model.context_length(model) or spec.training.max_seq_length)
-        encoded = _encode(portions.train, encoder)
+        whole = spec.training.completion_only_loss is False
+        told = described(iter(portions.train.rows), portions.train.shape, tokenizer, limit, shown=rows, whole=whole)
     return {
         "model": spec.model.source.identifier,
-        "dataset": portions.train.shape.origin,
-        "shape": portions.train.shape.wanted.kind,
-        "columns": list(portions.train.shape.columns),
-        "rows": [_row(tokenizer, row, limit) for row in encoded[:rows]],
+        **told,
         "total_rows": len(portions.train.rows),
         "held_out_rows": len(portions.held_out.rows) if portions.held_out else 0,
+    }
+
+
+def described(
+    rows: Iterable[Mapping[str, Any]],
+    shape: Shape,
+    tokenizer: PreTrainedTokenizerBase,
+    limit: int,
+    *,
+    shown: int = _ROWS,
+    whole: bool = False,
+) -> dict[str, Any]:
+    """Describe rows as a training would see them.
+
+    Args:
+        rows: As read; the first ten thousand are made tokens of.
+        shape: How a row becomes text.
+        tokenizer: Of the model.
+        limit: Longer rows are cut to so many tokens.
+        shown: How many rows to show.
+        whole: Count every token, not only the response or the assistant's turns.
+
+    Raises:
+        DataError: If a row cannot be used.
+    """
+    encoder = Encoder(tokenizer, whole=whole)
+    encoded = list(encode_all(itertools.islice(rows, _MEASURED_ROWS), shape, encoder))
+    return {
+        "dataset": shape.origin,
+        "shape": shape.wanted.kind,
+        "columns": list(shape.columns),
+        "rows": [_row(tokenizer, row, limit) for row in encoded[:shown]],
         **_lengths(encoded, limit),
     }
 
@@ -120,11 +150,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not POINTER=PATH")
     return pointer, path
-
-
-def _encode(portion: Portion, encoder: Encoder) -> list[Tokens]:
-    """Tokenise all rows, or as many as tell the lengths well enough."""
-    return list(encode_all(itertools.islice(iter(portion.rows), _MEASURED_ROWS), portion.shape, encoder))
 
 
 def _row(tokenizer: PreTrainedTokenizerBase, row: Tokens, limit: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tunefleet.server.routers import (
     blobs,
     campaigns,
     chat,
+    datasets,
     events,
     federated,
     federations,
@@ -91,7 +92,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.core = core
     app.state.lifetime = lifetime
     # Routes are looked through in this order: what is asked most often comes first.
-    work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, blobs, results)
+    work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, datasets, blobs, results)
     for module in (link, federations, *work, workers, campaigns, models, notifications, keys, info, upkeep):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.services.blobs import open_blobs
+from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
 from tunefleet.services.notify.watch import Watch
@@ -106,6 +107,7 @@ class Core:
     joins: dict[int, JoinWait] = field(default_factory=dict)
     archiving: WeakValueDictionary[tuple[int, int], asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """Held by who makes the archive of a federation's version, by both numbers."""
+    configurations: Configurations = field(default_factory=Configurations)
     talks: Talks = field(default_factory=Talks)
     tries: Tries = field(default_factory=Tries)
     curves: Curves | None = None

@@ -20,7 +20,7 @@ from tunefleet.placement import (
     lacks,
     verdict,
 )
-from tunefleet.services import placing, policies, related, requirements, roster, tasks, upstreams
+from tunefleet.services import memory, placing, policies, related, requirements, roster, tasks, upstreams
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.notify import wishes
@@ -89,11 +89,13 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
     faults, fleet = await core.read(operation)
     if faults:
         return ValidateReply(ok=False, faults=fault_views(faults))
-    found = await asyncio.to_thread(_forecasts, workflow, fleet, policy)
+    found = await asyncio.to_thread(_forecasts, core, workflow, fleet, policy)
     return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), forecasts=found)
 
 
-def _forecasts(workflow: Workflow, fleet: Sequence[WorkerState], policy: Policy) -> tuple[TaskForecast, ...]:
+def _forecasts(
+    core: Core, workflow: Workflow, fleet: Sequence[WorkerState], policy: Policy
+) -> tuple[TaskForecast, ...]:
     needs = {node.name: _need(node) for node in workflow.tasks}
     first = [node.name for node in workflow.tasks if not _upstreams(node)]
     candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
@@ -101,7 +103,12 @@ def _forecasts(workflow: Workflow, fleet: Sequence[WorkerState], policy: Policy)
     for name in needs.keys() - set(first):
         alone = Board(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
         chosen |= {each.task_id: each.worker_id for each in alone}
-    return tuple(_forecast(node, needs[node.name], chosen, fleet, policy) for node in workflow.tasks)
+    now, found = core.clock.monotonic(), []
+    for node in workflow.tasks:
+        told = _forecast(node, needs[node.name], chosen, fleet, policy)
+        takes = memory.forecast(node.spec, told, fleet, core.configurations, core.settings, now)
+        found.append(told.model_copy(update={"memory": takes}))
+    return tuple(found)
 
 
 def _forecast(

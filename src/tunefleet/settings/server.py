@@ -101,6 +101,15 @@ class ServerSettings(MeetingSettings):
     """How many workers never rest; at least one."""
     elastic_enable_many: bool = Field(default=True, validation_alias=variable("ELASTIC_AUTO_ENABLE_MULTI_WORKERS"))
     """Call back several workers at a time, as many as the queue needs."""
+    hub_cache: Path | None = Field(default=None, validation_alias=variable("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
+    """Where models lie on the server's machine that were fetched from a hub; their configurations say how much memory a
+    training takes. Default: `hub` in `HF_HOME`."""
+    hf_home: Path | None = Field(default=None, validation_alias=variable("HF_HOME"))
+    """Hugging Face's folder; default: `~/.cache/huggingface`."""
+    hub_endpoint: str = Field(default="https://huggingface.co", validation_alias=variable("HF_ENDPOINT"))
+    """The hub that is asked for a configuration which is not in the cache."""
+    hub_offline: bool = Field(default=False, validation_alias=variable("HF_HUB_OFFLINE"))
+    """Ask no hub."""
     public_base_url: str | None = Field(default=None, validation_alias=variable("PUBLIC_BASE_URL"))
     """The URL under which others reach the server; used for links that it hands out."""
     links_last_s: float = Field(default=7 * 86400.0, gt=0, validation_alias=variable("TUNEFLEET_LINKS_LAST_S"))

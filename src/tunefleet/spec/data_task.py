@@ -10,6 +10,7 @@ from pydantic import Field
 
 from tunefleet.spec.base import NotBool, Text, only
 from tunefleet.spec.base_task import ALWAYS_LEFT, SplittableTaskSpec
+from tunefleet.spec.data_preview import PreviewSpec
 from tunefleet.spec.data_steps import WHOLE, Step, StepBlock
 from tunefleet.spec.rows import DataSource, JsonlFile, RowsSpec
 from tunefleet.spec.together import Faults
@@ -59,6 +60,8 @@ class DataTaskSpec(SplittableTaskSpec):
     """Of the files: `train.jsonl`, with a split `test.jsonl`, too."""
     on_bad: Literal["fail", "drop"] = "fail"
     """A row that a step cannot work on: fail and name it, or leave it out and count it."""
+    preview: PreviewSpec | None = None
+    """Only look at the rows: which tokens a training would learn."""
 
     @property
     def split(self) -> StepBlock | None:
@@ -68,6 +71,8 @@ class DataTaskSpec(SplittableTaskSpec):
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
         """Return what the task leaves."""
+        if blocks.get("preview") is not None:
+            return ALWAYS_LEFT
         suffix = blocks.get("format") or _FORMATS[0]
         steps: tuple[StepBlock, ...] = blocks.get("steps") or ()
         parts = next((tuple(step.split.parts) for step in steps if step.split is not None), ())
@@ -114,6 +119,8 @@ def _parts_faults(blocks: dict[str, Any]) -> Faults:
         for index, step in enumerate(blocks.get("steps") or ())
         if step.word in WHOLE
     ]
+    if blocks.get("preview") is not None:
+        faults.append(("preview", "shows the rows of one worker", "leave parallel out"))
     if blocks.get("format") == "parquet":
         faults.append(("format", "parts cannot be put together as Parquet", "write jsonl"))
     return faults

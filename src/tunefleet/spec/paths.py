@@ -119,6 +119,7 @@ _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
     ("sources.*.jsonl_path", "dataset", True),
     ("sources.*.jsonl.path", "dataset", True),
     ("steps.*.filter.tokenizer", "model", False),
+    ("preview.model", "model", False),
     ("steps.*.convert.tokenizer", "model", False),
     ("workdir", "file", True),
     ("files.*", "file", True),

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from tunefleet.wire.base import Message
 from tunefleet.wire.link import Capabilities, Load
+from tunefleet.wire.memory import MemoryForecast
 
 
 class WorkerView(Message):
@@ -87,6 +88,7 @@ class TaskForecast(Message):
         why: Why not, in one sentence.
         after: Names of the tasks, and ids of tasks submitted before, that it waits for.
         workers: What each registered worker makes of it; those that fit first, the best at the top.
+        memory: What a training would take; null for other tasks.
     """
 
     name: str
@@ -95,6 +97,7 @@ class TaskForecast(Message):
     why: str | None = None
     after: tuple[str, ...] = ()
     workers: tuple[WorkerVerdict, ...] = ()
+    memory: MemoryForecast | None = None
 
 
 class WhyView(Message):

@@ -12,11 +12,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+from tunefleet.memory.estimate import Load, Shape, estimate
 from tunefleet.programs import assets
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.train import memory
 from tunefleet.programs.train.hardware import Kernels
-from tunefleet.programs.train.memory import Memory, Shape, estimate, look_at
+from tunefleet.programs.train.memory import Memory, look_at
 from tunefleet.spec import load_task_spec
 
 pytestmark = pytest.mark.torch
@@ -32,13 +33,13 @@ def spec(kind: str = "sft", **blocks: Any) -> Any:
 
 
 def test_a_full_training_takes_sixteen_bytes_a_parameter_and_an_adapter_hardly_more_than_the_model() -> None:
-    full = estimate(EIGHT, spec(), BF16, 1024)
+    full = estimate(EIGHT, spec(), "bfloat16", 1024)
     fixed = full.weights_bytes + full.gradients_bytes + full.optimizer_bytes
     assert fixed == 16 * EIGHT.weights
-    lora = estimate(replace(EIGHT, trained=42_000_000), spec("lora_sft"), BF16, 1024)
+    lora = estimate(replace(EIGHT, trained=42_000_000), spec("lora_sft"), "bfloat16", 1024)
     assert 15 * GIB < lora.weights_bytes < 16 * GIB
     four = spec("lora_sft", quantization={"load_in_4bit": True})
-    small = estimate(replace(EIGHT, trained=42_000_000), four, BF16, 1024)
+    small = estimate(replace(EIGHT, trained=42_000_000), four, "bfloat16", 1024)
     assert 5 * GIB < small.weights_bytes < 7 * GIB
     assert small.optimizer_bytes < 0.4 * GIB
 
@@ -46,22 +47,22 @@ def test_a_full_training_takes_sixteen_bytes_a_parameter_and_an_adapter_hardly_m
 def test_the_value_model_of_ppo_is_whole_also_beside_a_quantised_policy() -> None:
     block = {"reward_model": {"identifier": "judge"}, "lora": {"r": 8}, "quantization": {"load_in_4bit": True}}
     small = replace(EIGHT, trained=42_000_000)
-    wanted, load = spec("ppo", **block), memory.Load(sequences=2, value_model=True)
-    made, alone = estimate(small, wanted, BF16, 64, load=load), estimate(small, wanted, BF16, 64)
+    wanted, load = spec("ppo", **block), Load(sequences=2, value_model=True)
+    made, alone = estimate(small, wanted, "bfloat16", 64, load=load), estimate(small, wanted, "bfloat16", 64)
     assert alone.value_model_bytes == 0
     assert made.value_model_bytes == 2 * EIGHT.weights + 16 * small.trained
-    whole = estimate(EIGHT, spec("ppo", reward_model={"identifier": "judge"}), BF16, 64, load=load)
+    whole = estimate(EIGHT, spec("ppo", reward_model={"identifier": "judge"}), "bfloat16", 64, load=load)
     assert whole.value_model_bytes == 16 * EIGHT.weights
     assert whole.raw_bytes - replace(whole, value_model_bytes=0).raw_bytes == whole.value_model_bytes
 
 
 def test_batch_length_and_checkpointing_move_what_the_way_back_keeps() -> None:
-    plain = estimate(EIGHT, spec(training={"gradient_checkpointing": False, "batch_size": 2}), BF16, 1024)
-    twice = estimate(EIGHT, spec(training={"gradient_checkpointing": False, "batch_size": 4}), BF16, 1024)
-    saved = estimate(EIGHT, spec(training={"gradient_checkpointing": True, "batch_size": 2}), BF16, 1024)
+    plain = estimate(EIGHT, spec(training={"gradient_checkpointing": False, "batch_size": 2}), "bfloat16", 1024)
+    twice = estimate(EIGHT, spec(training={"gradient_checkpointing": False, "batch_size": 4}), "bfloat16", 1024)
+    saved = estimate(EIGHT, spec(training={"gradient_checkpointing": True, "batch_size": 2}), "bfloat16", 1024)
     assert twice.activations_bytes == 2 * plain.activations_bytes
     assert saved.activations_bytes < plain.activations_bytes / 8
-    assert estimate(EIGHT, spec(), replace(BF16, liger=True), 1024).logits_bytes == 0
+    assert estimate(EIGHT, spec(), "bfloat16", 1024, liger=True).logits_bytes == 0
 
 
 def test_the_weights_of_the_shipped_model_are_counted_without_being_made() -> None:

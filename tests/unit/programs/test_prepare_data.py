@@ -13,7 +13,7 @@ pytest.importorskip("datasets")
 
 import pyarrow.parquet as pq
 
-from tunefleet.errors import DataError
+from tunefleet.errors import DataError, SpecError
 from tunefleet.programs.prepare_data import drawing, trial
 from tunefleet.programs.prepare_data.opening import Source
 from tunefleet.programs.prepare_data.program import open_pipeline
@@ -457,3 +457,19 @@ def test_a_message_without_its_fields_is_named(tmp_path: Path) -> None:
             [{"turns": [{"role": "user"}]}],
             steps=[{"map": {"chat": {"turns": {"role": "who", "content": "says"}}}}],
         ).rows
+
+
+def test_a_preview_says_of_which_columns_it_speaks_and_is_of_one_worker() -> None:
+    base = {"taskType": "data", "sources": [{"path": "rows.jsonl"}]}
+    good = load_task_spec({**base, "preview": {"model": "builtin:gsm8k-llama-2m", "messages_field": "chat"}})
+    assert isinstance(good, DataTaskSpec)
+    assert good.preview is not None
+    assert good.preview.shape.messages == "chat"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"preview": {"model": "m", "prompt_column": "q"}}, "response_column"),
+        ({"preview": {"model": "m", "text_field": "t", "messages_field": "m"}}, "more than once"),
+        ({"preview": {"model": "m"}, "parallel": {"enabled": True}}, "one worker"),
+    ]
+    for blocks, said in wrong:
+        with pytest.raises(SpecError, match=said):
+            load_task_spec({**base, **blocks})

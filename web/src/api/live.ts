@@ -66,6 +66,14 @@ async function readAnew(client: QueryClient, id: string): Promise<void> {
   await client.invalidateQueries({ queryKey });
 }
 
+/** Read all but the points anew, for the same reason. Who is logged in is no part of what the stream tells. */
+async function readAll(client: QueryClient): Promise<void> {
+  const predicate = ({ queryKey }: { queryKey: readonly unknown[] }) =>
+    !["metrics", "info"].includes(String(queryKey[0]));
+  await client.cancelQueries({ predicate });
+  await client.invalidateQueries({ predicate });
+}
+
 /** Open the stream; the answer closes it. */
 export function follow(client: QueryClient): () => void {
   const refresher = new Refresher(client);
@@ -75,6 +83,7 @@ export function follow(client: QueryClient): () => void {
   let told: ReadonlySet<string> = new Set();
   let retryMs = FIRST_RETRY_MS;
   let retryTimer = 0;
+  let first = true;
 
   const open = () => {
     window.clearTimeout(retryTimer);
@@ -96,8 +105,9 @@ export function follow(client: QueryClient): () => void {
       retryMs = FIRST_RETRY_MS;
       become("open");
       if (missed) void client.resetQueries({ queryKey: ["metrics"] });
-      // What no event tells of may have changed while nobody listened; points are told from where they were known.
-      if (missed || again) void client.invalidateQueries({ predicate: ({ queryKey }) => queryKey[0] !== "metrics" });
+      // What changed while nobody listened is not told; points are told from where they were known.
+      if (missed || again || first) void readAll(client);
+      first = false;
       for (const id of wanted) if (!told.has(id)) void readAnew(client, id);
       for (const id of told) if (!wanted.has(id)) forgetNews(id);
       told = wanted;

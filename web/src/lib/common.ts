@@ -1,55 +1,169 @@
 /** The fields that most people change, read from a document and written back without touching the rest of it. */
-import { type Document, isMap, parseDocument, Scalar } from "yaml";
+import { type Document, isMap, isSeq, parseDocument, Scalar } from "yaml";
+import { isTraining } from "./words";
+import { type Path, removeIn, setIn } from "./yamledit";
 
 export interface Common {
+  group: Group;
   label: string;
-  path: string[];
+  path: Path;
   value: unknown;
+  /** Values and their names; the first one takes the field out. */
   choices?: readonly (readonly [string, string])[];
+  /** Several names, separated by commas. */
+  list?: boolean;
+  suggestions?: readonly string[];
 }
 
-const QUANTIZED = [
-  ["", "no"],
-  ["true", "yes"],
-] as const;
+export interface Training {
+  name: string;
+  kind: string;
+  /** Where its spec stands. */
+  at: Path;
+}
 
-const FIELDS: readonly Omit<Common, "value">[] = [
-  { label: "Name", path: ["metadata", "name"] },
-  { label: "Model", path: ["spec", "model", "source", "identifier"] },
-  { label: "Data", path: ["spec", "data", "path"] },
-  { label: "Steps", path: ["spec", "training", "max_steps"] },
-  { label: "Batch size", path: ["spec", "training", "batch_size"] },
-  { label: "Learning rate", path: ["spec", "training", "learning_rate"] },
-  { label: "Longest sequence", path: ["spec", "training", "max_seq_length"] },
-  { label: "LoRA rank", path: ["spec", "lora", "r"] },
-  { label: "LoRA alpha", path: ["spec", "lora", "alpha"] },
-  { label: "LoRA targets", path: ["spec", "lora", "target_modules"] },
-  { label: "Load in 4 bit", path: ["spec", "model", "quantization", "load_in_4bit"], choices: QUANTIZED },
-  { label: "Load in 8 bit", path: ["spec", "model", "quantization", "load_in_8bit"], choices: QUANTIZED },
+type Group = "Task" | "Training" | "LoRA" | "Base model";
+type Known = Omit<Common, "value"> & { always?: boolean };
+
+const TARGETS = ["all-linear", "q_proj, v_proj", "q_proj, k_proj, v_proj, o_proj"] as const;
+
+const FIELDS: readonly Known[] = [
+  { group: "Task", label: "Model", path: ["model", "source", "identifier"], always: true },
+  { group: "Task", label: "Data", path: ["data", "path"] },
+  { group: "Task", label: "Dataset", path: ["data", "artifact"] },
+  { group: "Task", label: "Hub dataset", path: ["data", "dataset_name"] },
+  { group: "Training", label: "Steps", path: ["training", "max_steps"], always: true },
+  { group: "Training", label: "Batch size", path: ["training", "batch_size"], always: true },
+  { group: "Training", label: "Learning rate", path: ["training", "learning_rate"], always: true },
+  { group: "Training", label: "Longest sequence", path: ["training", "max_seq_length"], always: true },
+  { group: "LoRA", label: "LoRA rank", path: ["lora", "r"], always: true },
+  { group: "LoRA", label: "LoRA alpha", path: ["lora", "alpha"], always: true },
+  { group: "LoRA", label: "LoRA dropout", path: ["lora", "dropout"], always: true },
+  {
+    group: "LoRA",
+    label: "LoRA targets",
+    path: ["lora", "target_modules"],
+    list: true,
+    suggestions: TARGETS,
+    always: true,
+  },
 ];
-/** These are offered in every training, the others where the document has them. */
-const OFFERED = new Set(["LoRA rank", "Steps", "Learning rate", "Load in 4 bit", "Load in 8 bit"]);
 
-/** The common fields of a document of one task; none of several, or of what is no YAML. */
-export function commonFields(text: string): Common[] {
+const BITS = ["load_in_4bit", "load_in_8bit"] as const;
+export const PRECISION = [
+  ["", "full precision"],
+  ["8", "8 bits"],
+  ["4", "4 bits"],
+] as const;
+const OF_FOUR: readonly Known[] = [
+  {
+    group: "Base model",
+    label: "Number format",
+    path: ["quantization", "quant_type"],
+    choices: [
+      ["", "nf4"],
+      ["fp4", "fp4"],
+    ],
+  },
+  {
+    group: "Base model",
+    label: "Double quant",
+    path: ["quantization", "double_quant"],
+    choices: [
+      ["", "yes"],
+      ["false", "no"],
+    ],
+  },
+];
+const OF_FEWER: readonly Known[] = [
+  {
+    group: "Base model",
+    label: "Arithmetic",
+    path: ["quantization", "compute_dtype"],
+    choices: [
+      ["", "automatic"],
+      ["bfloat16", "bfloat16"],
+      ["float16", "float16"],
+      ["float32", "float32"],
+    ],
+  },
+];
+
+/** The trainings of a document, in their order; none of what is no YAML. */
+export function trainingsIn(text: string): Training[] {
   const document = parseDocument(text);
-  if (document.errors.length > 0 || !isMap(document.get("spec")) || !document.hasIn(["spec", "training"])) return [];
-  const lora = document.hasIn(["spec", "lora"]);
-  return FIELDS.filter((field) => document.hasIn(field.path) || OFFERED.has(field.label))
-    .filter((field) => lora || !field.path.includes("lora"))
-    .map((field) => ({ ...field, value: plainIn(document, field.path) }));
+  const spec = document.get("spec", true);
+  if (document.errors.length > 0 || !isMap(spec)) return [];
+  const stages = spec.get("stages", true);
+  const found: Training[] = [];
+  const take = (at: Path, name: string) => {
+    const kind = document.getIn([...at, "taskType"]);
+    if (typeof kind === "string" && isTraining(kind)) found.push({ name, kind, at });
+  };
+  if (isSeq(stages))
+    for (const index of stages.items.keys()) {
+      const stage = ["spec", "stages", index];
+      take([...stage, "spec"], String(document.getIn([...stage, "name"]) ?? `stage ${index + 1}`));
+    }
+  else take(["spec"], String(document.getIn(["metadata", "name"]) ?? "the task"));
+  return found;
 }
 
-function plainIn(document: Document, path: string[]): unknown {
-  const value = document.getIn(path, true);
-  if (value instanceof Scalar) return value.source ?? value.value;
-  return value === undefined ? undefined : (document.getIn(path) as { toJSON?: () => unknown })?.toJSON?.();
+/** The common fields of one training of a document. */
+export function commonFields(text: string, training: Training): Common[] {
+  const document = parseDocument(text);
+  const { at } = training;
+  const adapts = training.kind === "lora_sft" || document.hasIn([...at, "lora"]);
+  const bits = precisionIn(document, at);
+  const known = FIELDS.filter((field) => field.always || document.hasIn([...at, ...field.path]))
+    .filter((field) => adapts || field.group !== "LoRA")
+    .concat(bits === "4" ? [...OF_FOUR, ...OF_FEWER] : bits ? OF_FEWER : []);
+  return known.map(({ always: _, ...field }) => {
+    const path = [...at, ...field.path];
+    return { ...field, path, value: shown(document, path) };
+  });
+}
+
+/** In how many bits the base model is loaded: `4`, `8`, or nothing; null where all its weights are trained. */
+export function precision(text: string, training: Training): string | null {
+  const document = parseDocument(text);
+  const adapts = training.kind === "lora_sft" || document.hasIn([...training.at, "lora"]);
+  return adapts ? precisionIn(document, training.at) : null;
+}
+
+function precisionIn(document: Document, at: Path): string {
+  for (const name of BITS)
+    for (const place of PLACES)
+      if (document.getIn([...at, ...place, name]) === true) return name === "load_in_4bit" ? "4" : "8";
+  return "";
+}
+
+/** A document may say it in both places; it is written in the first. */
+const PLACES = [["quantization"], ["model", "transformers"]] as const;
+
+/** Load the base model in so many bits; what belongs to four bits alone goes with them. */
+export function quantized(text: string, training: Training, bits: string): string {
+  const { at } = training;
+  const wanted = bits === "4" ? BITS[0] : BITS[1];
+  const [first] = PLACES;
+  const there = bits !== "" && parseDocument(text).hasIn([...at, ...first, wanted]);
+  let found = there || !bits ? text : setIn(text, [...at, ...first, wanted], true);
+  for (const place of PLACES)
+    for (const name of BITS)
+      if (!(bits && place === first && name === wanted)) found = removeIn(found, [...at, ...place, name]);
+  if (bits !== "4") for (const field of OF_FOUR) found = removeIn(found, [...at, ...field.path]);
+  if (!bits) for (const field of OF_FEWER) found = removeIn(found, [...at, ...field.path]);
+  return there ? setIn(found, [...at, ...first, wanted], true) : found;
 }
 
 /** Write one value; comments and order stay, and an empty value takes the field out. */
-export function changed(text: string, path: readonly string[], value: unknown): string {
-  const document = parseDocument(text);
-  if (value === null || value === undefined || value === "") document.deleteIn(path);
-  else document.setIn(path, value);
-  return document.toString({ lineWidth: 0 });
+export function changed(text: string, path: Path, value: unknown): string {
+  return value === null || value === undefined || value === "" ? removeIn(text, path) : setIn(text, path, value);
+}
+
+function shown(document: Document, path: Path): unknown {
+  const value = document.getIn(path, true);
+  if (value instanceof Scalar) return value.source ?? value.value;
+  if (isSeq(value)) return value.toJSON().join(", ");
+  return value === undefined ? undefined : (value as { toJSON?: () => unknown })?.toJSON?.();
 }

@@ -1,11 +1,9 @@
 import { expect, test } from "vitest";
 import type { TaskView } from "../api/schema";
 import { chartSearch, searchOf, viewOf } from "./chartview";
-import { changed, commonFields } from "./common";
 import { bytes, duration, number } from "./format";
 import { levelOf, lines } from "./log";
 import { grouped, order } from "./tasklist";
-import { firstSentence } from "./templates";
 
 test("numbers are short and keep what matters", () => {
   expect([0, 0.00007, 0.003, 2.55123, 1234.5, 12_000_000].map(number)).toEqual([
@@ -27,14 +25,6 @@ test("numbers are short and keep what matters", () => {
   ]);
 });
 
-test("a changed field leaves comments and the rest as they were", () => {
-  const text = "# about\nspec:\n  training:\n    max_steps: 80 # few\n    learning_rate: 3e-3\n";
-  expect(changed(text, ["spec", "training", "max_steps"], 90)).toBe(text.replace("80", "90"));
-  expect(changed(text, ["spec", "training", "max_steps"], null)).not.toContain("max_steps");
-  expect(commonFields(text).find((field) => field.label === "Learning rate")?.value).toBe("3e-3");
-  expect(commonFields("spec: [broken")).toEqual([]);
-});
-
 test("a log shows what a terminal would", () => {
   expect(lines("one\n 10%\r 90%\r\ntwo\n")).toEqual(["one", " 90%", "two"]);
   expect(["Traceback (most recent call last):", "ValueError: no", "x WARNING y", "fine"].map(levelOf)).toEqual([
@@ -43,10 +33,6 @@ test("a log shows what a terminal would", () => {
     "warning",
     "",
   ]);
-});
-
-test("a template's line is the first sentence of its comment", () => {
-  expect(firstSentence("# Makes a thing; in\n# two parts. More.\n\napiVersion: x")).toBe("Makes a thing.");
 });
 
 test("how charts are looked at survives the address, and an odd address does no harm", () => {

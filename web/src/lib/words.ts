@@ -19,10 +19,10 @@ export function isFinal(status: string): boolean {
   return FINAL.has(status);
 }
 
-const TRAININGS = new Set(["sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"]);
+export const TRAININGS = ["sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"];
 
 export function isTraining(kind: string): boolean {
-  return TRAININGS.has(kind);
+  return TRAININGS.includes(kind);
 }
 
 /** `out_of_memory` → `out of memory`. */

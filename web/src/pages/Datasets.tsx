@@ -1,3 +1,70 @@
+/** Datasets: bring one, see what it is and what a training would learn of it, train with it. */
+import { useQuery } from "@tanstack/react-query";
+import { Link, useSearch } from "@tanstack/react-router";
+import { datasetsQuery } from "../api/queries_data";
+import type { ArtifactView } from "../api/schema";
+import { bytes } from "../lib/format";
+import { Panel, Time } from "../parts/bits";
+import { useSession } from "../parts/session";
+import { Answer, Empty } from "../parts/states";
+import "../styles/datasets.css";
+import { Detail } from "./datasets/Detail";
+import { Upload } from "./datasets/Upload";
+
 export function Datasets() {
-  return <div className="page" />;
+  const { mayChange } = useSession();
+  const { id, preview } = useSearch({ from: "/datasets" });
+  const datasets = useQuery(datasetsQuery);
+  return (
+    <div className="page">
+      <h1>Datasets</h1>
+      {mayChange && <Upload />}
+      <Answer query={datasets} rows={5}>
+        {(items) =>
+          items.length === 0 ? (
+            <Panel>
+              <Empty title="Nothing was uploaded yet">
+                What ships with Tunefleet needs no upload: a document names <code>builtin:gsm8k</code>.
+              </Empty>
+            </Panel>
+          ) : (
+            <div className="datasets">
+              <Listed items={items} chosen={id} />
+              <Chosen items={items} id={id} preview={preview} />
+            </div>
+          )
+        }
+      </Answer>
+    </div>
+  );
+}
+
+function Listed({ items, chosen }: { items: ArtifactView[]; chosen?: string }) {
+  const open = chosen ?? items[0]?.id;
+  return (
+    <nav aria-label="Datasets" className="panel dataset-list">
+      {items.map((each) => (
+        <Link
+          key={each.id}
+          to="/datasets"
+          search={{ id: each.id }}
+          className={each.id === open ? "chosen" : undefined}
+          aria-current={each.id === open ? "true" : undefined}
+        >
+          <span className="cut">{each.name}</span>
+          <span className="muted small num nowrap">{bytes(each.size_bytes)}</span>
+          <span className="muted small cut">{each.task_id ? "made by a task" : each.owner}</span>
+          <span className="muted small nowrap">
+            <Time at={each.created_at} relative />
+          </span>
+        </Link>
+      ))}
+    </nav>
+  );
+}
+
+function Chosen({ items, id, preview }: { items: ArtifactView[]; id?: string; preview?: string }) {
+  const artifact = id ? items.find((each) => each.id === id) : items[0];
+  if (artifact) return <Detail key={artifact.id} artifact={artifact} preview={preview} />;
+  return <Empty title="It is not here">It was removed, or the address has a slip in it.</Empty>;
 }

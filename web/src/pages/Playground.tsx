@@ -1,3 +1,42 @@
+/** The playground: talk with what was trained, and with the model as it was, side by side. */
+import { useQuery } from "@tanstack/react-query";
+import { useSearch } from "@tanstack/react-router";
+import { taskQuery } from "../api/queries";
+import { useSession } from "../parts/session";
+import { Empty, Failed, Loading } from "../parts/states";
+import "../styles/playground.css";
+import { Begin } from "./playground/Begin";
+import { Session } from "./playground/Session";
+
 export function Playground() {
-  return <div className="page" />;
+  const { task } = useSearch({ from: "/playground" });
+  return task ? <OfTask key={task} id={task} /> : <Choice />;
+}
+
+/** A chat is joined; what any other task has trained is offered. */
+function OfTask({ id }: { id: string }) {
+  const task = useQuery(taskQuery(id));
+  if (task.data?.kind === "chat") return <Session task={task.data} />;
+  if (task.data) return <Choice task={id} />;
+  return <div className="page">{task.error ? <Failed error={task.error} /> : <Loading rows={6} />}</div>;
+}
+
+function Choice({ task }: { task?: string }) {
+  const { mayChange } = useSession();
+  return (
+    <div className="page">
+      <h1>Playground</h1>
+      {mayChange ? (
+        <>
+          <p className="muted">
+            A worker loads the model and holds it ready, for ten minutes without a word. The model as it was answers
+            beside the tuned one.
+          </p>
+          <Begin task={task} />
+        </>
+      ) : (
+        <Empty title="Your key may only look">To talk takes a key with the role member or admin.</Empty>
+      )}
+    </div>
+  );
 }

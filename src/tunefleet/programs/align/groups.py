@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from tunefleet.errors import DataError, InputError
+from tunefleet.memory.estimate import Load
 from tunefleet.programs import ranks
 from tunefleet.programs.align import rows
 from tunefleet.programs.align.encoding import Counts, Exchanges
@@ -22,7 +23,6 @@ from tunefleet.programs.data.chat import ChatRenderer
 from tunefleet.programs.data.readers import Rows
 from tunefleet.programs.data.sources import Found
 from tunefleet.programs.ppo.judge import Judge, open_judge
-from tunefleet.programs.train.memory import Load
 from tunefleet.spec import GrpoSpec, RlooSpec
 from tunefleet.spec.alignments import RewardedTaskSpec
 

@@ -11,13 +11,13 @@ from transformers import PreTrainedTokenizerBase
 from trl import KTOConfig, KTOTrainer
 
 from tunefleet.errors import DataError
+from tunefleet.memory.estimate import Load
 from tunefleet.programs.align import rows
 from tunefleet.programs.align.encoding import Exchanges, Limits
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.align.method import Material, Method, Parts, some_left
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
 from tunefleet.programs.data.sources import Found
-from tunefleet.programs.train.memory import Load
 from tunefleet.spec import KtoSpec
 
 

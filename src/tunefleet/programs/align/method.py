@@ -11,6 +11,7 @@ import datasets
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from tunefleet.errors import DataError
+from tunefleet.memory.estimate import Load
 from tunefleet.programs.align.encoding import Counts
 from tunefleet.programs.align.held_out import HeldOut
 from tunefleet.programs.data.sources import Found
@@ -21,7 +22,6 @@ from tunefleet.programs.train.callbacks import common_callbacks
 from tunefleet.programs.train.exact import ContinueTokenCount
 from tunefleet.programs.train.frame import Surroundings, setting_of, settle
 from tunefleet.programs.train.launch import Launch
-from tunefleet.programs.train.memory import Load
 from tunefleet.spec import AlignmentTaskSpec
 
 SpecT = TypeVar("SpecT", bound=AlignmentTaskSpec)

@@ -9,6 +9,7 @@ import datasets
 from transformers import PreTrainedTokenizerBase
 from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 
+from tunefleet.memory.estimate import Load
 from tunefleet.programs.align import rows
 from tunefleet.programs.align.encoding import Exchanges, Limits
 from tunefleet.programs.align.held_out import HeldOut
@@ -16,7 +17,6 @@ from tunefleet.programs.align.method import Material, Method, Parts, SpecT, some
 from tunefleet.programs.align.odds import OddsTrainer
 from tunefleet.programs.align.reference import reference_of, where_others_find_it
 from tunefleet.programs.data.sources import Found
-from tunefleet.programs.train.memory import Load
 from tunefleet.spec import DpoSpec, OrpoSpec, PairData, RewardSpec
 
 

@@ -6,25 +6,20 @@ name and nothing of models. Nothing is cached outside the memory of the process.
 
 from __future__ import annotations
 
-import csv
 import itertools
-import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import datasets
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tunefleet.dataset.lines import csv_rows, json_line, refuse_rounding
 from tunefleet.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]
-
-_MANY_DIGITS: Final = re.compile(rb"\d{19}")
-_LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
@@ -78,54 +73,7 @@ def _read_jsonl(path: Path, limit: int | None) -> Rows:
 def _json_lines(path: Path, lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines, start=1):
         if not line.isspace():
-            yield json_line(path, number, line)
-
-
-def json_line(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    """Read one line of a JSONL file.
-
-    Args:
-        path: The file, for messages.
-        number: Of the line, from 1.
-        line: As it stands there.
-
-    Raises:
-        DataError: If it is not one JSON object.
-    """
-    try:
-        row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
-    except orjson.JSONDecodeError as error:
-        raise DataError(
-            f"Line {number} of {path.name} is not valid JSON (column {error.colno}: {error.msg}).",
-            hint="Each line must be one JSON object.",
-        ) from None
-    _refuse_rounding(f"Line {number} of {path.name}", line)
-    if not isinstance(row, dict):
-        raise DataError(
-            f"Line {number} of {path.name} holds a JSON {type(row).__name__}, not an object.",
-            hint="Each line must be one JSON object, such as {'prompt': …, 'response': …}.",
-        )
-    return row
-
-
-def _refuse_rounding(where: str, content: bytes) -> None:
-    """Refuse whole numbers of more than 64 bits, which the fast reader would make floats of.
-
-    Raises:
-        DataError: If there is one.
-    """
-
-    def held(digits: str) -> int:
-        value = int(digits)
-        if not _LEAST <= value <= _MOST:
-            raise DataError(
-                f"{where} holds the whole number {digits[:40]}, which has more than 64 bits.",
-                hint='Write it as a string: "…".',
-            )
-        return value
-
-    if _MANY_DIGITS.search(content):
-        json.loads(content.removeprefix(b"\xef\xbb\xbf"), parse_int=held)
+            yield json_line(path.name, number, line)
 
 
 def _read_json(path: Path, limit: int | None) -> Rows:
@@ -139,7 +87,7 @@ def _read_json(path: Path, limit: int | None) -> Rows:
         raise DataError(
             f"{path.name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg})."
         ) from None
-    _refuse_rounding(path.name, text)
+    refuse_rounding(path.name, text)
     if not isinstance(content, list):
         raise DataError(f"{path.name} is not a JSON array.", hint="Write an array of objects, or one object a line.")
     for number, row in enumerate(content, start=1):
@@ -149,29 +97,17 @@ def _read_json(path: Path, limit: int | None) -> Rows:
 
 
 def _read_csv(path: Path, limit: int | None) -> Rows:
-    return list(itertools.islice(csv_rows(path), limit))
+    return list(itertools.islice(csv_file(path), limit))
 
 
-def csv_rows(path: Path) -> Iterator[dict[str, str]]:
+def csv_file(path: Path) -> Iterator[dict[str, str]]:
     """Read a CSV or TSV file row by row.
 
     Raises:
         DataError: If a row does not have the fields of the header, or is malformed.
     """
-    csv.field_size_limit(1 << 30)
     with path.open(encoding="utf-8-sig", newline="") as text:
-        reader = csv.DictReader(text, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
-        try:
-            for row in reader:
-                if None in row or None in row.values():
-                    raise DataError(
-                        f"Line {reader.line_num} of {path.name} does not have the {len(reader.fieldnames or ())} fields"
-                        " of the header.",
-                        hint="Put fields with commas or line breaks into double quotes.",
-                    )
-                yield row
-        except csv.Error as error:
-            raise DataError(f"Line {reader.reader.line_num} of {path.name} is not valid CSV: {error}.") from None
+        yield from csv_rows(path.name, text)
 
 
 def _read_parquet(path: Path, limit: int | None) -> Rows:

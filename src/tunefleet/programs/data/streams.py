@@ -16,8 +16,9 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tunefleet.dataset.lines import json_line
 from tunefleet.errors import DataError
-from tunefleet.programs.data.readers import Rows, csv_rows, json_line
+from tunefleet.programs.data.readers import Rows, csv_file
 
 Mark = Any
 """Where a block begins; JSON. `None` is the beginning."""
@@ -77,7 +78,9 @@ class JsonlReader:
             end = file.tell()
             more = bool(file.read(1))
         self.rows_read += len(lines)
-        return Block(len(lines), lambda index: json_line(self._path, *lines[index]), [end, number] if more else None)
+        return Block(
+            len(lines), lambda index: json_line(self._path.name, *lines[index]), [end, number] if more else None
+        )
 
 
 class ParquetReader:
@@ -151,7 +154,7 @@ class CsvReader:
         """Read rows; going back, or far ahead, starts at the beginning of the file."""
         first = int(mark or 0)
         if self._rows is None or self._at != first:
-            self._rows, self._at = csv_rows(self._path), 0
+            self._rows, self._at = csv_file(self._path), 0
             self._take(first)
         rows = self._take(count)
         return Block(len(rows), rows.__getitem__, self._at if len(rows) == count else None)

@@ -11,6 +11,7 @@ import torch
 
 from tunefleet.attach import world
 from tunefleet.errors import InputError
+from tunefleet.memory.estimate import Load
 from tunefleet.programs import base_model, ranks
 from tunefleet.programs.ppo import result
 from tunefleet.programs.ppo.build import build_trainer, check
@@ -20,7 +21,6 @@ from tunefleet.programs.ppo.prompts import open_prompts
 from tunefleet.programs.train import assemble, frame
 from tunefleet.programs.train.disk import require_disk
 from tunefleet.programs.train.launch import Launch
-from tunefleet.programs.train.memory import Load
 from tunefleet.spec import PpoSpec
 
 

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from tunefleet.programs.prepare_data.rows import RowError, kind_of, value_of
+from tunefleet.dataset.values import RowError, kind_of
+from tunefleet.programs.prepare_data.rows import value_of
 from tunefleet.spec.data_steps import SLOT, ChatFieldsSpec, MapSpec
 
 _TRUE: Final = frozenset({"true", "yes", "1"})

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from tunefleet.programs.prepare_data.rows import RowError, value_of
-from tunefleet.programs.prepare_data.shapes import Message, Parts, Recognised, recognise
+from tunefleet.dataset.shapes import Message, Parts, Recognised, recognise
+from tunefleet.dataset.values import RowError
+from tunefleet.programs.prepare_data.rows import value_of
 from tunefleet.spec.data_steps import ConvertSpec
 
 Template = Callable[[Sequence[Message]], str]

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
 from tunefleet.programs.prepare_data import drawing
 from tunefleet.programs.prepare_data.columns import mapped
@@ -15,7 +16,7 @@ from tunefleet.programs.prepare_data.conditions import holds
 from tunefleet.programs.prepare_data.conversion import Conversion
 from tunefleet.programs.prepare_data.duplicates import Duplicates, same_rows
 from tunefleet.programs.prepare_data.opening import Source
-from tunefleet.programs.prepare_data.rows import Row, RowError
+from tunefleet.programs.prepare_data.rows import Row
 from tunefleet.programs.prepare_data.spool import Spool
 from tunefleet.programs.prepare_data.tokenizers import Tokenizers
 from tunefleet.spec.data_steps import StepBlock

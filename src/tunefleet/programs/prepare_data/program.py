@@ -71,8 +71,15 @@ def open_pipeline(
 def _made(spec: DataTaskSpec, inputs: Mapping[str, str], session: JobSession, workspace: Path) -> dict[str, Any]:
     said: list[str] = []
     recognised = _Sayer(session, said)
-    pipeline, _ = open_pipeline(spec, inputs, workspace, say=recognised.say, tell=_Teller(session).tell)
+    pipeline, sources = open_pipeline(spec, inputs, workspace, say=recognised.say, tell=_Teller(session).tell)
     session.status.write(state="running", phase="preparing")
+    if spec.preview is not None:
+        # What makes tokens takes seconds to import, and most tasks make none.
+        from tunefleet.programs.prepare_data.previewing import previewed
+
+        origin = sources[0].name if len(sources) == 1 else "the data"
+        shown = previewed(spec.preview, pipeline.run()["train"], origin, inputs, workspace)
+        return {"ok": True, "preview": shown, "steps": [count.told() for count in pipeline.counts], "recognised": said}
     files = []
     for name, rows in pipeline.run().items():
         target = session.folder / f"{name}.{spec.format}"

@@ -1,10 +1,12 @@
-"""A row on its way through the steps, and what is wrong with one."""
+"""A row on its way through the steps."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
+
+from tunefleet.dataset.values import RowError
 
 _MISSING: Final = object()
 _INDEX: Final = re.compile(r"-?\d{1,9}")
@@ -22,10 +24,6 @@ class Row(NamedTuple):
     values: dict[str, Any]
     source: int
     number: int
-
-
-class RowError(Exception):
-    """A step cannot work on a row; the message says what of it is wrong."""
 
 
 def value_of(values: Mapping[str, Any], column: str) -> Any:
@@ -58,9 +56,3 @@ def lookup(values: Mapping[str, Any], column: str) -> Any:
         else:
             return _MISSING
     return found
-
-
-def kind_of(value: Any) -> str:
-    """Say what a value is, in words."""
-    names = {type(None): "nothing (null)", list: "a list", dict: "a mapping", bool: "true or false", str: "a text"}
-    return names.get(type(value), "a number" if isinstance(value, int | float) else f"a {type(value).__name__}")

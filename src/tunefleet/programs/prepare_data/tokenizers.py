@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tunefleet.dataset.shapes import Message
+from tunefleet.dataset.values import RowError
 from tunefleet.errors import ModelError
 from tunefleet.programs.prepare_data.conversion import Template, chatml
-from tunefleet.programs.prepare_data.rows import RowError
-from tunefleet.programs.prepare_data.shapes import Message
 
 
 class Tokenizers:

@@ -18,6 +18,7 @@ from peft import PeftModel
 from transformers import PreTrainedTokenizerBase
 
 from tunefleet.errors import DataError
+from tunefleet.memory.estimate import PLAIN, Load
 from tunefleet.programs import quieten, ranks
 from tunefleet.programs.train import deepspeed, hardware, outputs
 from tunefleet.programs.train.arguments import Setting
@@ -26,7 +27,7 @@ from tunefleet.programs.train.begin import AtBegin
 from tunefleet.programs.train.compression import DropUnpacked, opened
 from tunefleet.programs.train.exact import ExactTrainer
 from tunefleet.programs.train.launch import Launch, SpecT, limit_gpu_memory, open_launch
-from tunefleet.programs.train.memory import PLAIN, Load, Memory
+from tunefleet.programs.train.memory import Memory
 
 logger = logging.getLogger(__name__)
 

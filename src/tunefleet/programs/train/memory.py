@@ -6,9 +6,9 @@ import logging
 import resource
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import psutil
 import torch
@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.attach.quiet import Journal
+from tunefleet.memory.estimate import PLAIN, Estimate, Load, Shape, estimate
 from tunefleet.programs.base_model import Source
 from tunefleet.programs.train.hardware import Kernels
 from tunefleet.spec import LoraSpec, ModelTrainingSpec
@@ -27,60 +28,7 @@ LEARNT = "memory-estimates.json"
 """Beside the job folders: what trainings took, measured by what was estimated."""
 _MOST = 5.0
 _WORTH_LEARNING_BYTES = 256 << 20
-_OPTIMIZER_BYTES = {"adamw_8bit": 2, "paged_adamw_8bit": 2, "paged_adamw_32bit": 8, "adafactor": 1, "sgd": 0}
 _GIB = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the figures are made from.
-
-    Args:
-        weights: Parameters of the model.
-        linear_weights: Those that quantisation compresses.
-        trained: Parameters that are trained.
-        layers: Blocks of the model.
-        hidden: Width.
-        intermediate: Width inside a block.
-        vocabulary: Tokens that the model knows.
-    """
-
-    weights: int
-    linear_weights: int
-    trained: int
-    layers: int
-    hidden: int
-    intermediate: int
-    vocabulary: int
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Bytes at the peak of a training step.
-
-    Args:
-        correction: What earlier trainings of this kind took, divided by their sums.
-    """
-
-    weights_bytes: int
-    gradients_bytes: int
-    optimizer_bytes: int
-    activations_bytes: int
-    logits_bytes: int
-    reference_bytes: int = 0
-    value_model_bytes: int = 0
-    correction: float = 1.0
-
-    @property
-    def raw_bytes(self) -> int:
-        """The sum of the parts."""
-        parts = (self.weights_bytes, self.gradients_bytes, self.optimizer_bytes)
-        return sum(parts) + self.activations_bytes + self.logits_bytes + self.reference_bytes + self.value_model_bytes
-
-    @property
-    def total_bytes(self) -> int:
-        """The corrected sum."""
-        return round(self.raw_bytes * self.correction)
 
 
 def look_at(source: Source, spec: ModelTrainingSpec) -> Shape:
@@ -107,66 +55,6 @@ def look_at(source: Source, spec: ModelTrainingSpec) -> Shape:
         hidden=hidden,
         intermediate=int(getattr(text, "intermediate_size", 0) or 4 * hidden),
         vocabulary=int(getattr(text, "vocab_size", 0)),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """What a training does with a row of its batch.
-
-    Args:
-        sequences: That go through the model at once.
-        reference: Whether an untrained copy of the model judges them, too.
-        value_model: Whether a second model of its size is trained beside it.
-    """
-
-    sequences: int = 1
-    reference: bool = False
-    value_model: bool = False
-
-
-PLAIN: Final = Load()
-
-
-def estimate(
-    shape: Shape,
-    spec: ModelTrainingSpec,
-    kernels: Kernels,
-    length: int,
-    correction: float = 1.0,
-    load: Load = PLAIN,
-) -> Estimate:
-    """Say what a training takes.
-
-    Args:
-        shape: Of the model.
-        spec: Batch, optimizer, quantisation.
-        kernels: The arithmetic.
-        length: Tokens of the longest sequence.
-        correction: Learnt from earlier trainings.
-        load: What is done with a row.
-    """
-    training = spec.training
-    compute = 4 if kernels.compute == "float32" else 2
-    tokens = training.batch_size * load.sequences * length
-    # What a block keeps for the way back: inputs and outputs of its attention and of its feed-forward part.
-    block = tokens * (12 * shape.hidden + 4 * shape.intermediate) * compute
-    kept = tokens * shape.hidden * compute
-    checkpointed = training.gradient_checkpointing
-    # The logits and their gradient, in float32; Liger's loss never makes them whole.
-    logits = 0 if kernels.liger else 2 * tokens * shape.vocabulary * 4
-    optimizer = _OPTIMIZER_BYTES.get(training.optim or "", 8)
-    # Never quantised.
-    value_weights = 4 * shape.weights if spec.adapter is None else compute * shape.weights + 4 * shape.trained
-    return Estimate(
-        weights_bytes=_weights(shape, spec, compute),
-        gradients_bytes=4 * shape.trained,
-        optimizer_bytes=optimizer * shape.trained,
-        activations_bytes=shape.layers * kept + block if checkpointed else shape.layers * block,
-        logits_bytes=logits,
-        reference_bytes=compute * shape.weights if load.reference else 0,
-        value_model_bytes=value_weights + (4 + optimizer) * shape.trained if load.value_model else 0,
-        correction=correction,
     )
 
 
@@ -202,7 +90,9 @@ class Memory:
             logger.warning("The memory that the training needs cannot be estimated", exc_info=True)
             return
         correction = self._learnt().get(self._key, 1.0)
-        self.estimate = made = estimate(shape, self._spec, kernels, length, correction, self._load)
+        self.estimate = made = estimate(
+            shape, self._spec, kernels.compute, length, liger=kernels.liger, correction=correction, load=self._load
+        )
         free = _available(self._device, self._share)
         short = free is not None and made.total_bytes > free
         text = f"The training needs about {made.total_bytes / _GIB:.2f} GiB"
@@ -230,16 +120,6 @@ class Memory:
             write_json(self._file, {**self._learnt(), self._key: round(ratio, 4)})
         except OSError as error:
             logger.warning("The measured memory is not remembered: %s", error)
-
-
-def _weights(shape: Shape, spec: ModelTrainingSpec, compute: int) -> int:
-    if spec.adapter is None:
-        return 4 * shape.weights
-    if spec.quantized is None:
-        return compute * shape.weights + 4 * shape.trained
-    # Half a byte and its share of the scales.
-    each = 0.56 if spec.quantized.load_in_4bit else 1.05
-    return round(each * shape.linear_weights) + compute * (shape.weights - shape.linear_weights) + 4 * shape.trained
 
 
 def _adapter_size(lora: LoraSpec, linear: Mapping[str, nn.Linear]) -> int:

@@ -1,6 +1,6 @@
 /** What a task has left: checkpoints to resume from, artifacts to download. */
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { useLocation, useNavigate } from "@tanstack/react-router";
+import { Link, useLocation, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
 import { artifactQuery, artifactsQuery, checkpointsQuery } from "../../api/queries";
@@ -11,6 +11,9 @@ import { Panel, Time } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { Answer, Empty, Loading } from "../../parts/states";
 import { toast } from "../../parts/toasts";
+
+/** Artifacts that a chat can load. */
+const TALKS = new Set(["adapter", "model"]);
 
 export function Files({ task }: { task: TaskAnswer }) {
   const checkpoints = useQuery(checkpointsQuery(task.id));
@@ -82,7 +85,17 @@ export function Files({ task }: { task: TaskAnswer }) {
           }
         </Answer>
       </Panel>
-      <Panel title="Artifacts" flush>
+      <Panel
+        title="Artifacts"
+        actions={
+          artifacts.data?.items.some((each) => TALKS.has(each.kind)) && (
+            <Link to="/playground" search={{ task: task.id }}>
+              Chat with it
+            </Link>
+          )
+        }
+        flush
+      >
         <Answer query={artifacts} rows={2}>
           {({ items }) =>
             items.length === 0 ? (

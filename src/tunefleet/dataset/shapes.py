@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from tunefleet.dataset.values import RowError, kind_of
 from tunefleet.errors import DataError
-from tunefleet.programs.prepare_data.rows import RowError, kind_of
 
 Message = dict[str, Any]
 Kind = Literal["alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "text"]

@@ -1,0 +1,105 @@
+"""Read the lines of JSONL and CSV; a fault names the line."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.errors import DataError
+
+_MANY_DIGITS: Final = re.compile(rb"\d{19}")
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+def json_line(name: str, number: int, line: bytes) -> dict[str, Any]:
+    """Read one line of a JSONL file.
+
+    Args:
+        name: Of the file, for messages.
+        number: Of the line, from 1.
+        line: As it stands there.
+
+    Raises:
+        DataError: If it is not one JSON object.
+    """
+    try:
+        row = orjson.loads(line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line)
+    except orjson.JSONDecodeError as error:
+        refuse_encoding(f"Line {number} of {name}", line)
+        raise DataError(
+            f"Line {number} of {name} is not valid JSON (column {error.colno}: {error.msg}).",
+            hint="Each line must be one JSON object.",
+        ) from None
+    refuse_rounding(f"Line {number} of {name}", line)
+    if not isinstance(row, dict):
+        raise DataError(
+            f"Line {number} of {name} holds a JSON {type(row).__name__}, not an object.",
+            hint="Each line must be one JSON object, such as {'prompt': …, 'response': …}.",
+        )
+    return row
+
+
+def refuse_encoding(where: str, content: bytes) -> None:
+    """Refuse text in another encoding than UTF-8.
+
+    Raises:
+        DataError: If it is one; the message names the first byte that does not fit.
+    """
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{where} is UTF-16 text, not UTF-8.", hint="Save the file as UTF-8.")
+    try:
+        content.decode()
+    except UnicodeDecodeError as error:
+        found = f"byte 0x{content[error.start]:02x} at column {error.start + 1}"
+        raise DataError(f"{where} is not UTF-8 text ({found}).", hint="Save the file as UTF-8.") from None
+
+
+def refuse_rounding(where: str, content: bytes) -> None:
+    """Refuse whole numbers of more than 64 bits, which the fast reader would make floats of.
+
+    Raises:
+        DataError: If there is one.
+    """
+
+    def held(digits: str) -> int:
+        value = int(digits)
+        if not _LEAST <= value <= _MOST:
+            raise DataError(
+                f"{where} holds the whole number {digits[:40]}, which has more than 64 bits.",
+                hint='Write it as a string: "…".',
+            )
+        return value
+
+    if _MANY_DIGITS.search(content):
+        json.loads(content.removeprefix(b"\xef\xbb\xbf"), parse_int=held)
+
+
+def csv_rows(name: str, text: Iterable[str]) -> Iterator[dict[str, str]]:
+    """Read CSV, or TSV by the end of its name, row by row.
+
+    Args:
+        name: Of the file, for messages.
+        text: Its lines, with their ends as they are.
+
+    Raises:
+        DataError: If a row does not have the fields of the header, or is malformed.
+    """
+    csv.field_size_limit(1 << 30)
+    reader = csv.DictReader(text, delimiter="\t" if name.lower().endswith(".tsv") else ",", strict=True)
+    try:
+        for row in reader:
+            if None in row or None in row.values():
+                raise DataError(
+                    f"Line {reader.line_num} of {name} does not have the {len(reader.fieldnames or ())} fields"
+                    " of the header.",
+                    hint="Put fields with commas or line breaks into double quotes.",
+                )
+            yield row
+    except csv.Error as error:
+        raise DataError(f"Line {reader.reader.line_num} of {name} is not valid CSV: {error}.") from None

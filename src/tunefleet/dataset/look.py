@@ -1,0 +1,195 @@
+"""Look a file of rows through: what the rows are, the first of them, how long they are, and what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tunefleet.dataset import opened
+from tunefleet.dataset.opened import Found, Unseen
+from tunefleet.dataset.shapes import Message, Parts, Recognised, recognise
+from tunefleet.dataset.values import RowError
+from tunefleet.errors import DataError
+from tunefleet.wire.datasets import DatasetLook, DatasetUse, Lengths, RowFault, RowPiece, RowShown
+
+MOST_BYTES: Final = 64 << 20
+"""So much of a file is looked at; a worker reads all of it."""
+FAULTS_SHOWN: Final = 20
+_TEXT_SHOWN: Final = 4000
+_BINS: Final = 24
+_SEPARATOR: Final = "\n\n"
+_OPTIONAL: Final = frozenset({"input", "system", "system_prompt"})
+_TRAINABLE_ROLES: Final = frozenset({"human", "gpt", "system", "user", "assistant", "tool"})
+
+
+def look(
+    name: str, pieces: Iterable[bytes], size_bytes: int, *, rows: int = 5, most_bytes: int = MOST_BYTES
+) -> DatasetLook:
+    """Look a file through.
+
+    Args:
+        name: Of the file; its end says the format.
+        pieces: Its bytes, or the first of them.
+        size_bytes: Of the whole file.
+        rows: How many rows are shown.
+        most_bytes: How much of it is looked at.
+    """
+    seen = _Seen(name, rows)
+    unseen = None
+    try:
+        for each in opened.found(name, pieces, size_bytes, most_bytes):
+            seen.take(each)
+    except DataError as fault:
+        seen.blame(fault)
+    except Unseen as why:
+        unseen = str(why)
+    if seen.rows == 0 and unseen is None and not seen.faults:
+        seen.blame(DataError(f"{name} has no rows.", hint="Write one JSON object a line."))
+    return DatasetLook(
+        file=name,
+        size_bytes=size_bytes,
+        rows=seen.rows,
+        unseen=unseen,
+        kind=seen.shape.kind if seen.shape else None,
+        recognised=seen.shape.sentence if seen.shape else None,
+        columns=seen.columns,
+        shown=tuple(seen.shown),
+        lengths=_lengths(seen.lengths),
+        faults=tuple(seen.faults),
+        fault_count=seen.fault_count,
+        use=seen.use(),
+    )
+
+
+class _Seen:
+    """What is known so far."""
+
+    def __init__(self, name: str, wanted: int) -> None:
+        self._name = name
+        self._wanted = wanted
+        self._needs_parts = False
+        self.rows = 0
+        self.shape: Recognised | None = None
+        self.columns: tuple[str, ...] = ()
+        self.shown: list[RowShown] = []
+        self.lengths = array("q")
+        self.faults: list[RowFault] = []
+        self.fault_count = 0
+
+    def blame(self, fault: DataError, line: int | None = None) -> None:
+        """Note a fault; only the first ones are kept."""
+        self.fault_count += 1
+        if len(self.faults) < FAULTS_SHOWN:
+            self.faults.append(RowFault(message=fault.message, line=line, hint=fault.hint))
+
+    def take(self, row: Found) -> None:
+        """Take the next row."""
+        if row.fault is not None or row.values is None:
+            self.blame(row.fault or DataError("It is no row."), row.line)
+            return
+        self.rows += 1
+        if not self.columns:
+            self.columns = tuple(map(str, row.values))
+            try:
+                self.shape = recognise(row.values, "auto", self._name)
+            except DataError as fault:
+                self.blame(fault, row.line)
+        if self.shape is None:
+            return
+        try:
+            pieces = self._pieces(self.shape, row.values)
+        except RowError as error:
+            hint = f"The first row is read as {self.shape.sentence}; every row needs these columns."
+            self.blame(DataError(f"Line {row.line} of {self._name}: {error}.", hint=hint), row.line)
+            return
+        size = sum(len(piece.text) for piece in pieces)
+        self.lengths.append(size)
+        if len(self.shown) < self._wanted:
+            counted = sum(len(piece.text) for piece in pieces if piece.counts)
+            cut = tuple(piece.model_copy(update={"text": piece.text[:_TEXT_SHOWN]}) for piece in pieces)
+            self.shown.append(RowShown(line=row.line, pieces=cut, characters=size, counted=counted))
+
+    def _pieces(self, shape: Recognised, values: Mapping[str, Any]) -> list[RowPiece]:
+        missing = [name for name in shape.columns if name not in values and name not in _OPTIONAL]
+        if missing:
+            raise RowError(f"it has no column {missing[0]!r}, but {', '.join(map(str, values)) or 'none'}")
+        parts = shape.read(values, _SEPARATOR)
+        self._needs_parts = self._needs_parts or _needs_parts(shape, values, parts)
+        return list(_pieces(parts))
+
+    def use(self) -> DatasetUse | None:
+        """Return how a training reads the rows."""
+        if self.shape is None or self.faults or not self.rows:
+            return None
+        kind, columns = self.shape.kind, self.shape.columns
+        match kind:
+            case "preference":
+                prompt = {"prompt_column": columns[2]} if len(columns) > 2 and columns[2] != "prompt" else {}
+                return DatasetUse(kind="dpo", data=prompt)
+            case "hh":
+                return DatasetUse(kind="dpo", convert="preference")
+            case "text":
+                return DatasetUse(kind="lora_sft", data={"text_field": "text"})
+            case "messages" | "sharegpt" if not self._needs_parts:
+                return DatasetUse(kind="lora_sft", data={"messages_field": columns[0]})
+            case "alpaca" | "prompt_response" if not self._needs_parts:
+                pair = {"prompt_column": columns[0], "response_column": columns[-1]}
+                return DatasetUse(kind="lora_sft", data=pair)
+            case "alpaca":
+                pair = {"prompt_column": "prompt", "response_column": "response"}
+                return DatasetUse(kind="lora_sft", data=pair, convert="prompt_response")
+        return DatasetUse(kind="lora_sft", data={"messages_field": "messages"}, convert="messages")
+
+
+def _needs_parts(shape: Recognised, values: Mapping[str, Any], parts: Parts) -> bool:
+    """Tell whether a training that read the columns as they are would miss something of a row."""
+    if shape.kind == "sharegpt":
+        turns = values[shape.columns[0]]
+        return any(turn.get("from") not in _TRAINABLE_ROLES for turn in turns if isinstance(turn, Mapping))
+    if shape.kind == "alpaca":
+        return bool(values.get("input"))
+    if shape.kind == "prompt_response":
+        return parts.chat or any(turn["role"] == "system" for turn in parts.before)
+    return shape.kind == "chatml"
+
+
+def _pieces(parts: Parts) -> Iterable[RowPiece]:
+    if parts.text is not None:
+        yield RowPiece(part="text", text=parts.text, counts=True)
+        return
+    answered = [(turn, turn["role"] == "assistant" and parts.worse is None) for turn in parts.before]
+    for turn, counts in answered:
+        yield RowPiece(part=turn["role"], text=_said(turn), counts=counts)
+    for turn in parts.answer:
+        part = "chosen" if parts.worse is not None else turn["role"]
+        yield RowPiece(part=part, text=_said(turn), counts=turn["role"] == "assistant")
+    for turn in parts.worse or ():
+        yield RowPiece(part="rejected", text=_said(turn), counts=turn["role"] == "assistant")
+
+
+def _said(turn: Message) -> str:
+    return str(turn["content"])
+
+
+def _lengths(found: array[int]) -> Lengths | None:
+    if not found:
+        return None
+    ordered = sorted(found)
+    low, high = ordered[0], ordered[-1]
+    bins = max(1, min(_BINS, high - low))
+    edges = [low + (high - low) * at / bins for at in range(bins + 1)]
+    below = [bisect_right(ordered, edge) if at == bins else bisect_left(ordered, edge) for at, edge in enumerate(edges)]
+    counts = [after - before for before, after in itertools.pairwise(below)]
+    middle = len(ordered) // 2
+    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    return Lengths(
+        shortest=low,
+        median=median,
+        p95=ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))],
+        longest=high,
+        edges=tuple(round(edge, 1) for edge in edges),
+        counts=tuple(counts),
+    )

@@ -1,0 +1,53 @@
+"""The preview of a `data` task: what a training would learn of the rows, in its result instead of in files."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tunefleet.errors import DataError
+from tunefleet.programs import base_model
+from tunefleet.programs.archives import inner, opened
+from tunefleet.programs.data.shapes import choose
+from tunefleet.programs.prepare_data.rows import Row
+from tunefleet.programs.preview import described
+from tunefleet.spec.data_preview import PreviewSpec
+
+POINTER = "preview.model"
+
+
+def previewed(
+    spec: PreviewSpec, rows: Iterable[Row], origin: str, inputs: Mapping[str, str], workspace: Path
+) -> dict[str, Any]:
+    """Describe rows as a training would see them.
+
+    Args:
+        spec: The task's `preview`.
+        rows: What the steps have made.
+        origin: What messages call them.
+        inputs: For each pointer into the spec, the local path that stands for it.
+        workspace: Where archives may be unpacked.
+
+    Raises:
+        DataError: If there is no row, or one cannot be used.
+        ModelError: If the model has no tokenizer that can be used.
+    """
+    given = iter(row.values for row in rows)
+    first = next(given, None)
+    if first is None:
+        raise DataError(f"{origin} has no rows.", hint="Look at the paths and splits of sources.")
+    local = inputs.get(POINTER)
+    folder = None if local is None else str(inner(opened(Path(local), workspace)))
+    model = base_model.locate(spec.model, folder)
+    limit = min(spec.max_seq_length, base_model.context_length(model) or spec.max_seq_length)
+    told = described(
+        itertools.chain([first], given),
+        choose(spec.shape, first.keys(), origin),
+        base_model.load_tokenizer(model),
+        limit,
+        shown=spec.rows,
+        whole=spec.completion_only_loss is False,
+    )
+    return {"model": spec.model, **told}

@@ -1,0 +1,93 @@
+"""The configuration of a model that a document names: of one that ships, from the hub's cache here, or from the hub."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from tunefleet.client import hubconfig
+from tunefleet.errors import TunefleetError
+from tunefleet.settings.server import ServerSettings
+from tunefleet.spec.builtin import BUILTIN_PREFIX
+
+_BUILTIN: Final = "programs/assets/models"
+_NAME: Final = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
+_REVISION: Final = re.compile(r"[\w.-]{1,96}")
+_KEPT_S: Final = 600.0
+_MOST: Final = 256
+
+Found = Mapping[str, Any] | str
+"""A configuration, or why there is none."""
+
+
+@dataclass
+class Configurations:
+    """Configurations that were looked up; one that was not found is looked up again after a while."""
+
+    _known: dict[tuple[str, str], tuple[float, Found]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def of(self, name: str, revision: str | None, settings: ServerSettings, now: float) -> Found:
+        """Return a model's configuration, or why there is none; may block for some seconds.
+
+        Args:
+            name: As the document has it.
+            revision: Of the hub.
+            settings: Of the server.
+            now: Monotonic time.
+        """
+        if name.startswith(BUILTIN_PREFIX):
+            return _shipped(name.removeprefix(BUILTIN_PREFIX))
+        key = (name, revision or "main")
+        with self._lock:
+            known = self._known.get(key)
+        if known is not None and now - known[0] < _KEPT_S:
+            return known[1]
+        found = _looked_up(*key, settings)
+        with self._lock:
+            if len(self._known) >= _MOST:
+                self._known.clear()
+            self._known[key] = (now, found)
+        return found
+
+
+def _shipped(name: str) -> Found:
+    file = resources.files("tunefleet").joinpath(_BUILTIN, name, "config.json")
+    found: dict[str, Any] = orjson.loads(file.read_bytes())
+    return found
+
+
+def _looked_up(name: str, revision: str, settings: ServerSettings) -> Found:
+    if not _NAME.fullmatch(name) or not _REVISION.fullmatch(revision):
+        return "the model is a folder that is not on the server"
+    cached = _cached(name, revision, settings)
+    if cached is not None:
+        return cached
+    if settings.hub_offline:
+        return "its configuration is not in the server's cache, and the server asks no hub (HF_HUB_OFFLINE)"
+    url = f"{settings.hub_endpoint.rstrip('/')}/{name}/resolve/{revision}/config.json"
+    try:
+        return hubconfig.fetch(url, settings.url_allow)
+    except TunefleetError as error:
+        return f"its configuration could not be fetched: {error.message.rstrip('.')}"
+
+
+def _cached(name: str, revision: str, settings: ServerSettings) -> Found | None:
+    home = settings.hf_home or Path("~/.cache/huggingface")
+    folder = (settings.hub_cache or home / "hub").expanduser() / f"models--{name.replace('/', '--')}"
+    try:
+        commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+    except OSError:
+        commit = revision
+    try:
+        found = orjson.loads((folder / "snapshots" / commit / "config.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

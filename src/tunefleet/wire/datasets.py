@@ -1,0 +1,107 @@
+"""What somebody sees of a dataset before anything is trained on it; part of the HTTP API under `/api/v1`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tunefleet.wire.base import Message
+
+RowKind = Literal["alpaca", "sharegpt", "messages", "chatml", "prompt_response", "preference", "hh", "text"]
+
+
+class RowPiece(Message):
+    """A part of a row.
+
+    Args:
+        part: Who speaks, or `text`, `chosen`, `rejected`.
+        text: What.
+        counts: Whether the loss counts it, as far as characters can tell: a model's template adds tokens of its own.
+    """
+
+    part: str
+    text: str
+    counts: bool
+
+
+class RowShown(Message):
+    """A row, in parts.
+
+    Args:
+        line: Where it begins in the file; of a JSON array its number.
+        pieces: In order; texts beyond some thousand characters are cut.
+        characters: How many the row has.
+        counted: How many of them count.
+    """
+
+    line: int
+    pieces: tuple[RowPiece, ...]
+    characters: int
+    counted: int
+
+
+class RowFault(Message):
+    """What is wrong with a file; `line` is null if it is no single line."""
+
+    message: str
+    line: int | None = None
+    hint: str | None = None
+
+
+class Lengths(Message):
+    """How long rows are, and how many of them lie between two edges."""
+
+    shortest: int
+    median: float
+    p95: float
+    longest: int
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+
+
+class DatasetUse(Message):
+    """How a training is written that reads these rows.
+
+    Args:
+        kind: The task kind.
+        data: The keys of its `data`, beside the one that names the file.
+        convert: What a `data` task has to make of the rows first (a step `convert`); null if they can be read as they
+            are.
+    """
+
+    kind: Literal["lora_sft", "dpo"]
+    data: dict[str, Any] = Field(default_factory=dict)
+    convert: Literal["messages", "prompt_response", "preference"] | None = None
+
+
+class DatasetLook(Message):
+    """What a file of rows is.
+
+    Args:
+        file: Its name.
+        size_bytes: Of the whole file.
+        rows: How many rows were looked at.
+        unseen: What was not looked at and why, in a sentence; null if all was.
+        kind: What the rows are; null if it is none of the shapes that are recognised, or there is no row.
+        recognised: The same in words.
+        columns: Of the first row.
+        shown: The first rows.
+        lengths: Of all rows that were looked at, in characters.
+        faults: What is wrong, the first ones.
+        fault_count: How many faults there are in what was looked at.
+        use: How to train on it; null while it has faults, or no shape.
+    """
+
+    file: str
+    size_bytes: int
+    rows: int = 0
+    unseen: str | None = None
+    kind: RowKind | None = None
+    recognised: str | None = None
+    columns: tuple[str, ...] = ()
+    shown: tuple[RowShown, ...] = ()
+    lengths: Lengths | None = None
+    faults: tuple[RowFault, ...] = ()
+    fault_count: int = 0
+    use: DatasetUse | None = None

@@ -1,0 +1,111 @@
+"""The playground in a real browser: what it shows of an answer is what the model says, and none of it is run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
+from tests.integration.server.support import until
+from tunefleet.client import Client
+from tunefleet.wire.chat import ChatMessage, ChatRequest
+
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(900)]
+SMALL = {
+    "data.eval.max_samples": 4, "training.batch_size": 2, "training.max_seq_length": 96, "training.max_steps": 12,
+    "evaluate.answers": 0,
+}  # fmt: skip
+ASKED = '<img src="x" onerror="document.title=1"> Betty has 12 eggs. She buys'
+
+
+def answer(page: Page, model: str) -> str:
+    """Return the newest answer of a model, once it is whole."""
+    shown = page.locator(f'.turn:last-of-type .text[data-model="{model}"]')
+    expect(shown).to_have_attribute("aria-busy", "false", timeout=PATIENCE_MS)
+    return shown.text_content() or ""
+
+
+def told(client: Client, task_id: str, model: str, *messages: str) -> str:
+    """Return what the model answers over the API, never drawn."""
+    said = tuple(ChatMessage(role=("user", "assistant")[n % 2], content=text) for n, text in enumerate(messages))
+    request = ChatRequest(messages=said, model=model, temperature=0.0, max_tokens=24)
+    return "".join(piece.text for piece in client.tasks.chat(task_id, request))
+
+
+def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, repository: Path) -> None:
+    trained = client.submit(repository / "examples/lora_sft.yaml", overrides=SMALL).task_id
+    assert client.tasks.wait(trained, timeout_s=PATIENCE_S).status == "completed"
+    entered.goto(f"/ui/tasks/{trained}?tab=files")
+    entered.get_by_role("link", name="Chat with it").click()
+    entered.get_by_label("Messages go").select_option("false")
+    entered.get_by_role("button", name="Chat with it").click()
+    entered.wait_for_url(re.compile("task=task-(?!" + trained.removeprefix("task-") + ")"))
+    session = entered.url.rpartition("=")[2]
+    spec = client.tasks.get(session).spec
+    assert (spec["checkpoint"]["load"], spec["inference"]["chat_template"]) == ({"taskId": trained}, False)
+
+    message = entered.get_by_label("Message", exact=True)
+    expect(entered.get_by_role("status").filter(has_text="Ready on")).to_be_visible(timeout=PATIENCE_MS)
+    entered.get_by_text("How answers are drawn").click()
+    entered.get_by_label("Temperature").fill("0")
+    entered.get_by_label("Longest answer").fill("24")
+    message.fill("a line")
+    message.press("Shift+Enter")
+    assert message.input_value() == "a line\n"
+    message.fill(ASKED)
+    message.press("Enter")
+    for model in ("base", "tuned"):
+        first = answer(entered, model)
+        assert first == told(client, session, model, ASKED)
+    assert answer(entered, "base") != ""
+    expect(entered.locator(".question")).to_have_text(ASKED)
+    expect(entered.locator(".conversation img")).to_have_count(0)
+
+    # The second turn has the first one as its past, each model its own.
+    past = {model: answer(entered, model) for model in ("base", "tuned")}
+    message.fill("And 3 dozen?")
+    message.press("Enter")
+    expect(entered.locator(".turn")).to_have_count(2)
+    for model, before in past.items():
+        assert answer(entered, model) == told(client, session, model, ASKED, before, "And 3 dozen?")
+
+    # So freely drawn it ends nowhere by itself within reach of a click.
+    entered.get_by_label("Temperature").fill("100")
+    entered.get_by_label("Longest answer").fill("100000")
+    message.fill("On and on?")
+    message.press("Enter")
+    expect(entered.locator(".turn:last-of-type .text").first).not_to_be_empty(timeout=PATIENCE_MS)
+    entered.get_by_role("button", name="Stop").click()
+    expect(entered.locator(".turn:last-of-type")).to_contain_text("stopped")
+    expect(entered.get_by_role("button", name="Send")).to_be_visible()
+    until(lambda: client.tasks.get_chat(session).waiting == 0)
+
+    # Who opens the address joins the same session.
+    entered.reload()
+    expect(entered.get_by_text("Ready on")).to_be_visible()
+    entered.get_by_role("button", name="End the chat").click()
+    assert client.tasks.wait(session, timeout_s=PATIENCE_S).status == "completed"
+    expect(entered.get_by_text("The chat is completed")).to_be_visible(timeout=PATIENCE_MS)
+    expect(message).to_be_visible()
+    expect(entered.get_by_role("button", name="Send")).to_be_disabled()
+
+
+def test_a_chat_that_waits_says_why_and_can_be_ended(entered: Page, client: Client) -> None:
+    entered.goto("/ui/playground")
+    entered.get_by_label("Hub id").fill("builtin:gsm8k-llama-2m")
+    busy = client.submit(
+        "apiVersion: tunefleet/v1\nkind: Workflow\nmetadata: {name: holds}\nspec:\n  taskType: chat\n"
+        "  model: {source: {identifier: builtin:gsm8k-llama-2m}}\n"
+    ).task_id
+    until(lambda: client.tasks.get(busy).status in {"dispatched", "running"})
+    entered.get_by_role("button", name="Chat with the model").click()
+    entered.wait_for_url("**/ui/playground?task=task-*")
+    session = entered.url.rpartition("=")[2]
+    why = client.tasks.get(session).why or "?"
+    expect(entered.get_by_role("status").filter(has_text=why[:40])).to_be_visible(timeout=PATIENCE_MS)
+    entered.get_by_role("button", name="End the chat").click()
+    until(lambda: client.tasks.get(session).status == "cancelled")
+    client.tasks.cancel(busy)

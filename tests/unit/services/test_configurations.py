@@ -1,0 +1,76 @@
+"""Where the configuration of a model comes from: the package, the cache, the hub; and why there is none."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tunefleet.services.configurations import Configurations
+from tunefleet.settings import ServerSettings, load
+
+CONFIG = {"model_type": "llama", "hidden_size": 8}
+
+
+@pytest.fixture
+def hub() -> Iterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+
+    class Hub(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            body = json.dumps(CONFIG).encode() if "/there/" in self.path else b"<html>"
+            self.send_response(200 if "gone" not in self.path else 404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Stay quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", asked
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_it_is_found_where_it_is_nearest_and_asked_for_once(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
+    address, asked = hub
+    settings = load(
+        ServerSettings, data=tmp_path, hub_cache=tmp_path, hub_endpoint=address, hub_offline=False,
+        url_allow=("127.0.0.1",),
+    )  # fmt: skip
+    known = Configurations()
+    shipped = known.of("builtin:gsm8k-llama-2m", None, settings, 0.0)
+    assert not isinstance(shipped, str)
+    assert shipped["hidden_size"] == 192
+    assert known.of("org/there", None, settings, 0.0) == CONFIG
+    assert known.of("org/there", None, settings, 1.0) == CONFIG
+    assert asked == ["/org/there/resolve/main/config.json"]
+    assert "answers 404" in str(known.of("org/gone", "v1", settings, 0.0))
+    assert "no configuration" in str(known.of("org/odd", None, settings, 0.0))
+    assert "a folder" in str(known.of("../etc/passwd", None, settings, 0.0))
+
+    folder = tmp_path / "models--org--here"
+    (folder / "snapshots/abc").mkdir(parents=True)
+    (folder / "snapshots/abc/config.json").write_text(json.dumps({"model_type": "qwen3"}))
+    (folder / "refs").mkdir()
+    (folder / "refs/main").write_text("abc")
+    quiet = settings.model_copy(update={"hub_offline": True})
+    assert known.of("org/here", None, quiet, 0.0) == {"model_type": "qwen3"}
+    assert "HF_HUB_OFFLINE" in str(known.of("org/nowhere", None, quiet, 0.0))
+    assert not any("nowhere" in path for path in asked)
+
+
+def test_a_hub_in_a_private_range_is_not_reached(tmp_path: Path, hub: tuple[str, list[str]]) -> None:
+    address, asked = hub
+    settings = load(ServerSettings, data=tmp_path, hub_cache=tmp_path, hub_endpoint=address, hub_offline=False)
+    assert "could not be fetched" in str(Configurations().of("org/there", None, settings, 0.0))
+    assert asked == []

@@ -1,0 +1,86 @@
+/** What the pages of datasets, of new tasks and of chats ask the server for. */
+import { queryOptions } from "@tanstack/react-query";
+import { TRAININGS } from "../lib/words";
+import { api, ask } from "./client";
+import type { ArtifactView } from "./schema";
+
+const ROWS = /\.(jsonl|ndjson|json|csv|tsv|parquet)$/i;
+const LISTED = 200;
+
+/** What was pushed as a dataset, and files of rows that tasks have left, newest first. */
+export const datasetsQuery = queryOptions({
+  queryKey: ["datasets"],
+  queryFn: async ({ signal }): Promise<ArtifactView[]> => {
+    const query = { kind: "dataset,file,files", limit: LISTED };
+    const page = await ask(api.GET("/api/v1/artifacts", { params: { query }, signal }));
+    return page.items.filter((each) => each.kind === "dataset" || ROWS.test(each.name));
+  },
+  refetchInterval: 15_000,
+});
+
+/** What a dataset is: its rows, its shape, its faults. A digest never changes what is behind it. */
+export const lookQuery = (id: string, rows = 5) =>
+  queryOptions({
+    queryKey: ["look", id, rows],
+    queryFn: ({ signal }) =>
+      ask(
+        api.GET("/api/v1/artifacts/{artifact_id}/look", {
+          params: { path: { artifact_id: id }, query: { rows } },
+          signal,
+        }),
+      ),
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+
+export const resultQuery = (taskId: string, wanted: boolean) =>
+  queryOptions({
+    queryKey: ["result", taskId],
+    queryFn: ({ signal }) =>
+      ask(api.GET("/api/v1/results/{task_id}", { params: { path: { task_id: taskId } }, signal })),
+    enabled: wanted,
+    staleTime: Number.POSITIVE_INFINITY,
+  });
+
+export const examplesQuery = queryOptions({
+  queryKey: ["examples"],
+  queryFn: ({ signal }) => ask(api.GET("/api/v1/examples", { signal })),
+  staleTime: Number.POSITIVE_INFINITY,
+});
+
+export const schemaQuery = queryOptions({
+  queryKey: ["schema"],
+  queryFn: () => ask(api.GET("/api/v1/schema")),
+  staleTime: Number.POSITIVE_INFINITY,
+});
+
+/** Tasks that have left an adapter or a model, newest first. */
+export const trainedQuery = queryOptions({
+  queryKey: ["trained"],
+  queryFn: async ({ signal }) => {
+    const query = { kind: [...TRAININGS, "merge"].join(","), status: "completed", limit: LISTED };
+    const page = await ask(api.GET("/api/v1/tasks", { params: { query }, signal }));
+    return (page as Extract<typeof page, { items: unknown }>).items;
+  },
+  refetchInterval: 15_000,
+});
+
+const LOOK_MS = 1000;
+
+/** Where a chat stands; asked for often until it can be talked with, and now and then afterwards. */
+export const chatQuery = (taskId: string) =>
+  queryOptions({
+    queryKey: ["chat", taskId],
+    queryFn: ({ signal }) =>
+      ask(api.GET("/api/v1/tasks/{task_id}/chat", { params: { path: { task_id: taskId } }, signal })),
+    refetchInterval: (query) => (query.state.data?.ready ? 5 * LOOK_MS : LOOK_MS),
+  });
+
+export const chatsQuery = queryOptions({
+  queryKey: ["chats"],
+  queryFn: async ({ signal }) => {
+    const query = { kind: "chat", status: "pending,queued,dispatched,running", limit: 50 };
+    const page = await ask(api.GET("/api/v1/tasks", { params: { query }, signal }));
+    return (page as Extract<typeof page, { items: unknown }>).items;
+  },
+  refetchInterval: 15_000,
+});

@@ -1,0 +1,16 @@
+/** What an artifact of one file is called by its content. Pure. */
+import { sha256 } from "@noble/hashes/sha2.js";
+import { bytesToHex, utf8ToBytes } from "@noble/hashes/utils.js";
+
+export interface Entry {
+  path: string;
+  digest: string;
+  size_bytes: number;
+}
+
+/** The digest of an artifact of one file: of its canonical JSON, which escapes what is not ASCII. */
+export function manifestDigest(entry: Entry): string {
+  const text = JSON.stringify([[entry.path, entry.digest, entry.size_bytes]]);
+  const escaped = text.replace(/[\u007f-\uffff]/g, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+  return bytesToHex(sha256(utf8ToBytes(escaped)));
+}

@@ -1,0 +1,13 @@
+/** What rows are, in words. */
+import type { DatasetLook } from "../api/schema";
+
+export const KINDS: Record<NonNullable<DatasetLook["kind"]>, string> = {
+  alpaca: "Alpaca",
+  sharegpt: "ShareGPT",
+  messages: "chats",
+  chatml: "ChatML text",
+  prompt_response: "prompts and responses",
+  preference: "preferences",
+  hh: "preferences",
+  text: "plain text",
+};

@@ -1,0 +1,67 @@
+/** An answer that comes piece by piece, as server-sent events over `fetch`. Pure but for the reader. */
+
+export interface Piece {
+  text?: string;
+  finish?: string;
+  waiting?: string;
+  tokens?: number;
+}
+
+interface Chunk {
+  choices?: { delta: { content?: string }; finish_reason?: string | null }[];
+  usage?: { completion_tokens: number };
+  waiting?: string;
+  error?: { message: string; hint?: string | null };
+}
+
+export class AnswerError extends Error {}
+
+/** What one event says; null ends the answer. */
+export function pieceOf(data: string): Piece | null {
+  if (data === "[DONE]") return null;
+  const chunk = JSON.parse(data) as Chunk;
+  if (chunk.error) throw new AnswerError([chunk.error.message, chunk.error.hint].filter(Boolean).join(" "));
+  const choice = chunk.choices?.[0];
+  return {
+    text: choice?.delta.content,
+    finish: choice?.finish_reason ?? undefined,
+    waiting: chunk.waiting,
+    tokens: chunk.usage?.completion_tokens,
+  };
+}
+
+/** Take whole events off the beginning of a text; what is left has not ended yet. */
+export function eventsIn(text: string): { events: string[]; rest: string } {
+  const parts = text.replaceAll("\r\n", "\n").split("\n\n");
+  const rest = parts.pop() ?? "";
+  const events = parts
+    .map((part) =>
+      part
+        .split("\n")
+        .filter((line) => line.startsWith("data:"))
+        .map((line) => line.slice(5).replace(/^ /, ""))
+        .join("\n"),
+    )
+    .filter((data) => data !== "");
+  return { events, rest };
+}
+
+export async function* piecesOf(body: ReadableStream<Uint8Array>): AsyncGenerator<Piece> {
+  const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
+  let rest = "";
+  while (true) {
+    const { done, value } = await reader.read();
+    if (done) throw new AnswerError("The server broke off in the middle of the answer. Ask again; the chat goes on.");
+    // An end of line may be cut in two by the network.
+    const found = eventsIn(rest + value);
+    rest = found.rest;
+    for (const event of found.events) {
+      const piece = pieceOf(event);
+      if (piece === null) {
+        await reader.cancel();
+        return;
+      }
+      yield piece;
+    }
+  }
+}

@@ -1,0 +1,153 @@
+/** One dataset: what its rows are, the first of them with what a training learns, how long they are. */
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { useState } from "react";
+import { api, ask } from "../../api/client";
+import { lookQuery } from "../../api/queries_data";
+import type { ArtifactView, DatasetLook } from "../../api/schema";
+import { bytes, number } from "../../lib/format";
+import { KINDS } from "../../lib/rows";
+import { Confirm, Id, Panel, TaskLink, Time } from "../../parts/bits";
+import { useSession } from "../../parts/session";
+import { Answer, Empty } from "../../parts/states";
+import { toast } from "../../parts/toasts";
+import { Exact } from "./Exact";
+import { Faults } from "./Faults";
+import { CharacterRow, Histogram, Legend } from "./Mask";
+
+export function Detail({ artifact, preview }: { artifact: ArtifactView; preview?: string }) {
+  const look = useQuery(lookQuery(artifact.id));
+  return (
+    <div className="stack">
+      <Head artifact={artifact} look={look.data} />
+      <Answer query={look} rows={6}>
+        {(found) => <Looked artifact={artifact} look={found} preview={preview} />}
+      </Answer>
+    </div>
+  );
+}
+
+function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }) {
+  const { mayChange } = useSession();
+  const [asking, setAsking] = useState(false);
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const remove = useMutation({
+    mutationFn: () =>
+      ask(api.DELETE("/api/v1/artifacts/{artifact_id}", { params: { path: { artifact_id: artifact.id } } })),
+    onSuccess: async () => {
+      toast(`${artifact.name} is removed`, "good");
+      await client.invalidateQueries({ queryKey: ["datasets"] });
+      void navigate({ to: "/datasets", search: {} });
+    },
+  });
+  return (
+    <div className="stack tight">
+      <div className="row between">
+        <h2 className="dataset-name">
+          {artifact.name} {look?.kind && <span className="tag">{KINDS[look.kind]}</span>}
+        </h2>
+        {mayChange && (
+          <div className="row tight">
+            <button type="button" onClick={() => setAsking(true)}>
+              Remove
+            </button>
+            {look?.use && (
+              <Link to="/new" search={{ data: artifact.id }} className="button primary">
+                Train with this
+              </Link>
+            )}
+          </div>
+        )}
+      </div>
+      <div className="row facts-line muted small">
+        {look && <span className="num">{number(look.rows)} rows</span>}
+        <span className="num">{bytes(artifact.size_bytes)}</span>
+        {look && look.columns.length > 0 && <span>columns {look.columns.join(", ")}</span>}
+        <span>
+          {artifact.owner}, <Time at={artifact.created_at} relative />
+        </span>
+        {artifact.task_id && (
+          <span>
+            made by <TaskLink id={artifact.task_id} />
+          </span>
+        )}
+        <Id value={artifact.id} />
+      </div>
+      {asking && (
+        <Confirm
+          title={`Remove ${artifact.name}?`}
+          action="Remove it"
+          danger
+          onDo={() => remove.mutate()}
+          onClose={() => setAsking(false)}
+        >
+          Tasks that have used it keep what they have. Nothing new can be trained on it.
+        </Confirm>
+      )}
+    </div>
+  );
+}
+
+function Looked({ artifact, look, preview }: { artifact: ArtifactView; look: DatasetLook; preview?: string }) {
+  const [exact, setExact] = useState(preview !== undefined);
+  const { lengths, use } = look;
+  return (
+    <>
+      <Faults look={look} />
+      {look.unseen && <p className="note">{look.unseen}</p>}
+      {use?.convert && (
+        <p className="muted small">
+          {look.recognised}: a training needs them as {use.convert.replace("_", " and ")}. A task before it converts
+          them.
+        </p>
+      )}
+      {look.shown.length > 0 && (
+        <Panel
+          title="What a training learns"
+          actions={
+            use && (
+              <div className="segments">
+                <button type="button" aria-pressed={!exact} onClick={() => setExact(false)}>
+                  By characters
+                </button>
+                <button type="button" aria-pressed={exact} onClick={() => setExact(true)}>
+                  By tokens
+                </button>
+              </div>
+            )
+          }
+        >
+          {exact && use ? (
+            <Exact artifact={artifact} use={use} task={preview} />
+          ) : (
+            <div className="stack">
+              <Legend />
+              <ul className="rows-shown" aria-label="Rows" tabIndex={0}>
+                {look.shown.map((row) => (
+                  <CharacterRow
+                    key={row.line}
+                    pieces={row.pieces}
+                    line={row.line}
+                    size={row.characters}
+                    counted={row.counted}
+                  />
+                ))}
+              </ul>
+            </div>
+          )}
+        </Panel>
+      )}
+      {lengths && !exact && (
+        <Panel title="Lengths in characters">
+          <Histogram edges={lengths.edges} counts={lengths.counts} unit="characters" />
+          <p className="small muted num">
+            shortest {number(lengths.shortest)}, median {number(lengths.median)}, 95 % up to {number(lengths.p95)},
+            longest {number(lengths.longest)}
+          </p>
+        </Panel>
+      )}
+      {look.rows === 0 && !look.fault_count && !look.unseen && <Empty title="There are no rows" />}
+    </>
+  );
+}

@@ -1,0 +1,165 @@
+/** The very tokens that a model would learn, made by a short task on a worker: tokenizers do not run on the server. */
+import { useMutation, useQuery } from "@tanstack/react-query";
+import { Link, useNavigate } from "@tanstack/react-router";
+import { type FormEvent, useState } from "react";
+import { api, ask } from "../../api/client";
+import { taskQuery } from "../../api/queries";
+import { resultQuery } from "../../api/queries_data";
+import type { ArtifactView, DatasetUse } from "../../api/schema";
+import { number } from "../../lib/format";
+import { isFinal, plain } from "../../lib/words";
+import { Panel } from "../../parts/bits";
+import { useSession } from "../../parts/session";
+import { Failed, Loading } from "../../parts/states";
+import { Histogram, Legend, type TokenRow, TokensRow } from "./Mask";
+
+const SHOWN = 5;
+const FIRST_MODEL = "builtin:gsm8k-llama-2m";
+
+interface Preview {
+  model: string;
+  rows: TokenRow[];
+  max_seq_length: number;
+  measured_rows: number;
+  lengths: { shortest: number; median: number; p95: number; longest: number };
+  histogram: { edges: number[]; counts: number[] };
+  truncated_share: number;
+  nothing_to_learn_share: number;
+  trained_share: number;
+}
+
+export function Exact({ artifact, use, task }: { artifact: ArtifactView; use: DatasetUse; task?: string }) {
+  const { mayChange } = useSession();
+  const navigate = useNavigate();
+  const [model, setModel] = useState(FIRST_MODEL);
+  const [length, setLength] = useState("1024");
+  const submit = useMutation({
+    mutationFn: () =>
+      ask(
+        api.POST("/api/v1/workflows", {
+          body: {
+            document: previewDocument(artifact, use, model, Number(length)),
+            filename: null,
+            inputs: {},
+            strict: false,
+          },
+        }),
+      ),
+    onSuccess: (made) =>
+      void navigate({ to: "/datasets", search: { id: artifact.id, preview: made.tasks[0]?.id }, replace: true }),
+  });
+  const send = (event: FormEvent) => {
+    event.preventDefault();
+    submit.mutate();
+  };
+  if (use.kind === "dpo")
+    return (
+      <p className="muted">
+        A training on preferences reads the prompt and weighs both answers against each other; no single token counts by
+        itself.
+      </p>
+    );
+  return (
+    <div className="stack">
+      {mayChange && (
+        <form className="row" onSubmit={send}>
+          <label className="row tight tokenizer">
+            <span className="muted small">Tokenizer of</span>
+            <input className="grow" value={model} required onChange={(event) => setModel(event.target.value)} />
+          </label>
+          <label className="row tight">
+            <span className="muted small">longest row, in tokens</span>
+            <input
+              className="short num"
+              inputMode="numeric"
+              pattern="[1-9][0-9]*"
+              required
+              value={length}
+              onChange={(event) => setLength(event.target.value)}
+            />
+          </label>
+          <button type="submit" disabled={submit.isPending}>
+            Make the tokens
+          </button>
+        </form>
+      )}
+      {task ? (
+        <Outcome task={task} />
+      ) : (
+        <p className="muted small">A worker makes them with the model's own tokenizer and chat template, in seconds.</p>
+      )}
+    </div>
+  );
+}
+
+function Outcome({ task: id }: { task: string }) {
+  const task = useQuery(taskQuery(id));
+  const done = task.data?.status === "completed";
+  const result = useQuery(resultQuery(id, done));
+  if (task.error) return <Failed error={task.error} />;
+  const shown = (result.data?.result as { preview?: Preview } | undefined)?.preview;
+  if (shown) return <Shown shown={shown} />;
+  if (result.error) return <Failed error={result.error} />;
+  const { status, why, error } = task.data ?? {};
+  if (status && isFinal(status) && status !== "completed")
+    return (
+      <p className="fault" role="alert">
+        {error ?? `The task is ${plain(status)}.`}{" "}
+        <Link to="/tasks/$taskId" params={{ taskId: id }}>
+          The task
+        </Link>
+      </p>
+    );
+  const waits = status === "queued" || status === "pending";
+  return (
+    <div role="status">
+      <p className="muted">
+        {waits ? (why ?? "It waits for a worker.") : "A worker makes the tokens …"}{" "}
+        <Link to="/tasks/$taskId" params={{ taskId: id }}>
+          The task
+        </Link>
+      </p>
+      <Loading rows={3} />
+    </div>
+  );
+}
+
+function Shown({ shown }: { shown: Preview }) {
+  const { lengths, histogram } = shown;
+  const share = (part: number) => `${(100 * part).toFixed(part && part < 0.01 ? 1 : 0)} %`;
+  return (
+    <>
+      <div className="row between">
+        <Legend cut={shown.truncated_share > 0} />
+        <span className="muted small num">
+          {shown.model} · {number(shown.measured_rows)} rows measured
+        </span>
+      </div>
+      <ul className="rows-shown" aria-label="Rows" tabIndex={0}>
+        {shown.rows.slice(0, SHOWN).map((row, at) => (
+          // biome-ignore lint/suspicious/noArrayIndexKey: a row is its place
+          <TokensRow key={at} row={row} place={at + 1} />
+        ))}
+      </ul>
+      <Panel title="Lengths in tokens">
+        <Histogram edges={histogram.edges} counts={histogram.counts} unit="tokens" limit={shown.max_seq_length} />
+        <p className="small muted num">
+          {share(shown.trained_share)} of the tokens count · median {number(lengths.median)}, 95 % up to{" "}
+          {number(lengths.p95)} ·{" "}
+          {shown.truncated_share > 0
+            ? `${share(shown.truncated_share)} of the rows are longer than ${number(shown.max_seq_length)} tokens`
+            : `no row is longer than ${number(shown.max_seq_length)} tokens`}
+          {shown.nothing_to_learn_share > 0 && ` · ${share(shown.nothing_to_learn_share)} of the rows teach nothing`}
+        </p>
+      </Panel>
+    </>
+  );
+}
+
+function previewDocument(artifact: ArtifactView, use: DatasetUse, model: string, max_seq_length: number): string {
+  const steps = use.convert ? [{ convert: use.convert }] : [];
+  const preview = { model, rows: SHOWN, max_seq_length, ...use.data };
+  const spec = { taskType: "data", sources: [{ artifact: artifact.id }], steps, preview };
+  const metadata = { name: `look at ${artifact.name}`.slice(0, 100) };
+  return JSON.stringify({ apiVersion: "tunefleet/v1", kind: "DataTask", metadata, spec });
+}

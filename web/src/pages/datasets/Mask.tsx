@@ -1,0 +1,112 @@
+/** Rows as a model learns them: what the loss counts is marked, what is only read is grey, what is cut is struck out. */
+import type { RowPiece } from "../../api/schema";
+import { number } from "../../lib/format";
+
+export interface TokenPiece {
+  text: string;
+  trained: boolean;
+  cut: boolean;
+  tokens: number;
+}
+
+export interface TokenRow {
+  pieces: TokenPiece[];
+  tokens: number;
+  trained_tokens: number;
+}
+
+export function Legend({ cut }: { cut?: boolean }) {
+  return (
+    <span className="mask-legend small">
+      <span className="mask counts">counts in the loss</span>
+      <span className="mask context">only read</span>
+      {cut && <span className="mask cut-off">cut off</span>}
+    </span>
+  );
+}
+
+export function CharacterRow({ pieces, line, size, counted }: Shown) {
+  return (
+    <li className="masked">
+      <div className="muted small num">
+        line {number(line)} · {number(size)} characters, {number(counted)} count
+      </div>
+      {pieces.map((piece, at) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a row stay where they are
+        <div key={at} className="said">
+          <span className="part small">{piece.part}</span>
+          <div>
+            <span className={piece.counts ? "mask counts" : "mask context"}>{piece.text || "(empty)"}</span>
+          </div>
+        </div>
+      ))}
+    </li>
+  );
+}
+
+interface Shown {
+  pieces: readonly RowPiece[];
+  line: number;
+  size: number;
+  counted: number;
+}
+
+export function TokensRow({ row, place }: { row: TokenRow; place: number }) {
+  return (
+    <li className="masked">
+      <div className="muted small num">
+        row {number(place)} · {number(row.tokens)} tokens, {number(row.trained_tokens)} count
+      </div>
+      <div className="tokens">
+        {row.pieces.map((piece, at) => (
+          <span
+            // biome-ignore lint/suspicious/noArrayIndexKey: the pieces of a row stay where they are
+            key={at}
+            className={piece.cut ? "mask cut-off" : piece.trained ? "mask counts" : "mask context"}
+            title={`${piece.tokens} tokens`}
+          >
+            {piece.text}
+          </span>
+        ))}
+      </div>
+    </li>
+  );
+}
+
+/** How many rows are how long; what lies beyond the limit stands out. */
+export function Histogram({
+  edges,
+  counts,
+  unit,
+  limit,
+}: {
+  edges: readonly number[];
+  counts: readonly number[];
+  unit: string;
+  limit?: number;
+}) {
+  const most = Math.max(...counts, 1);
+  const words = counts.map(
+    (count, at) => `${count} rows of ${Math.round(edges[at] ?? 0)} to ${Math.round(edges[at + 1] ?? 0)} ${unit}`,
+  );
+  return (
+    <figure>
+      <div className="histogram" role="img" aria-label={`Lengths of rows: ${words.join(", ")}`}>
+        {counts.map((count, at) => (
+          <div
+            // biome-ignore lint/suspicious/noArrayIndexKey: a bin is its place
+            key={at}
+            title={words[at]}
+            className={limit !== undefined && (edges[at] ?? 0) >= limit ? "beyond" : undefined}
+            style={{ height: `${count ? Math.max(3, (100 * count) / most) : 0}%` }}
+          />
+        ))}
+      </div>
+      <figcaption className="row between small muted num">
+        <span>{number(Math.round(edges[0] ?? 0))}</span>
+        <span>{unit} a row</span>
+        <span>{number(Math.round(edges.at(-1) ?? 0))}</span>
+      </figcaption>
+    </figure>
+  );
+}

@@ -1,0 +1,38 @@
+/** The examples that ship, as the server lists them. */
+import { useQuery } from "@tanstack/react-query";
+import { useNavigate, useSearch } from "@tanstack/react-router";
+import { examplesQuery } from "../../api/queries_data";
+import { firstSentence, titleOf } from "../../lib/gallery";
+import { Answer } from "../../parts/states";
+
+export function Gallery() {
+  const navigate = useNavigate();
+  const { worker } = useSearch({ from: "/new" });
+  const examples = useQuery(examplesQuery);
+  return (
+    <div className="page">
+      <h1>New task {worker && <span className="muted">· on {worker}</span>}</h1>
+      <p className="muted">
+        Begin with an example; each can be changed before it is submitted. Most run as they are: model and data come
+        with Tunefleet.
+      </p>
+      <Answer query={examples} rows={6}>
+        {(found) => (
+          <div className="gallery">
+            {found.map((each) => (
+              <button
+                key={each.name}
+                type="button"
+                onClick={() => void navigate({ to: "/new", search: { template: each.name, worker } })}
+              >
+                <strong>{titleOf(each.name)}</strong>
+                <span>{firstSentence(each.description)}</span>
+                <span className="kinds">{each.kinds.join(", ")}</span>
+              </button>
+            ))}
+          </div>
+        )}
+      </Answer>
+    </div>
+  );
+}

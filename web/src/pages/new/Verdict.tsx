@@ -1,0 +1,87 @@
+/** What is wrong with a document; or where its tasks would run, worker by worker. */
+import type { FaultView, TaskForecast, WorkerVerdict } from "../../api/schema";
+import { Panel } from "../../parts/bits";
+import { Failed, Loading } from "../../parts/states";
+import type { Check } from "./check";
+
+const WORKERS_SHOWN = 12;
+
+export function Verdict({ check }: { check: Check }) {
+  if (check.faults.length > 0) return <Faults faults={check.faults} />;
+  if (check.error) return <Failed error={check.error} />;
+  return (
+    <Panel title="Where it would run" actions={check.busy && <span className="muted small">checking …</span>}>
+      {check.forecasts.length === 0 ? (
+        <Loading rows={1} />
+      ) : (
+        <ul className="stack">
+          {check.forecasts.map((each) => (
+            <Place key={each.name} forecast={each} open={check.forecasts.length === 1} />
+          ))}
+        </ul>
+      )}
+    </Panel>
+  );
+}
+
+function Faults({ faults }: { faults: readonly FaultView[] }) {
+  return (
+    <section className="panel bad" aria-label="Faults">
+      <header>
+        <h2>{faults.length === 1 ? "One fault" : `${faults.length} faults`}</h2>
+      </header>
+      <ul className="body stack">
+        {faults.map((fault) => (
+          <li key={`${fault.path} ${fault.message}`}>
+            <div>{fault.message}</div>
+            <div className="muted small">
+              {!!fault.line && `line ${fault.line}, column ${fault.column} · `}
+              {fault.path}
+              {fault.hint && ` · ${fault.hint}`}
+            </div>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Place({ forecast, open }: { forecast: TaskForecast; open: boolean }) {
+  const workers = forecast.workers ?? [];
+  return (
+    <li>
+      <div>
+        <strong>{forecast.name}</strong> <span className="muted">{forecast.kind}</span>
+      </div>
+      <div className="small muted">
+        {forecast.worker_id ? `on ${forecast.worker_id}, now` : (forecast.why ?? "not now")}
+        {!!forecast.after?.length && ` · after ${forecast.after.join(", ")}`}
+      </div>
+      {workers.length > 0 && (
+        <details open={open} className="small">
+          <summary className="muted">{workers.length === 1 ? "one worker" : `${workers.length} workers`}</summary>
+          <ul className="verdicts">
+            {workers.slice(0, WORKERS_SHOWN).map((each) => (
+              <Worker key={each.worker_id} verdict={each} />
+            ))}
+          </ul>
+          {workers.length > WORKERS_SHOWN && <span className="muted">and {workers.length - WORKERS_SHOWN} more</span>}
+        </details>
+      )}
+    </li>
+  );
+}
+
+const WORDS = { fits: "fits", waits: "not now", never: "never" } as const;
+const TONES = { fits: "completed", waits: "paused", never: "failed" } as const;
+
+function Worker({ verdict }: { verdict: WorkerVerdict }) {
+  return (
+    <li>
+      <span className={`status ${TONES[verdict.verdict]}`}>{WORDS[verdict.verdict]}</span>
+      <span>
+        {verdict.worker_id} <span className="muted">{verdict.reason ?? ""}</span>
+      </span>
+    </li>
+  );
+}
