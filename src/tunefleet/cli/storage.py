@@ -24,7 +24,10 @@ _WHAT: Final[dict[Kept, str]] = {
 
 @examples("tunefleet storage", "tunefleet storage --json")
 def storage(*, as_json: Json = False) -> None:
-    """Show how much room the server's data takes; `tunefleet prune` makes some."""
+    """Show how much room the server's data takes.
+
+    `tunefleet prune` makes some.
+    """
     with connect() as client:
         view = client.storage()
     if as_json:

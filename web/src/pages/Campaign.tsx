@@ -22,6 +22,7 @@ export function Campaign() {
   const campaign = useQuery(campaignQuery(name));
   return (
     <div className="page">
+      {!campaign.data && <h1>{name}</h1>}
       <Answer query={campaign} rows={6}>
         {(found) => <Shown campaign={found} reference={name} />}
       </Answer>

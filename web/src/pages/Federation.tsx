@@ -20,6 +20,7 @@ export function Federation() {
   const federation = useQuery(federationQuery(name));
   return (
     <div className="page">
+      {!federation.data && <h1>{name}</h1>}
       <Answer query={federation} rows={6}>
         {(found) => <Shown federation={found} reference={name} />}
       </Answer>

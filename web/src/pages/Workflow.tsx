@@ -18,6 +18,7 @@ export function Workflow() {
   const workflow = useQuery(workflowQuery(workflowId));
   return (
     <div className="page">
+      {!workflow.data && <h1>Workflow {workflowId}</h1>}
       <Answer query={workflow} rows={6}>
         {(found) => <Shown workflow={found} />}
       </Answer>

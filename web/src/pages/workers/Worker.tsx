@@ -21,6 +21,7 @@ export function Worker() {
   const workers = useQuery(workersQuery);
   return (
     <div className="page">
+      {!workers.data?.items.some((each) => each.id === workerId) && <h1>{workerId}</h1>}
       <Answer query={workers} rows={8}>
         {({ items }) => {
           const worker = items.find((each) => each.id === workerId);
