@@ -452,8 +452,8 @@ EXTRA: dict[str, list[str]] = {
         "sources: [{artifact: a}, {jsonl_path: ./a.jsonl}]\nshard: {index: 0, total: 2}",
         "sources: [{jsonl: {url: 'https://x', download_headers: {A: b}, timeoutSec: 3}}]",
         "sources: [{jsonl: {url: 'https://x', timeout: 3}}]",
-        "sources: [{rows: [{q: 1, a: 2}]}]\npreview: {model: m, rows: 3, max_seq_length: 64, completion_only_loss: true,"
-        " prompt_column: q, response_column: a, separator: ' '}",
+        "sources: [{rows: [{q: 1, a: 2}]}]\npreview: {model: m, rows: 3, max_seq_length: 64, "
+        "completion_only_loss: true, prompt_column: q, response_column: a, separator: ' '}",
         "sources: [{rows: [{a: 1}]}]\npreview: {model: m, text_field: a}",
         "sources: [{rows: [{chat: []}]}]\npreview: {model: m, messages_field: chat}",
     ],
