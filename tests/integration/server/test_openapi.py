@@ -80,6 +80,7 @@ def test_every_json_body_has_an_example_that_fits(document: dict[str, Any]) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_nothing_that_is_sent_makes_the_server_fail(
     start: Callable[..., Running], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from tunefleet.settings import TrackingSettings, load
 from tunefleet.tracking import courier
 from tunefleet.tracking.contract import NotTracked, TrackedRun
 
-pytestmark = [pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 RUN = TrackedRun(
     id="camp-0123456789ab-3",
