@@ -14,9 +14,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
+
+from tests.fakes.listening import listening
 
 KEY = "gradients-key-0123456789"
 ACCOUNT = "7d7e4f0e-6b3a-4f6f-9d0a-2f1c8f1b7a11"
@@ -77,7 +79,6 @@ class Gradients:
     hides: bool = False
     hours: float | None = None
     url: str = ""
-    port: int = 0
     tasks: list[dict[str, Any]] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
@@ -209,14 +210,5 @@ def gradients(**how: Any) -> Iterator[Gradients]:
         def log_message(self, format: str, *args: Any) -> None:
             del format, args
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.port = server.server_address[1]
-    state.url = f"http://127.0.0.1:{state.port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
+    with listening(Handler) as state.url:
         yield state
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

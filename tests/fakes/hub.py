@@ -10,11 +10,12 @@ import hashlib
 import http.server
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.fakes.listening import listening
 
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -41,12 +42,8 @@ class Hub:
     token: str
     readers: set[str] = field(default_factory=set)
     repos: dict[str, Repo] = field(default_factory=dict)
-    port: int = 0
+    url: str = ""
     _objects: dict[str, bytes] = field(default_factory=dict)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
 
 
 class _Refused(Exception):
@@ -247,14 +244,5 @@ def serving(token: str) -> Iterator[Hub]:
     """Serve while the body runs."""
     hub = Hub(token)
     handler = type("Handler", (_Handler,), {"hub": hub})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    hub.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), name="hub-double")
-    thread.start()
-    try:
+    with listening(handler) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -11,10 +11,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx
+
+from tests.fakes.listening import listening
 
 KEY = "runpod-key-0123456789"
 ENDPOINT = "merger"
@@ -100,14 +102,9 @@ def runpod() -> Iterator[Jobs]:
         def log_message(self, format: str, *args: Any) -> None:
             del format, args
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_address[1]}/v2"
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield state
-    finally:
-        state.answering.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with listening(Handler) as url:
+        state.url = f"{url}/v2"
+        try:
+            yield state
+        finally:
+            state.answering.set()

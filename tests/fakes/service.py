@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.fakes.listening import listening
+
 
 @dataclass(frozen=True)
 class Asked:
@@ -93,14 +95,5 @@ def serving() -> Iterator[Service]:
 
         do_GET = do_POST = do_PUT = do_HEAD = _serve
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    service.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
+    with listening(Handler) as service.url:
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
