@@ -27,6 +27,8 @@ campaign-chaos: ROUNDS ?= 50
 
 # Tests run several processes at once.
 test test-heavy proofs unit chaos campaign-chaos campaign-demo: export OMP_NUM_THREADS ?= 1
+# They start many processes, each of which would compile the package where Python is told to write no bytecode.
+test test-heavy proofs unit chaos campaign-chaos: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help
 help: ## list the targets

@@ -16,6 +16,7 @@ from tunefleet.cli.campaign_view import log_line
 from tunefleet.cli.console import say, table
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
+from tunefleet.lifecycle.model import Stage
 from tunefleet.spec.campaign_file import parse_campaigns
 from tunefleet.wire.campaign import ModelVersionView
 
@@ -80,9 +81,18 @@ def show(versions: Sequence[ModelVersionView]) -> None:
             f"{loss(each.evaluation['candidates'][0]):.3f}",
             gain(gains["base"]),
             gain(gains["promoted"]) if "promoted" in gains else "–",
-            "refused" if not each.evaluation["gate"]["passed"] else each.stage.value,
+            stage(each),
         )
     say(made)
+
+
+def stage(version: ModelVersionView) -> str:
+    """Return what has become of a version, in words."""
+    if not version.evaluation["gate"]["passed"]:
+        return "refused"
+    if version.stage is Stage.ARCHIVED and version.promoted_at is not None:
+        return "promoted, then succeeded"
+    return version.stage.value
 
 
 def loss(measured: dict[str, Any]) -> float:

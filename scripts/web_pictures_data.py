@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Final
+
+from playwright.sync_api import Page, expect
 
 from tunefleet.client import Client
 
+CHAT: Final = "playground-chat"
+"""The page of a chat; something is said on it."""
+_SAID: Final = ("A baker has 12 eggs. She buys 8 more.",)
 _CHATS = 400
 _PATIENCE_S = 900.0
 
@@ -35,8 +41,21 @@ def prepare(client: Client, trained: str, folder: Path) -> dict[str, str]:
         "datasets-tokens": f"/ui/datasets?id={pushed.id}&preview={looked}",
         "new-from-dataset": f"/ui/new?data={pushed.id}",
         "playground": f"/ui/playground?task={trained}",
-        "playground-chat": f"/ui/playground?task={_chat_with(client, trained)}",
+        CHAT: f"/ui/playground?task={_chat_with(client, trained)}",
     }
+
+
+def say(page: Page) -> None:
+    """Say something, and wait for the answers."""
+    page.get_by_text("How answers are drawn").click()
+    page.get_by_label("Longest answer").fill("48")
+    page.get_by_text("How answers are drawn").click()
+    message = page.get_by_label("Message", exact=True)
+    for turn, text in enumerate(_SAID, 1):
+        message.fill(text)
+        message.press("Enter")
+        whole = page.locator(".turn .text[aria-busy=false]")
+        expect(whole).to_have_count(2 * turn, timeout=1000 * _PATIENCE_S)
 
 
 def _chat_with(client: Client, trained: str) -> str:

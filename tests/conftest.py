@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests import kept_warm
 from tests.integration.redis.process import RedisProcess, binary
@@ -25,6 +27,9 @@ EXACT = {
 KEPT = {"TUNEFLEET_CHAOS_ROUNDS", "TUNEFLEET_EXACT_ROUNDS", "TUNEFLEET_RANK_STEPS"}
 # Where a folder's tests are run by themselves, its conftest imports the libraries before pytest is configured.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# How long an example takes says how busy the machine is.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,11 +57,13 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Before a fleet ends: what its jobs were forked from is good for the next one's."""
-    if "torch" in item.keywords:
-        kept_warm.keep()
+    # Its worker or agent makes one ready, also where it trains nothing.
+    has_fleet = "torch" in item.keywords or "slow" in item.keywords
+    with kept_warm.while_it_runs() if has_fleet else contextlib.nullcontext():
+        return (yield)
 
 
 @pytest.fixture

@@ -6,24 +6,47 @@ import contextlib
 import json
 import socket
 import struct
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tunefleet.attach import identity
 from tunefleet.jobs.warm import socket_folder
 
-MOST = 2
+MOST = 3
 """So many are kept at most: one holds half a gigabyte, and nearly all fleets share one."""
 PATIENCE_S = 10.0
+LOOK_S = 0.2
 
-_kept: set[Path] = set()
+_kept: dict[Path, int] = {}
+
+
+@contextlib.contextmanager
+def while_it_runs() -> Iterator[None]:
+    """Keep what is started meanwhile: a fleet that a test itself ends takes along what nobody else has asked for."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(LOOK_S):
+            keep()
+
+    watcher = threading.Thread(target=watch, name="kept-warm", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def keep() -> None:
     """Be a user of the servers that listen now; they stay for as long as this process lives, or until `release`."""
     for path in sorted(socket_folder().glob("*.sock")):
-        if path not in _kept and len(_kept) < MOST and _say(path, b""):
-            _kept.add(path)
+        if path in _kept and identity.process_started_at(_kept[path]):
+            continue
+        if (path in _kept or len(_kept) < MOST) and (pid := _say(path, b"")):
+            _kept[path] = pid
 
 
 def release() -> None:

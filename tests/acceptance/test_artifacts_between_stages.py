@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -20,7 +21,7 @@ from tunefleet.client import Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
 
-QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TUNEFLEET_WARM_START": "false"}
+QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 STAGES = """apiVersion: mloc/v1
 kind: LoRASFTTask
 metadata: {{name: two-stage}}
@@ -43,7 +44,9 @@ spec:
 
 
 class Machine:
-    """A worker as a process of its own."""
+    """A worker as a process of its own; each that the server ever meets has another id."""
+
+    made = itertools.count()
 
     def __init__(self, fleet: LocalFleet, name: str, results: Path, **variables: str) -> None:
         self.results = results
@@ -53,7 +56,7 @@ class Machine:
         environment["RESULTS_DIR"] = str(results)
         results.mkdir(parents=True)
         with (results / "said.log").open("wb") as log:
-            command = [sys.executable, "-m", "tunefleet.worker", "--id", name]
+            command = [sys.executable, "-m", "tunefleet.worker", "--id", f"{name}-{next(self.made)}"]
             self.process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
 
     def end(self) -> None:
@@ -63,10 +66,11 @@ class Machine:
             self.process.wait(60)
 
 
-@pytest.fixture
-def fleet(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
     pytest.importorskip("trl")
-    made = LocalFleet(tmp_path / "mount" / "server", port=free_port(), workers=0, environment=QUIET, save_client=False)
+    data = tmp_path_factory.mktemp("server")
+    made = LocalFleet(data, port=free_port(), workers=0, environment=QUIET, save_client=False)
     with made:
         yield made
 

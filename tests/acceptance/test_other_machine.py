@@ -30,7 +30,7 @@ class Machine:
     def __init__(self, fleet: LocalFleet, name: str, results: Path) -> None:
         self.results = results
         key = (fleet.data / "keys" / "worker.key").read_text().strip()
-        environment = {**os.environ, **ENVIRONMENT, "TUNEFLEET_WORKER_KEY": key, "TUNEFLEET_WARM_START": "false"}
+        environment = {**os.environ, **ENVIRONMENT, "TUNEFLEET_WORKER_KEY": key}
         environment["TUNEFLEET_HOME"] = str(results / "home")
         command = [sys.executable, "-m", "tunefleet.worker", "--server", fleet.url, "--id", name]
         results.mkdir()

@@ -20,7 +20,7 @@ STEPS = 80
 
 def test_a_stopped_fleet_goes_on_where_it_was(tmp_path: Path, free_port: Callable[[], int]) -> None:
     pytest.importorskip("trl")
-    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TUNEFLEET_WARM_START": "false"}
+    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
     def fleet() -> LocalFleet:
         made = LocalFleet(tmp_path / "data", port=free_port(), environment=environment, save_client=False)

@@ -131,6 +131,9 @@ def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: L
     assert (told.data, told.state) == ({"learning_rate": 0.0007}, "applied")
     assert (told.step or 0) >= (paused.step or 0)
 
+    save_and_evaluate(page, client, task_id)
+    seen_at_a_glance(page, client, task_id)
+
     page.get_by_role("button", name="Stop", exact=True).click()
     page.get_by_role("button", name="Stop and save").click()
     status_of(client, task_id, "completed")
@@ -148,6 +151,43 @@ def test_a_training_from_the_gallery_is_watched_and_steered(page: Page, fleet: L
     # Not only forgotten by the browser: the session is over.
     kept = "; ".join(f"{name}={value}" for name, value in cookies.items())
     assert page.request.get("/api/v1/tasks", headers={"Cookie": kept}).status == 401
+
+
+def save_and_evaluate(page: Page, client: Client, task_id: str) -> None:
+    """What a command has brought about is where it is looked for."""
+    page.get_by_role("button", name="Save a checkpoint").click()
+    until_long(lambda: any(each.command == "save_checkpoint" for each in client.tasks.commands(task_id)))
+    applied = outcome(page, client, task_id, "save_checkpoint")
+    row = page.get_by_role("list", name="Commands").locator(f"li[title^='{applied.id}']")
+    expect(row).to_contain_text("saved at step", timeout=PATIENCE_MS)
+    (saved,) = (each for each in client.tasks.commands(task_id) if each.id == applied.id)
+    assert saved.state == "durable"
+    assert saved.step in {each.step for each in client.tasks.checkpoints(task_id)}
+    page.get_by_role("button", name="Evaluate", exact=True).click()
+    # This one has no evaluation on its way: the command says so, and the training goes on.
+    commands = page.get_by_role("list", name="Commands").locator("li", has_text="Evaluate")
+    expect(commands).to_contain_text("failed", timeout=PATIENCE_MS)
+    (refused,) = (each for each in client.tasks.commands(task_id) if each.command == "evaluate")
+    assert refused.state == "failed"
+    assert "eval_strategy" in (refused.message or "")
+    expect(commands).to_contain_text(refused.message or "?")
+    assert client.tasks.get(task_id).status == "running"
+
+
+def seen_at_a_glance(page: Page, client: Client, task_id: str) -> None:
+    """The overview has a running task's loss, how far it is, and how long it will take."""
+    page.get_by_role("link", name="Overview").click()
+    row = page.get_by_role("listitem").filter(has=page.locator(f"a[href$='{task_id}']"))
+    line = row.get_by_role("img", name=re.compile("oss"))
+    expect(line).to_be_visible(timeout=PATIENCE_MS)
+    before = line.locator("path").get_attribute("d")
+    expect(line.locator("path")).not_to_have_attribute("d", before or "?", timeout=PATIENCE_MS)
+    progress = client.tasks.get(task_id).progress
+    assert progress is not None
+    assert progress.eta_s is not None
+    expect(row).to_contain_text(f"/ {progress.max_steps:,}")
+    expect(row).to_contain_text(re.compile(r"\d+ (s|min|h|d) left"))
+    page.go_back()
 
 
 def kill_server(page: Page, fleet: LocalFleet) -> None:
@@ -188,6 +228,17 @@ def resume_from_a_checkpoint(page: Page, client: Client, task_id: str) -> None:
     page.get_by_role("dialog").get_by_role("button", name="Abort").click()
     status_of(client, made.id, "cancelled")
     assert client.tasks.get(made.id).reason == "aborted"
+
+    # What is done again is cancelled while it runs: it ends behind its step.
+    page.get_by_role("button", name="Retry").click()
+    page.wait_for_url(lambda url: not url.partition("?")[0].endswith(made.id))
+    again = page.url.partition("?")[0].rpartition("/")[2]
+    status_of(client, again, "running")
+    page.get_by_role("button", name="Cancel", exact=True).click(timeout=PATIENCE_MS)
+    page.get_by_role("dialog").get_by_role("button", name="Cancel it").click()
+    status_of(client, again, "cancelled")
+    assert client.tasks.get(again).reason == "cancelled_by_user"
+    expect(page.locator(".status.cancelled").first).to_be_visible()
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:

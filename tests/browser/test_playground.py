@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser import looks
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.server.support import until
+from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
 from tunefleet.wire.chat import ChatMessage, ChatRequest
 
@@ -18,6 +20,16 @@ SMALL = {
     "data.eval.max_samples": 4, "training.batch_size": 2, "training.max_seq_length": 96, "training.max_steps": 12,
     "evaluate.answers": 0,
 }  # fmt: skip
+MERGE = """apiVersion: tunefleet/v1
+kind: MergeTask
+metadata: {{name: merged}}
+spec:
+  taskType: merge
+  model:
+    source: {{identifier: "builtin:gsm8k-llama-2m"}}
+    adapters: [{{taskId: {task}}}]
+  output: {{artifacts: [final_model]}}
+"""
 ASKED = '<img src="x" onerror="document.title=1"> Betty has 12 eggs. She buys'
 
 
@@ -35,9 +47,16 @@ def told(client: Client, task_id: str, model: str, *messages: str) -> str:
     return "".join(piece.text for piece in client.tasks.chat(task_id, request))
 
 
-def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, repository: Path) -> None:
-    trained = client.submit(repository / "examples/lora_sft.yaml", overrides=SMALL).task_id
-    assert client.tasks.wait(trained, timeout_s=PATIENCE_S).status == "completed"
+@pytest.fixture(scope="module")
+def trained(fleet: LocalFleet, repository: Path) -> str:
+    """A task that has trained an adapter."""
+    with Client(fleet.url, fleet.key) as client:
+        task_id = client.submit(repository / "examples/lora_sft.yaml", overrides=SMALL).task_id
+        assert client.tasks.wait(task_id, timeout_s=PATIENCE_S).status == "completed"
+    return task_id
+
+
+def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, trained: str) -> None:
     entered.goto(f"/ui/tasks/{trained}?tab=files")
     entered.get_by_role("link", name="Chat with it").click()
     entered.get_by_label("Messages go").select_option("false")
@@ -63,6 +82,8 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
     assert answer(entered, "base") != ""
     expect(entered.locator(".question")).to_have_text(ASKED)
     expect(entered.locator(".conversation img")).to_have_count(0)
+
+    looks.check(entered)
 
     # The second turn has the first one as its past, each model its own.
     past = {model: answer(entered, model) for model in ("base", "tuned")}
@@ -91,6 +112,31 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
     expect(entered.get_by_text("The chat is completed")).to_be_visible(timeout=PATIENCE_MS)
     expect(message).to_be_visible()
     expect(entered.get_by_role("button", name="Send")).to_be_disabled()
+
+
+def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page, client: Client, trained: str) -> None:
+    merged = client.submit(MERGE.format(task=trained)).task_id
+    assert client.tasks.wait(merged, timeout_s=PATIENCE_S).status == "completed"
+    assert [each.kind for each in client.artifacts.list(task_id=merged).items] == ["model"]
+    entered.goto("/ui/playground")
+    entered.get_by_label("Task").select_option(merged)
+    entered.get_by_label("Messages go").select_option("false")
+    entered.get_by_role("button", name="Chat with it").click()
+    entered.wait_for_url("**/ui/playground?task=task-*")
+    session = entered.url.rpartition("=")[2]
+    assert client.tasks.get(session).spec["checkpoint"]["load"] == {"taskId": merged}
+    expect(entered.get_by_role("status").filter(has_text="Ready on")).to_be_visible(timeout=PATIENCE_MS)
+    entered.get_by_text("How answers are drawn").click()
+    entered.get_by_label("Temperature").fill("0")
+    entered.get_by_label("Longest answer").fill("24")
+    message = entered.get_by_label("Message", exact=True)
+    message.fill(ASKED)
+    message.press("Enter")
+    for model in client.tasks.get_chat(session).models:
+        assert answer(entered, model) == told(client, session, model, ASKED)
+    assert told(client, session, "tuned", ASKED) != told(client, session, "base", ASKED)
+    entered.get_by_role("button", name="End the chat").click()
+    assert client.tasks.wait(session, timeout_s=PATIENCE_S).status == "completed"
 
 
 def test_a_chat_that_waits_says_why_and_can_be_ended(entered: Page, client: Client) -> None:

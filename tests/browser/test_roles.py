@@ -124,3 +124,27 @@ def test_a_member_is_offered_no_administration(
         assert "Test" not in found["/ui/settings"], "the channel is somebody else's"
         assert "Add a channel" in found["/ui/settings"]
         assert page.request.get("/api/v1/keys").status == 403
+
+
+def test_a_member_is_offered_no_steering_of_what_belongs_to_others(
+    browser: Browser, fleet: LocalFleet, client: Client
+) -> None:
+    theirs = client.submit(NEVER.replace("nowhere", "theirs"))
+    secret = key_of(client, "member", "neighbour").secret
+    with Client(fleet.url, secret) as neighbour:
+        own = neighbour.submit(NEVER)
+    task_id = own.task_id
+    with window(browser, fleet, secret) as page:
+        assert offered(page, f"/ui/workflows/{own.workflow.id}").count("Cancel all") == 1
+        assert "Cancel all" not in offered(page, f"/ui/workflows/{theirs.workflow.id}")
+        assert "Cancel" in offered(page, f"/ui/tasks/{task_id}?tab=spec")
+        names = offered(page, f"/ui/tasks/{theirs.task_id}?tab=spec")
+        assert "Cancel" not in names
+        assert "Change and submit again" in names
+        page.goto("/ui/tasks?status=queued")
+        page.get_by_label("Choose all that are shown").check()
+        page.get_by_role("button", name="Cancel 1", exact=True).click()
+        page.get_by_role("button", name="Cancel them").click()
+        expect(page.locator(f"a[href$='{task_id}']")).to_have_count(0)
+        assert client.tasks.get(theirs.task_id).status == "queued"
+    client.tasks.cancel(theirs.task_id)

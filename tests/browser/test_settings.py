@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import queue
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import tunefleet
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.browser.logins import window
 from tests.browser.test_pages import DIAMOND
+from tests.fakes.listening import listening
 from tests.integration.server.support import until
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -68,13 +68,8 @@ def receiver() -> Iterator[tuple[str, queue.Queue[dict[str, Any]]]]:
         def log_message(self, *_: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/hook", got
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening(Taker) as url:
+        yield f"{url}/hook", got
 
 
 def test_a_channel_is_added_tested_and_removed(

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
 from playwright.sync_api import Page, expect
 
 from scripts.web_pictures_set import GpuDouble
+from tests.browser.byhand import publish
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.server.support import HandWorker, until
-from tunefleet.artifacts import manifest_digest
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.wire.api import FileEntry
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 GIB = 1 << 30
@@ -166,7 +163,9 @@ def test_what_is_passed_stands_at_the_edge_and_leads_to_it(entered: Page, fleet:
         passed = entered.locator(".passed")
         expect(passed).to_contain_text("result.items.0.output")
         token = hand.take(first.id)
-        publish(fleet, token, first.id, b"weights")
+        own = {"Authorization": f"Bearer {token}"}
+        with httpx.Client(base_url=link.base_url, headers=own) as attempt:
+            publish(attempt, first.id, ("final_lora", "adapter"), "adapter_model.safetensors", b"weights")
         finish = {"token": token, "outcome": "completed", "reason": "finished"}
         hand.exchange(finishes=[{**finish, "result": {"ok": True, "items": [{"output": "a"}]}}])
         until(lambda: client.tasks.get(first.id).status == "completed")
@@ -177,15 +176,3 @@ def test_what_is_passed_stands_at_the_edge_and_leads_to_it(entered: Page, fleet:
     expect(entered.get_by_role("tab", name="Checkpoints and artifacts")).to_have_attribute("aria-selected", "true")
     expect(entered.get_by_role("link", name="adapter_model.safetensors")).to_be_visible()
     client.workflows.cancel(workflow.id)
-
-
-def publish(fleet: LocalFleet, token: str, task_id: str, content: bytes) -> None:
-    """Deliver an adapter of one file, as a worker does."""
-    digest = hashlib.sha256(content).hexdigest()
-    entry = FileEntry(path="adapter_model.safetensors", digest=digest, size_bytes=len(content))
-    with httpx.Client(base_url=f"{fleet.url}/api/v1", headers={"Authorization": f"Bearer {token}"}) as attempt:
-        room = {"Upload-Offset": "0", "Upload-Length": str(len(content))}
-        attempt.put(f"/blobs/{digest}", content=content, headers=room).raise_for_status()
-        body: dict[str, Any] = {"name": "final_lora", "kind": "adapter", "digest": manifest_digest([entry])}
-        files = [entry.model_dump(mode="json")]
-        attempt.post("/artifacts", params={"task_id": task_id}, json={**body, "files": files}).raise_for_status()

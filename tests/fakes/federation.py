@@ -51,6 +51,11 @@ class Double:
     break_downloads_after: list[int] = field(default_factory=list)
     lose_answers: int = 0
     """So many announcements are taken, and their answers lost."""
+    checking: int = 0
+    """So many requests find an update, sent with its file, still being checked; its own answer is lost."""
+    checked: tuple[dict[str, Any], bytes] | None = None
+    let_go: set[str] = field(default_factory=set)
+    """Files that were taken with their update, and are no longer held for another one."""
     received_bytes: int = 0
     """Of files, whole or in parts."""
     warning: str | None = None
@@ -172,7 +177,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         double = self.double
         offset, length = int(self.headers["Upload-Offset"]), int(self.headers["Upload-Length"])
         left = int(self.headers["Content-Length"])
-        if digest in double.blobs:
+        if self._is_checking():
+            double.received_bytes += len(self.rfile.read(left))
+            self._problem(409, "conflict", "Somebody else is writing this file.")
+            return
+        if digest in double.blobs and digest not in double.let_go:
             double.received_bytes += len(self.rfile.read(left))
             self._say({"cursor": length}, 201)
             return
@@ -206,12 +215,32 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._hang_up()
             return
         assert hashlib.sha256(file).hexdigest() == body["sha256"], "what arrived is damaged"
+        if double.checking:
+            double.checked = (body, file)
+            self._hang_up()
+            return
         double.blobs[body["sha256"]] = file
         self._update(body)
 
+    def _is_checking(self) -> bool:
+        """Whether an update is still being checked; after so many questions it counts."""
+        double = self.double
+        if double.checked is None:
+            return False
+        if double.checking:
+            double.checking -= 1
+            return True
+        body, file = double.checked
+        double.checked = None
+        double.blobs[body["sha256"]] = file
+        double.let_go.add(body["sha256"])
+        double.updates.append(body)
+        return False
+
     def _update(self, body: dict[str, Any]) -> None:
         double = self.double
-        if double.refuse_updates is None and body["sha256"] not in double.blobs:
+        checking = self._is_checking()
+        if double.refuse_updates is None and (checking or body["sha256"] not in double.blobs):
             self._problem(422, "artifact_invalid", "The file was not uploaded to this federation.")
             return
         double.announced.append(body)

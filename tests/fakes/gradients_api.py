@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler
 from typing import Any, Literal
 from urllib.parse import parse_qs, urlsplit
@@ -24,7 +25,6 @@ KEY = "gradients-key-0123456789"
 ACCOUNT = "7d7e4f0e-6b3a-4f6f-9d0a-2f1c8f1b7a11"
 _CREATE = ("/v1/tasks/create", "/v1/tasks/create_chat", "/v1/tasks/create_with_fixed_datasets")
 _TASK = re.compile(r"/v1/tasks/([0-9a-f-]{36})")
-_LINKS = ("ds_repo", "training_data", "synthetic_data", "test_data")
 _REQUIRED = {
     _CREATE[0]: {"model_repo", "ds_repo", "field_instruction", "field_output", "hours_to_complete", "file_format"},
     _CREATE[1]: {
@@ -71,12 +71,14 @@ class Gradients:
         answer_s: How long the answer to a creation takes, after it was billed.
         statuses: What a task goes through, a look each; the last one stays.
         hides: Whether the rows of a task that goes on are hidden.
+        says_files: Whether it says which files a task with datasets of its own has, which its contract does not.
         hours: What `hours_to_complete` is in answers; null: as it was ordered.
     """
 
     answer_s: float = 0.0
     statuses: list[str] = field(default_factory=lambda: ["pending", "training", "success"])
     hides: bool = False
+    says_files: bool = False
     hours: float | None = None
     url: str = ""
     tasks: list[dict[str, Any]] = field(default_factory=list)
@@ -104,7 +106,7 @@ class Gradients:
             status = self.statuses[min(task["looks"], len(self.statuses) - 1)]
             task["looks"] += look
         said, over = task["said"], status == "success" or "failure" in status
-        link = next((said[name] for name in _LINKS if said.get(name)), None)
+        link = said.get("ds_repo")
         return {
             "id": task["id"],
             "account_id": ACCOUNT,
@@ -114,7 +116,8 @@ class Gradients:
             "ds_repo": "Hidden" if self.hides and not over else link,
             "started_at": "2026-01-01T10:00:00",
             "finished_at": "2026-01-01T11:30:00" if over else None,
-            "created_at": "2026-01-01T09:59:00",
+            "created_at": datetime.fromtimestamp(task["billed_at"], UTC).replace(tzinfo=None).isoformat(),
+            **({"training_data": said.get("training_data")} if self.says_files else {}),
             "hours_to_complete": said["hours_to_complete"] if self.hours is None else self.hours,
             "task_type": "InstructTextTask",
             "a_key_of_tomorrow": {"nobody": "knows"},
@@ -132,6 +135,8 @@ class Gradients:
             return 200, [self.state(task, look=False) for task in newest]
         known = {task["id"]: task for task in self.tasks}
         task_id = path.rpartition("/")[2]
+        if not path.startswith(("/v1/tasks/", "/auditing/tasks/")):
+            return 404, {"detail": "Not Found"}
         if task_id not in known:
             return 404, {"detail": "Task not found."}
         if _TASK.fullmatch(path):

@@ -18,6 +18,7 @@ from typing import Any
 from tests.fakes.listening import listening
 
 _COMMIT = "0123456789abcdef0123456789abcdef01234567"
+_IS_COMMIT = re.compile("[0-9a-f]{40}")
 
 
 @dataclass
@@ -55,6 +56,8 @@ class _Refused(Exception):
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     hub: Hub
+    _sha = _COMMIT
+    """Of the revision that was asked for last."""
 
     def log_message(self, format: str, *args: object) -> None:
         pass
@@ -95,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         if isinstance(found, bytes):
             digest = hashlib.sha256(found).hexdigest()
-            self._send(200, found, {"ETag": f'"{digest}"', "X-Repo-Commit": _COMMIT})
+            self._send(200, found, {"ETag": f'"{digest}"', "X-Repo-Commit": self._sha})
         else:
             self._send(200, json.dumps(found).encode(), {"Content-Type": "application/json"})
 
@@ -134,6 +137,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             raise _Refused(404, "RepoNotFound")
         if revision not in {None, _COMMIT} and revision not in repo.branches:
             raise _Refused(404, "RevisionNotFound")
+        # What has a commit's name is one: that of a state before the main branch's.
+        self._sha = revision if revision is not None and _IS_COMMIT.fullmatch(revision) else _COMMIT
         return repo
 
     def _writer(self) -> None:
@@ -181,7 +186,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         files = repo.branches[revision if revision in repo.branches else "main"]
         siblings = [{"rfilename": path} for path in sorted(files)]
         gated = "manual" if repo.gated else False
-        return {"_id": "1", "id": name, "modelId": name, "sha": _COMMIT, "private": repo.private, "gated": gated,
+        return {"_id": "1", "id": name, "modelId": name, "sha": self._sha, "private": repo.private, "gated": gated,
                 "tags": [], "downloads": 0, "likes": 0, "siblings": siblings}  # fmt: skip
 
     def _no_dataset(self, body: bytes, name: str) -> Any:
@@ -228,6 +233,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 repo.branches[revision][value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 repo.branches[revision][value["path"]] = self.hub._objects[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del repo.branches[revision][value["path"]]
         return {"commitUrl": f"{self.hub.url}/{name}/commit/{_COMMIT}", "commitOid": _COMMIT, "success": True}
 
     def _resolve(self, body: bytes, name: str, revision: str, path: str) -> Any:

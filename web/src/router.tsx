@@ -1,6 +1,7 @@
 /** The pages and their addresses; what an address says beyond its path is checked here. */
-import { useQuery } from "@tanstack/react-query";
+import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
+import { useEffect } from "react";
 import { infoQuery } from "./api/queries";
 import { type ChartSearch, chartSearch } from "./lib/chartview";
 import { STATUSES } from "./lib/words";
@@ -14,6 +15,12 @@ const rootRoute = createRootRoute({ component: Gate, notFoundComponent: NothingH
 /** Ask for a key where there is no session; the address stays, so that a link leads on afterwards. */
 function Gate() {
   const info = useQuery(infoQuery);
+  const client = useQueryClient();
+  const ended = info.data?.authenticated === false;
+  useEffect(() => {
+    // What one key could see is not for the next one, however its session has ended.
+    if (ended) client.removeQueries({ predicate: (query) => query.queryKey[0] !== "info" });
+  }, [ended, client]);
   if (info.data) return info.data.authenticated ? <Shell info={info.data} /> : <Login />;
   return (
     <main className="login">

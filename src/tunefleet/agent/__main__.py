@@ -6,7 +6,6 @@ import os
 import sys
 
 from tunefleet.agent.logs import set_up
-from tunefleet.agent.main import run
 from tunefleet.errors import TunefleetError
 from tunefleet.settings import load_agent
 
@@ -20,6 +19,9 @@ def main() -> int:
     try:
         settings = load_agent()
         set_up(settings)
+        # Takes two seconds to import: what is wrong with the settings is said without them.
+        from tunefleet.agent.main import run  # noqa: PLC0415
+
         again = run(settings)
     except TunefleetError as error:
         sys.stderr.write(f"error: {error}\n")

@@ -73,6 +73,17 @@ class BucketFolder:
                     str(path), self._bucket.name, self._key(name), Callback=on_bytes, Config=config
                 )
 
+    def remove(self, names: list[str]) -> None:
+        """Remove files, by their paths below the place.
+
+        Raises:
+            ForbiddenError: If the key may not remove them.
+            UnreachableError: If the service does not answer.
+        """
+        for name in names:
+            with self._explained():
+                self._client.delete_object(Bucket=self._bucket.name, Key=self._key(name))
+
     def _key(self, name: str) -> str:
         prefix = self._bucket.prefix.strip("/")
         return f"{prefix}/{name}" if prefix else name

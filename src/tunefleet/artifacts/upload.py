@@ -1,22 +1,31 @@
-"""One file on its way into a store: appended to, hashed as it comes, kept if its digest is the announced one."""
+"""One file on its way into a store: appended to, hashed, kept if its digest is the announced one.
+
+Each write and each hash lets other threads run and waits for its turn again, which with many uploads costs more than
+the bytes: so several pieces are written at once, and hashed many at a time once they are in the file.
+"""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, NoReturn
 
 from filelock import FileLock
 
-from tunefleet.artifacts.files import CHUNK_BYTES, begin_writing
+from tunefleet.artifacts.files import begin_writing
 from tunefleet.errors import ArtifactError, MachineError, TooLargeError
 
 _WRITE_OUT_BYTES: Final = 4 << 20
 """So much is gathered before the disk begins with it, while the rest arrives."""
+_UNHASHED_BYTES: Final = 32 << 20
+"""So much, at most, is in the file and not hashed yet: the rest of a large one is not left for its end."""
+_HASHED_AT_ONCE_BYTES: Final = 4 << 20
+_MOST_PIECES: Final = os.sysconf("SC_IOV_MAX")
+"""So many the system takes with one call."""
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -45,7 +54,9 @@ class Upload:
         self._lock = lock
         self._hash = hashlib.sha256()
         self._file: IO[bytes] = part.open("a+b", buffering=0)
-        self.offset = self._begun = self._rehash()
+        self._hashed = 0
+        self.offset = self._begun = os.fstat(self._file.fileno()).st_size
+        self._hash_rest()
 
     def __enter__(self) -> Upload:
         return self
@@ -61,23 +72,28 @@ class Upload:
         return self.offset == self.total
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes.
+        """Append bytes; raises as `write_all`."""
+        self.write_all([data])
+
+    def write_all(self, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Append bytes that came in pieces.
 
         Raises:
             TooLargeError: If they go beyond the announced length; nothing of them is kept.
             MachineError: If the disk is full; what fitted is kept and counted.
         """
-        if self.offset + len(data) > self.total:
+        if self.offset + sum(map(len, pieces)) > self.total:
             raise TooLargeError(f"The upload of {self.digest[:12]}… has more than the {self.total:,} bytes announced.")
-        rest = memoryview(data)
+        rest = [memoryview(piece) for piece in pieces if piece]
         while rest:
             try:
-                count = self._file.write(rest) or 0
+                count = os.writev(self._file.fileno(), rest[:_MOST_PIECES])
             except OSError as error:
                 self._no_room(error)
-            self._hash.update(rest[:count])
             self.offset += count
-            rest = rest[count:]
+            rest = _behind(rest, count)
+        if self.offset - self._hashed >= _UNHASHED_BYTES:
+            self._hash_rest()
         if self.complete or self.offset - self._begun >= _WRITE_OUT_BYTES:
             self._begun = self.offset
             begin_writing(self._file.fileno())
@@ -109,6 +125,7 @@ class Upload:
         Raises:
             ArtifactError: If the content does not have the announced digest; what was sent is thrown away.
         """
+        self._hash_rest()
         if self._hash.hexdigest() != self.digest:
             self.discard()
             raise ArtifactError(
@@ -126,13 +143,17 @@ class Upload:
         if self._lock.is_locked:
             let_go(self._lock, self.path)
 
-    def _rehash(self) -> int:
-        self._file.seek(0)
-        size_bytes = 0
-        while chunk := self._file.read(CHUNK_BYTES):
-            self._hash.update(chunk)
-            size_bytes += len(chunk)
-        return size_bytes
+    def _hash_rest(self) -> None:
+        """Hash what is in the file and was not hashed yet."""
+        if self._hashed == self.offset:
+            return
+        buffer = memoryview(bytearray(min(_HASHED_AT_ONCE_BYTES, self.offset - self._hashed)))
+        while self._hashed < self.offset:
+            count = os.preadv(self._file.fileno(), [buffer[: self.offset - self._hashed]], self._hashed)
+            if not count:
+                raise ArtifactError(f"The upload of {self.digest[:12]}… became shorter.", hint="Upload it again.")
+            self._hash.update(buffer[:count])
+            self._hashed += count
 
     def _no_room(self, error: OSError) -> NoReturn:
         if error.errno in _NO_SPACE:
@@ -140,6 +161,15 @@ class Upload:
                 f"The disk at {self.path.parent} is full.", hint="Free some space or remove old artifacts."
             ) from error
         raise error
+
+
+def _behind(pieces: list[memoryview], count: int) -> list[memoryview]:
+    """Return what follows so many bytes of pieces."""
+    for number, piece in enumerate(pieces):
+        if count < len(piece):
+            return [piece[count:], *pieces[number + 1 :]]
+        count -= len(piece)
+    return []
 
 
 def let_go(lock: FileLock, part: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tunefleet.services.campaigns.state import SECONDS, TASK
+from tunefleet.services.campaigns.state import MERGE, SECONDS, TASK
 from tunefleet.spec.campaign import CampaignBudgetSpec
 
 
@@ -14,7 +14,7 @@ class Entry:
     """A line of the ledger.
 
     Args:
-        what: `TASK` or `SECONDS`.
+        what: `TASK`, `SECONDS` or `MERGE`.
         amount: In the units of the campaign's costs.
         key: The same cost has the same key, so that it counts once.
     """
@@ -33,3 +33,9 @@ def cost_of_time(limits: CampaignBudgetSpec, order_key: str, seconds: float | No
     """Yield what the time of a task costs; nothing where that is not known, or costs nothing."""
     if seconds is not None and seconds > 0 and limits.cost_per_second > 0:
         yield Entry(SECONDS, limits.cost_per_second * seconds, f"{order_key}/seconds")
+
+
+def cost_of_merge(limits: CampaignBudgetSpec, key: str, seconds: float) -> Iterator[Entry]:
+    """Yield what the time of a merge on RunPod costs; nothing where that costs nothing."""
+    if seconds > 0 and limits.cost_per_merge_second > 0:
+        yield Entry(MERGE, limits.cost_per_merge_second * seconds, key)

@@ -34,6 +34,12 @@ class CycleFailed(TunefleetError):
     code = "cycle_failed"
 
 
+class OrderFailed(CycleFailed):
+    """The provider says that the task has failed: only then is it given up once it was ordered."""
+
+    code = "order_failed"
+
+
 class Misconfigured(CycleFailed):
     """What the campaign's file asks for cannot work: the campaign is held until somebody has mended that."""
 
@@ -65,6 +71,7 @@ class Base:
             the campaign's file.
         url: Where the promoted model was published.
         revision: Commit of the repository, where one was measured that is somebody else's.
+        foreign: Whether somebody else has made it, a whole model: code that it brings is never run.
     """
 
     repo: str
@@ -73,6 +80,7 @@ class Base:
     digest: str | None = None
     url: str | None = None
     revision: str | None = None
+    foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,7 @@ class Order:
         task_type: Which kind of rows.
         spec: Of the campaign.
         uploads: Further files of the chunk, by their role, where the task type has some.
+        since: From when on it may have been placed, in Unix time; null if nobody knows.
     """
 
     key: str
@@ -119,6 +128,7 @@ class Order:
     task_type: TaskType
     spec: CampaignSpec
     uploads: Mapping[str, str] = field(default_factory=dict)
+    since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,8 @@ class Candidate:
         synth_loss: The same, on its synthetic rows.
         score: The provider's own.
         on_fleet: Whether `ref` is a task of our server.
-        revision: Commit of the repository in which a whole model was found.
+        revision: Commit of the repository in which it was found.
+        fault: Why it could not be passed on, so that it is not measured; null if it can.
     """
 
     ref: str
@@ -145,6 +156,7 @@ class Candidate:
     score: float | None = None
     on_fleet: bool = False
     revision: str | None = None
+    fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

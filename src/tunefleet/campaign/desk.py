@@ -25,6 +25,10 @@ _PASSING: Final = frozenset({
     TaskReason.WORKER_LOST.value, TaskReason.ABORTED.value, TaskReason.CANCELLED_BY_USER.value,
 })  # fmt: skip
 """It was not the task's own fault."""
+_BUSY: Final = frozenset({
+    TaskReason.OUT_OF_MEMORY.value, TaskReason.TIMEOUT.value, TaskReason.STALLED.value, TaskReason.CRASHED.value
+})  # fmt: skip
+"""It may have been what else the machine did."""
 _BAD: Final = frozenset({"failed", "cancelled", "skipped"})
 
 
@@ -33,11 +37,13 @@ class TaskFailed(StepFailed):
 
     Args:
         passing: Whether it was what is around it that failed.
+        busy: Whether that may have been so: another try tells.
     """
 
-    def __init__(self, message: str, *, hint: str, passing: bool) -> None:
+    def __init__(self, message: str, *, hint: str, passing: bool, busy: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.passing = passing
+        self.busy = busy
 
 
 def document(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,12 +72,17 @@ def model_of(spec: CampaignSpec, base: Base) -> dict[str, Any]:
     revision = spec.model.revision if base.repo == spec.model_repo else base.revision
     if revision is not None:
         source["revision"] = revision
-    if spec.model.trust_remote_code:
+    if runs_code(spec, base):
         source["trust_remote_code"] = True
     blocks: dict[str, Any] = {"model": {"source": source}}
     if base.task_id is not None and base.digest is None:
         blocks["checkpoint"] = {"load": {"taskId": base.task_id}}
     return blocks
+
+
+def runs_code(spec: CampaignSpec, base: Base) -> bool:
+    """Return whether code that comes with a model is run: the campaign trusts its own model, and what we make of it."""
+    return spec.model.trust_remote_code and not base.foreign
 
 
 def inputs_of(name: str, base: Base) -> dict[str, dict[str, str]]:
@@ -214,7 +225,7 @@ def failure_of(task: TaskDetail, what: str) -> TaskFailed | CycleFailed:
     hint = f"`tunefleet show {task.id}` tells more."
     if task.reason in _HOPELESS:
         return CycleFailed(message, hint=hint)
-    return TaskFailed(message, hint=hint, passing=task.reason in _PASSING)
+    return TaskFailed(message, hint=hint, passing=task.reason in _PASSING, busy=task.reason in _BUSY)
 
 
 def result_of(task: TaskDetail) -> Mapping[str, Any]:

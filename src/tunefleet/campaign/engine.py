@@ -10,7 +10,19 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Final
 
 from tunefleet.campaign import providers, uploading
-from tunefleet.campaign.contract import CycleFailed, Later, MakeProvider, Misconfigured, Provider, Step, StepContext
+from tunefleet.campaign.cancelling import cancel, cancel_earlier
+from tunefleet.campaign.contract import (
+    CycleFailed,
+    Later,
+    MakeProvider,
+    Misconfigured,
+    OrderFailed,
+    Provider,
+    Step,
+    StepContext,
+    StepFailed,
+)
+from tunefleet.campaign.room import said_full
 from tunefleet.campaign.steps import all_steps
 from tunefleet.client import AsyncClient
 from tunefleet.errors import ForbiddenError, InputError, SpecError, TunefleetError
@@ -35,7 +47,7 @@ FindProvider = Callable[[str], MakeProvider]
 
 
 class _NoProvider(TunefleetError):
-    """What trains cannot be had; the cause says why."""
+    """What trains cannot be had."""
 
 
 class Engine:
@@ -91,7 +103,7 @@ class Engine:
             log.info("[%s] %s", campaign_id, lost.message)
         except _NoProvider as error:
             assert state is not None, "no step was begun"
-            await self._failed(state, str(error.__cause__), fatal=False)
+            await self._failed(state, str(error), fatal=False)
         except asyncio.CancelledError:
             # The server stops, or somebody paused the campaign; whoever goes on need not wait for the lease.
             if state is not None:
@@ -109,20 +121,33 @@ class Engine:
             True: there is nothing left to do.
 
         Raises:
-            TunefleetError: If the provider cannot be asked now.
+            TunefleetError: If the provider cannot be asked now: it is asked again later.
         """
+        try:
+            await self._end_order(state)
+        except TunefleetError as error:
+            await self._book.not_cancelled(state, str(error))
+            raise
+        except Exception as error:
+            await self._book.not_cancelled(state, f"The server has a fault ({type(error).__name__}).")
+            raise
+        await self._book.cancelled(state)
+        return True
+
+    async def _end_order(self, state: CycleState) -> None:
         async with self._equipped(state) as (client, provider):
             context = self._context(state, client, provider)
             ticket = (state.outcomes.get(StepName.SUBMIT) or {}).get("ticket")
             if ticket is None and state.intent is not None and state.step is StepName.SUBMIT:
                 found = await self._steps[StepName.SUBMIT].reconcile(context, state.intent)
                 ticket = found["ticket"] if isinstance(found, Mapping) else None
+            await cancel_earlier(context)
             if ticket is not None:
-                await provider.cancel(ticket)
-                await context.log(f"the task {ticket} at {provider.name} is cancelled")
+                order = state.outcomes.get(StepName.SUBMIT) or state.intent or {}
+                await cancel(
+                    context, {"key": state.order_key, "ticket": ticket, "at": order.get("at", state.ordered_at)}
+                )
             await uploading.clear(context, last=True)
-        await self._book.cancelled(state)
-        return True
 
     async def _step(self, state: CycleState, client: AsyncClient, provider: Provider) -> CycleState | None:
         """Do the next step; null if the campaign was let go of."""
@@ -136,12 +161,17 @@ class Engine:
             await book.over_budget(state, error)
             return None
         except TunefleetError as error:
-            fatal = state.step in _BEFORE_MODELS and isinstance(error, _HOPELESS)
+            hopeless = OrderFailed if state.step is StepName.WAIT else _HOPELESS
+            fatal = state.step in _BEFORE_MODELS and isinstance(error, hopeless)
             if fatal and StepName.DATA in state.outcomes:
                 await uploading.clear(self._context(state, client, provider))
             await self._failed(state, str(error), fatal=fatal, hold=isinstance(error, Misconfigured))
             return None
         except Exception as error:
+            full = said_full(error, book.folder) if isinstance(error, OSError) else None
+            if full is not None:
+                await self._failed(state, str(full), fatal=False)
+                return None
             log.exception("[%s] %s has a fault.", state.name, state.step.value)
             await self._failed(state, f"The server has a fault ({type(error).__name__}).", fatal=False)
             return None
@@ -161,7 +191,11 @@ class Engine:
             context = self._context(state, client, provider)
             return state, await step.act(context, intent)
         context = self._context(state, client, provider)
-        found = await step.reconcile(context, known)
+        try:
+            found = await step.reconcile(context, known)
+        except _HOPELESS as error:
+            # Whoever cannot say what was done has not said that nothing was: an order may stand.
+            raise StepFailed(error.message, hint=error.hint) from error
         return state, await step.act(context, known) if found is None else found
 
     async def _failed(self, state: CycleState, why: str, *, fatal: bool, hold: bool = False) -> None:
@@ -184,13 +218,17 @@ class Engine:
         settings = load(TrackingSettings)
         choice = catalog.chosen(state.spec, settings)
         await self._say(state, "info", f"it is tracked {catalog.sentence(choice)}")
-        for fault in catalog.faults(choice, settings):
+        for fault in await asyncio.to_thread(catalog.faults, choice, settings):
             # It is told again and again, until that is mended; the campaign goes on.
             await self._say(state, "warning", str(fault))
 
     @contextlib.asynccontextmanager
     async def _equipped(self, state: CycleState) -> AsyncIterator[tuple[AsyncClient, Provider]]:
-        name, why = providers.chosen(state.spec, self._settings)
+        if state.provider is None:
+            name, why = providers.chosen(state.spec, self._settings)
+        else:
+            # Whatever is set by now: nobody else can tell what has become of the order.
+            name, why = state.provider, "the order is there"
         if state.campaign_id not in self._told:
             self._told.add(state.campaign_id)
             await self._say(state, "info", f"the provider is {name}: {why}")
@@ -198,9 +236,15 @@ class Engine:
         client = self._make_client(await self._book.token(state.campaign_id))
         async with client:
             try:
-                provider = self._find_provider(name)(self._settings, client)
+                make = await asyncio.to_thread(self._find_provider, name)  # it may import a package
+                provider = make(self._settings, client)
             except TunefleetError as error:
-                raise _NoProvider(f"The campaign {state.name} has no provider: {error.message}") from error
+                if state.provider is None:
+                    raise _NoProvider(str(error)) from error
+                raise _NoProvider(
+                    f"The order {state.order_key} was placed at {name}, or may have been: {error.message}",
+                    hint=f"Give {name} back what it needs: nobody else is asked for that order.",
+                ) from error
             try:
                 yield client, provider
             finally:
@@ -215,9 +259,14 @@ class Engine:
 
         async def renew() -> None:
             nonlocal lost
-            while await self._book.renew(state):
-                await asyncio.sleep(self._renew_s)
-            lost = True
+            while not lost:
+                try:
+                    lost = not await self._book.renew(state)
+                except TunefleetError as error:
+                    # Whoever has it by now is told by the next renewal that comes to its end.
+                    log.warning("[%s] its lease could not be renewed: %s", state.name, error)
+                if not lost:
+                    await asyncio.sleep(self._renew_s)
             worker.cancel()
 
         renewer = asyncio.create_task(renew(), name=f"lease of {state.name}")

@@ -82,9 +82,21 @@ def _gain(wanted: CampaignGateSpec, found: Difference | None, *, higher_is_bette
     return Gain(value, low, high, True, "better than")
 
 
-def best(losses: Sequence[float | None]) -> int | None:
-    """Return which candidate has the lowest held-out loss; null if none has one that is finite and not negative."""
+def best(losses: Sequence[float | None], scores: Sequence[float | None] | None = None) -> int | None:
+    """Return which candidate is the best; null if none has a held-out loss that is finite and not negative.
+
+    Args:
+        losses: Held-out, of each candidate.
+        scores: What else decides, more being better; of equal ones, and without scores, the lowest loss does.
+    """
     usable = [
-        (loss, index) for index, loss in enumerate(losses) if loss is not None and math.isfinite(loss) and loss >= 0
+        (_cost(scores, index), loss, index)
+        for index, loss in enumerate(losses)
+        if loss is not None and math.isfinite(loss) and loss >= 0
     ]
-    return min(usable)[1] if usable else None
+    return min(usable)[2] if usable else None
+
+
+def _cost(scores: Sequence[float | None] | None, index: int) -> float:
+    score = None if scores is None else scores[index]
+    return math.inf if score is None or not math.isfinite(score) else -score

@@ -46,7 +46,11 @@ async def told_apart(candidate: Candidate, keys: PublishSettings) -> Candidate:
     if candidate.form is not None:
         return candidate
     found = await asyncio.to_thread(look, candidate.ref, keys)
-    if found is None or found.is_adapter:
+    if found is None:
         # One that is not there is none: its evaluation says so.
         return replace(candidate, form="adapter")
-    return replace(candidate, form="model", revision=found.commit)
+    # What is measured is what is merged and taken, whatever its owner puts there later.
+    if found.is_adapter:
+        return replace(candidate, form="adapter", revision=found.commit)
+    fault = None if found.is_safe else f"{candidate.ref} has no weights as safetensors, and no others are passed on"
+    return replace(candidate, form="model", revision=found.commit, fault=fault)

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from tunefleet.campaign import room
 from tunefleet.campaign.engine import Engine
 from tunefleet.campaign.reporter import Reporter
 from tunefleet.client import AsyncClient
@@ -45,10 +46,12 @@ class CampaignKeeper:
         self._reporter = Reporter(Outbox(core), load(TrackingSettings), core.settings.data_dir / "tracking")
         self._work: dict[str, asyncio.Task[None]] = {}
         self._begun = False
+        self._seen = core.clock.wall()
 
     async def run_once(self) -> None:
         """Start what is due, then wait until something else may be."""
         if not self._begun:
+            await room.clear(self._book.folder)
             await self._book.begin()
             self._begun = True
         signals = self._core.signals
@@ -62,6 +65,8 @@ class CampaignKeeper:
             In how many seconds to look again, unless something changes before.
         """
         now = self._core.clock.wall()
+        await self._book.look_at_clock(self._seen)
+        self._seen = now
         due = await self._book.due()
         for campaign_id, at in due.items():
             if at <= now:

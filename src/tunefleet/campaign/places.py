@@ -22,7 +22,9 @@ _STRANGE: Final = re.compile(r"[^A-Za-z0-9._-]+|--+|\.\.+")
 _LONGEST: Final = 80
 
 
-def place(name: str, spec: CampaignSpec, settings: CampaignSettings, provider: str) -> str:
+def place(
+    name: str, spec: CampaignSpec, settings: CampaignSettings, provider: str, *, there: bool | None = None
+) -> str:
     """Return where models go: where the campaign says, else where its provider can fetch them, else `none`.
 
     Args:
@@ -30,10 +32,11 @@ def place(name: str, spec: CampaignSpec, settings: CampaignSettings, provider: s
         spec: Of the campaign.
         settings: With the account of the hub, if there is one.
         provider: That trains it.
+        there: Whether the merge has put it on the hub; by default whether it will, if it is one.
     """
     if "to" in spec.publish.model_fields_set or provider != GRADIENTS or settings.hf_username is None:
         return spec.publish.to
-    if on_runpod(spec, settings):
+    if on_runpod(spec, settings) if there is None else there:
         return NONE  # the merge puts it there
     # A repository for each: a later model in the same one would take the place of what a rollback goes back to.
     return f"{HUB}{settings.hf_username}/{_STRANGE.sub('-', name)[:_LONGEST].strip('-.') or 'campaign'}-{_CYCLE}"
@@ -44,9 +47,14 @@ def on_runpod(spec: CampaignSpec, settings: CampaignSettings) -> bool:
     return (spec.merge.on or ("runpod" if settings.use_runpod else "fleet")) == "runpod"
 
 
-def place_of(context: StepContext) -> str | None:
-    """Return where the model of this cycle goes, if it is promoted; null for nowhere."""
-    to = place(context.state.name, context.spec, context.settings, context.provider.name)
+def place_of(context: StepContext, *, there: bool | None = None) -> str | None:
+    """Return where the model of this cycle goes, if it is promoted; null for nowhere.
+
+    Args:
+        context: Of a step.
+        there: As in `place`.
+    """
+    to = place(context.state.name, context.spec, context.settings, context.provider.name, there=there)
     to = to.replace(_CYCLE, str(context.state.number))
     return None if to == NONE else to.rstrip("/") if to.startswith(HUB) else to
 

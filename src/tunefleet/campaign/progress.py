@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,12 @@ from typing import Final
 
 from tunefleet.campaign.contract import StepContext
 from tunefleet.client.transfer import Progress as Transfer
+from tunefleet.errors import TunefleetError
 from tunefleet.services.campaigns.activity import Activity
 from tunefleet.wire.api import TaskView
 from tunefleet.wire.campaign import Unit
+
+log = logging.getLogger(__name__)
 
 TELL_S: Final = 1.0
 _UNITS: Final[dict[str, Unit]] = {"data": "rows", "merge": "MiB", "lora_sft": "steps"}
@@ -65,7 +69,11 @@ async def counted(
 
     async def tell() -> None:
         while True:
-            await context.book.report(context.state, Activity(what, counter.done, counter.total, "bytes", of))
+            try:
+                await context.book.report(context.state, Activity(what, counter.done, counter.total, "bytes", of))
+            except TunefleetError as error:
+                # It is for those who watch: what is moved does not fail for it.
+                log.warning("[%s] how far it is could not be stored: %s", context.state.name, error)
             await asyncio.sleep(TELL_S)
 
     teller = asyncio.create_task(tell(), name=f"progress of {context.state.name}")

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -20,6 +18,7 @@ from tunefleet.campaign import places
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, Outcome, StepContext
 from tunefleet.campaign.desk import Desk, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.campaign.hub import HUB
+from tunefleet.campaign.room import room
 from tunefleet.publishing import hub
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.campaign import CampaignSpec
@@ -123,8 +122,7 @@ async def _published(context: StepContext, made: Mapping[str, Any]) -> str:
     mark, keys = orjson.dumps({"digest": made["digest"]}), places.keys(context.settings)
     if await asyncio.to_thread(hub.read, to.removeprefix(HUB), _MARK, keys) == mark:
         return to
-    with tempfile.TemporaryDirectory(prefix="tunefleet-tokenizer-") as name:
-        folder = Path(name)
+    async with room(context, "tokenizer") as folder:
         await places.fetch(context, made["artifact_id"], folder)
         (folder / _MARK).write_bytes(mark)
         where = await places.put(context, to, folder)

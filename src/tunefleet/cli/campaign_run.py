@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -20,11 +20,13 @@ from tunefleet.settings import CampaignSettings, TrackingSettings, load
 
 if TYPE_CHECKING:
     from tunefleet.spec.campaign import CampaignSpec
+    from tunefleet.wire.campaign import CampaignDetail
 
 _LOOK_S = 1.0
 _WORKERS_S = 60.0
 _LINES = 500
-_OVER = frozenset({"paused", "stopped", "held"})
+_ON: Final = {"held": "retry", "paused": "resume", "stopped": "start"}
+"""How a person lets a campaign go on that rests."""
 
 
 @examples(
@@ -42,8 +44,9 @@ def run(
 
     It uses the server that `tunefleet up` or `tunefleet login` made known. If none is known, or none answers, it starts
     a server and a worker on this machine, as `tunefleet up` does, and ends them at the end; the campaigns go on where
-    they were at the next start. Settings are read from the environment and from .env in this folder. With --json each
-    line is a JSON object on standard output.
+    they were at the next start. One that is held, or that you have paused or stopped, stays so, and it is said what
+    lets it go on. Settings are read from the environment and from .env in this folder. With --json each line is a JSON
+    object on standard output.
     """
     from tunefleet.cli.fleet import LocalFleet
     from tunefleet.cli.up import ending
@@ -98,20 +101,33 @@ def _answers() -> bool:
 def _follow(
     client: Client, specs: Mapping[str, CampaignSpec], folder: Path, asked: threading.Event, *, as_json: bool
 ) -> None:
-    """Make the campaigns, and print their lines until somebody asks to end, or none of them runs any more."""
-    client.campaigns.send(specs, folder, start=True)
+    """Make the campaigns, and print their lines until somebody asks to end; what rests may be let go on meanwhile."""
+    # A service is started again and again: that lets nothing go on which a budget or a person has ended.
+    client.campaigns.send(specs, folder)
+    resting: set[str] = set()
     names = [name for name, spec in specs.items() if spec.enabled]
     seen = {name: client.campaigns.log(name, limit=1).next_id for name in names}
     with board(as_json=as_json) as shown:
         while names and not asked.wait(_LOOK_S):
             for name in names:
                 seen[name] = _print_new(client, name, seen[name], shown)
-            found = [client.campaigns.get(name) for name in names]
-            if all(each.status in _OVER for each in found):
-                err().print("No campaign of the file is active any more.")
-                return
-            for each in found:
+            for each in [client.campaigns.get(name) for name in names]:
                 shown.show(each)
+                _tell_rest(each, resting)
+
+
+def _tell_rest(found: CampaignDetail, resting: set[str]) -> None:
+    """Say once that a campaign rests, and what lets it go on."""
+    verb = _ON.get(found.status.value)
+    if verb is None:
+        resting.discard(found.name)
+    elif found.name not in resting:
+        resting.add(found.name)
+        err().print(
+            f"{found.name} is {found.status.value}. {found.reason or ''} `tunefleet campaign {verb} {found.name}` lets "
+            "it go on.",
+            style="warn",
+        )
 
 
 def _print_new(client: Client, name: str, after: int, shown: Board) -> int:

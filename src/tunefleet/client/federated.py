@@ -8,7 +8,6 @@ same for whoever has a Trainer, on top of this.
 from __future__ import annotations
 
 import json
-import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -211,6 +210,19 @@ class FederatedClient:
             ask(federated_transfer.together(self.job_id, LocalFile(entry, file), update, heard=heard))
         )
 
+    def give_rest(self, file: Path, update: UpdateCreate) -> UpdateTaken:
+        """Send what the server lacks of an update whose `give` broke; raises as `upload` does.
+
+        Args:
+            file: Its weights.
+            update: What they are.
+        """
+        entry = FileEntry(path=file.name, digest=update.sha256, size_bytes=file.stat().st_size)
+        patience_s = self._transport.policy.patience_s
+        return self._transport.run(
+            federated_transfer.give_rest(self.job_id, LocalFile(entry, file), update, patience_s)
+        )
+
     def send(self, file: Path) -> str:
         """Send a file of weights, the first half of an update; what an earlier call got through is not sent again.
 
@@ -270,7 +282,7 @@ class FederatedClient:
         """
         into = Path(dest).expanduser()
         into.mkdir(parents=True, exist_ok=True)
-        part = into / f".newest-{secrets.token_hex(4)}.part"
+        part = federated_transfer.part_in(into)
         until = time.monotonic() + wait_s
         try:
             while True:

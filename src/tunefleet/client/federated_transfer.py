@@ -6,10 +6,11 @@ The federation's blob routes are those of artifacts (`transfer`) under an addres
 from __future__ import annotations
 
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, Self
 
 from tunefleet.artifacts import LocalFile, hash_file, replace_file
 from tunefleet.client.call import Call, Flow, Pause, Sink, ask, model, nothing, path
@@ -54,8 +55,22 @@ def give(federation: str, file: LocalFile, update: UpdateCreate, patience_s: flo
             return (yield from ask(announced(federation, update)))
         except ArtifactError:
             pass  # the file is not there: it goes on from where it broke
+        return (yield from give_rest(federation, file, update, patience_s))
     yield from send(federation, file, patience_s)
     return (yield from ask(announced(federation, update)))
+
+
+def give_rest(federation: str, file: LocalFile, update: UpdateCreate, patience_s: float) -> Flow[UpdateTaken]:
+    """Send what the server does not have of an update that it may have taken, or may be taking now; raises as `give`.
+
+    Args:
+        federation: Whose.
+        file: Its weights.
+        update: What they are.
+        patience_s: How long sending the file may get nowhere.
+    """
+    taken = yield from send(federation, file, patience_s, update)
+    return taken if taken is not None else (yield from ask(announced(federation, update)))
 
 
 def announced(federation: str, update: UpdateCreate) -> Call[UpdateTaken]:
@@ -102,13 +117,20 @@ def together(
     )
 
 
-def send(federation: str, file: LocalFile, patience_s: float) -> Flow[None]:
+def send(
+    federation: str, file: LocalFile, patience_s: float, update: UpdateCreate | None = None
+) -> Flow[UpdateTaken | None]:
     """Send a file, from the byte on that earlier calls came to; one that is there is not sent again.
 
     Args:
         federation: Whose.
         file: What.
         patience_s: How long it may get nowhere.
+        update: The one that the server may have taken with this file: then it lets go of it, or is still at it, and is
+            asked before all of it is sent again.
+
+    Returns:
+        What became of the update, if it was taken; the file is not sent then.
 
     Raises:
         GoneError: If the federation has ended.
@@ -123,22 +145,36 @@ def send(federation: str, file: LocalFile, patience_s: float) -> Flow[None]:
             yield from ask(_put(federation, file, offset))
         except OffsetConflict as conflict:
             offset, moved = conflict.cursor, conflict.cursor > furthest
+            doubtful = not offset
         except GoneError:
             raise
-        except (UnreachableError, ConflictError):
+        except (UnreachableError, ConflictError) as error:
             # A conflict: the server has not let go of a broken upload yet.
+            doubtful = isinstance(error, ConflictError)
             if tries >= _FRUITLESS_TRIES or time.monotonic() - moved_at >= patience_s:
                 raise
             offset, moved = size_bytes, False
             yield Pause(min(0.1 * 2**tries, _LONGEST_PAUSE_S))
         else:
-            return
+            return None
+        taken = yield from _known(federation, update if doubtful else None)
+        if taken is not None:
+            return taken
         if moved:
             furthest, tries, moved_at = offset, 0, time.monotonic()
         else:
             tries += 1
         if tries > 2 * _FRUITLESS_TRIES:
             raise UnreachableError(f"{file.entry.path} could not be uploaded: the server takes no part of it.")
+
+
+def _known(federation: str, update: UpdateCreate | None) -> Flow[UpdateTaken | None]:
+    if update is None:
+        return None
+    try:
+        return (yield from ask(announced(federation, update)))
+    except ArtifactError:
+        return None  # it has not been taken
 
 
 def _put(federation: str, file: LocalFile, offset: int) -> Call[None]:
@@ -176,6 +212,43 @@ def _reader(file: LocalFile, offset: int) -> Callable[[], Iterator[bytes]]:
     return read
 
 
+def part_in(folder: Path) -> Path:
+    """Return where a version lies in a folder until it is whole."""
+    return folder / f".newest-{secrets.token_hex(4)}.part"
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed had fetched of a version; nobody else may be fetching into the folder."""
+    for left in folder.glob(".newest-*.part"):
+        left.unlink()
+
+
+class _Late:
+    """A file that is made with its first byte: a server that holds its answer for long keeps nothing open here."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def write(self, data: bytes, /) -> None:
+        if self._file is None:
+            self._file = self._path.open("wb")
+        self._file.write(data)
+
+    def sync(self) -> None:
+        """Make it survive a power cut, if there is one."""
+        if self._file is not None:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
 def fetch_newest(federation: str, after: int, wait_s: float, part: Path, told: dict[str, str]) -> Flow[None]:
     """Wait for a version that is newer than one, and fetch its weights with the same request.
 
@@ -183,7 +256,7 @@ def fetch_newest(federation: str, after: int, wait_s: float, part: Path, told: d
         federation: Whose.
         after: That one.
         wait_s: How long to wait.
-        part: Takes the weights; it is overwritten.
+        part: Takes the weights; it is made with their first byte, and overwritten if it is there.
         told: Gets the answer's headers, in lower case; without `version` there is none that is newer.
 
     Raises:
@@ -195,7 +268,7 @@ def fetch_newest(federation: str, after: int, wait_s: float, part: Path, told: d
         told.update({name.lower(): value for name, value in headers.items()})
 
     where, params = path("federations", federation, "versions", "newest", "adapter"), {"after": after, "wait_s": wait_s}
-    with part.open("wb") as out:
+    with _Late(part) as out:
         headers = {"Accept-Encoding": "identity"}
         patient_s = wait_s + _ANSWER_S
         yield from ask(
@@ -211,10 +284,9 @@ def fetch_newest(federation: str, after: int, wait_s: float, part: Path, told: d
                 read_timeout_s=patient_s,
             )
         )
-        out.flush()
-        os.fsync(out.fileno())
-    if "version" not in told:
-        return
+        if "version" not in told:
+            return
+        out.sync()
     found, _ = hash_file(part)
     if f'"{found}"' != told.get("etag"):
         part.unlink()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from tunefleet.dataset import opened
-from tunefleet.dataset.opened import Found, Unseen
+from tunefleet.dataset.opened import Found, Limits, Unseen
 from tunefleet.dataset.shapes import Message, Parts, Recognised, recognise
 from tunefleet.dataset.values import RowError
 from tunefleet.errors import DataError
@@ -17,7 +17,14 @@ from tunefleet.wire.datasets import DatasetLook, DatasetUse, Lengths, RowFault, 
 
 MOST_BYTES: Final = 64 << 20
 """So much of a file is looked at; a worker reads all of it."""
+MOST_SECONDS: Final = 10.0
+"""So long a file is looked at: it is done in Python, beside everything else that the server does."""
 FAULTS_SHOWN: Final = 20
+COLUMNS_SHOWN: Final = 200
+PIECES_SHOWN: Final = 200
+ROW_SHOWN: Final = 40_000
+"""So many characters of a row are shown, of all its pieces together."""
+_FAULT_SHOWN: Final = 1000
 _TEXT_SHOWN: Final = 4000
 _BINS: Final = 24
 _SEPARATOR: Final = "\n\n"
@@ -26,7 +33,13 @@ _TRAINABLE_ROLES: Final = frozenset({"human", "gpt", "system", "user", "assistan
 
 
 def look(
-    name: str, pieces: Iterable[bytes], size_bytes: int, *, rows: int = 5, most_bytes: int = MOST_BYTES
+    name: str,
+    pieces: Iterable[bytes],
+    size_bytes: int,
+    *,
+    rows: int = 5,
+    most_bytes: int = MOST_BYTES,
+    most_seconds: float = MOST_SECONDS,
 ) -> DatasetLook:
     """Look a file through.
 
@@ -36,11 +49,12 @@ def look(
         size_bytes: Of the whole file.
         rows: How many rows are shown.
         most_bytes: How much of it is looked at.
+        most_seconds: For how long.
     """
     seen = _Seen(name, rows)
     unseen = None
     try:
-        for each in opened.found(name, pieces, size_bytes, most_bytes):
+        for each in opened.found(name, pieces, size_bytes, Limits(most_bytes, most_seconds)):
             seen.take(each)
     except DataError as fault:
         seen.blame(fault)
@@ -55,7 +69,8 @@ def look(
         unseen=unseen,
         kind=seen.shape.kind if seen.shape else None,
         recognised=seen.shape.sentence if seen.shape else None,
-        columns=seen.columns,
+        columns=seen.columns[:COLUMNS_SHOWN],
+        column_count=len(seen.columns),
         shown=tuple(seen.shown),
         lengths=_lengths(seen.lengths),
         faults=tuple(seen.faults),
@@ -83,7 +98,8 @@ class _Seen:
         """Note a fault; only the first ones are kept."""
         self.fault_count += 1
         if len(self.faults) < FAULTS_SHOWN:
-            self.faults.append(RowFault(message=fault.message, line=line, hint=fault.hint))
+            hint = None if fault.hint is None else _cut(fault.hint, _FAULT_SHOWN)
+            self.faults.append(RowFault(message=_cut(fault.message, _FAULT_SHOWN), line=line, hint=hint))
 
     def take(self, row: Found) -> None:
         """Take the next row."""
@@ -109,8 +125,12 @@ class _Seen:
         self.lengths.append(size)
         if len(self.shown) < self._wanted:
             counted = sum(len(piece.text) for piece in pieces if piece.counts)
-            cut = tuple(piece.model_copy(update={"text": piece.text[:_TEXT_SHOWN]}) for piece in pieces)
-            self.shown.append(RowShown(line=row.line, pieces=cut, characters=size, counted=counted))
+            shown = tuple(_shown(pieces))
+            self.shown.append(
+                RowShown(
+                    line=row.line, pieces=shown, piece_count=len(pieces), characters=size, counted=counted,
+                )
+            )  # fmt: skip
 
     def _pieces(self, shape: Recognised, values: Mapping[str, Any]) -> list[RowPiece]:
         missing = [name for name in shape.columns if name not in values and name not in _OPTIONAL]
@@ -142,6 +162,21 @@ class _Seen:
                 pair = {"prompt_column": "prompt", "response_column": "response"}
                 return DatasetUse(kind="lora_sft", data=pair, convert="prompt_response")
         return DatasetUse(kind="lora_sft", data={"messages_field": "messages"}, convert="messages")
+
+
+def _shown(pieces: Sequence[RowPiece]) -> Iterator[RowPiece]:
+    """Yield the first pieces, as much of them as a page shows."""
+    room = ROW_SHOWN
+    for piece in pieces[:PIECES_SHOWN]:
+        text = piece.text[: min(_TEXT_SHOWN, room)]
+        room -= len(text)
+        yield piece.model_copy(update={"text": text})
+        if not room:
+            return
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def _needs_parts(shape: Recognised, values: Mapping[str, Any], parts: Parts) -> bool:

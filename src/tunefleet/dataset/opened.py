@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
@@ -17,12 +18,26 @@ TABLES: Final = frozenset({".csv", ".tsv"})
 ARRAY: Final = ".json"
 COLUMNS: Final = ".parquet"
 SUFFIXES: Final = LINES | TABLES | {ARRAY, COLUMNS}
+T = TypeVar("T")
 MAX_AT_ONCE: Final = 8 << 20
 """What is parsed in one go holds all other threads up: a line or an array of more bytes is left to a worker."""
 
 
 class Unseen(Exception):
     """The rest of a file is not looked at; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much of a file is looked at.
+
+    Args:
+        bytes: How many of its bytes.
+        seconds: For how long.
+    """
+
+    bytes: int
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +55,14 @@ class Found:
     fault: DataError | None = None
 
 
-def found(name: str, pieces: Iterable[bytes], size_bytes: int, most_bytes: int) -> Iterator[Found]:
+def found(name: str, pieces: Iterable[bytes], size_bytes: int, limits: Limits) -> Iterator[Found]:
     """Yield the rows of a file.
 
     Args:
         name: Of the file; its end says the format.
         pieces: Its bytes, or the first of them.
         size_bytes: Of the whole file.
-        most_bytes: How many of them are read.
+        limits: How much of it is looked at; what is done with the rows between takes of the time, too.
 
     Raises:
         DataError: If the file as a whole is not what its name says.
@@ -61,12 +76,23 @@ def found(name: str, pieces: Iterable[bytes], size_bytes: int, most_bytes: int) 
         )
     if suffix == COLUMNS:
         raise Unseen("Parquet is read by workers only: look at it with a model's tokenizer.")
+    ends_at = time.monotonic() + limits.seconds
     if suffix == ARRAY:
-        yield from _array(name, pieces, size_bytes)
-    elif suffix in TABLES:
-        yield from _table(name, _numbered(pieces, size_bytes, most_bytes))
+        rows = _array(name, pieces, size_bytes)
     else:
-        yield from _lines(name, _numbered(pieces, size_bytes, most_bytes))
+        lines = _in_time(_numbered(pieces, size_bytes, limits.bytes), ends_at, limits)
+        rows = _table(name, lines) if suffix in TABLES else _lines(name, lines)
+    yield from _in_time(rows, ends_at, limits)
+
+
+def _in_time(given: Iterable[T], ends_at: float, limits: Limits) -> Iterator[T]:
+    """Yield what is given until the time is over, and one at least; blank lines never become rows."""
+    for each in given:
+        yield each
+        if time.monotonic() >= ends_at:
+            raise Unseen(
+                f"Only what could be read in {limits.seconds:g} seconds was looked at; a worker reads all of it."
+            )
 
 
 def _lines(name: str, lines: Iterable[tuple[int, bytes]]) -> Iterator[Found]:

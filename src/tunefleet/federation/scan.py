@@ -20,6 +20,8 @@ from tunefleet.federation.writing import METADATA
 
 _BLOCK: Final = 1 << 18
 """Values that are looked at together: a megabyte of float32."""
+_SMALLEST_SQUARE: Final = 1e-30
+"""Sums of squares below this may have lost some that float32 does not have."""
 
 
 def values_digest(file: AdapterFile, known: str | None = None) -> str:
@@ -92,7 +94,7 @@ def product_norm(file: AdapterFile, layer: Layer, room: Room) -> float:
     """Return the Frobenius norm of a layer's update, scale · B · A, which is never formed.
 
     ‖B A‖² = tr((Bᵀ B)(A Aᵀ)), two matrices of rank × rank. Blocks of them are reckoned in float32 and added up in
-    float64; where a square does not fit, all of it is done in float64.
+    float64; where a square does not fit, or is too small to be seen, all of it is done in float64.
 
     Args:
         file: The adapter.
@@ -104,13 +106,25 @@ def product_norm(file: AdapterFile, layer: Layer, room: Room) -> float:
     """
     with np.errstate(invalid="ignore", over="ignore"):
         grams = _grams(file, layer, room)
-        if not all(np.isfinite(gram).all() for gram in grams):
+        names = (layer.b, layer.a)
+        if not all(_is_exact(file, name, gram) for name, gram in zip(names, grams, strict=True)):
             grams = _grams(file, layer, room, wide=True)
-    for name, gram in zip((layer.b, layer.a), grams, strict=True):
+    for name, gram in zip(names, grams, strict=True):
         # A finite float32 has a finite square in float64, so that only what is not finite shows here.
         if not np.isfinite(np.diag(gram)).all():
             check_finite(file, name)
     return layer.scale * math.sqrt(max(float(np.vdot(*grams)), 0.0))
+
+
+def _is_exact(file: AdapterFile, name: str, gram: Wide) -> bool:
+    """Whether every square that a factor's products are made of has a place in float32."""
+    squares = np.diag(gram)
+    if not np.isfinite(gram).all():
+        return False
+    if (squares >= _SMALLEST_SQUARE).all():
+        return True
+    # The factor that begins as zeros has no square that could be lost.
+    return not squares.any() and not any(stored.any() for _, stored in _blocks(file, file.tensors[name]))
 
 
 def _grams(file: AdapterFile, layer: Layer, room: Room, *, wide: bool = False) -> tuple[Wide, Wide]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -33,6 +34,11 @@ class Found:
     def is_adapter(self) -> bool:
         """Whether it holds an adapter: beside one there may be the configuration of its base."""
         return _ADAPTER in self.files
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether it holds weights that `fetch` takes."""
+        return any("/" not in name and name.endswith(".safetensors") for name in self.files)
 
 
 def packages() -> tuple[Any, Any]:
@@ -117,34 +123,35 @@ def read(repo: str, file: str, settings: PublishSettings) -> bytes | None:
         raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
 
 
-def fetch(repo: str, commit: str | None, folder: Path, settings: PublishSettings, *, code: bool = False) -> None:
-    """Fetch a whole model into a folder: its weights as safetensors, and what explains them; it blocks.
+def fetch(repo: str, commit: str | None, folder: Path, settings: PublishSettings) -> None:
+    """Fetch a whole model into a folder: its weights as safetensors, and what explains them, but no code; it blocks.
 
     Args:
         repo: `ORG/NAME`.
         commit: Which state of it; the newest if `None`.
         folder: Where to.
         settings: The token.
-        code: Whether the model's own code comes with it.
 
     Raises:
         MachineError: If a package is missing.
         NotFoundError: If it is not there (any more), or has no such weights.
         UnreachableError: If the hub does not answer.
+        OSError: If the disk is full.
     """
     api, errors = packages()
     try:
         hub = api(endpoint=settings.hf_endpoint, token=_token(settings))
-        wanted = (*_MODEL, *(("*.py",) if code else ()))
         # Only what lies at the root: checkpoints and other forms of the model lie in folders.
         there = [name for name in hub.list_repo_files(repo, revision=commit) if "/" not in name]
-        names = [name for name in there if any(fnmatch(name, each) for each in wanted)]
+        names = [name for name in there if any(fnmatch(name, each) for each in _MODEL)]
         if not any(name.endswith(".safetensors") for name in names):
             raise NotFoundError(f"hf://{repo} has no weights as safetensors.", hint="No others are passed on.")
         hub.snapshot_download(repo, revision=commit, local_dir=folder, allow_patterns=names)
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
         raise NotFoundError(f"There is no hf://{repo} (any more), or the token may not see it.") from error
     except (errors.HTTPError, OSError) as error:
+        if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
+            raise  # it was not the hub
         raise UnreachableError(f"The hub cannot be reached for hf://{repo}: {error}") from error
     shutil.rmtree(folder / ".cache", ignore_errors=True)  # what the download remembers of itself
 

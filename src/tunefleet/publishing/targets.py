@@ -20,6 +20,7 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.publishing.hub import packages
+from tunefleet.publishing.stale import stale
 from tunefleet.settings import PublishSettings
 
 _HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?")
@@ -116,14 +117,24 @@ class FolderTarget(Target):
         refuse_to_overwrite(self._folder, force=self._wishes.force)
 
     def put(self, folder: Path, on_bytes: Sent) -> str:
-        """Copy the folder."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for path in sorted(each for each in folder.rglob("*") if each.is_file()):
-            to = self._folder / path.relative_to(folder)
-            to.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, to)
-            on_bytes(path.stat().st_size)
-        return str(self._folder.resolve())
+        """Copy the folder beside the place first, so that no file is ever there in part."""
+        place = self._folder.resolve()
+        beside = place.with_name(f".{place.name}.part")
+        shutil.rmtree(beside, ignore_errors=True)  # of somebody who was killed
+        names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
+        try:
+            for name in names:
+                (beside / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(folder / name, beside / name)
+                on_bytes((folder / name).stat().st_size)
+            for name in names:
+                (place / name).parent.mkdir(parents=True, exist_ok=True)
+                (beside / name).replace(place / name)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+        for old in stale((each.name for each in place.iterdir()), {name.as_posix() for name in names}):
+            (place / old).unlink()
+        return str(place)
 
 
 class BucketTarget(Target):
@@ -166,6 +177,7 @@ class BucketTarget(Target):
         """Send the folder."""
         files = [(path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file()]
         self._place.put(files, on_bytes, replace=self._wishes.force)
+        self._place.remove(stale(self._place.names(), {name for name, _ in files}))
         return self._shown
 
 
@@ -207,6 +219,7 @@ class HubTarget(Target):
     def put(self, folder: Path, on_bytes: Sent) -> str:
         """Make the repository and the branch if need be, and commit the folder."""
         wishes = self._wishes
+        new = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         with self._explained():
             self._hub.create_repo(self._repo, private=wishes.private or None, exist_ok=True)
             if wishes.revision:
@@ -216,6 +229,7 @@ class HubTarget(Target):
                 folder_path=folder,
                 commit_message=wishes.message or "Upload by Tunefleet",
                 revision=wishes.revision,
+                delete_patterns=stale(self._names(), new) or None,
             )
         on_bytes(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
         return str(getattr(made, "commit_url", None) or f"hf://{self._repo}")

@@ -81,7 +81,7 @@ class Leading:
     async def file(self) -> AsyncIterator[bytes]:
         """Yield what follows it, as it arrives."""
         if len(self._read) > self._length:
-            yield bytes(self._read[self._length :])
+            yield bytes(memoryview(self._read)[self._length :])
         async for piece in self._stream:
             yield piece
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import os
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 from functools import partial
@@ -25,7 +24,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from tunefleet.artifacts import BlobStore, Link, Upload
 from tunefleet.server import problems
-from tunefleet.server.pieces import read
+from tunefleet.server.pieces import PIECE_BYTES, Opened, read
 
 T = TypeVar("T")
 _UPLOAD_BATCH_BYTES: Final = 2 << 20
@@ -40,22 +39,22 @@ ELSEWHERE: Final[dict[int | str, dict[str, Any]]] = {
 """What a download may also answer."""
 
 
-async def drain(pieces: AsyncIterable[bytes], write: Callable[[bytes], object]) -> None:
+async def drain(pieces: AsyncIterable[bytes], write: Callable[[list[bytes]], object]) -> None:
     """Write a body as it arrives; one batch is on its way to the disk while the next one gathers.
 
     Args:
         pieces: The body. If its connection breaks, what arrived is written before the error goes on.
-        write: Writes bytes; called in a thread, never twice at once.
+        write: Writes a batch of pieces; called in a thread, never twice at once.
 
     Raises:
         ClientDisconnect: If the connection broke before the end of the body.
     """
-    writing: asyncio.Task[None] | None = None
+    writing: asyncio.Task[object] | None = None
     try:
         async for batch in _batches(pieces):
             if writing is not None:
                 await asyncio.shield(writing)
-            writing = asyncio.create_task(asyncio.to_thread(_write_all, write, batch))
+            writing = asyncio.create_task(asyncio.to_thread(write, batch))
     finally:
         if writing is not None:
             await to_the_end(writing)
@@ -87,7 +86,7 @@ async def take(request: Request, blobs: BlobStore, digest: str, offset: int, tot
         return await _take_small(request, blobs, digest, offset, total)
     incoming = await asyncio.to_thread(blobs.append, digest, offset, total)
     try:
-        await drain(request.stream(), incoming.write)
+        await drain(request.stream(), incoming.write_all)
         whole = await kept(blobs, incoming.finish)
     finally:
         await to_the_end(asyncio.to_thread(incoming.close))
@@ -100,7 +99,7 @@ async def _take_small(request: Request, blobs: BlobStore, digest: str, offset: i
 
     def keep() -> tuple[int, bool]:
         with blobs.append(digest, offset, total) as incoming:
-            _write_all(incoming.write, pieces)
+            incoming.write_all(pieces)
             whole = incoming.finish()
         return incoming.offset, whole
 
@@ -143,7 +142,7 @@ async def take_whole(pieces: AsyncIterable[bytes], blobs: BlobStore, digest: str
         return partial(_written, blobs, digest, total, gathered)
     upload = await asyncio.to_thread(_begun, blobs, digest, total)
     try:
-        await drain(pieces, _Rest(upload).write)
+        await drain(pieces, _Rest(upload).write_all)
     except BaseException:
         await to_the_end(asyncio.to_thread(upload.close))
         raise
@@ -157,12 +156,14 @@ class _Rest:
         self._upload = upload
         self._here = upload.offset
 
-    def write(self, data: bytes) -> None:
-        """Take the next bytes of the file; raises as `Upload.write` does."""
-        here = min(self._here, len(data))
-        self._here -= here
-        if here < len(data):
-            self._upload.write(memoryview(data)[here:])
+    def write_all(self, pieces: list[bytes]) -> None:
+        """Take the next pieces of the file; raises as `Upload.write_all` does."""
+        rest: list[bytes | memoryview] = []
+        for piece in pieces:
+            here = min(self._here, len(piece))
+            self._here -= here
+            rest.append(memoryview(piece)[here:] if here else piece)
+        self._upload.write_all(rest)
 
 
 def _begun(blobs: BlobStore, digest: str, total: int) -> Upload:
@@ -172,7 +173,7 @@ def _begun(blobs: BlobStore, digest: str, total: int) -> Upload:
 def _written(blobs: BlobStore, digest: str, total: int, pieces: list[bytes]) -> Upload:
     upload = _begun(blobs, digest, total)
     try:
-        _write_all(_Rest(upload).write, pieces)
+        _Rest(upload).write_all(pieces)
     except BaseException:
         upload.close()
         raise
@@ -212,9 +213,14 @@ async def to_the_end(work: Awaitable[T]) -> T:
         raise
 
 
-def _write_all(write: Callable[[bytes], object], batch: list[bytes]) -> None:
-    for piece in batch:
-        write(piece)
+def one_by_one(write: Callable[[bytes], object]) -> Callable[[list[bytes]], None]:
+    """Return what writes a batch of pieces, for `drain`, where pieces are read one after another."""
+
+    def write_all(batch: list[bytes]) -> None:
+        for piece in batch:
+            write(piece)
+
+    return write_all
 
 
 async def _batches(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
@@ -241,6 +247,8 @@ class BlobResponse(FileResponse):
     chunk_size = _DOWNLOAD_PIECE_BYTES
     content: bytes | None = None
     """The whole file, if it was read already."""
+    opened: Opened | None = None
+    """The file: what follows the headers does not depend on its name any more."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; a range that Starlette refuses in plain text becomes a problem, as all errors are."""
@@ -248,8 +256,8 @@ class BlobResponse(FileResponse):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             await send({"type": "http.response.body", "body": self.content})
             return
-        if scope["method"] == "GET" and "range" not in Headers(scope=scope) and self.stat_result is not None:
-            await self._send_whole(receive, send, self.stat_result.st_size)
+        if scope["method"] == "GET" and "range" not in Headers(scope=scope) and self.opened is not None:
+            await self._send_whole(receive, send, self.opened)
             return
         refused: Message | None = None
 
@@ -266,13 +274,13 @@ class BlobResponse(FileResponse):
             answer = _no_such_range(Headers(scope=scope).get("range", ""), refused["status"], told)
             await answer(scope, receive, send)
 
-    async def _send_whole(self, receive: Receive, send: Send, size_bytes: int) -> None:
+    async def _send_whole(self, receive: Receive, send: Send, opened: Opened) -> None:
         """Send all of the file."""
         gone = asyncio.create_task(_disconnected(receive))
-        left = size_bytes
+        left = size_bytes = opened.status().st_size
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async with contextlib.aclosing(read(Path(self.path), size_bytes)) as content:
+            async with contextlib.aclosing(read(Path(self.path), opened, size_bytes)) as content:
                 async for piece in content:
                     left -= len(piece)
                     await send({"type": "http.response.body", "body": piece, "more_body": left > 0})
@@ -332,7 +340,7 @@ async def send(
         return Response(status_code=304, headers=headers)
     name = filename or digest
     whole = request.method == "GET" and "range" not in request.headers
-    source, status, content = await asyncio.to_thread(_look, blobs, digest, name, whole=whole)
+    source, opened, content = await asyncio.to_thread(_look, blobs, digest, name, whole=whole)
     if isinstance(source, Link) and request.method == "HEAD" and size_bytes is not None:
         return Response(
             headers={**headers, "Content-Length": str(size_bytes), "Accept-Ranges": "bytes"},
@@ -343,21 +351,20 @@ async def send(
         private = {"Location": source.url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers=private)
     media_type = "application/octet-stream"
+    status = None if opened is None else opened.status()
     answer = BlobResponse(source, headers=headers, media_type=media_type, filename=name, stat_result=status)
-    answer.content = content
+    answer.opened, answer.content = opened, content
     return answer
 
 
-def _look(
-    blobs: BlobStore, digest: str, name: str, *, whole: bool
-) -> tuple[Path | Link, os.stat_result | None, bytes | None]:
-    """Return where a file is, what is known of it there, and its content if all of that is wanted and it is small."""
+def _look(blobs: BlobStore, digest: str, name: str, *, whole: bool) -> tuple[Path | Link, Opened | None, bytes | None]:
+    """Return where a file is, the file if it is here, and its content if all of that is wanted and it is small."""
     source = blobs.source(digest, name)
     if isinstance(source, Link):
         return source, None, None
-    with source.open("rb", buffering=0) as file:
-        status = os.fstat(file.fileno())
-        return source, status, file.readall() if whole and status.st_size <= _SMALL_BYTES else None
+    opened = Opened(source)
+    small = whole and opened.status().st_size <= min(_SMALL_BYTES, PIECE_BYTES)
+    return source, opened, opened.piece(0) if small else None
 
 
 def send_made(request: Request, body: bytes) -> Response:

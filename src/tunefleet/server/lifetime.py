@@ -105,10 +105,9 @@ class Lifetime:
             if not (await book.due() or await book.to_cancel() or await Outbox(self.core).waits()):
                 await signals.wait(CAMPAIGNS, PLACEMENT_SWEEP_S, seen)
                 return
-            from tunefleet.campaign.keeper import CampaignKeeper  # noqa: PLC0415
-
             assert self.url is not None
-            self._campaigns = CampaignKeeper(self.core, self.url)
+            make = await asyncio.to_thread(_campaign_keeper)  # the import takes a while
+            self._campaigns = make(self.core, self.url)
         await self._campaigns.run_once()
 
     async def _scale(self) -> None:
@@ -147,3 +146,9 @@ class Lifetime:
                 log.exception("The %s loop failed (%d in a row).", name, failures)
             pause_s = min(0.5 * 2**failures, _MAX_BACKOFF_S) if failures else every_s
             await asyncio.sleep(pause_s)
+
+
+def _campaign_keeper() -> type[CampaignKeeper]:
+    from tunefleet.campaign.keeper import CampaignKeeper  # noqa: PLC0415
+
+    return CampaignKeeper

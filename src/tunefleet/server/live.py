@@ -6,7 +6,7 @@ id of each message says up to where everything is known: a connection that broke
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from sse_starlette import ServerSentEvent
 
 import tunefleet
+from tunefleet.errors import TooManyError
 from tunefleet.services import events, live
 from tunefleet.services.campaigns import activity
 from tunefleet.services.core import Core
@@ -34,11 +35,14 @@ from tunefleet.wire.live import (
 GATHER_S: Final = 0.25
 """So long what happens is gathered before it is sent."""
 _PAGE: Final = 500
+MOST_STREAMS: Final = 100
+"""So many a key may have: a program that opens one after another must not slow everybody else down."""
 FAR: Final = 5000
 """Who has missed more events than so many reads everything anew."""
 _PROGRESS_S: Final = 1.0
 _LOADS_S: Final = 2.0
 _LOOK_S: Final = 10.0
+_RETRY_S: Final = 30
 _PAUSE: Final = "live:pause"
 """A topic that nobody notifies: a wait for it ends when its time is over, or the server stops."""
 
@@ -51,25 +55,49 @@ class Live:
         core: The server.
         who: Who looks.
         place: Up to where the page knows.
+        unknown: The ids that it wanted the points of, and that no task has.
     """
 
     core: Core
     who: Actor
     place: Place
-    _progress: dict[str, TaskProgress] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+    _progress: Mapping[str, TaskProgress] = field(default_factory=dict)
     _cycles: dict[tuple[str, int], CampaignActivity] = field(default_factory=dict)
     _loads: dict[str, Load] = field(default_factory=dict)
     _progress_at: float = -_PROGRESS_S
     _loads_at: float = -_LOADS_S
 
+    def refuse_many(self) -> None:
+        """Refuse one stream more than a key may have.
+
+        Raises:
+            TooManyError: If it has so many.
+        """
+        if self.core.streams[self.who.key_id] >= MOST_STREAMS:
+            raise TooManyError(
+                f"This key has {MOST_STREAMS} streams of the page open already.",
+                hint="Close windows of the page that nobody looks at, or take keys of your own.",
+                retry_after_s=_RETRY_S,
+            )
+
     async def messages(self) -> AsyncIterator[ServerSentEvent]:
         """Stream what happens until the server stops."""
+        self.core.streams[self.who.key_id] += 1
+        try:
+            async for message in self._messages():
+                yield message
+        finally:
+            self.core.streams[self.who.key_id] -= 1
+
+    async def _messages(self) -> AsyncIterator[ServerSentEvent]:
         core, signals = self.core, self.core.signals
         newest = await events.last_id(core, self.who)
         missed = not 0 <= newest - self.place.event_id <= FAR
         if missed:
             self.place = Place(newest, self.place.points)
-        yield self._say("hello", LiveHello(version=tunefleet.__version__, now=moment(core.clock.wall()), missed=missed))
+        now = moment(core.clock.wall())
+        yield self._say("hello", LiveHello(version=tunefleet.__version__, now=now, missed=missed, unknown=self.unknown))
         while not signals.closed:
             topics = ("events", *(f"task:{task_id}" for task_id in self.place.points))
             seen = {topic: signals.version(topic) for topic in topics}
@@ -106,7 +134,7 @@ class Live:
 
     async def _moved(self) -> AsyncIterator[ServerSentEvent]:
         """Yield how far running tasks and cycles have come, where that is news."""
-        tasks, self._progress = self._progress, await live.progress(self.core, self.who, self._progress)
+        tasks, self._progress = self._progress, await live.progress(self.core, self.who)
         further = tuple(each for id_, each in self._progress.items() if tasks.get(id_) is not each)
         if further:
             yield self._say("progress", LiveProgress(tasks=further))

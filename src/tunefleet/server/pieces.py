@@ -16,6 +16,36 @@ PIECE_BYTES: Final = 2 << 20
 """Of a file; who sends it has two of them in memory."""
 
 
+class Opened:
+    """A file that stays open as long as somebody has this, and is closed with the last one: who gives up need not wait.
+
+    Args:
+        path: The file.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+
+    descriptor: int | None = None
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+
+    def status(self) -> os.stat_result:
+        """Return what is known of the file."""
+        assert self.descriptor is not None, "it is closed by nobody"
+        return os.fstat(self.descriptor)
+
+    def piece(self, start: int) -> bytes:
+        """Return the piece that begins there; it blocks."""
+        assert self.descriptor is not None, "it is closed by nobody"
+        return os.pread(self.descriptor, PIECE_BYTES, start)
+
+
 class _Piece:
     """A piece that is here or on its way; it is forgotten with the last one who wants it."""
 
@@ -26,35 +56,28 @@ class _Piece:
 _pieces: Final[WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Path, int], _Piece]] = WeakValueDictionary()
 
 
-async def read(path: Path, size_bytes: int) -> AsyncGenerator[bytes, None]:
+async def read(path: Path, opened: Opened, size_bytes: int) -> AsyncGenerator[bytes, None]:
     """Yield a file; the next piece is read while one is on its way.
 
     Args:
         path: The file, which nobody changes. It may be deleted meanwhile.
+        opened: The same.
         size_bytes: Its length.
 
     Raises:
         OSError: If it cannot be read.
     """
-    opening = asyncio.ensure_future(asyncio.to_thread(open, path, "rb", buffering=0))
-    wanted: list[_Piece] = []
-    try:
+    for start in range(0, size_bytes, PIECE_BYTES):
+        ahead = range(start, min(start + 2 * PIECE_BYTES, size_bytes), PIECE_BYTES)
+        wanted = [_piece(path, opened, each) for each in ahead]
         # Whoever gives up does so for himself alone.
-        file = await asyncio.shield(opening)
-        for start in range(0, size_bytes, PIECE_BYTES):
-            ahead = range(start, min(start + 2 * PIECE_BYTES, size_bytes), PIECE_BYTES)
-            wanted = [_piece(path, file.fileno(), each) for each in ahead]
-            yield await asyncio.shield(wanted[0].coming)
-    finally:
-        if wanted:
-            await asyncio.wait([each.coming for each in wanted])
-        await asyncio.to_thread((await opening).close)
+        yield await asyncio.shield(wanted[0].coming)
 
 
-def _piece(path: Path, descriptor: int, start: int) -> _Piece:
+def _piece(path: Path, opened: Opened, start: int) -> _Piece:
     key = asyncio.get_running_loop(), path, start
     piece = _pieces.get(key)
     if piece is None:
-        coming = asyncio.ensure_future(asyncio.to_thread(os.pread, descriptor, PIECE_BYTES, start))
+        coming = asyncio.ensure_future(asyncio.to_thread(opened.piece, start))
         piece = _pieces[key] = _Piece(coming)
     return piece

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
@@ -27,10 +30,12 @@ from tunefleet.store.folderlock import FolderLock
 
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves
+    from tunefleet.services.live import RunningTasks
     from tunefleet.services.upkeep import Count
 
 T = TypeVar("T")
 _SECRET: Final = "server_secret"
+_LOOKERS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,8 @@ class Core:
     joins: dict[int, JoinWait] = field(default_factory=dict)
     archiving: WeakValueDictionary[tuple[int, int], asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """Held by who makes the archive of a federation's version, by both numbers."""
+    looks: dict[tuple[str, str, int], asyncio.Future[Any]] = field(default_factory=dict)
+    """For newest versions, while they are on their way: by project, federation and what had been heard of it."""
     configurations: Configurations = field(default_factory=Configurations)
     talks: Talks = field(default_factory=Talks)
     tries: Tries = field(default_factory=Tries)
@@ -114,6 +121,12 @@ class Core:
     """Made when somebody first looks at a chart."""
     count: Count | None = None
     """Made when somebody first asks how much room the data takes."""
+    running: dict[str, RunningTasks] = field(default_factory=dict)
+    """By project; made when somebody first watches."""
+    streams: Counter[str] = field(default_factory=Counter)
+    """How many of the page's streams are open, by key."""
+    looking: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, _LOOKERS, "look"))
+    """Where files of rows are looked through."""
     _locks: Sequence[FolderLock] = ()
 
     async def write(self, operation: Callable[[Connection], T]) -> T:
@@ -127,6 +140,7 @@ class Core:
     def close(self) -> None:
         """Wake everybody, finish what is queued and let go of database and data folder."""
         self.signals.close()
+        self.looking.shutdown(cancel_futures=True)
         self.db.close()
         self.blobs.close()
         for lock in self._locks:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from array import array
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,8 +26,11 @@ from tunefleet.store.rows import LaunchRow
 
 _CHUNK: Final = 2000
 """Points that are read at once: the event loop gets its turn in between."""
-_MOST_ROWS: Final = 1_000_000
-"""So many points are kept, of all tasks together; those that were looked at longest ago go first."""
+_MOST_NUMBERS: Final = 8_000_000
+"""So many numbers of eight bytes are kept, of all tasks together, and curves that were made of them may take as much
+again; tasks that were looked at longest ago go first."""
+KEPT_S: Final = 900.0
+"""After so long nobody looks at a chart any more."""
 
 Integers = NDArray[np.int64]
 
@@ -49,7 +53,8 @@ class _Series:
             self.made = of, _curve(self, launches)
         return self.made[1]
 
-    def add(self, launch: int, seq: int, step: int, values: Mapping[str, Any]) -> None:
+    def add(self, launch: int, seq: int, step: int, values: Mapping[str, Any]) -> int:
+        """Add a record, and return how many numbers it takes."""
         row = len(self.step)
         self.launch.append(launch)
         self.seq.append(seq)
@@ -58,6 +63,7 @@ class _Series:
             rows, numbers = self.values.setdefault(name, (array("q"), array("d")))
             rows.append(row)
             numbers.append(_number(value))
+        return 3 + 2 * len(values)
 
 
 @dataclass(slots=True)
@@ -65,7 +71,8 @@ class _Task:
     lock: threading.Lock = field(default_factory=threading.Lock)
     reached: dict[int, int] = field(default_factory=dict)
     series: dict[str, _Series] = field(default_factory=dict)
-    rows: int = 0
+    numbers: int = 0
+    looked_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +116,26 @@ class Curve:
 
 
 class Curves:
-    """What was read of tasks' points; safe in any thread."""
+    """What was read of tasks' points; safe in any thread.
 
-    def __init__(self, most_rows: int = _MOST_ROWS) -> None:
+    Args:
+        most_numbers: How much is kept.
+        clock: One that never jumps.
+    """
+
+    def __init__(self, most_numbers: int = _MOST_NUMBERS, clock: Callable[[], float] = time.monotonic) -> None:
         self._lock = threading.Lock()
         self._tasks: OrderedDict[str, _Task] = OrderedDict()
-        self._most_rows = most_rows
+        self._most_numbers = most_numbers
+        self._clock = clock
 
     def names(self, connection: Connection, task_id: str) -> tuple[str, ...]:
         """Return the names of a task's series."""
         with self._task(task_id) as task:
             _read(connection, task_id, task, journal.launches_of(connection, task_id))
-            return tuple(sorted(task.series))
+            names = tuple(sorted(task.series))
+        self._forget(task_id)
+        return names
 
     def of(self, connection: Connection, task_id: str, series: str) -> Curve:
         """Return a series of a task."""
@@ -131,19 +146,29 @@ class Curves:
         self._forget(task_id)
         return curve
 
+    def expire(self) -> None:
+        """Let go of what nobody has looked at for a while."""
+        before = self._clock() - KEPT_S
+        with self._lock:
+            for task_id, task in list(self._tasks.items()):
+                if task.looked_at > before:
+                    break  # all others were looked at later
+                del self._tasks[task_id]
+
     def _task(self, task_id: str) -> _Held:
         with self._lock:
             task = self._tasks.setdefault(task_id, _Task())
+            task.looked_at = self._clock()
             self._tasks.move_to_end(task_id)
         return _Held(task)
 
     def _forget(self, but: str) -> None:
         with self._lock:
-            total = sum(task.rows for task in self._tasks.values())
+            total = sum(task.numbers for task in self._tasks.values())
             for task_id in list(self._tasks):
-                if total <= self._most_rows or task_id == but:
+                if total <= self._most_numbers or task_id == but:
                     break
-                total -= self._tasks.pop(task_id).rows
+                total -= self._tasks.pop(task_id).numbers
 
 
 @dataclass(slots=True)
@@ -164,8 +189,8 @@ def _read(connection: Connection, task_id: str, task: _Task, launches: Sequence[
         while reached < launch.cursor:
             rows = journal.points_of_launch(connection, task_id, launch.number, from_seq=reached, limit=_CHUNK)
             for seq, series, step, _, _, text in rows:
-                task.series.setdefault(series, _Series()).add(launch.number, seq, step, orjson.loads(text))
-            task.rows += len(rows)
+                found = task.series.setdefault(series, _Series())
+                task.numbers += found.add(launch.number, seq, step, orjson.loads(text))
             reached = rows[-1][0] + 1 if len(rows) == _CHUNK else max(launch.cursor, rows[-1][0] + 1 if rows else 0)
             task.reached[launch.number] = reached
 

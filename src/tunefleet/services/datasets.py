@@ -1,11 +1,14 @@
 """Datasets as somebody looks at them who is about to train: what is in a file, and what is wrong with it.
 
-A bounded part of a file is read, in a thread; no tokens are made here, for that takes a tokenizer.
+A bounded part of a file is read for a bounded time, in one of two threads that do nothing else: however many look at
+once, everybody else gets their turns. No tokens are made here, for that takes a tokenizer.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from pathlib import PurePosixPath
 
 from tunefleet.dataset.look import look
@@ -35,17 +38,23 @@ async def look_at(core: Core, actor: Actor, reference: str, *, path: str | None,
     found = await artifacts.get(core, actor, reference)
     entry = _file(found, path)
     name = PurePosixPath(entry.path).name
-    return await asyncio.to_thread(look, name, core.blobs.pieces(entry.digest), entry.size_bytes, rows=rows)
+    return await _look(core, partial(look, name, core.blobs.pieces(entry.digest), entry.size_bytes, rows=rows))
 
 
-async def look_at_beginning(actor: Actor, name: str, size_bytes: int, beginning: bytes, *, rows: int) -> DatasetLook:
+async def look_at_beginning(
+    core: Core, actor: Actor, name: str, size_bytes: int, beginning: bytes, *, rows: int
+) -> DatasetLook:
     """Look through the first bytes of a file that is not uploaded yet.
 
     Raises:
         ForbiddenError: If who asks may not upload.
     """
     may_submit(actor)
-    return await asyncio.to_thread(look, name, [beginning], size_bytes, rows=rows, most_bytes=len(beginning))
+    return await _look(core, partial(look, name, [beginning], size_bytes, rows=rows, most_bytes=len(beginning)))
+
+
+async def _look(core: Core, work: Callable[[], DatasetLook]) -> DatasetLook:
+    return await asyncio.get_running_loop().run_in_executor(core.looking, work)
 
 
 def _file(artifact: ArtifactDetail, path: str | None) -> FileEntry:

@@ -39,6 +39,7 @@ class Presence:
         delivering: The attempts whose job is over, and why each is held up: they take no room. The worker says them
             in each exchange, so that a new leader knows them after the first.
         load: How busy it was when it told last.
+        load_at: When that was, on the wall clock.
         outdated: Something of ours has ended there since: what it told of free memory counts no more.
     """
 
@@ -51,13 +52,15 @@ class Presence:
     stalled: frozenset[str] | None = None
     delivering: Mapping[str, str] = field(default_factory=dict)
     load: Load | None = None
+    load_at: float = 0.0
     outdated: bool = False
 
-    def hear(self, load: Load | None, *, ended: bool, delivering: Mapping[str, str] = _NOBODY) -> bool:
+    def hear(self, load: Load | None, at: float, *, ended: bool, delivering: Mapping[str, str] = _NOBODY) -> bool:
         """Take what a worker tells of its load, and of the jobs that need its machine no more.
 
         Args:
             load: The figures; null if it tells nothing now.
+            at: The wall clock.
             ended: Whether something that ran there has ended.
             delivering: Attempt → why its delivery is held up; empty if it is not.
 
@@ -69,7 +72,7 @@ class Presence:
         if load is None:
             self.outdated = self.outdated or ended
             return over
-        before, self.load, self.outdated = self.load, load, ended
+        before, self.load, self.load_at, self.outdated = self.load, load, at, ended
         return over or before is None or _roomier(load, before)
 
     def worth_saying(self, keys: set[str], now: float) -> bool:

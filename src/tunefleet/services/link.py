@@ -77,10 +77,12 @@ async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> Exchan
     _may_work(actor)
     presence = await _present(core, actor, request)
     said = uplink.read(core.secret, request)
-    if presence.hear(request.load, ended=bool(request.finishes), delivering=said.delivering):
+    # To the millisecond, so that the time that is shown live is the time that is stored.
+    now = round(core.clock.wall(), 3)
+    if presence.hear(request.load, now, ended=bool(request.finishes), delivering=said.delivering):
         core.signals.notify("placement")
     if request.load is not None:
-        core.fleet.told[request.worker_id] = (core.clock.wall(), request.load)
+        core.fleet.told[request.worker_id] = (now, request.load)
     if request.holding or request.finishes:
         core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
     presence.polls += 1

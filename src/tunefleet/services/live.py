@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import orjson
-
-from tunefleet.errors import InputError
+from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.listing import newest_loss
+from tunefleet.services.series import values_of
 from tunefleet.services.tasks import find
 from tunefleet.services.views import moment, progress_view
 from tunefleet.store import Connection, journal, task_list
@@ -22,6 +22,8 @@ MOST_FOLLOWED = 8
 _POINTS = 2000
 """Points of one message."""
 _RUNNING = 500
+FRESH_S = 0.9
+"""So long it is good where running tasks stand: less than the second after which a stream looks again."""
 
 Cursors = Mapping[int, int]
 """Number of a launch → the sequence number in its journal up to which it is known."""
@@ -75,20 +77,29 @@ def _number(text: str) -> int:
 
 async def followed(
     core: Core, actor: Actor, task_ids: Sequence[str], known: Mapping[str, Cursors]
-) -> dict[str, Cursors]:
-    """Return where the points of tasks stand: at the place that is known, else at their end.
+) -> tuple[dict[str, Cursors], tuple[str, ...]]:
+    """Return where the points of tasks stand, at the place that is known or else at their end, and the ids of no task.
+
+    One that was removed while a page showed it must not end the page's whole stream.
 
     Raises:
-        NotFoundError: If there is no such task.
         InputError: If there are too many.
     """
     may_read(actor)
     if len(task_ids) > MOST_FOLLOWED:
         raise InputError(f"{len(task_ids)} tasks cannot be followed at once.", hint=f"{MOST_FOLLOWED} at most.")
 
-    def operation(connection: Connection) -> dict[str, Cursors]:
-        ids = [find(connection, actor, task_id).id for task_id in task_ids]
-        return {id_: known[id_] if id_ in known else _end(connection, id_) for id_ in ids}
+    def operation(connection: Connection) -> tuple[dict[str, Cursors], tuple[str, ...]]:
+        places: dict[str, Cursors] = {}
+        unknown: list[str] = []
+        for task_id in task_ids:
+            try:
+                id_ = find(connection, actor, task_id).id
+            except (NotFoundError, ConflictError):  # ConflictError: several begin so
+                unknown.append(task_id)
+            else:
+                places[id_] = known[id_] if id_ in known else _end(connection, id_)
+        return places, tuple(unknown)
 
     return await core.read(operation)
 
@@ -117,7 +128,7 @@ async def points(core: Core, task_id: str, known: Cursors) -> tuple[LivePoints, 
                 found.append(
                     LivePoint(
                         launch=launch.number, series=series, step=step, epoch=epoch, at=moment(at),
-                        values=orjson.loads(text),
+                        values=values_of(text),
                     )
                 )  # fmt: skip
                 reached[launch.number] = seq + 1
@@ -128,18 +139,32 @@ async def points(core: Core, task_id: str, known: Cursors) -> tuple[LivePoints, 
     return await core.read(operation)
 
 
-async def progress(core: Core, actor: Actor, told: Mapping[str, TaskProgress]) -> dict[str, TaskProgress]:
-    """Return where the running tasks stand.
+@dataclass(slots=True)
+class RunningTasks:
+    """Where the running tasks of a project stand; all who watch share one look a second."""
 
-    Args:
-        core: The server.
-        actor: Who reads.
-        told: What was known before: what has not changed is taken from it.
-    """
+    _known: Mapping[str, TaskProgress] = field(default_factory=dict)
+    _at: float | None = None
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def get(self, core: Core, project: str) -> Mapping[str, TaskProgress]:
+        """Return what is known, looked up anew if it is too old."""
+        async with self._looking:
+            now = core.clock.monotonic()
+            if self._at is None or now - self._at >= FRESH_S:
+                self._known, self._at = await _progress(core, project, self._known), now
+            return self._known
+
+
+async def progress(core: Core, actor: Actor) -> Mapping[str, TaskProgress]:
+    """Return where the running tasks stand; of one that has not moved it is the same object as before."""
     may_read(actor)
+    return await core.running.setdefault(actor.project, RunningTasks()).get(core, actor.project)
 
+
+async def _progress(core: Core, project: str, told: Mapping[str, TaskProgress]) -> dict[str, TaskProgress]:
     def operation(connection: Connection) -> dict[str, TaskProgress]:
-        rows = task_list.newest_of(connection, actor.project, "running", _RUNNING)
+        rows = task_list.newest_of(connection, project, "running", _RUNNING)
         launches = journal.launches_of_all(connection, [row.id for row in rows])
         now: dict[str, TaskProgress] = {}
         for row in rows:
@@ -162,10 +187,9 @@ async def progress(core: Core, actor: Actor, told: Mapping[str, TaskProgress]) -
 
 def loads(core: Core, told: dict[str, Load]) -> tuple[WorkerLoad, ...]:
     """Return the loads that workers have told since; `told` is brought up to date."""
-    new = {
-        id_: presence.load
-        for id_, presence in core.fleet.presences.items()
-        if presence.load is not None and presence.load is not told.get(id_)
-    }
-    told.update(new)
-    return tuple(WorkerLoad(worker_id=id_, load=load) for id_, load in new.items())
+    new = []
+    for id_, presence in core.fleet.presences.items():
+        if presence.load is not None and presence.load is not told.get(id_):
+            told[id_] = presence.load
+            new.append(WorkerLoad(worker_id=id_, at=moment(presence.load_at), load=presence.load))
+    return tuple(new)

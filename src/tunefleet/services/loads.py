@@ -27,10 +27,7 @@ async def flush(core: Core) -> None:
         return
     if forget:
         core.sweep.forgot_loads_at = now
-    # To the millisecond, so that the time that is shown is the time that is stored.
-    rows = [
-        (worker_id, round(at, 3), load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in told.items()
-    ]
+    rows = [(worker_id, at, load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in told.items()]
 
     def operation(connection: Connection) -> None:
         loads.add(connection, rows)

@@ -7,11 +7,10 @@ read is kept as it came. Records are dictionaries here: there may be tens of tho
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import orjson
 
@@ -19,6 +18,7 @@ from tunefleet.errors import ConflictError, OffsetConflict
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor
 from tunefleet.services.scrub import scrub
+from tunefleet.services.views import LAST_SECOND, read_progress
 from tunefleet.store import Connection, attempts, events, journal, tasks, wake
 from tunefleet.store.rows import LaunchRow
 from tunefleet.wire.link import Cursor, JournalBatch
@@ -31,6 +31,8 @@ SYSTEM: Final = "system"
 _TAKEN: Final = ("rss_bytes", "gpu_bytes", "gpu_allocated_bytes", "tokens_per_s", "step_time_s")
 _SAMPLE_S: Final = 15.0
 """A job says each second where it stands; of so many seconds the first such record is kept for the charts."""
+_VALUES: Final = frozenset({int, float, bool, str, type(None)})
+"""What a value may be; some log a null."""
 _TOLD: Final = {"event": "task.message", "checkpoint": "checkpoint.saved"}
 
 
@@ -80,15 +82,16 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
                 str(record.get("series", "train")),
                 _integer(record["step"]),
                 None if record.get("epoch") is None else float(record["epoch"]),
-                float(record["at"]),
+                _time(record["at"]),
                 None if window[0] is None else _integer(window[0]),
                 None if window[1] is None else _integer(window[1]),
-                orjson.dumps(dict(record["values"])).decode(),
+                orjson.dumps(_values(record["values"])).decode(),
             )
         )
     elif kind == "progress":
-        parsed.progress = (seq, line)
         _sample(parsed, seq, record)
+        _check(record)
+        parsed.progress = (seq, line)
     else:
         if kind == "launch" and seq == 0:
             checkpoint = record.get("checkpoint")
@@ -98,7 +101,7 @@ def _sort(parsed: _Parsed, seq: int, line: str, record: dict[str, Any]) -> None:
             }
         if kind in _TOLD:
             at = record.get("at")
-            parsed.told.append((seq, kind, float(at) if isinstance(at, int | float) else None, record))
+            parsed.told.append((seq, kind, float(at) if _is_time(at) else None, record))
         parsed.records.append((seq, str(kind), line))
 
 
@@ -106,14 +109,35 @@ def _sample(parsed: _Parsed, seq: int, record: dict[str, Any]) -> None:
     """Take what a progress record says of the machine, if it says something."""
     at, step = record.get("at"), record.get("step", 0)
     values = {name: value for name in _TAKEN if isinstance(value := record.get(name), int | float)}
-    if (
-        values
-        and isinstance(at, int | float)
-        and math.isfinite(at)
-        and isinstance(step, int)
-        and abs(step) < _TOO_GREAT
-    ):
+    if values and _is_time(at) and isinstance(step, int) and abs(step) < _TOO_GREAT:
         parsed.samples.append((seq, step, float(at), orjson.dumps(values).decode()))
+
+
+def _check(record: dict[str, Any]) -> None:
+    """Refuse a progress record that nobody could be shown with `ValueError`."""
+    view = read_progress(record)
+    for number in (view.step, view.max_steps, view.rss_bytes or 0, view.gpu_bytes or 0):
+        _integer(number)
+
+
+def _values(given: Any) -> dict[str, Any]:
+    """Return the values of a point; refuse a list or a mapping among them with `TypeError`."""
+    values = dict(given)
+    if not _VALUES.issuperset(map(type, values.values())):
+        raise TypeError(values)
+    return values
+
+
+def _is_time(at: object) -> TypeGuard[float]:
+    return isinstance(at, int | float) and 0 <= at < LAST_SECOND
+
+
+def _time(value: Any) -> float:
+    """Return a time that a calendar has; refuse any other with `ValueError`."""
+    at = float(value)
+    if not _is_time(at):
+        raise ValueError(at)
+    return at
 
 
 def _integer(value: Any) -> int:

@@ -11,15 +11,20 @@ _SIGNED: Final = re.compile(
 )
 _OURS: Final = re.compile(rb"\b(?:tf_[\w-]{40}|(?:att|camp)-[0-9a-f]{12}\.[0-9a-f]{32})(?![\w-])")
 
+_THEIRS: Final = re.compile(rb"\b(?:hf|rpa)_[A-Za-z0-9]{16,256}(?![\w-])")
+"""Keys of the hub and of RunPod, which a program elsewhere may quote."""
+
 
 def scrub_bytes(data: bytes) -> bytes:
-    """Put stars over user names and passwords in URLs, signatures in query strings, and keys of ours."""
+    """Put stars over user names and passwords in URLs, signatures in query strings, and known kinds of keys."""
     if b"@" in data:
         data = _USER.sub(_stars, data)
     if b"=" in data:
         data = _SIGNED.sub(_starred_value, data)
     if b"tf_" in data or b"att-" in data or b"camp-" in data:
         data = _OURS.sub(_stars, data)
+    if b"hf_" in data or b"rpa_" in data:
+        data = _THEIRS.sub(_stars, data)
     return data
 
 

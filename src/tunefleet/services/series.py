@@ -25,6 +25,7 @@ _AT_ONCE = 500
 """Points that become JSON at once: nobody else gets a turn meanwhile."""
 _NO_NUMBER: Final = "NaN"
 """How journals say what is none; some logged a null."""
+_VALUES: Final = frozenset({int, float, bool, str})
 
 
 async def read(
@@ -108,8 +109,16 @@ def _curves(core: Core) -> Curves:
         # NumPy is a tenth of a second and 30 MB: a server that nobody looks at does without.
         from tunefleet.services.curves import Curves  # noqa: PLC0415
 
-        core.curves = Curves()
+        core.curves = Curves(clock=core.clock.monotonic)
     return core.curves
+
+
+def values_of(text: str) -> dict[str, Any]:
+    """Return the values of a stored point, as numbers and texts."""
+    values: dict[str, Any] = orjson.loads(text)
+    if _VALUES.issuperset(map(type, values.values())):
+        return values
+    return {name: value if type(value) in _VALUES else _NO_NUMBER for name, value in values.items()}
 
 
 @dataclass(slots=True)
@@ -154,9 +163,7 @@ def _merged(rows: Iterable[PointRow], names: Sequence[str] | None) -> Iterator[_
     wanted = None if names is None else set(names)
     point: _Point | None = None
     for step, epoch, at, first, last, text in rows:
-        values: dict[str, Any] = orjson.loads(text)
-        if None in values.values():
-            values = {name: _NO_NUMBER if value is None else value for name, value in values.items()}
+        values = values_of(text)
         if wanted is not None:
             values = {name: value for name, value in values.items() if name in wanted}
         if not values:

@@ -174,3 +174,5 @@ async def _flush(core: Core) -> None:
     if seen or used:
         await core.write(operation)
     await loads.flush(core)
+    if core.curves is not None:
+        core.curves.expire()

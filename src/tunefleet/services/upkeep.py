@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import platform
 import shutil
 from collections.abc import Iterator
@@ -113,9 +114,15 @@ def _lying(core: Core) -> tuple[dict[str, tuple[int, int]], int, int]:
     disk = shutil.disk_usage(core.settings.data_dir)
     found = {
         "arriving": _sum(core.blobs.uploads.glob("*.part")),
-        "working": _sum(federation_files.root(core).rglob("*")),
+        "working": _sum(_below(federation_files.root(core))),
     }
     return found, disk.total, disk.free
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """Yield the files below a folder; a folder that is removed meanwhile has none."""
+    for folder, _, names in os.walk(root):
+        yield from (Path(folder, name) for name in names)
 
 
 def _sum(paths: Iterator[Path]) -> tuple[int, int]:

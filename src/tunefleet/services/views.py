@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -40,6 +40,9 @@ from tunefleet.wire.api import (
 )
 from tunefleet.wire.fleet import TaskGlance
 
+LAST_SECOND: Final = 1 << 33
+"""Times beyond it, in the year 2242, are wrong clocks."""
+
 
 def moment(at: float) -> datetime:
     """Return a stored time as an aware one."""
@@ -67,14 +70,30 @@ def key_view(row: KeyRow) -> KeyView:
 
 
 def progress_view(launches: Sequence[LaunchRow]) -> ProgressView | None:
-    """Show the newest progress record of a task's launches."""
+    """Show the newest progress record of a task's launches; none if that is not one."""
     text = next((row.progress for row in reversed(launches) if row.progress), None)
     if text is None:
         return None
-    record: dict[str, Any] = orjson.loads(text)
+    try:
+        return read_progress(orjson.loads(text))
+    except ValueError:
+        # It was stored before records were checked as they come: one task must not hide all others.
+        return None
+
+
+def read_progress(record: Mapping[str, Any]) -> ProgressView:
+    """Show a progress record.
+
+    Raises:
+        ValueError: If it is none.
+    """
     at = record.get("at")
     known = {name: record[name] for name in ProgressView.model_fields if name in record and name != "at"}
-    return ProgressView.model_validate({**known, "at": moment(at) if isinstance(at, int | float) else None})
+    if not isinstance(at, int | float):
+        return ProgressView.model_validate(known)
+    if not 0 <= at < LAST_SECOND:
+        raise ValueError(at)
+    return ProgressView.model_validate({**known, "at": moment(at)})
 
 
 def _task_fields(

@@ -117,7 +117,7 @@ class CampaignBudgetSpec(Block):
     """`budget`: what a campaign may spend; looked at before every paid call."""
 
     max_cost: PositiveFloat | None = None
-    """Most that it may cost in all, in the units of the two costs below."""
+    """Most that it may cost in all, in the units of the costs below."""
     max_tasks_per_day: PositiveInt | None = None
     """Most tasks at the provider within 24 hours."""
     max_failures: PositiveInt = 5
@@ -126,10 +126,13 @@ class CampaignBudgetSpec(Block):
     """What one task at the provider costs."""
     cost_per_second: NaturalFloat = 0.0
     """What a second of such a task costs, beside that."""
+    cost_per_merge_second: NaturalFloat = 0.0
+    """What a second of a merge on RunPod costs."""
 
     @model_validator(mode="after")
     def _measurable(self) -> CampaignBudgetSpec:
-        if self.max_cost is not None and not (self.cost_per_task or self.cost_per_second):
+        costs = (self.cost_per_task, self.cost_per_second, self.cost_per_merge_second)
+        if self.max_cost is not None and not any(costs):
             raise wrong("has no effect: nothing costs anything", "give cost_per_task or cost_per_second", at="max_cost")
         return self
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from tunefleet.spec.base import Block, NotBool, PositiveInt, Text, many_wrong, wrong
+from tunefleet.spec.base import Block, NotBool, PositiveInt, Text, is_url, many_wrong, wrong
 from tunefleet.spec.data_steps import NearSpec
 from tunefleet.spec.rows import RowsPlace
 from tunefleet.spec.together import Faults
@@ -31,6 +32,14 @@ def _object(value: str) -> str:
     return value
 
 
+def _open(value: str) -> str:
+    if is_url(value) and "@" in urlsplit(value).netloc:
+        raise wrong(
+            "has a password in it, which everybody could read who reads the campaign", "give a signed link, or s3"
+        )
+    return value
+
+
 def _absent_if_empty(value: Any) -> Any:
     return None if value == "" else value
 
@@ -44,7 +53,7 @@ class CampaignDatasetSpec(Block):
 
     name: Text | None = None
     """Hub id of a dataset."""
-    path: RowsPlace | None = None
+    path: Annotated[RowsPlace, AfterValidator(_open)] | None = None
     """A file (JSONL, JSON, CSV, Parquet) beside the configuration, an address, or `builtin:gsm8k`."""
     s3: Annotated[Text, AfterValidator(_object)] | None = None
     """An object of the campaign's S3 store: `s3://BUCKET/KEY`."""

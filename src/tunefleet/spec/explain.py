@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails, ValidationError
 
 from tunefleet.errors import Fault
 from tunefleet.spec.base import UNKNOWN_KEY, Block, known_keys
+from tunefleet.spec.descriptions import descriptions
 from tunefleet.spec.refused import INSTEAD, REFUSED, SYNONYMS, Refusal
 from tunefleet.spec.shown import MAX_FAULTS, more, show
 from tunefleet.spec.tasks import TASK_KINDS
@@ -225,8 +226,8 @@ def _elsewhere(name: str, root: type[BaseModel], prefix: Path) -> str | None:
 def _about(root: type[BaseModel], path: Path) -> str | None:
     block = block_at(root, path[:-1])
     for name, field in block.model_fields.items() if block else ():
-        if (field.alias or name) == path[-1] and field.description:
-            return " ".join(field.description.split()).rstrip(".")
+        if block is not None and (field.alias or name) == path[-1] and (text := descriptions(block).get(name)):
+            return " ".join(text.split()).rstrip(".")
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter, create_model
 
 from tunefleet.spec.condition import ConditionSpec
+from tunefleet.spec.descriptions import descriptions
 from tunefleet.spec.pipeline import GraphSpec, Names, NodeSpec, PipelineSpec
 from tunefleet.spec.tasks import TaskSpec
 from tunefleet.spec.workflow import Document
@@ -57,7 +58,7 @@ def _untitled(value: Any) -> Any:
 def _add_task_level(definitions: dict[str, Schema], kinds: list[str]) -> None:
     """Add what says whether and when a task runs; it is no part of the task's own model."""
     definitions["ConditionSpec"] = ConditionSpec.model_json_schema(by_alias=True)
-    ids = {**TypeAdapter(Names).json_schema(), "description": PipelineSpec.model_fields["depends_on"].description}
+    ids = {**TypeAdapter(Names).json_schema(), "description": descriptions(PipelineSpec)["depends_on"]}
     for name in kinds:
         each = definitions[name]
         each["required"] = sorted({*each.get("required", ()), "taskType"})

@@ -92,6 +92,8 @@ class AdapterSpec(Block):
     """What it is called; by default `lora_0`, `lora_1` and so on."""
     path: Text | None = None
     """Folder or archive on the machine that submits, which travels with the submit, or on the worker; or a hub id."""
+    revision: Text | None = None
+    """Branch, tag or commit of the hub's repository that `path` names."""
     task_id: Text | None = Field(default=None, alias="taskId")
     """Id of the task that trains it; it is waited for and kept as one in `checkpoint.load`."""
     url: Url | None = None
@@ -114,6 +116,8 @@ class AdapterSpec(Block):
         faults: Faults = []
         if self.path is None and self.url is None and self.task_id is None:
             faults.append(("", "names no adapter", "give path, taskId or url"))
+        if self.revision is not None and self.path is None:
+            faults.append(("revision", "has no effect without path", "leave it out"))
         if self.id is not None and self.adapter_id is not None:
             faults.append(("adapter_id", "means the same as id", "leave one of them out"))
         if self.headers is not None and self.url is None:

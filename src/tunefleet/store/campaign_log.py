@@ -63,6 +63,11 @@ def tail(connection: Connection, seq: int, *, limit: int, cycle: int | None = No
     return [LineRow(*row) for row in connection.execute(query)][::-1]
 
 
+def newest_at(connection: Connection) -> float | None:
+    """Return when the newest line of all campaigns was written, in Unix time; null if there is none."""
+    return connection.execute(select(_at.at).order_by(_at.seq.desc()).limit(1)).scalar()
+
+
 def _forget(connection: Connection, seq: int, keep: int) -> None:
     newest = select(_at.seq).where(_at.campaign_seq == seq).order_by(_at.seq.desc()).offset(keep).limit(1)
     last = connection.execute(newest).scalar()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Connection, bindparam, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, case, func, insert, or_, select, update
 
 from tunefleet.store.tables_campaign import campaign_cycles, campaigns
+from tunefleet.store.tables_tracking import campaign_tracking
 
 _at = campaigns.c
 _BY_SEQ: Final = select(campaigns).where(_at.seq == bindparam("seq"))
@@ -140,6 +141,19 @@ def release_all(connection: Connection) -> int:
     return connection.execute(
         update(campaigns).where(_at.holder.is_not(None)).values(holder=None, lease_until=0.0)
     ).rowcount
+
+
+def set_back(connection: Connection, now: float, by: float) -> None:
+    """Let everything that waits do so for less long, since the clock was set back.
+
+    Args:
+        connection: Of the operation.
+        now: Unix time, by the clock as it is now.
+        by: How far it was set back, in seconds.
+    """
+    for column in (_at.next_at, campaign_cycles.c.not_before, campaign_tracking.c.not_before):
+        earlier = case((column - by > now, column - by), else_=now)
+        connection.execute(update(column.table).where(column > now).values({column.name: earlier}))
 
 
 def due(connection: Connection) -> dict[str, float]:

@@ -30,13 +30,16 @@ class RowShown(Message):
 
     Args:
         line: Where it begins in the file; of a JSON array its number.
-        pieces: In order; texts beyond some thousand characters are cut.
+        pieces: The first ones, in order; texts beyond some thousand characters are cut, and so are whole pieces beyond
+            some ten thousand in all.
+        piece_count: How many pieces the row has.
         characters: How many the row has.
         counted: How many of them count.
     """
 
     line: int
     pieces: tuple[RowPiece, ...]
+    piece_count: int
     characters: int
     counted: int
 
@@ -85,7 +88,8 @@ class DatasetLook(Message):
         unseen: What was not looked at and why, in a sentence; null if all was.
         kind: What the rows are; null if it is none of the shapes that are recognised, or there is no row.
         recognised: The same in words.
-        columns: Of the first row.
+        columns: Of the first row, the first ones.
+        column_count: How many the first row has.
         shown: The first rows.
         lengths: Of all rows that were looked at, in characters.
         faults: What is wrong, the first ones.
@@ -100,6 +104,7 @@ class DatasetLook(Message):
     kind: RowKind | None = None
     recognised: str | None = None
     columns: tuple[str, ...] = ()
+    column_count: int = 0
     shown: tuple[RowShown, ...] = ()
     lengths: Lengths | None = None
     faults: tuple[RowFault, ...] = ()

@@ -18,11 +18,13 @@ class LiveHello(Message):
         version: Of the server: another one than before means that the page is old.
         now: The server's time.
         missed: So much has happened since the place that was asked for that it is not sent: read everything anew.
+        unknown: The ids in `points` that no task has, or that several begin with; nothing comes of them.
     """
 
     version: str
     now: datetime
     missed: bool = False
+    unknown: tuple[str, ...] = ()
 
 
 class LiveEvents(Message):
@@ -81,9 +83,14 @@ class LiveCampaigns(Message):
 
 
 class WorkerLoad(Message):
-    """How busy a worker is."""
+    """How busy a worker is.
+
+    Args:
+        at: When it told so, by the server's clock; its history has the same time.
+    """
 
     worker_id: str
+    at: datetime
     load: Load
 
 

@@ -64,7 +64,7 @@ spec:
   model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
   data: {path: rows.jsonl}
   lora: {r: 2, alpha: 4, target_modules: [q_proj]}
-  training: {max_steps: 300, batch_size: 1, max_seq_length: 64, logging_steps: 1, save_steps: 1000}
+  training: {max_steps: 120, batch_size: 1, max_seq_length: 64, logging_steps: 1, save_steps: 1000}
 """)
     run = client.submit(folder / "task.yaml")
     task_id = run.task_id
@@ -83,7 +83,7 @@ spec:
     assert client.tasks.get_command(task_id, changed.id).state == "applied"
     points = agent.get(f"/api/training/metrics/{task_id}").json()["metrics"]
     train = [point for point in points if "train_loss" in point]
-    assert [point["step"] for point in train] == list(range(1, 301))
+    assert [point["step"] for point in train] == list(range(1, 121))
     assert train[-2]["learning_rate"] < 1e-5, "a set survives the resume"
 
 
@@ -94,7 +94,7 @@ def agent_jobs(agent: AgentProcess) -> list[str]:
 ENDLESS = {
     "taskType": "lora_sft",
     "model": {"source": {"identifier": "builtin:gsm8k-llama-2m"}},
-    "data": {"path": "builtin:gsm8k"},
+    "data": {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer"},
     "lora": {"r": 2, "alpha": 4, "target_modules": ["q_proj"]},
     "training": {"max_steps": 1_000_000, "batch_size": 1, "max_seq_length": 64, "save_steps": 1_000_000},
     "limits": {"max_runtime_s": 4},

@@ -100,8 +100,22 @@ async def test_an_order_says_what_the_contract_asks_for(api: Gradients, provider
         "model_repo": "org/model", "ds_repo": None, "hours_to_complete": 8, "file_format": "s3", **fields,
         **{role: fixed.uploads[role] for role in ("training_data", "synthetic_data", "test_data")},
     }  # fmt: skip
+    api.says_files = True
     assert [await provider.find(each) for each in (plain, chat, fixed)] == tickets
     assert await provider.find(order(3)) is None
+
+
+@pytest.mark.parametrize("status", ["training", "success"])
+async def test_a_task_that_never_says_its_rows_is_not_ordered_again_even_once_it_is_over(
+    api: Gradients, provider: GradientsProvider, status: str
+) -> None:
+    api.statuses, now = [status], time.time()
+    wanted = order(0, "InstructTextWithFixedDatasets", since=now)
+    await provider.submit(wanted)
+    with pytest.raises(StepFailed, match=f"which rows the task {api.tasks[0]['id']} is trained on"):
+        await provider.find(wanted)
+    later = order(1, "InstructTextWithFixedDatasets", since=now + 7200)
+    assert await provider.find(later) is None, "that task was there long before this order"
 
 
 UNCERTAIN = [
@@ -151,6 +165,15 @@ async def test_a_refusal_has_its_own_sentence_and_may_be_ordered_again(
     with pytest.raises(StepFailed, match="GRADIENTS_ACCOUNT_ID"):
         await provider.find(wanted)
     await provider.close()
+
+
+async def test_a_question_that_is_refused_gives_no_order_up(api: Gradients, provider: GradientsProvider) -> None:
+    ticket = await provider.submit(order())
+    for place, ask in ((f"/v1/tasks/{ticket}", provider.look(ticket)), ("/v1/tasks/account/", provider.find(order()))):
+        api.faults.append(Fault(place, 422, method="GET", body={"detail": "value is not a valid uuid"}))
+        with pytest.raises(StepFailed, match="answers 422") as raised:
+            await ask
+        assert not isinstance(raised.value, CycleFailed)
 
 
 async def test_a_request_that_nobody_took_is_sent_again(api: Gradients) -> None:
@@ -245,16 +268,30 @@ async def test_a_task_that_failed_says_how(api: Gradients, provider: GradientsPr
     assert (found.state, found.detail) == ("failed", status)
 
 
-async def test_a_task_that_vanished_has_failed_once_both_places_say_so(
-    api: Gradients, provider: GradientsProvider
-) -> None:
+async def test_a_task_that_vanished_is_not_ordered_anew(api: Gradients, provider: GradientsProvider) -> None:
     ticket = await provider.submit(order())
     api.faults.append(Fault(f"/v1/tasks/{ticket}", 404, method="GET", body={"detail": "Task not found."}))
     with pytest.raises(UnreachableError, match="another does"):
         await provider.look(ticket)
     assert (await provider.look(ticket)).state == "running"
     api.tasks.clear()
-    assert (await provider.look(ticket)).state == "failed"
+    for _ in range(2):
+        with pytest.raises(StepFailed, match=r"does not know the task .*Nothing is ordered in its place"):
+            await provider.look(ticket)
+
+
+async def test_a_wrong_address_neither_loses_a_task_nor_counts_as_its_end(
+    api: Gradients, provider: GradientsProvider
+) -> None:
+    ticket = await provider.submit(order())
+    elsewhere = provider_of(f"{api.url}/of/somebody/else")
+    with pytest.raises(StepFailed, match="GRADIENTS_API_URL"):
+        await elsewhere.look(ticket)
+    with pytest.raises(StepFailed, match="GRADIENTS_API_URL"):
+        await elsewhere.cancel(ticket)
+    await elsewhere.close()
+    await provider.cancel("00000000-0000-0000-0000-000000000000")
+    assert api.deleted == []
 
 
 async def test_a_look_is_patient(api: Gradients, provider: GradientsProvider) -> None:

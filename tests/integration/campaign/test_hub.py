@@ -20,9 +20,9 @@ from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.campaign.steps.publish import PublishStep
 from tunefleet.campaign.steps.submit import base_of, chosen_base
 from tunefleet.campaign.steps.wait import WaitStep
-from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.settings import CampaignSettings
+from tunefleet.publishing.targets import Wishes, target
+from tunefleet.settings import CampaignSettings, PublishSettings
 from tunefleet.spec.campaign import CampaignSpec
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -38,12 +38,16 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # it speaks to a service that the double lacks
     with asked(monkeypatch, tmp_path / "cache") as served:
         monkeypatch.setenv("HF_ENDPOINT", served.hub.url)
+        monkeypatch.setattr(Played, "folder", tmp_path / "steps", raising=False)
         served.hub.repos = {"m/lora": Repo({"main": dict(ADAPTER)}), "m/whole": Repo({"main": dict(WHOLE)})}
         yield served.hub
 
 
 class Played:
     """A cycle behind `submit`, with what a provider has made."""
+
+    folder: Path
+    """Where its steps keep files."""
 
     def __init__(self, *made: str, **more: Any) -> None:
         row = {"name": "org/rows", "field_instruction": "q", "field_output": "a"}
@@ -68,7 +72,7 @@ class Played:
     @property
     def context(self) -> Any:
         state = SimpleNamespace(name="daily", number=3, campaign_id="camp-1", key=lambda *_: "k")
-        book = SimpleNamespace(spend=self._nothing, report=self._report, published=self._none)
+        book = SimpleNamespace(spend=self._nothing, report=self._report, published=self._none, folder=self.folder)
         provider = SimpleNamespace(name="gradients", look=self._look, fetches_from_store=False)
         client = SimpleNamespace(artifacts=SimpleNamespace(fetch=self._fetch))
         return SimpleNamespace(
@@ -113,12 +117,12 @@ async def test_a_repository_says_whether_it_holds_an_adapter_or_a_whole_model(hu
     cycle = Played("m/lora", "m/whole", "m/gone", "no name of the hub")
     made = (await cycle.do(WaitStep()))["candidates"]
     assert [(each["form"], each["revision"]) for each in made] == [
-        ("adapter", None), ("model", COMMIT), ("adapter", None), ("adapter", None),
+        ("adapter", COMMIT), ("model", COMMIT), ("adapter", None), ("adapter", None),
     ]  # fmt: skip
     blocks, _ = of_candidate(cycle.spec, chosen_base(cycle.context), Candidate(**made[1]))
     assert blocks == {"model": {"source": {"identifier": "m/whole", "revision": COMMIT}}}
     blocks, _ = of_candidate(cycle.spec, chosen_base(cycle.context), Candidate(**made[0]))
-    assert blocks["model"]["adapters"] == [{"path": "m/lora"}]
+    assert blocks["model"]["adapters"] == [{"path": "m/lora", "revision": COMMIT}], "what is measured is what is merged"
 
 
 async def test_what_was_made_waits_for_a_hub_that_is_away(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,14 +154,36 @@ async def test_a_whole_model_is_taken_as_it_is_and_a_copy_is_published(hub: Hub,
     assert "publishing" in cycle.told
 
 
-async def test_nothing_but_safetensors_is_passed_on(hub: Hub, tmp_path: Path) -> None:
-    del hub.repos["m/whole"].branches["main"]["model.safetensors"]
-    cycle = Played("m/whole", publish={"to": str(tmp_path / "published")})
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the hub's client to its own
+async def test_a_whole_model_is_copied_into_our_account_also_where_runpod_merges(hub: Hub) -> None:
+    cycle = Played("m/whole", merge={"on": "runpod"})
     await cycle.do(WaitStep())
     await cycle.choose(0)
     await cycle.do(MergeStep())
-    with pytest.raises(NotFoundError, match="hf://m/whole has no weights as safetensors"):
-        await cycle.do(PublishStep())
+    assert (await cycle.do(PublishStep()))["url"].startswith("hf://me/")
+
+
+async def test_what_runpod_has_merged_goes_where_the_campaign_says(hub: Hub, tmp_path: Path) -> None:
+    to = tmp_path / "published"
+    cycle = Played("m/lora", publish={"to": str(to)}, merge={"on": "runpod"})
+    await cycle.do(WaitStep())
+    await cycle.choose(0)
+    hub.repos["me/merged-lora"] = Repo({"main": dict(WHOLE)})
+    cycle.outcomes[StepName.MERGE] = {"url": "hf://me/merged-lora", "form": "model", "job": "job-1"}
+    assert (await cycle.do(PublishStep()))["url"] == str(to)
+    assert (to / "model.safetensors").read_bytes() == WHOLE["model.safetensors"]
+    assert "`hf://me/merged-lora`, merged there" in (to / "README.md").read_text()
+    plain = Played("m/lora", merge={"on": "runpod"})
+    plain.outcomes |= cycle.outcomes
+    assert await plain.do(PublishStep()) == {"url": "hf://me/merged-lora"}
+
+
+async def test_what_could_not_be_passed_on_is_no_candidate(hub: Hub) -> None:
+    del hub.repos["m/whole"].branches["main"]["model.safetensors"]
+    cycle = Played("m/whole", "m/lora")
+    found = (await cycle.do(WaitStep()))["candidates"]
+    assert "m/whole has no weights as safetensors" in found[0]["fault"]
+    assert found[1]["fault"] is None
 
 
 async def test_a_whole_model_that_is_published_nowhere_stays_the_one_that_was_measured(hub: Hub) -> None:
@@ -167,7 +193,7 @@ async def test_a_whole_model_that_is_published_nowhere_stays_the_one_that_was_me
     merged = await cycle.do(MergeStep())
     assert await cycle.do(PublishStep()) == {"url": "hf://m/whole"}
     location = {"url": merged["url"], "revision": merged["revision"]}
-    promoted: Any = SimpleNamespace(location=location, name="daily", version=1)
+    promoted: Any = SimpleNamespace(location=location, lineage={"merge": merged}, name="daily", version=1)
     base = base_of(cycle.context, promoted)
     assert (base.repo, base.revision, base.version) == ("m/whole", COMMIT, 1)
 
@@ -184,3 +210,33 @@ async def test_a_model_with_its_tokenizer_goes_to_the_hub_once(hub: Hub) -> None
     assert len(repo.messages) == 2
     assert repo.branches["main"]["model.safetensors"] == b"artifact-2"
     assert repo.private
+
+
+def model_in(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        (folder / name).write_text(folder.name)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the hub's client to its own
+@pytest.mark.parametrize("on_hub", [False, True])
+def test_a_model_that_is_published_over_another_leaves_none_of_its_weights(
+    hub: Hub, tmp_path: Path, on_hub: bool
+) -> None:
+    to = "hf://me/over" if on_hub else str(tmp_path / "there")
+    keys = PublishSettings(hf_token=SecretStr("writer"), hf_endpoint=hub.url)
+    shards = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json")
+    target(to, Wishes(force=True), keys).put(model_in(tmp_path / "old", *shards, "config.json"), lambda _: None)
+    if not on_hub:
+        (tmp_path / "there" / "notes.txt").write_text("mine")
+    target(to, Wishes(force=True), keys).put(model_in(tmp_path / "new", "model.safetensors"), lambda _: None)
+    if on_hub:
+        files = hub.repos["me/over"].branches["main"]
+        left = {name: text.decode() for name, text in files.items() if name != ".gitattributes"}
+        assert left == {"config.json": "old", "model.safetensors": "new"}
+        assert len(hub.repos["me/over"].messages) == 2, "in the same commit"
+    else:
+        left = {path.name: path.read_text() for path in (tmp_path / "there").iterdir()}
+        assert left == {"config.json": "old", "model.safetensors": "new", "notes.txt": "mine"}
+    assert not list(tmp_path.glob(".*.part"))

@@ -143,7 +143,7 @@ def spec() -> CampaignSpec:
         "final_test_size": 0.1,
         "dedupe": {"rows": "exact"},
         "run_intervals": {"min_hours": hours, "max_hours": hours},
-        "budget": {"cost_per_task": 2.0, "cost_per_second": 0.5, "max_cost": 100.0},
+        "budget": {"cost_per_task": 2.0, "cost_per_second": 0.5, "max_cost": 100_000.0},
     })  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from tests.fakes.hub import Hub, Repo, serving
 from tests.fakes.runpod import ENDPOINT, KEY, Jobs, runpod
 from tests.integration.merge.conftest import BUILTIN, lora
 from tunefleet.campaign.contract import StepFailed
-from tunefleet.campaign.merging.runpod import Merged, RunPod, Waiting, forget
+from tunefleet.campaign.merging.runpod import Merged, Merging, RunPod, Waiting
 from tunefleet.client.service import Patience
 from tunefleet.programs import assets
 from tunefleet.settings import CampaignSettings
@@ -59,20 +59,38 @@ class Place:
         repo = self.hub.repos.setdefault(name, Repo())
         repo.branches["main"] |= {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
-    async def merged(self, key: str, lora: str, base: str, **more: Any) -> Merged:
+    async def merged(
+        self, lora: str, base: str, *, revision: str | None = None, anew: bool = False, **more: Any
+    ) -> Merged:
         given: dict[str, Any] = {
-            "home": self.folder, "runpod_key": SecretStr(KEY), "runpod_endpoint": ENDPOINT, "runpod_url": self.jobs.url,
+            "runpod_key": SecretStr(KEY), "runpod_endpoint": ENDPOINT, "runpod_url": self.jobs.url,
             "hf_token": SecretStr(TOKEN), "hf_username": "tester",
         }  # fmt: skip
         endpoint = RunPod(CampaignSettings(**{**given, **more}), patience=Patience(2, 0.01, 0.01))
         deadline = time.monotonic() + PATIENCE_S
+        known = Merging(lora=lora, base=base, revision=revision)
+
+        async def keep(merging: Merging) -> None:
+            nonlocal known
+            known = merging
+
         try:
-            while isinstance(found := await endpoint.merge(key, lora, base), Waiting):
+            while isinstance(found := await endpoint.merge(known, keep, Paid(), anew=anew), Waiting):
                 assert time.monotonic() < deadline, self.log
                 await asyncio.sleep(0.2)
         finally:
             await endpoint.close()
         return found
+
+
+class Paid:
+    """There is room for every job."""
+
+    async def check(self, seconds: float) -> None:
+        return
+
+    async def pay(self, job: str, seconds: float) -> None:
+        assert 0 <= seconds <= 10_000
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +138,8 @@ async def test_three_merges_at_once_and_none_is_done_twice(place: Place, tmp_pat
         # Two of them have one name, in different accounts.
         place.put(f"{owner}/{'tuned' if number < 2 else 'other'}", adapter)
     ids = ["one/tuned", "two/tuned", "three/other"]
-    first = await place.merged("camp-0/0/merge", ids[0], "org/base")
-    others = await asyncio.gather(
-        *(place.merged(f"camp-{number}/0/merge", ids[number], "org/base") for number in (1, 2))
-    )
+    first = await place.merged(ids[0], "org/base")
+    others = await asyncio.gather(*(place.merged(ids[number], "org/base") for number in (1, 2)))
     found = [first, *others]
     assert first.repo == "tester/merged-tuned"
     assert found[1].repo.startswith("tester/merged-tuned-"), "what another merge has left is not written over"
@@ -145,16 +161,33 @@ async def test_three_merges_at_once_and_none_is_done_twice(place: Place, tmp_pat
         assert b"org/base" in files["README.md"]
     # The id of a job was lost: it is sent again, and finds what the first one has made.
     commits = len(place.hub.repos[first.repo].messages)
-    again = await place.merged("camp-9/0/merge", ids[0], "org/base")
+    again = await place.merged(ids[0], "org/base")
     assert (again.repo, again.verified) == (first.repo, None)
     assert len(place.hub.repos[first.repo].messages) == commits
+    # Somebody asks for it once more: it is merged, into a place of its own.
+    once_more = await place.merged(ids[0], "org/base", anew=True)
+    assert once_more.repo.startswith("tester/merged-tuned-")
+    assert once_more.verified
+    weights = [place.hub.repos[each.repo].branches["main"]["model.safetensors"] for each in (first, once_more)]
+    assert weights[0] == weights[1]
     assert not list((place.folder / "tmp").iterdir()), "nothing of a merge stays in the container"
-    settings = CampaignSettings(home=place.folder)
-    forget(settings, "camp-1", but="camp-1/0/merge")
-    assert len(list((place.folder / "runpod").iterdir())) == 4
-    for campaign in ("camp-0", "camp-1", "camp-2", "camp-9"):
-        forget(settings, campaign)
-    assert not list((place.folder / "runpod").iterdir()), "nothing of a job stays on the server"
+
+
+async def test_the_commit_that_was_measured_is_merged_whatever_is_there_by_now(place: Place, tmp_path: Path) -> None:
+    base, commit = assets.locate(BUILTIN, "model"), "c" * 40
+    place.put("org/base", base)
+    for number, branch in enumerate((commit, "main")):
+        adapter = lora(BUILTIN, tmp_path / branch, seed=10 + number, target_modules=["q_proj"])
+        place.put("org/moved", adapter)
+        place.hub.repos["org/moved"].branches[branch] = dict(place.hub.repos["org/moved"].branches["main"])
+    merged = await place.merged("org/moved", "org/base", revision=commit)
+    name = "model.layers.0.self_attn.q_proj"
+    factors = load((tmp_path / commit / "adapter_model.safetensors").read_bytes())
+    a, b = (factors[f"base_model.model.{name}.lora_{side}.weight"].float() for side in "AB")
+    before = load((base / "model.safetensors").read_bytes())[f"{name}.weight"].float()
+    after = load(place.hub.repos[merged.repo].branches["main"]["model.safetensors"])[f"{name}.weight"]
+    assert torch.equal(after, torch.addmm(before, b, a, alpha=2.0).bfloat16())
+    assert commit.encode() in place.hub.repos[merged.repo].branches["main"]["README.md"]
 
 
 async def test_what_fails_has_its_sentence_and_no_token_is_told(place: Place, tmp_path: Path) -> None:
@@ -163,15 +196,17 @@ async def test_what_fails_has_its_sentence_and_no_token_is_told(place: Place, tm
     place.hub.repos["org/nothing"] = Repo()
     place.hub.repos["org/hidden"] = Repo(private=True)
     with pytest.raises(StepFailed, match=r"may not read or write .*org/none.*HF_TOKEN"):
-        await place.merged("camp-1/1/merge", "org/fitting", "org/none")
+        await place.merged("org/fitting", "org/none")
     with pytest.raises(StepFailed, match=r"org/nothing holds neither an adapter"):
-        await place.merged("camp-1/2/merge", "org/nothing", "org/base")
+        await place.merged("org/nothing", "org/base")
     with pytest.raises(StepFailed, match=r"may not read or write .*org/hidden.*HF_TOKEN"):
-        await place.merged("camp-1/3/merge", "org/hidden", "org/base", hf_token=SecretStr("hf_of_somebody_else"))
+        await place.merged("org/hidden", "org/base", hf_token=SecretStr("hf_of_somebody_else"))
     with pytest.raises(StepFailed, match="lacks hf_token"):
-        await place.merged("camp-1/4/merge", "org/fitting", "org/base", runpod_send_token=False)
-    whole = await place.merged("camp-1/5/merge", "org/base", "org/base")
+        await place.merged("org/fitting", "org/base", runpod_send_token=False)
+    place.hub.repos["org/base"].branches["main"]["modeling_own.py"] = b"raise SystemExit"
+    whole = await place.merged("org/base", "org/base")
     assert whole.repo == "tester/merged-base"
+    assert "modeling_own.py" not in place.hub.repos[whole.repo].branches["main"], "nobody has asked for its code"
     assert "model.safetensors" in place.hub.repos[whole.repo].branches["main"], "a whole model is put there as it is"
     for secret in (TOKEN, "hf_of_somebody_else", KEY):
         assert secret not in place.log

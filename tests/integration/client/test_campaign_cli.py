@@ -12,11 +12,13 @@ from tests.integration.client.conftest import Cli
 from tests.integration.server.support import Running
 from tests.integration.server.test_campaigns import Engine
 from tunefleet.cli import options
+from tunefleet.cli.campaign_run import _follow
 from tunefleet.client import AsyncClient, Client
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
 from tunefleet.services.campaigns.activity import Activity
 from tunefleet.services.campaigns.state import BudgetError, NewVersion
+from tunefleet.spec.campaign_file import parse_campaigns
 from tunefleet.wire.campaign import CampaignLine, CampaignView
 
 CONFIG = """story:
@@ -104,6 +106,40 @@ def test_a_held_campaign_says_why_and_what_to_do(cli: Cli, engine: Engine, confi
     assert cli("campaign", "retry", "story").out == "story is active.\n"
 
 
+class Looks(threading.Event):
+    """Asks to end after some looks."""
+
+    left = 3
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        self.left -= 1
+        return self.left < 0
+
+
+def test_a_daemon_that_starts_again_lets_nothing_go_on_that_rests(
+    cli: Cli, client: Client, engine: Engine, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    specs = {"story": parse_campaigns(CONFIG)["story"]}
+    _follow(client, specs, config.parent, Looks(), as_json=False)
+    id_ = client.campaigns.get("story").id
+    asyncio.run(engine.book.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
+    for status, verb in (("held", "retry"), ("stopped", "start"), ("paused", "resume")):
+        if status == "stopped":
+            client.campaigns.stop("story")
+        if status == "paused":
+            client.campaigns.start("story")
+            client.campaigns.pause("story")
+        capsys.readouterr()
+        looks = Looks()
+        _follow(client, specs, config.parent, looks, as_json=False)
+        assert looks.left < 0, "it waits for somebody who lets it go on"
+        assert client.campaigns.get("story").status.value == status
+        told = " ".join(capsys.readouterr().err.split())
+        assert told.count(f"story is {status}.") == 1
+        assert f"`tunefleet campaign {verb} story` lets it go on." in told
+
+
 def test_every_fault_of_the_file_is_named_with_its_line(cli: Cli, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("story:\n  enabled: maybe\n  model_repo: org/model\n  datasets: []\n")
@@ -146,8 +182,6 @@ def test_a_model_on_the_server_is_exported_even_after_its_task_is_gone(
 
 
 def test_the_sdk_follows_log_and_events(client: Client, engine: Engine, config: Path) -> None:
-    from tunefleet.spec.campaign_file import parse_campaigns
-
     specs = parse_campaigns(CONFIG)
     (made,) = client.campaigns.apply({"followed": specs["story"]})
     state = engine.take(made.id)
@@ -161,8 +195,6 @@ def test_the_sdk_follows_log_and_events(client: Client, engine: Engine, config: 
 
 
 def test_what_a_step_does_is_followed_as_it_goes_on(client: Client, engine: Engine, config: Path) -> None:
-    from tunefleet.spec.campaign_file import parse_campaigns
-
     (made,) = client.campaigns.apply({"watched": parse_campaigns(CONFIG)["story"]})
     state = engine.take(made.id)
     asyncio.run(engine.book.log(state, "info", "first"))

@@ -145,6 +145,25 @@ def test_training_does_not_wait_for_an_upload(federated: Make, double: Double, t
     assert sum(examples for _, examples in double.examples) == 48
 
 
+def test_what_a_version_replaced_before_it_was_sent_does_not_weigh(
+    federated: Make, double: Double, tmp_path: Path
+) -> None:
+    reached = threading.Event()
+    double.on_update = lambda double, update: reached.wait(LIMIT_S) and None
+    callback = federated()
+
+    def publish() -> None:
+        until(lambda: bool(double.updates))
+        double.publish(double.file_of(double.updates[0]), double.updates[0]["config"])
+        until(arrived(callback))
+
+    # The update of step 4 is on its way, that of step 8 waits, and step 9 ends with the version.
+    trainer(tmp_path, callback, At(9, publish), At(13, reached.set), max_steps=16).train()
+    assert double.examples[0] == (4, 16)
+    assert 8 not in {step for step, _ in double.examples}
+    assert sum(examples for _, examples in double.examples) == 4 * (4 + 7)
+
+
 def test_rounds_may_go_in_step_and_then_nothing_is_trained_in_vain(
     federated: Make, double: Double, tmp_path: Path
 ) -> None:

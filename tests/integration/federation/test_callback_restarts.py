@@ -61,8 +61,11 @@ def test_a_new_training_in_the_same_folder_begins_anew(federated: Make, double: 
     # The same bits again count once.
     assert double.examples == [(4, 16)]
     assert len(double.announced) == 2
+    left = tmp_path / "federated/.newest-0a1b2c3d.part"
+    left.write_bytes(b"of a killed process")
     trainer(tmp_path, federated(), max_steps=4, learning_rate=1e-3).train()
     assert double.examples == [(4, 16), (4, 16)]
+    assert not left.exists()
 
 
 def test_callbacks_that_the_trainer_makes_anew_know_their_secret(

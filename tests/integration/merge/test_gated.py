@@ -96,3 +96,27 @@ def test_an_adapter_of_the_hub_is_fetched_by_a_merge_and_by_what_answers(
     refused = merge(base, {"path": "org/none"}, inputs={"model.adapters.0.path": None})
     assert refused.code == 2
     assert "There is no model 'org/none' on the hub" in (refused.status.error or "")
+
+
+def test_a_commit_of_an_adapter_is_taken_whatever_is_there_by_now(
+    hub: Hub, merge: Merge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, commit = llama(tmp_path / "base"), "a" * 40
+    hub.repos["org/adapter"] = Repo()
+    for number, branch in enumerate((commit, "main")):
+        adapter = lora(base, tmp_path / branch, seed=10 + number)
+        hub.repos["org/adapter"].branches[branch] = {path.name: path.read_bytes() for path in adapter.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    named = {"path": "org/adapter", "revision": commit}
+    pinned = merge(base, named, inputs={"model.adapters.0.path": None}).product
+    other = merge(base, {"path": "org/adapter"}, inputs={"model.adapters.0.path": None}).product
+    local = merge(base, tmp_path / commit).product
+    weights = [(each / "model.safetensors").read_bytes() for each in (pinned, local, other)]
+    assert weights[0] == weights[1]
+    assert weights[0] != weights[2]
+    model = {"source": {"identifier": str(base)}, "adapters": [named]}
+    spec = load_task_spec({"taskType": "inference", "model": model, "data": {"type": "list", "items": ["x"]}})
+    assert isinstance(spec, InferenceTaskSpec)
+    (found,) = engine_model(spec, {}, tmp_path / "work", "transformers").adapters
+    said = (Path(found.path) / "adapter_model.safetensors").read_bytes()
+    assert said == (tmp_path / commit / "adapter_model.safetensors").read_bytes()

@@ -54,13 +54,16 @@ def until(condition: Callable[[], object]) -> None:
 
 @dataclass
 class HandWorker:
-    """A worker of kind `echo` that does nothing by itself."""
+    """A worker of one kind that does nothing by itself."""
 
     client: httpx.Client
     worker_id: str
     session: str = "session-1"
     slots: int = 500
     holding: list[str] = field(default_factory=list)
+    kind: str = "echo"
+    slot_class: str = "light"
+    gpus: list[dict[str, Any]] = field(default_factory=list)
 
     def register(self) -> dict[str, Any]:
         reply = self.client.post(
@@ -73,8 +76,9 @@ class HandWorker:
                 "capabilities": {
                     "version": "0",
                     "hostname": "test",
-                    "executors": [{"kind": "echo", "slot_class": "light"}],
-                    "slots": {"light": self.slots},
+                    "executors": [{"kind": self.kind, "slot_class": self.slot_class}],
+                    "slots": {self.slot_class: self.slots},
+                    "gpus": self.gpus,
                     "cpu_count": 2,
                     "memory_total_bytes": 8 << 30,
                     "memory_free_bytes": 8 << 30,
@@ -97,7 +101,7 @@ class HandWorker:
         """Accept the offer of a task and return its token."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
-            offers = self.exchange(wait_s=1.0, want={"light": self.slots})["offers"]
+            offers = self.exchange(wait_s=1.0, want={self.slot_class: self.slots})["offers"]
             tokens = {offer["task_id"]: offer["token"] for offer in offers}
             if task_id in tokens:
                 self.holding.append(tokens[task_id])

@@ -28,8 +28,9 @@ def headers_of(kind: str, secret: str) -> dict[str, str]:
 def test_the_token_comes_as_any_of_these(running: Running, admin: httpx.Client, kind: str) -> None:
     made = create(admin)
     headers = headers_of(kind, made["token"])
-    assert httpx.get(f"{running.url}/api/v1/federations/{made['id']}", headers=headers).status_code == 200
-    shown = httpx.get(f"{running.url}/api/training/jobs/{made['number']}", headers=headers)
+    with httpx.Client(base_url=f"{running.url}/api", headers=headers, timeout=60) as worker:
+        assert worker.get(f"/v1/federations/{made['id']}").status_code == 200
+        shown = worker.get(f"/training/jobs/{made['number']}")
     assert shown.json()["job"]["jobId"] == made["id"]
 
 

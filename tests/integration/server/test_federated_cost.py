@@ -55,6 +55,7 @@ def peak_bytes(pid: int) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_an_upload_takes_no_memory_of_its_size(tmp_path: Path, free_port: Callable[[], int]) -> None:
     port, data = free_port(), tmp_path / "data"
     archive = packed(tmp_path)

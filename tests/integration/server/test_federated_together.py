@@ -67,6 +67,23 @@ def test_an_update_and_its_file_count_by_one_request_and_once(
     assert len(admin.get(f"/federations/{made['id']}/updates").json()["items"]) == 1
 
 
+def test_a_file_that_was_sent_again_after_its_update_was_taken_is_not_held(
+    admin: httpx.Client, made: dict[str, Any], tmp_path: Path
+) -> None:
+    file = file_of(arrays(1), tmp_path)
+    update, where = told(file, "w1"), f"/federations/{made['id']}"
+    first = put(admin, made["id"], update, file)
+
+    def send(offset: int) -> httpx.Response:
+        headers = {"Upload-Offset": str(offset), "Upload-Length": str(len(file))}
+        return admin.put(f"{where}/blobs/{update['sha256']}", content=file[offset:], headers=headers)
+
+    assert [send(0).status_code, send(len(file)).status_code] == [201, 201]
+    assert admin.post(f"{where}/updates", json=update).json()["id"] == first.json()["id"]
+    gone = send(len(file))
+    assert (gone.status_code, gone.json()["cursor"]) == (409, 0)
+
+
 @pytest.mark.parametrize("adapter", [arrays, large])
 def test_a_file_that_is_not_the_announced_one_is_refused_and_nothing_of_it_stays(
     running: Running, admin: httpx.Client, made: dict[str, Any], tmp_path: Path, adapter: Any

@@ -29,6 +29,7 @@ from tunefleet.federation import TENSORS, AdapterFile, write_tensors
 
 pytestmark = pytest.mark.slow
 
+START_S = 150.0
 KILLS_AFTER_S = (0.0, 0.02, 0.1)
 """After the last upload of a round."""
 RANK, WIDTH = 16, 1 << 15
@@ -43,8 +44,8 @@ class Server:
 
     @contextmanager
     def running(self) -> Iterator[Server]:
-        self.start()
         try:
+            self.start()
             yield self
         finally:
             self.kill()
@@ -54,7 +55,7 @@ class Server:
         log = (self.data.parent / "server.log").open("ab")
         with log:
             self.process = subprocess.Popen(command, stderr=log)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_S
         while not self._answers():
             assert self.process.poll() is None, (self.data.parent / "server.log").read_text()[-2000:]
             assert time.monotonic() < deadline
@@ -107,7 +108,7 @@ def first_value(client: httpx.Client, id_: str, version: int, folder: Path) -> f
     return float(values[0].flat[0])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_killed_server_makes_each_rounds_version_once(tmp_path: Path, free_port: Callable[[], int]) -> None:
     server = Server(tmp_path / "data", free_port())
     with server.running(), ExitStack() as stack:
@@ -135,7 +136,7 @@ def test_a_killed_server_makes_each_rounds_version_once(tmp_path: Path, free_por
         until(lambda: list(left.iterdir()) == [])
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_killed_server_has_what_had_come_for_rounds_that_were_not_closed(
     tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
@@ -175,7 +176,7 @@ def test_a_killed_server_has_what_had_come_for_rounds_that_were_not_closed(
         assert (version(4)["round"], first_value(admin, made["id"], 4, tmp_path)) == (now()["number"] - 1, 5.0)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_who_waits_for_a_version_has_it_with_its_file_after_the_server_was_killed(
     tmp_path: Path, free_port: Callable[[], int]
 ) -> None:
@@ -199,7 +200,7 @@ def test_who_waits_for_a_version_has_it_with_its_file_after_the_server_was_kille
             assert all((file.whole(name) == 2.0).all() for name in file.tensors)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_an_archive_whose_making_was_killed_is_made_anew(tmp_path: Path, free_port: Callable[[], int]) -> None:
     server = Server(tmp_path / "data", free_port())
     with server.running(), ExitStack() as stack:

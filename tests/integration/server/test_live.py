@@ -173,7 +173,7 @@ def test_a_page_goes_on_where_it_was_when_the_server_comes_back(start: Callable[
         running.core.close()
 
 
-def test_a_hundred_running_tasks_are_one_message(admin: httpx.Client, hand: HandWorker) -> None:
+def test_a_hundred_running_tasks_are_one_message(running: Running, admin: httpx.Client, hand: HandWorker) -> None:
     before = int(admin.get("/events", params={"limit": 1000}).json()[-1]["id"])
     waiting = {submit(admin) for _ in range(100)}
     jobs: list[Job] = []
@@ -186,6 +186,7 @@ def test_a_hundred_running_tasks_are_one_message(admin: httpx.Client, hand: Hand
     for number, job in enumerate(jobs):
         progress = {"type": "progress", "phase": "training", "step": number + 1, "max_steps": 200, "eta_s": 5.0}
         job.tell("l1", _launch("l1"), _point(number + 1, loss=float(number)), progress)
+    running.core.running.clear()  # what others were shown a moment ago is shown again
     with watching(admin, after=str(before)) as messages:
         _, _, data = _first(messages, "progress")
         mine = {job.id: number for number, job in enumerate(jobs)}
@@ -230,14 +231,50 @@ def test_who_has_missed_too_much_reads_everything_anew(admin: httpx.Client, monk
         assert next(messages)[2]["missed"] is False
 
 
-def test_what_is_no_place_or_no_task_is_refused(running: Running, admin: httpx.Client, job: Job) -> None:
+def test_an_id_of_no_task_is_named_and_ends_nothing(admin: httpx.Client, job: Job) -> None:
+    submit(admin)  # now several begin with "task-"
+    for number, unknown in enumerate((["task-ffffffffffff"], ["none"], ["x" * 500], ["none", "task-"])):
+        with watching(admin, points=",".join([*unknown, job.id])) as messages:
+            kind, _, data = next(messages)
+            assert (kind, data["unknown"]) == ("hello", unknown)
+            job.tell(f"l{number}", _point(1))
+            assert _first(messages, "points")[2]["task_id"] == job.id
+
+
+def test_what_is_no_place_or_too_many_tasks_is_refused(running: Running, admin: httpx.Client, job: Job) -> None:
     for place in ("x", "1;task=a.b", "-1", "1;task=1.٣", "9" * 30):
         is_problem(admin.get("/live", params={"after": place}), 422, "input_invalid")
-    is_problem(admin.get("/live", params={"points": "task-ffffffffffff"}), 404, "not_found")
     is_problem(admin.get("/live", params={"points": ",".join([job.id] * 9)}), 422, "input_invalid")
     with running.client(running.worker_key) as worker, running.client(job.token) as attempt:
         is_problem(worker.get("/live"), 403, "forbidden")
         is_problem(attempt.get("/live"), 403, "forbidden")
+
+
+def test_a_key_has_so_many_streams_and_gets_the_room_of_a_closed_one_back(
+    as_role: Callable[[str], httpx.Client], admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MOST_STREAMS", 2)
+    client = as_role("viewer")
+    with watching(client) as first:
+        next(first)
+        with watching(client) as second:
+            next(second)
+            with client.stream("GET", "/live") as refused:
+                assert refused.status_code == 429
+                refused.read()
+                is_problem(refused, 429, "too_many")
+                assert int(refused.headers["Retry-After"]) > 0
+            with watching(as_role("viewer")) as other:
+                assert next(other)[0] == "hello"
+        deadline = time.monotonic() + 120
+        # The server learns that a stream was closed when it looks; there is news for it to send.
+        while submit(admin) and not _opens(client):
+            assert time.monotonic() < deadline, "the room of a closed stream stays taken"
+
+
+def _opens(client: httpx.Client) -> bool:
+    with client.stream("GET", "/live") as reply:
+        return reply.status_code == 200
 
 
 def test_it_ends_when_its_session_does(running: Running, admin: httpx.Client) -> None:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import io
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import psutil
 import pytest
 from rich.console import Console
 
+from tests.fakes.listening import listening
 from tests.integration.tracking.kept import mlflow_runs, trackio_runs
 from tests.unit.campaign.told import recorded
 from tests.unit.services.campaigns.desk import ADA, made
@@ -176,14 +176,8 @@ def refusing() -> Iterator[str]:
         def log_message(self, *given: object) -> None:
             return
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with listening(Handler) as url:
+        yield url
 
 
 async def test_a_key_that_a_tracker_repeats_is_in_no_row_and_no_line(

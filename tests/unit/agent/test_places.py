@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import http.server
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.listening import listening
 from tunefleet.agent import places
 from tunefleet.client.download import Downloader
 from tunefleet.errors import ForbiddenError, InputError, TooLargeError
@@ -88,13 +88,8 @@ def site() -> Iterator[str]:
             self.end_headers()
             self.wfile.write(body)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with listening(Handler) as url:
+        yield url
 
 
 def test_only_public_or_allowed_addresses_are_fetched(tmp_path: Path, site: str) -> None:

@@ -6,11 +6,13 @@ import contextlib
 import hashlib
 import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tunefleet.artifacts import FolderStore, files
+from tunefleet.artifacts import upload as uploading
 from tunefleet.errors import (
     ArtifactError,
     ConflictError,
@@ -42,6 +44,27 @@ def test_an_upload_in_one_piece(store: FolderStore) -> None:
     assert store.kept_before(0.0) == {}
     assert store.partial_size(DIGEST) == 0
     assert list((store.root / "uploads").iterdir()) == []
+
+
+def test_pieces_are_written_together_however_many_they_are_and_however_few_the_disk_takes(
+    store: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, calls = os.writev, []
+
+    def short(descriptor: int, pieces: Sequence[memoryview]) -> int:
+        calls.append(len(pieces))
+        most = len(pieces) // 2
+        return whole(descriptor, [*pieces[:most], pieces[most][:2]])
+
+    monkeypatch.setattr(os, "writev", short)
+    monkeypatch.setattr(uploading, "_UNHASHED_BYTES", 700)
+    with store.append(DIGEST, 0, len(DATA)) as upload:
+        upload.write_all([])
+        upload.write_all([DATA[:600], b"", memoryview(DATA)[600:800]])
+        upload.write_all([DATA[at : at + 3] for at in range(800, len(DATA), 3)])
+        assert upload.finish()
+    assert store.path(DIGEST).read_bytes() == DATA
+    assert max(calls) > 1000
 
 
 def test_an_upload_that_breaks_goes_on_where_it_stood(store: FolderStore) -> None:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
-from tests.unit.campaign.played import Counted, Points, Shop, engine
+from tests.unit.campaign.played import Counted, Crash, Played, Points, Shop, engine
 from tests.unit.services.campaigns.desk import made
 from tests.unit.services.lab import Lab
-from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext
-from tunefleet.errors import DataError, MachineError, TunefleetError, UnreachableError
+from tunefleet.campaign.contract import CycleFailed, Later, OrderFailed, Outcome, StepContext
+from tunefleet.campaign.engine import Engine
+from tunefleet.campaign.steps.submit import SubmitStep
+from tunefleet.errors import (
+    ConflictError,
+    DataError,
+    ForbiddenError,
+    InputError,
+    MachineError,
+    StoreError,
+    TunefleetError,
+    UnreachableError,
+)
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.services.campaigns import history, jobs
+from tunefleet.services.campaigns import again, history, jobs
 from tunefleet.services.campaigns.book import Book
-from tunefleet.wire.campaign import CampaignDetail
+from tunefleet.settings import CampaignSettings
+from tunefleet.wire.campaign import CampaignDetail, CampaignRetry
 
 
 class Failing(Counted):
@@ -36,6 +50,21 @@ class Hanging(Counted):
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         await asyncio.Event().wait()
         return {}
+
+
+class Placing(SubmitStep):
+    """Orders at Gradients, as far as is stored."""
+
+    async def plan(self, context: StepContext) -> Outcome:
+        return {**await super().plan(context), "provider": "gradients"}
+
+
+class Billed(Points):
+    """Kills the process once it has ordered."""
+
+    def __call__(self, where: str) -> None:
+        if where == "after billing":
+            raise Crash(where)
 
 
 async def seen(lab: Lab, id_: str) -> CampaignDetail:
@@ -69,7 +98,9 @@ async def test_a_failure_is_tried_again_after_a_while_that_doubles(lab: Lab) -> 
     ("step", "error", "status"),
     [
         (StepName.DATA, DataError("no such column"), "failed"),
-        (StepName.WAIT, CycleFailed("the task has failed"), "failed"),
+        (StepName.WAIT, OrderFailed("the task has failed"), "failed"),
+        (StepName.WAIT, InputError("a provider that cannot read its own answer"), "running"),
+        (StepName.WAIT, CycleFailed("a provider in a hurry"), "running"),
         (StepName.EVALUATE, CycleFailed("no candidate can be measured"), "running"),
         (StepName.SELECT, CycleFailed("no candidate"), "running"),
         (StepName.MERGE, CycleFailed("cannot be merged"), "running"),
@@ -96,6 +127,33 @@ async def test_a_task_that_failed_gives_its_chunk_to_the_next_cycle(lab: Lab) ->
     assert [each.position for each in cycles] == [0, 0]
 
 
+@pytest.mark.parametrize("error", [CycleFailed("422"), InputError("no such field"), ForbiddenError("not yours")])
+async def test_an_order_that_cannot_be_asked_for_is_not_given_up(lab: Lab, error: TunefleetError) -> None:
+    id_, shop = await made(lab), Shop()
+    with pytest.raises(Crash):
+        await engine(lab, shop, Billed()).advance(id_)
+    lab.clock.advance(3600)
+    shop.find_error = error
+    found = await run(lab, id_, shop)
+    assert found.cycle is not None
+    assert (found.cycle.status, found.cycle.step) == ("running", "submit")
+    shop.find_error = None
+    lab.clock.advance(3600)
+    found = await run(lab, id_, shop)
+    assert found.cycle_list[-1].status == "completed"
+    assert shop.orders == [f"{id_}/0"]
+
+
+async def test_an_order_that_an_earlier_try_may_have_placed_is_ended_with_its_cycle(lab: Lab) -> None:
+    id_, shop = await made(lab), Shop()
+    step = Failing(StepName.SUBMIT, [UnreachableError("no answer"), InputError("never")])
+    for _ in range(2):
+        await run(lab, id_, shop, step)
+        lab.clock.advance(61 * 1.1)
+    (left,) = await Book(lab.core).to_cancel()
+    assert left.step is StepName.SUBMIT
+
+
 async def test_a_provider_that_is_missing_is_a_failure_of_the_step_and_no_order(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +168,47 @@ async def test_a_provider_that_is_missing_is_a_failure_of_the_step_and_no_order(
     assert (found.cycle.status, found.cycle.step) == ("running", "data")
     assert found.cycle.error == "The provider cannot be loaded. Install it."
     assert found.cycle.retry_at is not None
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_an_order_is_asked_for_where_it_was_placed_whatever_is_set_by_now(lab: Lab, stopped: bool) -> None:
+    id_ = await made(lab, provider=None)
+    asked: list[str] = []
+
+    def at(name: str, shop: Shop) -> Engine:
+        acting = engine(lab, shop, Points())
+        acting._settings = CampaignSettings(gradients_key=SecretStr("key") if name == "gradients" else None)
+
+        def found(wanted: str) -> Any:
+            asked.append(wanted)
+            if wanted != name:
+                raise MachineError(f"The provider {wanted} needs a key.")
+            return lambda settings, client: shop.provider(Points())
+
+        acting._find_provider = found
+        return acting
+
+    theirs, ours = Shop(states={f"ticket-{id_}/0": "running"}), Shop()
+    paid = at("gradients", theirs)
+    paid._steps = {**paid._steps, StepName.SUBMIT: Placing()}
+    await paid.advance(id_)
+    assert theirs.orders == [f"{id_}/0"]
+    lab.clock.advance(3600)
+    if stopped:
+        await jobs.stop(lab.core, lab.admin, id_)
+        (left,) = await Book(lab.core).to_cancel()
+        with pytest.raises(TunefleetError, match=r"was placed at gradients, .*needs a key"):
+            await at("local", ours).end_order(left)
+        await at("gradients", theirs).end_order(left)
+        assert theirs.cancelled == [f"ticket-{id_}/0"]
+    else:
+        await at("local", ours).advance(id_)
+        found = await seen(lab, id_)
+        assert found.cycle is not None
+        assert (found.cycle.status, found.cycle.step) == ("running", "wait")
+        assert "Give gradients back what it needs" in (found.cycle.error or "")
+    assert "local" not in asked
+    assert ours.orders == ours.cancelled == []
 
 
 async def test_waiting_is_no_failure(lab: Lab) -> None:
@@ -147,6 +246,60 @@ async def test_a_stopped_campaign_cancels_its_task(lab: Lab) -> None:
     assert await Book(lab.core).to_cancel() == []
 
 
+async def test_a_task_that_cannot_be_cancelled_is_tried_again_after_a_while_and_spoken_of(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_, book = await made(lab), Book(lab.core)
+    shop = Shop(states={f"ticket-{id_}/0": "running"})
+    await run(lab, id_, shop)
+    await jobs.stop(lab.core, lab.admin, id_)
+
+    async def away(self: Played, ticket: str) -> None:
+        raise UnreachableError("The provider does not answer.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Played, "cancel", away)
+        for pause_s in (60, 120):
+            (left,) = await book.to_cancel()
+            with pytest.raises(UnreachableError):
+                await engine(lab, shop, Points()).end_order(left)
+            assert await book.to_cancel() == []
+            lab.clock.advance(pause_s * 0.8)
+            assert await book.to_cancel() == []
+            lab.clock.advance(pause_s * 0.4)
+    lines = (await history.read_log(lab.core, lab.admin, id_)).lines
+    assert "could not be cancelled, and may go on at its provider: The provider does not answer." in lines[-1].text
+    (left,) = await book.to_cancel()
+    await engine(lab, shop, Points()).end_order(left)
+    assert (shop.cancelled, await book.to_cancel()) == ([f"ticket-{id_}/0"], [])
+
+
+async def test_a_task_in_whose_place_another_is_ordered_is_cancelled_first_and_its_time_is_paid(lab: Lab) -> None:
+    id_ = await made(lab, budget={"cost_per_second": 1.0})
+    shop = Shop(states={f"ticket-{id_}/0": "running"})
+    await run(lab, id_, shop)
+    lab.clock.advance(601)
+    await again.retry(lab.core, lab.admin, id_, CampaignRetry(step=StepName.UPLOAD))
+    found = await run(lab, id_, shop)
+    assert shop.cancelled == [f"ticket-{id_}/0"]
+    assert shop.orders == [f"{id_}/0", f"{id_}/0.1"]
+    assert found.cycle_list[-1].status == "completed"
+    assert found.spent == 4.0, "what the provider says of each task"
+
+
+async def test_a_task_is_cancelled_whose_cycle_is_stopped_before_another_is_ordered(lab: Lab) -> None:
+    id_ = await made(lab)
+    shop = Shop(states={f"ticket-{id_}/0": "running"})
+    await run(lab, id_, shop)
+    await again.retry(lab.core, lab.admin, id_, CampaignRetry(step=StepName.UPLOAD))
+    await jobs.stop(lab.core, lab.admin, id_)
+    (left,) = await Book(lab.core).to_cancel()
+    with pytest.raises(ConflictError, match="yet to be cancelled"):
+        await again.retry(lab.core, lab.admin, (await made(lab, start=True)), CampaignRetry(cycle=0))
+    await engine(lab, shop, Points()).end_order(left)
+    assert (shop.orders, shop.cancelled) == ([f"{id_}/0"], [f"ticket-{id_}/0"])
+
+
 async def test_a_campaign_that_hangs_holds_up_no_other(lab: Lab) -> None:
     slow, quick, shop = await made(lab, "slow"), await made(lab, "quick"), Shop()
     hanging = asyncio.create_task(engine(lab, shop, Points(), real=[Hanging(StepName.DATA, [])]).advance(slow))
@@ -169,3 +322,20 @@ async def test_somebody_who_lost_the_lease_drops_what_they_have(lab: Lab) -> Non
     async with asyncio.timeout(20):
         assert await hanging is True
     assert shop.orders == []
+
+
+async def test_a_stop_is_noticed_even_after_the_store_has_failed(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    id_, shop, failed, renew = await made(lab), Shop(), asyncio.Event(), Book.renew
+
+    async def failing(self: Book, *given: Any) -> bool:
+        if not failed.is_set():
+            failed.set()
+            raise StoreError("The disk is full.")
+        return await renew(self, *given)
+
+    monkeypatch.setattr(Book, "renew", failing)
+    hanging = asyncio.create_task(engine(lab, shop, Points(), real=[Hanging(StepName.DATA, [])]).advance(id_))
+    async with asyncio.timeout(120):
+        await failed.wait()
+        await jobs.stop(lab.core, lab.admin, id_)
+        assert await hanging is True

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefleet.campaign import gate
+from tunefleet.campaign.steps.select import SelectStep
 from tunefleet.evaluation.comparing import Difference
+from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.campaign import CampaignGateSpec
 
 WANTED = CampaignGateSpec()
@@ -71,3 +75,38 @@ def test_the_best_candidate_has_the_lowest_loss_that_can_be_one(losses: list[flo
     else:
         assert chosen is not None
         assert losses[chosen] == min(usable)
+
+
+def test_what_the_gate_measures_decides_before_the_loss() -> None:
+    losses = [0.5, 0.4, 0.3, 0.2, math.nan]
+    assert gate.best(losses, [0.8, 0.9, 0.9, math.nan, 1.0]) == 2
+    assert gate.best(losses, [0.8, None, 0.1, 0.7, 1.0]) == 0
+    assert gate.best([0.5, 0.4], [None, None]) == 1
+
+
+async def test_the_candidate_is_chosen_by_what_the_gate_measures() -> None:
+    def measured(loss: float, accuracy: float) -> dict[str, Any]:
+        metrics = {"accuracy": {"value": accuracy, "higher_is_better": True}, "loss": {"value": loss}}
+        return {"task_id": f"task-{loss}", "loss": loss, "metrics": metrics}
+
+    lines: list[str] = []
+
+    async def say(text: str) -> None:
+        lines.append(text)
+
+    async def chosen(metric: str) -> str:
+        evaluated = {"metric": metric, "candidates": [measured(0.3, 0.5), None, measured(0.4, 0.75)]}
+        outcomes = {
+            StepName.EVALUATE: evaluated,
+            StepName.WAIT: {"candidates": [{"name": name} for name in ("low", "none", "right")]},
+        }
+        context: Any = SimpleNamespace(outcome=outcomes.__getitem__, log=say)
+        step = SelectStep()
+        done = await step.act(context, await step.plan(context))
+        assert isinstance(done, dict)
+        return str(done["candidate"]["name"])
+
+    assert (await chosen("loss"), await chosen("accuracy")) == ("low", "right")
+    assert lines == [
+        "low is chosen: held-out loss 0.3000", "right is chosen: held-out loss 0.4000, accuracy 0.7500"
+    ]  # fmt: skip

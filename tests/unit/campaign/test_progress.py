@@ -13,8 +13,10 @@ from tests.unit.services.campaigns.desk import made
 from tests.unit.services.lab import Lab
 from tunefleet.campaign import progress
 from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.errors import StoreError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns import jobs
+from tunefleet.services.campaigns.book import Book
 from tunefleet.wire.api import ProgressView, TaskView
 from tunefleet.wire.campaign import ActivityView
 
@@ -88,3 +90,22 @@ def test_a_task_that_has_no_worker_yet_is_waited_for() -> None:
     assert (found.what, found.of) == ("waiting", "task-merge")
     assert progress.of_tasks([task()]) is None, "it has said nothing yet"
     assert progress.of_tasks([task("completed", phase="merging")]) is None
+
+
+async def test_what_cannot_be_told_fails_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "TELL_S", 0.01)
+    told, report = 0, Book.report
+
+    async def failing(self: Book, *given: Any) -> None:
+        nonlocal told
+        told += 1
+        if told < 3:
+            raise StoreError("The disk is full.")
+        await report(self, *given)
+
+    monkeypatch.setattr(Book, "report", failing)
+    step, id_ = Sending(lab), await made(lab)
+    await engine(lab, Shop(), Points(), real=[step]).advance(id_)
+    assert [each.done for each in step.seen] == [4, 10]
+    found = (await jobs.get(lab.core, lab.admin, id_)).cycle_list[-1]
+    assert found.status == "completed"

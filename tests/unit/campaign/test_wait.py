@@ -24,7 +24,7 @@ def context(found: Progress, **submitted: Any) -> Any:
         provider=provider,
         clock=SimpleNamespace(wall=lambda: NOW),
         settings=CampaignSettings(),
-        spec=SimpleNamespace(budget=CampaignBudgetSpec()),
+        spec=SimpleNamespace(budget=CampaignBudgetSpec(), hours_to_complete=8.0),
         outcome=lambda _: {"key": "camp-1/0", **submitted},
     )
 
@@ -42,3 +42,14 @@ async def test_it_is_said_when_the_links_of_a_task_have_ended(until: float | Non
     found = await WaitStep().act(context(Progress("running", "pending"), links_until=until), {"ticket": "t"})
     assert isinstance(found, Later)
     assert ("the links to its rows have ended" in found.why) is late
+
+
+@pytest.mark.parametrize(("hours_ago", "waits"), [(1.0, True), (31.9, True), (32.1, False)])
+async def test_a_task_that_does_not_end_is_left_to_a_person(hours_ago: float, waits: bool) -> None:
+    asked = context(Progress("running", "a_status_of_tomorrow"), placed_at=NOW - hours_ago * 3600)
+    if waits:
+        assert isinstance(await WaitStep().act(asked, {"ticket": "t"}), Later)
+        return
+    with pytest.raises(StepFailed, match=r"not over more than a day after them: a_status_of_tomorrow\.") as raised:
+        await WaitStep().act(asked, {"ticket": "t"})
+    assert not isinstance(raised.value, CycleFailed), "nothing is ordered in its place"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +141,17 @@ def test_an_update_whose_answer_is_lost_counts_once(client: FederatedClient, dou
     assert len(double.updates) == 1
 
 
+@pytest.mark.parametrize("questions", [1, 2, 3])
+def test_an_update_that_is_still_being_checked_when_its_answer_is_lost_is_not_sent_again(
+    client: FederatedClient, double: Double, tmp_path: Path, questions: int
+) -> None:
+    double.checking = questions
+    folder = saved(tmp_path / "adapter", arrays())
+    assert client.upload(folder, step=1, num_examples=8).counted
+    assert double.examples == [(1, 8)]
+    assert double.received_bytes == (folder / "adapter_model.safetensors").stat().st_size
+
+
 def test_a_server_that_stays_away_is_given_up(client: FederatedClient, double: Double) -> None:
     double.away = True
     with pytest.raises(UnreachableError):
@@ -166,6 +179,26 @@ def test_a_version_is_fetched_and_goes_on_where_it_broke(
     before = len(double.requests)
     client.download(newest, tmp_path / "inbox")
     assert not [asked for asked in double.requests[before:] if asked.endswith("/adapter")]
+
+
+def test_who_waits_for_a_version_has_no_file_open_and_leaves_none(
+    client: FederatedClient, double: Double, tmp_path: Path
+) -> None:
+    file = (saved(tmp_path / "adapter", arrays(3)) / "adapter_model.safetensors").read_bytes()
+    inbox = tmp_path / "inbox"
+    assert client.fetch(inbox) is None
+    with ThreadPoolExecutor(1) as pool:
+        asked = len(double.requests)
+        waiting = pool.submit(client.fetch, inbox, wait_s=60.0)
+        while len(double.requests) == asked:
+            time.sleep(0.01)
+        there = list(inbox.iterdir())
+        double.publish(file, CONFIG)
+        fetched = waiting.result(60)
+    assert there == []
+    assert fetched is not None
+    assert (fetched.folder / "adapter_model.safetensors").read_bytes() == file
+    assert list(inbox.iterdir()) == [fetched.folder]
 
 
 def test_the_token_may_come_with_the_address(double: Double) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import http.server
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from tests.fakes.listening import listening
 from tunefleet.client.reach import Reach, same_server, shown
 from tunefleet.errors import ForbiddenError, UnreachableError
 
@@ -32,15 +32,8 @@ def host(location: str = "") -> Iterator[tuple[str, list[dict[str, str]]]]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", seen
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(Handler) as url:
+        yield url, seen
 
 
 def test_credentials_stay_with_their_host_when_it_sends_one_on() -> None:

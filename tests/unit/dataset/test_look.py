@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunefleet.dataset import opened
-from tunefleet.dataset.look import FAULTS_SHOWN, look
+from tunefleet.dataset.look import COLUMNS_SHOWN, FAULTS_SHOWN, PIECES_SHOWN, ROW_SHOWN, look
 from tunefleet.wire.datasets import DatasetLook
 
 ALPACA = {"instruction": "Add 1 and 1", "input": "", "output": "2"}
@@ -147,3 +147,38 @@ def test_only_a_part_of_a_large_file_is_read() -> None:
     assert "longer than" in str(look("rows.jsonl", [long], len(long) + 2).unseen)
     assert look("rows.json", [b"[{"], 100).unseen is not None
     assert look("rows.parquet", [b"PAR1"], 4).unseen is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rows"),
+    [
+        ("rows.jsonl", lines({"text": "a"}, {"text": "b"}), 1),
+        ("rows.json", b'[{"text": "a"}, {"text": "b"}]', 1),
+        ("rows.csv", b"prompt,response\na,b\nc,d\n", 0),
+        ("rows.jsonl", b"\n" * 1000 + lines({"text": "a"}), 0),
+        ("rows.csv", b"prompt,response\n" + b"\n" * 1000 + b"a,b\n", 0),
+    ],
+)
+def test_a_file_is_looked_at_for_a_while_only(name: str, content: bytes, rows: int) -> None:
+    found = seen(content, name, most_seconds=0.0)
+    assert found.unseen is not None
+    assert "in 0 seconds" in found.unseen
+    assert (found.rows, found.fault_count) == (rows, 0)
+    assert seen(content, name).unseen is None
+
+
+def test_an_answer_is_small_however_wide_or_long_rows_are() -> None:
+    wide = {f"column {number}": "x" for number in range(10_000)}
+    found = seen(lines(*[{"prompt": "a", "response": "b", **wide}] * 2, *[wide] * FAULTS_SHOWN))
+    assert (found.column_count, len(found.columns)) == (10_002, COLUMNS_SHOWN)
+    assert (found.rows, found.fault_count) == (2 + FAULTS_SHOWN, FAULTS_SHOWN)
+    assert len(found.model_dump_json()) < 50_000
+    none = seen(lines(wide))
+    assert len(none.model_dump_json()) < 20_000
+    assert none.faults[0].message.endswith("…")
+    (row,) = seen(lines({"messages": CHAT * 5000})).shown
+    assert (row.piece_count, len(row.pieces), row.characters) == (10_000, PIECES_SHOWN, 20_000)
+    long = [{**turn, "content": "x" * 9000} for turn in CHAT]
+    (row,) = seen(lines({"messages": long * 20})).shown
+    assert (row.piece_count, row.characters) == (40, 360_000)
+    assert sum(len(piece.text) for piece in row.pieces) == ROW_SHOWN

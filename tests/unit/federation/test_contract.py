@@ -88,6 +88,16 @@ def test_the_norm_of_values_whose_squares_are_beyond_float32(
     assert found.norms == pytest.approx(true, rel=1e-6)
 
 
+@pytest.mark.parametrize("small", [1e-18, 1e-25, 1e-36])
+def test_the_norm_of_values_whose_squares_are_below_float32(
+    tmp_path: Path, contract: Contract, rng: np.random.Generator, small: float
+) -> None:
+    arrays = {name: each * np.float32(small if "lora_B" in name else 1.0) for name, each in factors(rng).items()}
+    found = _check(contract, save(tmp_path / "x", arrays))
+    true = {module: float(np.linalg.norm(each)) for module, each in products(tmp_path / "x").items()}
+    assert found.norms == pytest.approx(true, rel=1e-5, abs=0.0)
+
+
 def test_the_norm_is_zero_where_b_is(tmp_path: Path, contract: Contract, rng: np.random.Generator) -> None:
     arrays = {name: each * ("lora_A" in name) for name, each in factors(rng).items()}
     assert _check(contract, save(tmp_path / "x", arrays)).norm == 0.0

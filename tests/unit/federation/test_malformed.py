@@ -192,7 +192,6 @@ _ENTRY = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(st.dictionaries(st.text(max_size=12), _ENTRY | _SOMETHING, max_size=4), st.integers(0, 80))
 def test_any_header_is_read_or_refused(header: dict[str, Any], size: int) -> None:
     text = json.dumps(header).encode()
@@ -209,7 +208,7 @@ def test_any_header_is_read_or_refused(header: dict[str, Any], size: int) -> Non
     assert at == 8 + len(text) + size
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_any_damage_is_refused_or_does_no_harm(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("damage") / "x"

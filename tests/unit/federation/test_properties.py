@@ -21,7 +21,7 @@ PLAIN = ("fedavg", "fedprox", "median", "trimmed_mean")
 OF_PRODUCTS = ("fedavg_exact", "krum", "multi_krum")
 SERVER = ("fedadam", "fedyogi", "diloco")
 ALL = (*PLAIN, *OF_PRODUCTS, *SERVER)
-quick = settings(deadline=None, max_examples=25)
+quick = settings(max_examples=25)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -35,7 +35,6 @@ def test_a_file_goes_there_and_back(tmp_path: Path) -> None:
     assert (tmp_path / "packed").stat().st_size < (tmp_path / "plain").stat().st_size * 0.27
 
 
-@settings(deadline=None)
 @given(arrays(np.float32, st.integers(0, 600), elements=st.floats(-(2.0**99), 2.0**99, width=32)))
 def test_no_value_is_off_by_more_than_half_a_step(values: np.ndarray) -> None:
     small, scales = packed(values)

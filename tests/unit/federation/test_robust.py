@@ -87,7 +87,7 @@ def test_the_order_network_orders_everything() -> None:
             assert ordered == sorted(bits)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(arrays(np.float32, st.tuples(st.integers(2, 20), st.integers(1, 9)), elements=st.floats(-1e3, 1e3, width=32)))
 def test_lines_come_in_order(values: np.ndarray) -> None:
     lines = [row.copy() for row in values]

@@ -98,5 +98,7 @@ def test_a_containers_quota_counts(quota: str, cores: int, tmp_path: Path, monke
 
 def test_what_names_one_process_of_ours_is_no_matter_of_imports() -> None:
     own = {"WORKER_ID": "a", "RESULTS_DIR": "/r", "TUNEFLEET_HOME": "/h", "PWD": "/", "HOST_APP_PORT": "1"}
+    own |= {"ENABLE_ELASTIC_SCALING": "false", "ELASTIC_AUTO_POLL_INTERVAL_SEC": "1", "REDIS_URL": "redis://h:1/0"}
+    own |= {"BACKEND_URL": "http://h:1", "MODELS_DIR": "/m", "POLL_ENABLED": "false"}
     shared = {"PATH": "/bin", "HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "0", "SOMETHING": "else", "OMP_WAIT_POLICY": "P"}
     assert at_import({**own, **shared}) == shared

@@ -71,7 +71,7 @@ NARROW = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     wide=st.lists(WIDE, min_size=1, max_size=4),
     narrow=st.lists(NARROW, min_size=1, max_size=5),

@@ -35,6 +35,10 @@ def test_the_documents_input_is_read_and_the_endpoint_may_have_the_token() -> No
     of_endpoint = {"HF_TOKEN": TOKEN, "HF_USERNAME": "me"}
     assert Wanted.read(short, of_endpoint) == Wanted("org/adapter", "org/base", "me", TOKEN, True, False)
     assert TOKEN not in repr(Wanted.read(INPUT, {}))
+    assert not Wanted.read(INPUT, {}).code, "no code is run that nobody asked for"
+    assert Wanted.read({**INPUT, "trust_remote_code": True}, {}).code
+    assert Wanted.read({**INPUT, "lora_revision": "c1"}, {}).revision == "c1"
+    assert Wanted.read({**INPUT, "merge_anew": True}, {}).anew
     with pytest.raises(InputError, match="lacks base_model_id, hf_username, hf_token"):
         Wanted.read({"lora_model_id": "org/adapter", "base_model_id": ""}, {})
     with pytest.raises(InputError, match="anonimize of the job's input must be true or false"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefleet.errors import InputError
@@ -43,7 +43,6 @@ def test_a_text_is_read_before_and_behind_the_file(parts: tuple[bytes, ...]) -> 
     assert taken.texts == {"numExamples": "1600"}
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(cuts=st.lists(st.integers(1, 400), max_size=20), file=st.binary(max_size=300))
 def test_it_does_not_matter_where_the_body_is_cut(cuts: list[int], file: bytes) -> None:
     if b"\r\n--b" in file:

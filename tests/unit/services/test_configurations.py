@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
+from tests.fakes.listening import listening
 from tunefleet.services.configurations import Configurations
 from tunefleet.settings import ServerSettings, load
 
@@ -32,13 +32,8 @@ def hub() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: object) -> None:
             """Stay quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with listening(Hub) as url:
+        yield url, asked
 
 
 def test_it_is_found_where_it_is_nearest_and_asked_for_once(tmp_path: Path, hub: tuple[str, list[str]]) -> None:

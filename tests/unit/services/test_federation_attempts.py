@@ -50,6 +50,19 @@ async def test_whoever_counts_no_attempts_stays_as_he_is(lab: Lab, tmp_path: Pat
     assert (member.attempt, (await group.updates(1))[-1].num_examples) == (None, 10)
 
 
+async def test_what_was_overtaken_on_its_way_does_not_take_the_place_of_what_came_after_it(
+    lab: Lab, tmp_path: Path
+) -> None:
+    group = await party(lab, tmp_path / "files")
+    said: dict[str, Any] = {"num_examples": 8, "base_version": 0, "attempt": 1}
+    newer = await group.upload("w1", 2.0, step=8, rows_before=8, **said)
+    late = await group.upload("w1", 1.0, step=4, rows_before=0, **said)
+    assert (late.counted, late.replaces) == (False, None)
+    assert "has come before it" in (late.warning or "")
+    states = {each.seq: each.state for each in await group.updates(1)}
+    assert states == {newer.update.seq: "counted", late.update.seq: "discarded"}
+
+
 OLD: dict[str, Any] = {"num_examples": 8, "step": 4, "attempt": 1, "base_version": 0}
 
 

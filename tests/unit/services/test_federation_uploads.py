@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from tests.unit.federation.adapters import factors, save
 from tunefleet.artifacts import FolderStore
 from tunefleet.errors import AdapterRefused, AuthError, ForbiddenError, InputError, NotFoundError, TooLargeError
-from tunefleet.services.federation import links, tokens
+from tunefleet.services.federation import links, taking, tokens
 from tunefleet.services.federation.archives import find_adapter, find_recipes_adapter, is_tokenizer
 from tunefleet.services.federation.equality import untrained
 from tunefleet.services.federation.landing import Landing, keep
@@ -176,3 +178,16 @@ def test_a_link_names_the_federation_as_its_asker_does() -> None:
     assert by_number.partition("signature=")[2] != other.partition("signature=")[2]
     chunk = sign.chunk(ROW.id, 7, 3, "d" * 64)
     assert chunk.startswith("https://lab.example.org/api/datasets/chunks/7/3/download?expires=")
+
+
+async def test_what_one_federation_unpacks_or_fetches_holds_up_neither_checks_nor_others() -> None:
+    gate = threading.Event()
+    slow = [asyncio.create_task(taking.carried(ROW, lambda: gate.wait(120))) for _ in range(12)]
+    try:
+        other = ROW._replace(id="fed-ba9876543210")
+        assert await asyncio.wait_for(taking.carried(other, lambda: "unpacked"), 60) == "unpacked"
+        assert await asyncio.wait_for(taking.in_thread(lambda: "checked"), 60) == "checked"
+        assert not gate.is_set()
+    finally:
+        gate.set()
+    assert await asyncio.gather(*slow) == [True] * len(slow)

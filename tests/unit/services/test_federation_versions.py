@@ -229,6 +229,25 @@ async def test_who_waits_for_a_version_hears_of_it_at_once(lab: Lab, tmp_path: P
     assert await versions.newest(lab.core, lab.admin, group.id, after=1) is None
 
 
+async def test_a_crowd_that_waits_for_a_version_looks_together_and_each_for_himself_gives_up(
+    lab: Lab, tmp_path: Path
+) -> None:
+    group = await party(lab, tmp_path / "files")
+    worker, stranger = tokens.FederationActor(group.id), tokens.FederationActor("fed-000000000000")
+    waiting = [asyncio.create_task(versions.newest(lab.core, worker, group.id, wait_s=60)) for _ in range(10)]
+    refused = asyncio.create_task(versions.newest(lab.core, stranger, group.id, wait_s=60))
+    await asyncio.sleep(0)
+    assert len(lab.core.looks) == 1
+    waiting[0].cancel()
+    with pytest.raises(ForbiddenError, match="good for fed-000000000000 only"):
+        await refused
+    await one_more(lab, group, 0.0)
+    found = await asyncio.wait_for(asyncio.gather(*waiting[1:]), 60)
+    assert [each.version for each in found if each is not None] == [1] * 9
+    assert waiting[0].cancelled()
+    assert not lab.core.looks
+
+
 async def test_versions_are_listed_newest_first_page_by_page(lab: Lab, tmp_path: Path) -> None:
     group = await published(lab, tmp_path / "files", 3)
     page = await versions.list_(lab.core, lab.admin, group.id, limit=2)

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
-from tunefleet.services import events, logs, metrics, series, tasks
+from tunefleet.services import events, live, logs, metrics, series, tasks
 from tunefleet.services.curves import Curves
 from tunefleet.services.downsample import Column, downsample
 from tunefleet.services.scrub import scrub, scrub_bytes
+from tunefleet.store import Connection, journal
 from tunefleet.wire.api import MetricsView
 from tunefleet.wire.link import JournalBatch, Offer
 
@@ -62,7 +63,7 @@ async def test_an_overlap_is_trimmed_and_a_gap_is_refused(lab: Lab, running: tup
     assert await steps(lab, offer.task_id) == list(range(1, 10))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=12))
 async def test_whatever_is_delivered_twice_or_out_of_turn_is_stored_once(
     lab: Lab, running: tuple[FakeWorker, Offer], cuts: list[tuple[int, int]]
@@ -101,7 +102,7 @@ async def test_a_resume_hides_what_it_repeats(lab: Lab, running: tuple[FakeWorke
     assert [point.values["loss"] for point in view.points] == [1.0] * 5 + [3.0] * 7
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crashes=st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=1, max_size=6))
 async def test_the_series_tiles_the_run_however_often_it_was_resumed(
     lab: Lab, running: tuple[FakeWorker, Offer], crashes: list[tuple[int, int]]
@@ -253,7 +254,7 @@ async def test_a_thinned_series_is_the_series_however_it_came_and_was_looked_at(
 async def test_what_is_kept_of_curves_is_bounded(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
     _, offer = running
     await lab.journal(offer.token, "l1", [launch("l1"), *(metric(n) for n in range(1, 101))])
-    known = Curves(most_rows=50)
+    known = Curves(most_numbers=50)
     for name in (offer.task_id, "another", "a third"):
         curve = await lab.core.read(partial(known.of, task_id=name, series="train"))
         assert len(curve.steps) == (100 if name == offer.task_id else 0)
@@ -368,7 +369,7 @@ def columns(every: list[dict[str, float | str]]) -> dict[str, Column]:
 
 
 @given(count=st.integers(0, 400), room=st.integers(1, 120))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_down_sampling_keeps_within_its_bound_and_the_ends(count: int, room: int) -> None:
     every = points(count)
     few = downsample(columns(every), len(every), room)
@@ -411,3 +412,59 @@ async def test_no_record_is_so_odd_that_it_holds_up_the_others(
     _, offer = running
     assert await lab.journal(offer.token, "l1", [record, metric(1)]) == 2
     assert 1 in await steps(lab, offer.task_id)
+    assert await events.after(lab.core, lab.admin, 0)
+
+
+async def unreadable(lab: Lab, task_id: str) -> int:
+    return len(await lab.core.read(lambda connection: journal.records_of(connection, task_id, "unreadable")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"phase": None}, {"step": "x"}, {"step": 1e300}, {"at": 1e300}, {"at": -1.0}, {"eta_s": []}, {"rss_bytes": 1e300}],
+)
+async def test_progress_that_could_not_be_shown_is_kept_as_it_came_and_the_last_one_stays(
+    lab: Lab, running: tuple[FakeWorker, Offer], change: dict[str, Any]
+) -> None:
+    _, offer = running
+    good = {"type": "progress", "phase": "training", "step": 5, "at": 2.0}
+    await lab.journal(offer.token, "l1", [launch("l1"), good, {**good, "step": 6, **change}])
+    assert await unreadable(lab, offer.task_id) == 1
+    told = await live.progress(lab.core, lab.admin)
+    assert (told[offer.task_id].progress.phase, told[offer.task_id].progress.step) == ("training", 5)
+
+
+@pytest.mark.parametrize(
+    "change", [{"at": 1e300}, {"at": "nan"}, {"at": -1}, {"values": {"loss": [1.0]}}, {"values": {"loss": {"a": 1.0}}}]
+)
+async def test_a_point_that_could_not_be_shown_is_kept_as_it_came(
+    lab: Lab, running: tuple[FakeWorker, Offer], change: dict[str, Any]
+) -> None:
+    _, offer = running
+    null = {"type": "metric", "step": 2, "values": {"loss": None, "eval_loss": 1.0}}
+    await lab.journal(offer.token, "l1", [launch("l1"), {**metric(1), **change}, null])
+    assert await unreadable(lab, offer.task_id) == 1
+    told, _, _ = await live.points(lab.core, offer.task_id, {})
+    assert [(point.step, point.values) for point in told.points] == [(2, {"loss": "NaN", "eval_loss": 1.0})]
+    assert await steps(lab, offer.task_id) == [2]
+
+
+async def test_what_was_stored_before_it_was_checked_hides_nothing_else(
+    lab: Lab, running: tuple[FakeWorker, Offer]
+) -> None:
+    _, offer = running
+    await lab.journal(offer.token, "l1", [launch("l1"), metric(1)])
+
+    def store(connection: Connection) -> None:
+        (row,) = journal.launches_of(connection, offer.task_id)
+        odd = '{"loss":[1.0],"eval_loss":2.0}'
+        point = (row.task_id, row.number, row.cursor, "train", 2, None, 1.0, None, None, odd)
+        journal.add_records(connection, [point], [])
+        journal.advance(connection, row, cursor=row.cursor + 1, progress='{"type":"progress","step":"x"}')
+
+    await lab.core.write(store)
+    assert (await lab.task(offer.task_id)).progress is None
+    assert await live.progress(lab.core, lab.admin) == {}
+    told, _, _ = await live.points(lab.core, offer.task_id, {})
+    assert [point.values for point in told.points] == [{"loss": 1.0}, {"loss": "NaN", "eval_loss": 2.0}]
+    assert [point.values for point in (await read(lab, offer.task_id)).points] == [each.values for each in told.points]

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.services.lab import FakeWorker, Lab
 from tunefleet.errors import ForbiddenError, NotFoundError
-from tunefleet.services import loads, workers
+from tunefleet.services import live, loads, workers
 from tunefleet.wire.fleet import WorkerHistory
 from tunefleet.wire.link import GpuLoad, Load
 
@@ -35,6 +35,23 @@ async def test_what_a_worker_told_is_kept_in_order(lab: Lab) -> None:
     assert [sample.load.memory_free_bytes for sample in some.samples] == [2, 3, 4]
     few = await _history(lab, most=4)
     assert (few.total, [sample.load.memory_free_bytes for sample in few.samples]) == (10, [0, 3, 6, 9])
+
+
+async def test_what_is_told_live_has_the_time_that_is_stored(lab: Lab) -> None:
+    worker = await lab.online()
+    known: dict[str, Load] = {}
+    live.loads(lab.core, known)
+    shown = []
+    for number in range(3):
+        lab.clock.advance(7.0001234)
+        await worker.exchange(load=Load(memory_free_bytes=number, disk_free_bytes=1))
+        lab.clock.advance(1.0)
+        shown += live.loads(lab.core, known)
+        await loads.flush(lab.core)
+        assert live.loads(lab.core, known) == ()
+    stored = (await _history(lab)).samples
+    assert [(each.worker_id, each.at, each.load) for each in shown] == [("w1", each.at, each.load) for each in stored]
+    assert len(shown) == 3
 
 
 async def test_the_sweep_stores_it(lab: Lab) -> None:

@@ -6,12 +6,15 @@
  * missed, whatever happened in between. Who has missed too much is told so, and reads everything anew.
  */
 import type { QueryClient } from "@tanstack/react-query";
+import { tellServerTime } from "../lib/servertime";
+import { whileVisible } from "../lib/visible";
 import { News } from "./news";
 import { forgetNews, tellPoints } from "./points";
 import { Refresher } from "./refresh";
 import type { LiveCampaigns, LiveEvents, LiveHello, LiveLoads, LivePoints, LiveProgress } from "./schema";
 
-export type LiveState = "connecting" | "open" | "lost";
+/** `outdated`: open, to a server that is another version than the one that this page came from. */
+export type LiveState = "connecting" | "open" | "outdated" | "lost";
 
 const FIRST_RETRY_MS = 1000;
 const LONGEST_RETRY_MS = 15000;
@@ -20,6 +23,7 @@ const SETTLE_MS = 20;
 
 let state: LiveState = "connecting";
 let place: string | undefined;
+let version: string | undefined;
 let reopen: (() => void) | undefined;
 let settling = 0;
 const listeners = new Set<() => void>();
@@ -100,14 +104,18 @@ export function follow(client: QueryClient): () => void {
         place = message.lastEventId || place;
         take(JSON.parse(message.data) as T);
       });
-    on<LiveHello>("hello", ({ missed }) => {
+    on<LiveHello>("hello", ({ missed, version: its, now, unknown }) => {
       const again = state === "lost";
       retryMs = FIRST_RETRY_MS;
-      become("open");
+      version ??= its;
+      become(version === its ? "open" : "outdated");
+      tellServerTime(now);
       if (missed) void client.resetQueries({ queryKey: ["metrics"] });
       // What changed while nobody listened is not told; points are told from where they were known.
       if (missed || again || first) void readAll(client);
       first = false;
+      // A task that was removed while it was shown: the page says so.
+      for (const id of unknown ?? []) void client.resetQueries({ queryKey: ["task", id] });
       for (const id of wanted) if (!told.has(id)) void readAnew(client, id);
       for (const id of told) if (!wanted.has(id)) forgetNews(id);
       told = wanted;
@@ -131,13 +139,20 @@ export function follow(client: QueryClient): () => void {
     };
   };
   reopen = () => {
+    // One that rests is opened with all that is followed then.
+    if (!source) return;
     if (asked.size !== followed.size || [...asked].some((id) => !followed.has(id))) open();
   };
-  open();
-  return () => {
-    reopen = undefined;
+  const end = whileVisible(open, () => {
     window.clearTimeout(retryTimer);
     source?.close();
+    source = undefined;
+    // It may have rested for days.
+    first = true;
+  });
+  return () => {
+    reopen = undefined;
+    end();
     place = undefined;
     become("connecting");
   };

@@ -1,5 +1,6 @@
 /** What an event of a federation or a campaign makes stale, and how often that is asked for anew. */
 import type { InfiniteData, QueryClient, QueryKey } from "@tanstack/react-query";
+import { amend, mapped, Rereading } from "./cache";
 import type {
   CampaignActivity,
   CampaignDetail,
@@ -26,13 +27,16 @@ export function staleBy(event: EventView): QueryKey[] {
 
 /** Keeps what is shown of federations and campaigns fresh: asks anew at once, and then once in a while. */
 export class News {
-  private readonly stale = new Map<string, QueryKey>();
+  private readonly stale = new Set<string>();
+  private readonly rereading: Rereading;
   /** The newest line that is known of each campaign's log. */
   private readonly lines = new Map<string, number>();
   private timer = 0;
   private askedAt = 0;
 
-  constructor(private readonly client: QueryClient) {}
+  constructor(private readonly client: QueryClient) {
+    this.rereading = new Rereading(client);
+  }
 
   events(events: readonly EventView[]): void {
     this.ask(events.flatMap(staleBy));
@@ -42,24 +46,29 @@ export class News {
   campaigns({ cycles }: LiveCampaigns): void {
     const byId = new Map(cycles.map((each) => [each.campaign_id, each]));
     const patch = <T extends CampaignView>(each: T) => moved(each, byId.get(each.id));
-    this.client.setQueriesData<CampaignDetail>({ queryKey: ["campaign"] }, (old) => old && patch(old));
-    this.client.setQueriesData<InfiniteData<PageCampaignView>>({ queryKey: ["campaigns"] }, (old) =>
-      old ? { ...old, pages: old.pages.map((page) => ({ ...page, items: page.items.map(patch) })) } : old,
-    );
+    amend<CampaignDetail>(this.client, ["campaign"], patch);
+    amend<InfiniteData<PageCampaignView>>(this.client, ["campaigns"], (old) => {
+      const pages = mapped(old.pages, (page) => {
+        const items = mapped(page.items, patch);
+        return items === page.items ? page : { ...page, items };
+      });
+      return pages === old.pages ? old : { ...old, pages };
+    });
     const grown = cycles.filter(({ campaign_id, line = 0 }) => this.lines.get(campaign_id) !== line);
     for (const { campaign_id, line = 0 } of grown) this.lines.set(campaign_id, line);
     this.ask(grown.flatMap(({ campaign_id, name }) => [campaign_id, name].map((each) => ["campaign-log", each])));
   }
 
   private ask(keys: readonly QueryKey[]): void {
-    for (const key of keys) this.stale.set(JSON.stringify(key), key);
+    for (const key of keys) this.stale.add(nameOf(key));
     if (this.stale.size === 0 || this.timer) return;
     this.timer = window.setTimeout(
       () => {
         this.timer = 0;
         this.askedAt = Date.now();
-        for (const queryKey of this.stale.values()) void this.client.invalidateQueries({ queryKey });
+        const stale = new Set(this.stale);
         this.stale.clear();
+        this.rereading.ask(([what, of]) => stale.has(nameOf([what])) || stale.has(nameOf([what, of])));
       },
       Math.max(0, this.askedAt + ASK_MS - Date.now()),
     );
@@ -71,4 +80,8 @@ function moved<T extends CampaignView>(campaign: T, now: CampaignActivity | unde
   // Another step than the one that is shown is told by an event, with all that came of the one before.
   if (!now || cycle?.number !== now.cycle || cycle.step !== now.step) return campaign;
   return { ...campaign, cycle: { ...cycle, activity: now.activity, waiting: now.waiting ?? null } };
+}
+
+function nameOf(key: QueryKey): string {
+  return JSON.stringify(key);
 }

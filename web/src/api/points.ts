@@ -14,19 +14,37 @@ export interface Metrics {
 const SERIES = "train";
 /** Where so many have come together they are read anew, thinned. */
 const MOST_KEPT = 10_000;
+/** So much is kept while points are read. */
+const MOST_NEWS = 1_000;
 /** What was told of a task while its points were being read. */
 const news = new Map<string, LivePoints[]>();
 
 /** Put what a task has logged behind what is known of it. */
 export function tellPoints(client: QueryClient, message: LivePoints): void {
   const queryKey = ["metrics", message.task_id];
+  // What was read for a zoom holds steps that are done again.
+  if (message.resumed?.length) void client.invalidateQueries({ queryKey: ["range", message.task_id] });
   const query = client.getQueryState<Metrics>(queryKey);
-  if (!query?.data || query.fetchStatus === "fetching") {
-    news.set(message.task_id, [...(news.get(message.task_id) ?? []), message]);
+  if (query?.fetchStatus === "fetching") {
+    keep(client, message);
     return;
   }
+  // Nobody has read them, and who will reads this too.
+  if (!query?.data) return;
   const next = client.setQueryData<Metrics>(queryKey, withNews(query.data, message));
   if (next && next.points.length > MOST_KEPT) void client.invalidateQueries({ queryKey });
+}
+
+function keep(client: QueryClient, message: LivePoints): void {
+  const kept = news.get(message.task_id) ?? [];
+  if (kept.length < MOST_NEWS) {
+    news.set(message.task_id, [...kept, message]);
+    return;
+  }
+  // An answer that is so long in coming is older than all of this.
+  news.delete(message.task_id);
+  const queryKey = ["metrics", message.task_id];
+  void client.cancelQueries({ queryKey }).then(() => client.invalidateQueries({ queryKey }));
 }
 
 /** Return what was read, and behind it what was told meanwhile. */

@@ -1,14 +1,20 @@
 /** What the page asks the server for: one function for each thing, with the key that live events refresh it by. */
 import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { whole } from "../lib/pages";
 import { api, ask } from "./client";
 import { caughtUp, type Metrics } from "./points";
-import type { PageTaskView, paths } from "./schema";
+import type { ArtifactView, EventView, PageTaskView, paths, WorkerView } from "./schema";
 
 /** Enough to fill any screen; the rest of a list comes as somebody scrolls. */
 const FIRST_ROWS = 100;
 const MORE_ROWS = 1000;
+/** Of what is read as a whole: a page of it, and where it ends. */
+export const PAGE_ROWS = 1000;
+export const MOST_ROWS = 5000;
 /** More than a chart has dots beside each other. */
 const MOST_POINTS = 2_000;
+const MOST_SAMPLES = 500;
+const SAMPLE_MS = 15_000;
 /** A worker that has fallen silent is told of by no event. */
 const SILENT_MS = 30_000;
 
@@ -99,11 +105,15 @@ export const artifactsQuery = (id: string) =>
   queryOptions({
     queryKey: ["artifacts", id],
     queryFn: ({ signal }) =>
-      ask(
-        api.GET("/api/v1/tasks/{task_id}/artifacts", {
-          params: { path: { task_id: id }, query: { limit: 200 } },
-          signal,
-        }),
+      whole<ArtifactView>(
+        (cursor) =>
+          ask(
+            api.GET("/api/v1/tasks/{task_id}/artifacts", {
+              params: { path: { task_id: id }, query: { limit: PAGE_ROWS, cursor } },
+              signal,
+            }),
+          ),
+        MOST_ROWS,
       ),
   });
 
@@ -118,8 +128,16 @@ export const artifactQuery = (id: string) =>
 export const taskEventsQuery = (id: string) =>
   queryOptions({
     queryKey: ["task-events", id],
-    queryFn: ({ signal }) =>
-      ask(api.GET("/api/v1/events", { params: { query: { task_id: id, limit: 1000 } }, signal })),
+    // What has happened stays as it was: only what has come since is read.
+    queryFn: async ({ client, queryKey, signal }): Promise<EventView[]> => {
+      const found = [...(client.getQueryData<EventView[]>(queryKey) ?? [])];
+      while (true) {
+        const query = { task_id: id, limit: PAGE_ROWS, after: found.at(-1)?.id };
+        const page = await ask(api.GET("/api/v1/events", { params: { query }, signal }));
+        found.push(...page);
+        if (page.length < PAGE_ROWS) return found;
+      }
+    },
   });
 
 export const predictionsQuery = (id: string) =>
@@ -138,7 +156,11 @@ export const workflowQuery = (id: string) =>
 
 export const workersQuery = queryOptions({
   queryKey: ["workers"],
-  queryFn: ({ signal }) => ask(api.GET("/api/v1/workers", { params: { query: { limit: 500 } }, signal })),
+  queryFn: ({ signal }) =>
+    whole<WorkerView>(
+      (cursor) => ask(api.GET("/api/v1/workers", { params: { query: { limit: PAGE_ROWS, cursor } }, signal })),
+      MOST_ROWS,
+    ),
   refetchInterval: SILENT_MS,
 });
 
@@ -157,6 +179,36 @@ export const metricsQuery = (id: string) =>
       ),
     staleTime: Number.POSITIVE_INFINITY,
     structuralSharing: false,
+  });
+
+/** Another series than the training's, asked for each quarter of a minute; `system`: what a task's own processes took. */
+export const pointsQuery = (id: string, series: string, ended: boolean) =>
+  queryOptions({
+    queryKey: ["points", id, series, ended],
+    queryFn: ({ signal }) =>
+      ask(
+        api.GET("/api/v1/tasks/{task_id}/metrics", {
+          params: {
+            path: { task_id: id },
+            query: { series, max_points: series === "system" ? MOST_SAMPLES : MOST_POINTS },
+          },
+          signal,
+        }),
+      ),
+    refetchInterval: ended ? false : SAMPLE_MS,
+    placeholderData: keepPreviousData,
+  });
+
+/** Which series a task has logged, beside that of its training and what its processes took. */
+export const otherSeriesQuery = (id: string, ended: boolean) =>
+  queryOptions({
+    queryKey: ["series", id, ended],
+    queryFn: async ({ signal }) => {
+      const found = await ask(api.GET("/api/v1/tasks/{task_id}/series", { ...task(id), signal }));
+      return found.map((each) => each.series).filter((name) => name !== "train" && name !== "system");
+    },
+    refetchInterval: ended ? false : SAMPLE_MS,
+    placeholderData: keepPreviousData,
   });
 
 /** The points of a range of steps, as fine as a chart can show them. */

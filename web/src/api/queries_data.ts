@@ -1,7 +1,9 @@
 /** What the pages of datasets, of new tasks and of chats ask the server for. */
 import { queryOptions } from "@tanstack/react-query";
+import { type Whole, whole } from "../lib/pages";
 import { TRAININGS } from "../lib/words";
 import { api, ask } from "./client";
+import { MOST_ROWS, PAGE_ROWS } from "./queries";
 import type { ArtifactView } from "./schema";
 
 const ROWS = /\.(jsonl|ndjson|json|csv|tsv|parquet)$/i;
@@ -10,10 +12,12 @@ const LISTED = 200;
 /** What was pushed as a dataset, and files of rows that tasks have left, newest first. */
 export const datasetsQuery = queryOptions({
   queryKey: ["datasets"],
-  queryFn: async ({ signal }): Promise<ArtifactView[]> => {
-    const query = { kind: "dataset,file,files", limit: LISTED };
-    const page = await ask(api.GET("/api/v1/artifacts", { params: { query }, signal }));
-    return page.items.filter((each) => each.kind === "dataset" || ROWS.test(each.name));
+  queryFn: async ({ signal }): Promise<Whole<ArtifactView>> => {
+    const { items, more } = await whole<ArtifactView>((cursor) => {
+      const query = { kind: "dataset,file,files", limit: PAGE_ROWS, cursor };
+      return ask(api.GET("/api/v1/artifacts", { params: { query }, signal }));
+    }, MOST_ROWS);
+    return { items: items.filter((each) => each.kind === "dataset" || ROWS.test(each.name)), more };
   },
   refetchInterval: 15_000,
 });

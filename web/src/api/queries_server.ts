@@ -1,5 +1,6 @@
 /** What the page asks about the server itself and its machines; beside `queries.ts`, which is about tasks. */
 import { queryOptions } from "@tanstack/react-query";
+import { serverNow } from "../lib/servertime";
 import { api, ask } from "./client";
 import type { LoadSample, PageTaskView } from "./schema";
 
@@ -40,12 +41,14 @@ export const agentsQuery = queryOptions({
   refetchInterval: 10_000,
 });
 
+const LOADS_MS = 5 * 60_000;
+
 /** How busy a worker was in the last `hours`. */
 export const loadsQuery = (worker_id: string, hours: number) =>
   queryOptions({
     queryKey: ["loads", worker_id, hours],
     queryFn: async ({ signal }): Promise<LoadSample[]> => {
-      const since = new Date(Date.now() - hours * 3_600_000).toISOString();
+      const since = new Date(serverNow() - hours * 3_600_000).toISOString();
       const past = await ask(
         api.GET("/api/v1/workers/{worker_id}/history", {
           params: { path: { worker_id }, query: { since, max_points: 1000 } },
@@ -55,6 +58,8 @@ export const loadsQuery = (worker_id: string, hours: number) =>
       return [...past.samples];
     },
     staleTime: 60_000,
+    // What was told since is finer than what the server keeps: now and then both are one again.
+    refetchInterval: LOADS_MS,
   });
 
 /** The newest tasks that a worker has or had: below `workers`, for what makes those stale makes these stale too. */

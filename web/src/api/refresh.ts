@@ -1,8 +1,10 @@
 /** What the live stream tells is put into what the page has fetched, or has it fetched again. */
 import type { InfiniteData, QueryClient } from "@tanstack/react-query";
-import { api, ask } from "./client";
+import type { Whole } from "../lib/pages";
+import { amend, mapped, Rereading } from "./cache";
+import { ApiError, api, ask } from "./client";
 import { type TaskPage, type TasksWanted, taskPages } from "./queries";
-import type { EventView, Overview, PageWorkerView, TaskProgress, TaskView, WorkerLoad } from "./schema";
+import type { EventView, Overview, TaskProgress, TaskView, WorkerLoad, WorkerView } from "./schema";
 
 const FLUSH_MS = 200;
 /** A list is fetched again at most this often, however much happens. */
@@ -11,7 +13,7 @@ const LISTS_MS = 1500;
 const SHALLOW_PAGES = 2;
 const MENDED_AT_ONCE = 100;
 const SPARK_POINTS = 60;
-const OF_A_TASK = ["task", "commands", "checkpoints", "artifacts", "task-events", "why"] as const;
+const OF_A_TASK = new Set(["task", "commands", "checkpoints", "artifacts", "task-events", "why"]);
 
 /** Gathers a burst of news, then refreshes each thing once. */
 export class Refresher {
@@ -24,7 +26,11 @@ export class Refresher {
   private listsAt = 0;
   private listsTimer = 0;
 
-  constructor(private readonly client: QueryClient) {}
+  private readonly rereading: Rereading;
+
+  constructor(private readonly client: QueryClient) {
+    this.rereading = new Rereading(client);
+  }
 
   events(events: readonly EventView[]): void {
     for (const event of events) {
@@ -40,7 +46,7 @@ export class Refresher {
   progress(tasks: readonly TaskProgress[]): void {
     const told = new Map(tasks.map((each) => [each.task_id, each]));
     for (const { task_id, progress } of tasks)
-      this.client.setQueryData<TaskView>(["task", task_id], (old) => (old ? { ...old, progress } : old));
+      amend<TaskView>(this.client, ["task", task_id], (old) => ({ ...old, progress }));
     this.patch(told, (task, { progress, loss }) => {
       const { glance } = task;
       const step = loss?.[0];
@@ -52,24 +58,21 @@ export class Refresher {
   }
 
   loads(workers: readonly WorkerLoad[]): void {
-    const told = new Map(workers.map((each) => [each.worker_id, each.load]));
-    this.client.setQueryData<PageWorkerView>(["workers"], (old) =>
-      old
-        ? {
-            ...old,
-            items: old.items.map((each) => (told.has(each.id) ? { ...each, load: told.get(each.id) } : each)),
-          }
-        : old,
-    );
+    const told = new Map(workers.map(({ worker_id, load, at }) => [worker_id, { load, last_seen_at: at }]));
+    amend<Whole<WorkerView>>(this.client, ["workers"], (old) => {
+      const items = mapped(old.items, (each) => (told.has(each.id) ? { ...each, ...told.get(each.id) } : each));
+      return items === old.items ? old : { ...old, items };
+    });
   }
 
   private flush(): void {
     this.timer = 0;
-    const client = this.client;
-    for (const id of this.tasks) for (const what of OF_A_TASK) void client.invalidateQueries({ queryKey: [what, id] });
-    for (const id of this.workflows) void client.invalidateQueries({ queryKey: ["workflow", id] });
     if (this.moved.size) this.patch(this.moved, (task, status) => ({ ...task, status }));
-    if (this.fleet) void client.invalidateQueries({ queryKey: ["workers"] });
+    this.rereading.ask(([what, id]) => {
+      if (what === "workers") return this.fleet;
+      if (what === "workflow") return this.workflows.has(String(id));
+      return OF_A_TASK.has(String(what)) && this.tasks.has(String(id));
+    });
     for (const id of this.tasks) this.mended.add(id);
     this.refreshLists();
     this.tasks.clear();
@@ -84,8 +87,11 @@ export class Refresher {
       const news = told.get(task.id);
       return news === undefined ? task : change(task, news);
     };
-    this.client.setQueriesData<InfiniteData<TaskPage>>({ queryKey: ["tasks"] }, (old) => rows(old, told, row));
-    this.client.setQueryData<Overview>(["overview"], (old) => (old ? { ...old, running: old.running.map(row) } : old));
+    amend<InfiniteData<TaskPage>>(this.client, ["tasks"], (old) => rows(old, told, row));
+    amend<Overview>(this.client, ["overview"], (old) => {
+      const running = mapped(old.running, row);
+      return running === old.running ? old : { ...old, running };
+    });
   }
 
   private refreshLists(): void {
@@ -94,8 +100,7 @@ export class Refresher {
     this.listsTimer = window.setTimeout(() => {
       this.listsTimer = 0;
       this.listsAt = Date.now();
-      void this.client.invalidateQueries({ queryKey: ["overview"] });
-      void this.client.invalidateQueries({ queryKey: ["task-counts"] });
+      this.rereading.ask(([what]) => what === "overview" || what === "task-counts");
       this.refreshTasks([...this.mended]);
       this.mended.clear();
     }, wait);
@@ -107,12 +112,13 @@ export class Refresher {
     for (const query of client.getQueryCache().findAll({ queryKey: ["tasks"] })) {
       const pages = (query.state.data as InfiniteData<TaskPage> | undefined)?.pages ?? [];
       const deep = pages.length > SHALLOW_PAGES;
-      void client.invalidateQueries({ queryKey: query.queryKey, exact: true, refetchType: deep ? "none" : "active" });
+      this.rereading.ask((queryKey) => queryKey === query.queryKey, deep ? "none" : "active");
       if (!deep || !query.isActive()) continue;
       const shown = new Set(pages.flatMap((page) => page.items.map((task) => task.id)));
       const mine = ids.filter((id) => shown.has(id));
       for (let start = 0; start < mine.length; start += MENDED_AT_ONCE)
-        void this.mend(query.queryKey, mine.slice(start, start + MENDED_AT_ONCE));
+        // Without an answer the rows stay as they are, in a list that is said to have changed.
+        this.mend(query.queryKey, mine.slice(start, start + MENDED_AT_ONCE)).catch(ofNoAnswer);
     }
   }
 
@@ -123,25 +129,30 @@ export class Refresher {
     const found = taskPages(await ask(api.GET("/api/v1/tasks", { params: { query } })));
     const told = new Map(found.items.map((task) => [task.id, task]));
     const gone = new Set(ids.filter((id) => !told.has(id)));
-    this.client.setQueryData<InfiniteData<TaskPage>>(queryKey, (old) => {
-      const mended = rows(old, told, (task) => told.get(task.id) ?? task);
-      if (!mended || gone.size === 0) return mended;
-      return rows(mended, gone, null);
-    });
+    amend<InfiniteData<TaskPage>>(this.client, queryKey, (old) =>
+      rows(
+        rows(old, told, (task) => told.get(task.id) ?? task),
+        gone,
+        null,
+      ),
+    );
   }
 }
 
 /** Change the rows of some tasks in a list, or leave them out; pages without them stay as they are. */
 function rows(
-  list: InfiniteData<TaskPage> | undefined,
+  list: InfiniteData<TaskPage>,
   ids: { has: (id: string) => boolean },
   change: ((task: TaskView) => TaskView) | null,
-): InfiniteData<TaskPage> | undefined {
-  if (!list) return list;
-  const pages = list.pages.map((page) => {
+): InfiniteData<TaskPage> {
+  const pages = mapped(list.pages, (page) => {
     if (!page.items.some((task) => ids.has(task.id))) return page;
     const items = change ? page.items.map(change) : page.items.filter((task) => !ids.has(task.id));
     return { ...page, items };
   });
-  return pages.some((page, at) => page !== list.pages[at]) ? { ...list, pages } : list;
+  return pages === list.pages ? list : { ...list, pages };
+}
+
+function ofNoAnswer(error: unknown): void {
+  if (!(error instanceof ApiError)) throw error;
 }

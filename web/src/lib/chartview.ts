@@ -47,5 +47,6 @@ export function searchOf({ axis, log, weight, zoom }: ChartView): ChartSearch {
 
 function zoomOf(text: string | undefined): Zoom {
   const [low, high, more] = (text ?? "").split("~").map(Number);
-  return low !== undefined && high !== undefined && more === undefined && low < high ? [low, high] : null;
+  if (low === undefined || high === undefined || more !== undefined) return null;
+  return Number.isFinite(low) && Number.isFinite(high) && low < high ? [low, high] : null;
 }

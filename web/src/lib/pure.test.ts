@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import type { TaskView } from "../api/schema";
 import { chartSearch, searchOf, viewOf } from "./chartview";
 import { bytes, duration, number } from "./format";
-import { levelOf, lines } from "./log";
+import { allLines, appended, levelOf, NOTHING } from "./log";
 import { grouped, order } from "./tasklist";
 
 test("numbers are short and keep what matters", () => {
@@ -26,7 +26,11 @@ test("numbers are short and keep what matters", () => {
 });
 
 test("a log shows what a terminal would", () => {
-  expect(lines("one\n 10%\r 90%\r\ntwo\n")).toEqual(["one", " 90%", "two"]);
+  expect(allLines(appended(NOTHING, "one\n 10%\r 90%\r\ntwo\n", 9)).map((line) => line.text)).toEqual([
+    "one",
+    " 90%",
+    "two",
+  ]);
   expect(["Traceback (most recent call last):", "ValueError: no", "x WARNING y", "fine"].map(levelOf)).toEqual([
     "error",
     "error",
@@ -40,7 +44,7 @@ test("how charts are looked at survives the address, and an odd address does no 
   expect(viewOf(chartSearch({ ...searchOf(view) }))).toEqual(view);
   const plain = { axis: "step", log: false, weight: 0, zoom: null };
   expect(searchOf(viewOf({}))).toEqual({});
-  for (const zoom of ["9~3", "a~b", "1~2~3", "", 7]) {
+  for (const zoom of ["9~3", "a~b", "1~2~3", "0~Infinity", "", 7]) {
     expect(viewOf(chartSearch({ axis: "depth", log: "yes", smooth: 4, zoom }))).toEqual(plain);
   }
 });

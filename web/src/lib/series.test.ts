@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { aligned, column, csv, leaves, type Point, perplexity, smoothed, told } from "./series";
+import { aligned, column, csv, leaves, type Point, perplexity, smoothed, stepsAt, told, valueAt } from "./series";
 
 const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
 const points: Point[] = [
@@ -12,6 +12,16 @@ const points: Point[] = [
 test("a column has one value a place, the later one, and gaps where there is no number", () => {
   expect(column(points, "loss", "step")).toEqual({ xs: [2, 4, 6], ys: [4, 3, null] });
   expect(column(points, "loss", "time")).toEqual({ xs: [0, 3, 4, 9], ys: [4, null, 3, null] });
+});
+
+test("a moment lies between the steps that were logged around it, and nowhere outside of them", () => {
+  const moments = [-1, 0, 1.5, 3, 4, 6.5, 9, 10].map((second) => Date.parse(at(0)) + second * 1000);
+  expect(stepsAt(points, moments)).toEqual([null, 2, 3, 4, 4, 5, 6, null]);
+  expect(stepsAt([], moments)).toEqual(moments.map(() => null));
+});
+
+test("a checkpoint has the loss that was logged last before it", () => {
+  expect([1, 2, 3, 4, 5, 9].map((step) => valueAt(points, "loss", step))).toEqual([undefined, 4, 4, 3, 3, 3]);
 });
 
 test("smoothing begins at the first value, and leaves gaps as they are", () => {

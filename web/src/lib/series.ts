@@ -67,6 +67,29 @@ export function aligned(columns: readonly Column[]): { xs: number[]; ys: (number
   return { xs, ys };
 }
 
+/**
+ * Where moments (milliseconds, ascending) lie on the axis of steps: between the points that were logged before and after
+ * them. `null`: before the first point, or after the last one.
+ */
+export function stepsAt(points: readonly Point[], moments: readonly number[]): (number | null)[] {
+  const told = points.map((point) => Date.parse(point.at));
+  let after = 0;
+  return moments.map((moment) => {
+    while (after < told.length && (told[after] ?? moment) < moment) after += 1;
+    const [low, high] = [points[after - 1], points[after]];
+    if (!high) return null;
+    const [from, to] = [told[after - 1] ?? 0, told[after] ?? 0];
+    if (!low || from === to) return to === moment ? high.step : null;
+    return low.step + ((high.step - low.step) * (moment - from)) / (to - from);
+  });
+}
+
+/** The value that was logged last at a step or before it. */
+export function valueAt(points: readonly Point[], name: string, step: number): number | undefined {
+  const value = points.findLast((point) => point.step <= step && typeof point.values[name] === "number")?.values[name];
+  return typeof value === "number" ? value : undefined;
+}
+
 export function perplexity(ys: readonly (number | null)[]): (number | null)[] {
   return ys.map((y) => (y === null || y > 700 ? null : Math.exp(y)));
 }

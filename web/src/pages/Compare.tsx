@@ -7,10 +7,12 @@ import { metricsQuery, taskQuery } from "../api/queries";
 import type { TaskAnswer } from "../api/schema";
 import { duration, number, ranSeconds } from "../lib/format";
 import { type Axis, column, leaves, type Point, smoothed } from "../lib/series";
+import { serverNow } from "../lib/servertime";
 import { metricName } from "../lib/words";
 import { Panel, Status, TaskLink } from "../parts/bits";
 import { Chart, COLORS, type Line } from "../parts/Chart";
 import { ChartBar, useChartView } from "../parts/ChartBar";
+import { useCanonical } from "../parts/canonical";
 import { Empty, Failed, Loading } from "../parts/states";
 
 const MOST = 8;
@@ -26,11 +28,19 @@ interface Run {
 export function Compare() {
   const { tasks } = useSearch({ from: "/compare" });
   const ids = useMemo(() => [...new Set(tasks?.split(",").filter(Boolean))].slice(0, MOST), [tasks]);
-  useEffect(() => followPoints(ids), [ids]);
+  const navigate = useNavigate({ from: "/compare" });
   const details = useQueries({ queries: ids.map((id) => taskQuery(id)) });
+  useCanonical(
+    "task",
+    ids.map((id, at) => [id, details[at]?.data] as const),
+    (found) => void navigate({ search: (old) => ({ ...old, tasks: found.join(",") }), replace: true }),
+  );
+  const found = details.flatMap(({ data }) => data?.id ?? []).join(",");
+  // Only of tasks that there are: the stream refuses others.
+  useEffect(() => followPoints(found ? found.split(",") : []), [found]);
   const metrics = useQueries({
     queries: details.map(({ data }, at) => ({
-      ...metricsQuery(ids[at] ?? ""),
+      ...metricsQuery(data?.id ?? ids[at] ?? ""),
       enabled: data !== undefined,
     })),
   });
@@ -162,7 +172,7 @@ function Table({ runs }: { runs: Run[] }) {
           />
           <Row
             name="Ran"
-            values={runs.map((run) => ({ key: run.task.id, value: duration(ranSeconds(run.task, Date.now())) }))}
+            values={runs.map((run) => ({ key: run.task.id, value: duration(ranSeconds(run.task, serverNow())) }))}
           />
           {shown.map((row) => (
             <tr key={row.path} className={all && row.differs ? "differs" : undefined}>

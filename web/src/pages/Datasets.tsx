@@ -1,12 +1,13 @@
 /** Datasets: bring one, see what it is and what a training would learn of it, train with it. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useSearch } from "@tanstack/react-router";
+import { artifactQuery } from "../api/queries";
 import { datasetsQuery } from "../api/queries_data";
 import type { ArtifactView } from "../api/schema";
 import { bytes } from "../lib/format";
 import { Panel, Time } from "../parts/bits";
 import { useSession } from "../parts/session";
-import { Answer, Empty } from "../parts/states";
+import { Answer, Cut, Empty, Failed, Loading } from "../parts/states";
 import "../styles/datasets.css";
 import { Detail } from "./datasets/Detail";
 import { Upload } from "./datasets/Upload";
@@ -20,7 +21,7 @@ export function Datasets() {
       <h1>Datasets</h1>
       {mayChange && <Upload />}
       <Answer query={datasets} rows={5}>
-        {(items) =>
+        {({ items, more }) =>
           items.length === 0 ? (
             <Panel>
               <Empty title="Nothing was uploaded yet">
@@ -29,7 +30,7 @@ export function Datasets() {
             </Panel>
           ) : (
             <div className="datasets">
-              <Listed items={items} chosen={id} />
+              <Listed items={items} more={more} chosen={id} />
               <Chosen items={items} id={id} preview={preview} />
             </div>
           )
@@ -39,7 +40,7 @@ export function Datasets() {
   );
 }
 
-function Listed({ items, chosen }: { items: ArtifactView[]; chosen?: string }) {
+function Listed({ items, more, chosen }: { items: ArtifactView[]; more: boolean; chosen?: string }) {
   const open = chosen ?? items[0]?.id;
   return (
     <nav aria-label="Datasets" className="panel dataset-list">
@@ -59,12 +60,17 @@ function Listed({ items, chosen }: { items: ArtifactView[]; chosen?: string }) {
           </span>
         </Link>
       ))}
+      <Cut more={more}>Older ones are found by their id or name: tunefleet data ls.</Cut>
     </nav>
   );
 }
 
 function Chosen({ items, id, preview }: { items: ArtifactView[]; id?: string; preview?: string }) {
-  const artifact = id ? items.find((each) => each.id === id) : items[0];
+  const listed = id ? items.find((each) => each.id === id) : items[0];
+  const asked = useQuery({ ...artifactQuery(id ?? ""), enabled: id !== undefined && !listed });
+  const artifact = listed ?? asked.data;
   if (artifact) return <Detail key={artifact.id} artifact={artifact} preview={preview} />;
+  if (asked.error) return <Failed error={asked.error} />;
+  if (asked.isLoading) return <Loading rows={6} />;
   return <Empty title="It is not here">It was removed, or the address has a slip in it.</Empty>;
 }

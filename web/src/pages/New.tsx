@@ -1,9 +1,11 @@
 /** A new task: from an example, an earlier task or a dataset. */
-import { useQuery } from "@tanstack/react-query";
+import { useQueries, useQuery } from "@tanstack/react-query";
 import { useSearch } from "@tanstack/react-router";
+import { useState } from "react";
 import { stringify } from "yaml";
-import { artifactQuery, taskQuery } from "../api/queries";
+import { artifactQuery, taskQuery, workflowQuery } from "../api/queries";
 import { datasetsQuery, examplesQuery, lookQuery } from "../api/queries_data";
+import type { TaskAnswer } from "../api/schema";
 import { titleOf } from "../lib/gallery";
 import { pinned } from "../lib/pinned";
 import { trainingDocument } from "../lib/traindoc";
@@ -40,9 +42,27 @@ function FromExample({ name, worker }: { name: string; worker: string | undefine
 function FromTask({ id }: { id: string }) {
   const task = useQuery(taskQuery(id));
   if (!task.data) return <Waiting error={task.error} />;
-  const { spec, name } = task.data;
-  const text = stringify({ apiVersion: "tunefleet/v1", kind: "Workflow", metadata: { name }, spec });
-  return <Edit title={`As ${name}`} first={text} />;
+  return <FromFound task={task.data} />;
+}
+
+/** As the task was when the document was opened: what happens to it since changes no text that is being edited. */
+function FromFound({ task }: { task: TaskAnswer }) {
+  const [found] = useState(task);
+  const { spec, resolved, name, inputs, depends_on, workflow_id } = found;
+  // A stage whose references stand for nothing yet is nothing alone.
+  if (depends_on.length > 0 && !resolved) return <FromWorkflow id={workflow_id} />;
+  const own = resolved ?? spec;
+  const text = stringify({ apiVersion: "tunefleet/v1", kind: "Workflow", metadata: { name }, spec: own });
+  return <Edit title={`As ${name}`} first={text} earlier={[{ name, spec: own, inputs }]} />;
+}
+
+function FromWorkflow({ id }: { id: string }) {
+  const workflow = useQuery(workflowQuery(id));
+  const tasks = useQueries({ queries: (workflow.data?.tasks ?? []).map((each) => taskQuery(each.id)) });
+  const earlier = tasks.flatMap(({ data }) => (data ? { name: data.name, spec: data.spec, inputs: data.inputs } : []));
+  if (!workflow.data || earlier.length < workflow.data.tasks.length)
+    return <Waiting error={workflow.error ?? tasks.find((each) => each.error)?.error} />;
+  return <Edit title={`As ${workflow.data.name}`} first={workflow.data.document} earlier={earlier} />;
 }
 
 function FromData({ id }: { id: string }) {
@@ -62,7 +82,7 @@ function FromData({ id }: { id: string }) {
     );
   const { name } = artifact.data;
   // A name means the newest that was pushed under it; anything else is called by its id.
-  const newest = datasets.data.find((each) => each.name === name && !each.task_id);
+  const newest = datasets.data.items.find((each) => each.name === name && !each.task_id);
   const reference = newest?.id === id ? name : id;
   const dataset = { reference, name, rows, recognised: recognised ?? "rows" };
   return <Edit title={`On ${name}`} first={trainingDocument(example.document, dataset, use)} />;

@@ -6,7 +6,7 @@ import { agentsQuery } from "../api/queries_server";
 import type { TaskView, WorkerView } from "../api/schema";
 import { Status, Time } from "../parts/bits";
 import { Gauges, Users, WorkerLink, workerNote } from "../parts/Fleet";
-import { Answer, Empty } from "../parts/states";
+import { Answer, Cut, Empty } from "../parts/states";
 import { Agents } from "./workers/Agents";
 import { Join } from "./workers/Join";
 import { Tags, Verbs } from "./workers/Verbs";
@@ -27,16 +27,19 @@ export function Workers() {
       </div>
       {joining && <Join />}
       <Answer query={workers} rows={6}>
-        {({ items }) => {
+        {({ items, more }) => {
           const machines = items.filter((each) => !polling.has(each.id));
           return machines.length === 0 ? (
             <Empty title="No worker has joined">Tasks wait until one does: “Join a machine” has the commands.</Empty>
           ) : (
-            <div className="machines">
-              {machines.map((worker) => (
-                <Card key={worker.id} worker={worker} tasks={tasks} />
-              ))}
-            </div>
+            <>
+              <div className="machines">
+                {machines.map((worker) => (
+                  <Card key={worker.id} worker={worker} tasks={tasks} />
+                ))}
+              </div>
+              <Cut more={more}>All are listed by tunefleet workers.</Cut>
+            </>
           );
         }}
       </Answer>

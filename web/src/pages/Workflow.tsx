@@ -7,15 +7,22 @@ import { workflowQuery } from "../api/queries";
 import type { TaskView, WorkflowDetail } from "../api/schema";
 import { duration, ranSeconds } from "../lib/format";
 import { Confirm, Id, Panel, Status, TaskLink, Time } from "../parts/bits";
+import { useCanonical } from "../parts/canonical";
 import { useNow } from "../parts/clock";
-import { useSession } from "../parts/session";
+import { useMaySteer, useSession } from "../parts/session";
 import { Answer } from "../parts/states";
 import { toast } from "../parts/toasts";
 import { Drawing } from "./workflow/Drawing";
 
 export function Workflow() {
   const { workflowId } = useParams({ from: "/workflows/$workflowId" });
+  const navigate = useNavigate({ from: "/workflows/$workflowId" });
   const workflow = useQuery(workflowQuery(workflowId));
+  useCanonical(
+    "workflow",
+    [[workflowId, workflow.data]],
+    ([id = workflowId]) => void navigate({ params: { workflowId: id }, replace: true }),
+  );
   return (
     <div className="page">
       {!workflow.data && <h1>Workflow {workflowId}</h1>}
@@ -104,6 +111,7 @@ function Ran({ task }: { task: TaskView }) {
 
 function Actions({ workflow }: { workflow: WorkflowDetail }) {
   const { mayChange } = useSession();
+  const mine = useMaySteer(workflow);
   const client = useQueryClient();
   const navigate = useNavigate();
   const [asking, setAsking] = useState(false);
@@ -123,7 +131,7 @@ function Actions({ workflow }: { workflow: WorkflowDetail }) {
   if (!mayChange) return null;
   return (
     <div className="row tight">
-      {workflow.status === "running" && (
+      {mine && workflow.status === "running" && (
         <button type="button" className="danger" onClick={() => setAsking(true)}>
           Cancel all
         </button>

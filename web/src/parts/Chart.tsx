@@ -80,10 +80,10 @@ export function Chart({
   useEffect(() => {
     const element = box.current;
     if (!element) return;
-    const style = getComputedStyle(element);
-    const muted = style.getPropertyValue("--muted");
-    const grid = { stroke: style.getPropertyValue("--line"), width: 1 };
-    const common = { stroke: muted, grid, ticks: { show: false }, font: "11px system-ui" };
+    // A canvas knows no variables: its place has their colours.
+    const { color, borderTopColor } = getComputedStyle(element);
+    const grid = { stroke: borderTopColor, width: 1 };
+    const common = { stroke: color, grid, ticks: { show: false }, font: "11px system-ui" };
     const made = new uPlot(
       {
         width: element.clientWidth,
@@ -164,7 +164,7 @@ export function Chart({
         <Legend lines={lines} data={data} at={at} axis={axis} clock={clock} />
       </header>
       {/* biome-ignore lint/a11y/noStaticElementInteractions: the same is done by the button "whole range" */}
-      <div ref={box} style={{ height }} onDoubleClick={() => onZoom(null)} />
+      <div ref={box} className="canvas" style={{ height }} onDoubleClick={() => onZoom(null)} />
     </figure>
   );
 }

@@ -5,6 +5,7 @@ import { useEffect, useState, useSyncExternalStore } from "react";
 import { api, ask } from "../api/client";
 import { follow, liveState, onLiveState } from "../api/live";
 import type { ServerInfo } from "../api/schema";
+import { forgetKept } from "./kept";
 import { SessionContext } from "./session";
 import { setTheme, type Theme, useTheme } from "./theme";
 import { Toasts, toastError } from "./toasts";
@@ -136,8 +137,7 @@ function Foot({ info }: { info: ServerInfo }) {
       return;
     }
     client.setQueryData<ServerInfo>(["info"], { ...info, authenticated: false, role: null, owner: null });
-    // What this key could see is not for the next one.
-    client.removeQueries({ predicate: (query) => query.queryKey[0] !== "info" });
+    forgetKept();
   };
   return (
     <div className="foot small">
@@ -158,6 +158,15 @@ function Foot({ info }: { info: ServerInfo }) {
 
 function Connection() {
   const state = useSyncExternalStore(onLiveState, liveState);
+  if (state === "outdated")
+    return (
+      <div className="banner row between" role="alert">
+        <span>The server runs another version by now. This page is of the one before.</span>
+        <button type="button" onClick={() => location.reload()}>
+          Load the new page
+        </button>
+      </div>
+    );
   if (state !== "lost") return null;
   return (
     <div className="banner" role="alert">

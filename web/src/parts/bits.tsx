@@ -1,10 +1,11 @@
 /** Small parts that every page is made of. */
 import { Link } from "@tanstack/react-router";
-import { type ReactNode, useEffect, useRef, useState } from "react";
+import { type ReactNode, useEffect, useRef } from "react";
 import type { ProgressView } from "../api/schema";
 import { ago, duration, localTime, number, percent, utcTime } from "../lib/format";
 import { plain } from "../lib/words";
 import { useNow } from "./clock";
+import { useCopy } from "./copying";
 
 export function Status({ status, note }: { status: string; note?: string }) {
   return (
@@ -103,31 +104,21 @@ export function TaskLink({ id, name }: { id: string; name?: string }) {
 
 /** An id that a click copies. */
 export function Id({ value }: { value: string }) {
-  const [copied, setCopied] = useState(false);
-  useEffect(() => {
-    if (!copied) return;
-    const timer = window.setTimeout(() => setCopied(false), 1500);
-    return () => window.clearTimeout(timer);
-  }, [copied]);
+  const { shown, copied, copy } = useCopy<HTMLSpanElement>(value);
   return (
-    <button
-      type="button"
-      className="id"
-      title={`Copy ${value}`}
-      onClick={() => void navigator.clipboard?.writeText(value).then(() => setCopied(true))}
-    >
-      {copied ? "copied" : value}
+    <button type="button" className="id" title={`Copy ${value}`} onClick={copy}>
+      <span ref={shown}>{copied ? "copied" : value}</span>
     </button>
   );
 }
 
 /** A command line that a click copies. */
 export function Copyable({ text }: { text: string }) {
-  const [copied, setCopied] = useState(false);
+  const { shown, copied, copy } = useCopy<HTMLPreElement>(text);
   return (
     <div className="copyable">
-      <pre>{text}</pre>
-      <button type="button" onClick={() => void navigator.clipboard?.writeText(text).then(() => setCopied(true))}>
+      <pre ref={shown}>{text}</pre>
+      <button type="button" onClick={copy}>
         {copied ? "Copied" : "Copy"}
       </button>
     </div>

@@ -1,7 +1,8 @@
 /** One clock for all that shows ages and durations: it ticks while somebody looks. */
 import { useSyncExternalStore } from "react";
+import { serverNow } from "../lib/servertime";
 
-let now = Date.now();
+let now = serverNow();
 let timer = 0;
 const listeners = new Set<() => void>();
 
@@ -9,7 +10,7 @@ function subscribe(listener: () => void): () => void {
   listeners.add(listener);
   if (!timer)
     timer = window.setInterval(() => {
-      now = Date.now();
+      now = serverNow();
       for (const each of listeners) each();
     }, 1000);
   return () => {

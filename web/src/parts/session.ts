@@ -16,3 +16,12 @@ export function useSession(): Session {
   if (!session) throw new Error("useSession is for what stands inside the shell");
   return session;
 }
+
+/** Whether one may steer and remove what belongs to somebody: its owner, and administrators. As the server decides. */
+export function maySteer({ info, mayChange, isAdmin }: Session, owner: string): boolean {
+  return isAdmin || (mayChange && info.owner === owner);
+}
+
+export function useMaySteer({ owner }: { owner: string }): boolean {
+  return maySteer(useSession(), owner);
+}

@@ -23,6 +23,11 @@ export function Empty({ title, children }: { title: string; children?: ReactNode
   );
 }
 
+/** What a list that is cut says at its end. */
+export function Cut({ more, children }: { more: boolean; children: ReactNode }) {
+  return more && <p className="muted small">Only the newest are shown. {children}</p>;
+}
+
 export function Failed({ error, retry }: { error: unknown; retry?: () => void }) {
   const ours = error instanceof ApiError ? error : undefined;
   if (ours?.status === 403)

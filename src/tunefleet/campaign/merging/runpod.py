@@ -1,22 +1,15 @@
 """Merge on RunPod serverless: a job there reads adapter and base from the hub, and puts the merged model there.
 
-Which job is whose is written to a file as soon as it is known, so that what runs is waited for, not sent again.
+Which job is whose is stored with the step as soon as it is known, so that what runs is waited for, not sent again.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import os
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
 
-import orjson
-
-from tunefleet.artifacts import replace_file
 from tunefleet.campaign.contract import CycleFailed, StepFailed
 from tunefleet.campaign.merging import runpod_wire as wire
 from tunefleet.client.service import NotArrivedError, Patience, Reply, Service
@@ -24,29 +17,56 @@ from tunefleet.errors import AuthError, TunefleetError, UnreachableError
 from tunefleet.settings import CampaignSettings
 
 _FIRST_LOOK_S: Final = 2.0
+_OVER: Final = frozenset({wire.COMPLETED, wire.TIMED_OUT, wire.CANCELLED, "FAILED"})
 _KEPT_S: Final = 1200.0
 """RunPod forgets what a job has said half an hour after its end: it is looked at more often than that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """Where a merge stands; stored.
+    """Where a merge stands; stored with the step.
 
     Args:
         job: RunPod's id of the job that may run; null if none does.
         begun_at: When that was sent, in Unix time.
         failures: How many jobs have failed.
         why: How the last one did.
-        key: Of the merge.
+        lora: What is merged.
+        base: Into what.
         sending: Whether a job may have been sent whose id is not known.
+        lost: Whether RunPod has forgotten the job: it may have come to its end.
+        retried: How often a person had let the cycle try again when this was written.
+        revision: Commit of the adapter; null for its newest.
     """
 
     job: str | None = None
     begun_at: float = 0.0
     failures: int = 0
     why: str | None = None
-    key: str = ""
+    lora: str = ""
+    base: str = ""
     sending: bool = False
+    lost: bool = False
+    retried: int = 0
+    revision: str | None = None
+
+    def of(self, lora: str, base: str, retried: int, revision: str | None = None) -> Merging:
+        """Return where a merge stands that may be another, or that a person has let try again since.
+
+        Args:
+            lora: What is merged now.
+            base: Into what.
+            retried: How often a person has let the cycle try again.
+            revision: Commit of what is merged.
+        """
+        anew = Merging(lora=lora, base=base, retried=retried, revision=revision)
+        if (self.lora, self.base, self.revision) != (lora, base, revision):
+            return anew
+        if self.retried == retried:
+            return self
+        # A job that runs is waited for still; what failed, and what is lost, is no longer counted.
+        goes_on = self.job is not None and not self.lost
+        return replace(anew, job=self.job, begun_at=self.begun_at) if goes_on else anew
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +99,18 @@ class Merged:
     verified: bool | None = None
 
 
-def folder_of(settings: CampaignSettings) -> Path:
-    """Return where it is kept which job is whose."""
-    return settings.home.expanduser() / "runpod"
+Keep = Callable[[Merging], Awaitable[None]]
+"""Stores where a merge stands, before anything is done that depends on it."""
 
 
-def forget(settings: CampaignSettings, campaign_id: str, *, but: str | None = None) -> None:
-    """Remove what is kept of a campaign's jobs: their outcome is stored, or nobody waits for it any more.
+class Purse(Protocol):
+    """Who pays for the time of jobs."""
 
-    Args:
-        settings: Say where it is.
-        campaign_id: Of the campaign.
-        but: Key of a merge that goes on.
-    """
-    for path in sorted(folder_of(settings).glob("*.json")):
-        key = str(orjson.loads(path.read_bytes()).get("key", ""))
-        if key.startswith(f"{campaign_id}/") and key != but:
-            path.unlink(missing_ok=True)
+    async def check(self, seconds: float) -> None:
+        """Refuse a job that may take so long, if there is no room for it; raises `BudgetError`."""
+
+    async def pay(self, job: str, seconds: float) -> None:
+        """Enter what a job has taken; entered again, it counts once."""
 
 
 class RunPod:
@@ -126,29 +141,32 @@ class RunPod:
             raise CycleFailed(
                 f"A merge on RunPod needs {lacking}.", hint="Set them, or write merge.on: fleet and retry."
             )
-        self._token, self._username = token, username
+        self._key, self._token, self._username = key, token, username
         self._settings, self._now = settings, now
-        self._folder = folder_of(settings)
         self._service = Service("RunPod", f"{settings.runpod_url.rstrip('/')}/{endpoint}", key, patience=patience)
 
-    async def merge(self, key: str, lora: str, base: str, *, private: bool = True) -> Waiting | Merged:
+    async def merge(
+        self, known: Merging, keep: Keep, purse: Purse, *, private: bool = True, code: bool = False, anew: bool = False
+    ) -> Waiting | Merged:
         """Send a job unless one runs, and say where it stands.
 
         Args:
-            key: Of the merge: the same one is sent once, until its job has failed.
-            lora: The adapter's repository.
-            base: The base's.
+            known: What was kept last, `Merging.of` what is merged: a job is sent once, until it has failed.
+            keep: Keeps what is known now.
+            purse: Pays.
             private: Whether the result is private.
+            code: Whether code that comes with the base is run.
+            anew: Whether it is merged once more where that merge is on the hub already.
 
         Raises:
+            BudgetError: If there is no room for a job in what may be spent.
             StepFailed: If the job has failed, or too many have; the next call sends another, if it may. Or if one may
                 have been sent whose id was lost: RunPod cannot be asked for it, and two would be paid for.
             AuthError: If RunPod refuses the key.
             UnreachableError: If it does not answer.
         """
-        known = await asyncio.to_thread(self._read, key)
         if known.job is not None:
-            return await self._look(key, known, known.job)
+            return await self._look(known, keep, purse, known.job)
         if known.sending:
             raise StepFailed(
                 "A job may have been sent to RunPod, and its id was lost with the answer: none is sent again.",
@@ -161,25 +179,36 @@ class RunPod:
                 hint="`tunefleet campaign retry` begins anew.",
             )
         seconds = self._settings.runpod_timeout_s
+        await purse.check(seconds)
         token = self._token.get_secret_value() if self._settings.runpod_send_token else None
-        body = wire.request(lora, base, token=token, username=self._username, seconds=seconds, private=private)
-        job = await self._send(key, known, body)
-        begun = Merging(job, self._now(), known.failures, known.why, key)
-        await asyncio.to_thread(self._write, key, begun)
+        account = self._username
+        body = wire.request(
+            known.lora,
+            known.base,
+            token=token,
+            username=account,
+            seconds=seconds,
+            private=private,
+            code=code,
+            revision=known.revision,
+            anew=anew,
+        )
+        job = await self._send(known, keep, body)
+        await keep(replace(known, job=job, begun_at=self._now()))
         return Waiting(job, wire.QUEUED, _FIRST_LOOK_S)
 
-    async def _send(self, key: str, known: Merging, body: dict[str, Any]) -> str:
-        """Send a job, having written that one is sent; what surely was not taken is sent again by the next call."""
-        await asyncio.to_thread(self._write, key, replace(known, key=key, sending=True))
+    async def _send(self, known: Merging, keep: Keep, body: dict[str, Any]) -> str:
+        """Send a job, having kept that one is sent; what surely was not taken is sent again by the next call."""
+        await keep(replace(known, sending=True))
         try:
             reply = await self._service.post("/run", body)
         except NotArrivedError:
-            await asyncio.to_thread(self._write, key, replace(known, key=key))
+            await keep(known)
             raise
         if reply.uncertain:
             raise UnreachableError(f"RunPod answers {reply.status}; whether it has taken the job is not known.")
         if not reply.good:
-            await asyncio.to_thread(self._write, key, replace(known, key=key))
+            await keep(known)
         said = _checked(reply).body
         job = said.get("id") if isinstance(said, dict) else None
         if not job:
@@ -190,53 +219,54 @@ class RunPod:
         """Let go of the connections."""
         await self._service.close()
 
-    async def _look(self, key: str, known: Merging, job: str) -> Waiting | Merged:
-        reply = await self._service.get(f"/status/{job}")
+    async def _look(self, known: Merging, keep: Keep, purse: Purse, job: str) -> Waiting | Merged:
+        longest = min(self._settings.runpod_poll_s, _KEPT_S)
+        try:
+            reply = await self._service.get(f"/status/{job}")
+        except UnreachableError as error:
+            # The job goes on without us: a lost look is no failure.
+            return Waiting(job, f"out of sight: {error.message}", longest)
         if reply.status == 404:
-            raise await self._failed(key, known, StepFailed(f"RunPod does not know the job {job} any more."))
+            # It may have come to its end while nobody looked: another one is paid for, too.
+            await purse.pay(job, self._longest_s(known))
+            await keep(replace(known, lost=True))
+            raise StepFailed(
+                f"RunPod does not know the job {job} any more, and none is sent again.",
+                hint="Look at the account on the hub: `tunefleet campaign retry` sends another, which the image of "
+                "Tunefleet ends at once where the model is there already.",
+            )
         body = _checked(reply).body
         said = body if isinstance(body, dict) else {}
         status = str(said.get("status", "no status"))
+        secrets = (self._token.get_secret_value(), self._key.get_secret_value())
+        if status in _OVER:
+            took_s = wire.took_s(said)
+            await purse.pay(job, self._longest_s(known) if took_s is None else took_s)
         if status == wire.COMPLETED:
             try:
                 output = said.get("output")
-                return Merged(job, wire.merged(output), wire.verified(output))
+                return Merged(job, wire.merged(output, secrets), wire.verified(output))
             except StepFailed as error:
-                raise await self._failed(key, known, error) from None
-        if status in {wire.TIMED_OUT, wire.CANCELLED, "FAILED"}:
+                raise await self._failed(known, keep, error) from None
+        if status in _OVER:
             why = (
                 said.get("error")
                 or said.get("output")
                 or ("somebody has cancelled it" if status == "CANCELLED" else "")
             )
-            raise await self._failed(key, known, wire.failure(str(why), timed_out=status == wire.TIMED_OUT))
+            failed = wire.failure(str(why), timed_out=status == wire.TIMED_OUT, secrets=secrets)
+            raise await self._failed(known, keep, failed)
         # Any other status, also one that is new there, is one of a job that goes on.
         waited = max(0.0, self._now() - known.begun_at)
-        longest = min(self._settings.runpod_poll_s, _KEPT_S)
         return Waiting(job, status, min(max(waited / 5, _FIRST_LOOK_S), longest))
 
-    async def _failed(self, key: str, known: Merging, error: StepFailed) -> StepFailed:
-        await asyncio.to_thread(self._write, key, Merging(failures=known.failures + 1, why=str(error), key=key))
+    def _longest_s(self, known: Merging) -> float:
+        """Return how long a job may have run of which RunPod does not say it."""
+        return min(max(0.0, self._now() - known.begun_at), self._settings.runpod_timeout_s)
+
+    async def _failed(self, known: Merging, keep: Keep, error: StepFailed) -> StepFailed:
+        await keep(replace(known, job=None, begun_at=0.0, failures=known.failures + 1, why=str(error), lost=False))
         return error
-
-    def _place(self, key: str) -> Path:
-        return self._folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-
-    def _read(self, key: str) -> Merging:
-        try:
-            return Merging(**orjson.loads(self._place(key).read_bytes()))
-        except FileNotFoundError:
-            return Merging()
-
-    def _write(self, key: str, merging: Merging) -> None:
-        place = self._place(key)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        part = place.with_suffix(".part")
-        with part.open("wb") as file:
-            file.write(orjson.dumps(asdict(merging)))
-            file.flush()
-            os.fsync(file.fileno())
-        replace_file(part, place)
 
 
 def _checked(reply: Reply) -> Reply:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tunefleet.campaign.contract import StepFailed
 from tunefleet.errors import printable
+from tunefleet.services.scrub import scrub
 
 QUEUED: Final = "IN_QUEUE"
 COMPLETED: Final = "COMPLETED"
@@ -22,8 +24,17 @@ _TIME: Final = re.compile(r"execution ?timeout|timed? ?out", re.IGNORECASE)
 _MOST_SAID: Final = 300
 
 
-def request(
-    lora: str, base: str, *, token: str | None, username: str, seconds: float, private: bool = True
+def request(  # noqa: PLR0913 -- the fields of a job
+    lora: str,
+    base: str,
+    *,
+    token: str | None,
+    username: str,
+    seconds: float,
+    private: bool = True,
+    code: bool = False,
+    revision: str | None = None,
+    anew: bool = False,
 ) -> dict[str, Any]:
     """Return the body of a job.
 
@@ -34,6 +45,9 @@ def request(
         username: Account of the result.
         seconds: How long the job may take.
         private: Whether the result is private.
+        code: Whether code that comes with the base is run.
+        revision: Commit of the adapter's repository; null for its newest.
+        anew: Whether it is merged once more where that merge is there already.
     """
     # A random name ("anonimize", as the document spells it) could not be found again after a kill.
     said: dict[str, Any] = {"lora_model_id": lora, "base_model_id": base, "anonimize": False, "hf_username": username}
@@ -41,6 +55,12 @@ def request(
         said["hf_token"] = token
     if not private:
         said["private"] = False
+    if revision is not None:
+        said["lora_revision"] = revision
+    if anew:
+        said["merge_anew"] = True
+    if code:
+        said["trust_remote_code"] = True
     return {"input": said, "policy": {"executionTimeout": int(seconds * 1000)}}
 
 
@@ -50,8 +70,20 @@ def verified(output: Any) -> bool | None:
     return said if isinstance(said, bool) else None
 
 
-def merged(output: Any) -> str:
+def took_s(said: Mapping[str, Any]) -> float | None:
+    """Return how long a job that has ended has run, in seconds; null if RunPod does not say."""
+    took_ms = said.get("executionTime")
+    if isinstance(took_ms, bool) or not isinstance(took_ms, int | float) or not 0 <= took_ms < math.inf:
+        return None
+    return took_ms / 1000.0
+
+
+def merged(output: Any, secrets: Sequence[str] = ()) -> str:
     """Return the repository that a completed job has made.
+
+    Args:
+        output: Of the job.
+        secrets: Keys that are not to be told.
 
     Raises:
         StepFailed: If it says that it has failed, or says nothing.
@@ -61,18 +93,21 @@ def merged(output: Any) -> str:
         if output.get("status") != "failed" and not output.get("error") and isinstance(repo, str) and repo:
             return repo
         if output.get("error"):
-            raise failure(str(output["error"]))
+            raise failure(str(output["error"]), secrets=secrets)
     raise StepFailed("The merge at RunPod has ended without a result.", hint="Look at the endpoint's log.")
 
 
-def failure(said: str, *, timed_out: bool = False) -> StepFailed:
+def failure(said: str, *, timed_out: bool = False, secrets: Sequence[str] = ()) -> StepFailed:
     """Return the error for a job that failed.
 
     Args:
         said: What it said.
         timed_out: Whether RunPod has ended it for its time.
+        secrets: Keys that are not to be told: another image than ours may quote the token that it was given.
     """
-    text = printable(said, keep="\n").strip().rstrip(".")[:_MOST_SAID] or "no reason was given"
+    for secret in filter(None, secrets):
+        said = said.replace(secret, "***")
+    text = scrub(printable(said, keep="\n")).strip().rstrip(".")[:_MOST_SAID] or "no reason was given"
     if timed_out or _TIME.search(said):
         return StepFailed("The merge at RunPod took longer than it may.", hint="Raise RUNPOD_TIMEOUT.", detail=text)
     if _MEMORY.search(said):

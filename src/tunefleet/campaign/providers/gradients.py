@@ -79,6 +79,11 @@ class GradientsProvider:
         if made is not None and made.success is not False:
             raise UnreachableError(f"{_NAME} answers without an id; whether it has made the task is not known.")
         _unplaced.add(order.key)
+        if reply.status == 422:
+            raise CycleFailed(
+                f"{_NAME} does not understand the order: {wire.words_of(reply.body)}.",
+                hint="Check the campaign's file.",
+            )
         if made is not None:
             raise StepFailed(f"{_NAME} does not take the order: {wire.words_of(reply.body)}.")
         raise _refusal(reply)
@@ -105,7 +110,7 @@ class GradientsProvider:
         """Return where a task stands; a status that is not known counts as one that goes on."""
         reply = await self._service.get(f"/v1/tasks/{ticket}")
         if reply.status == 404:
-            return await self._vanished(ticket)
+            raise await self._vanished(ticket)
         found = wire.read(TaskState, _checked(reply).body)
         if found.status in wire.FAILURES:
             return Progress("failed", found.status, cost_s=found.took_s)
@@ -121,22 +126,26 @@ class GradientsProvider:
     async def cancel(self, ticket: str) -> None:
         """Delete a task that goes on."""
         reply = await self._service.get(f"/v1/tasks/{ticket}")
-        if reply.status == 404 or wire.read(TaskState, _checked(reply).body).over:
+        if _says_unknown(reply) or wire.read(TaskState, _checked(reply).body).over:
             return
         reply = await self._service.delete(f"/v1/tasks/delete/{ticket}")
-        if reply.status != 404:
+        if not _says_unknown(reply):
             _checked(reply)
 
     async def close(self) -> None:
         """Let go of the connections."""
         await self._service.close()
 
-    async def _vanished(self, ticket: str) -> Progress:
-        """One place that does not know a task may be wrong; a task that is ordered anew costs as much again."""
+    async def _vanished(self, ticket: str) -> TunefleetError:
+        """Return why a task is not shown: a wrong address, another account's key, a fault there; or it is gone."""
         reply = await self._service.get(f"/auditing/tasks/{ticket}")
-        if reply.status == 404:
-            return Progress("failed", f"{_NAME} does not know the task (any more)")
-        raise UnreachableError(f"One part of {_NAME} does not know the task {ticket}, and another does.")
+        if reply.status != 404:
+            return UnreachableError(f"One part of {_NAME} does not know the task {ticket}, and another does.")
+        return StepFailed(
+            f"{_NAME} does not know the task {ticket} (any more).",
+            hint="Check GRADIENTS_API_URL, and that GRADIENTS_API_KEY is of the account that ordered it. Nothing is "
+            "ordered in its place: `tunefleet campaign retry --from upload` does that, and pays anew.",
+        )
 
     async def _made(self, ticket: str, task: TaskState) -> tuple[tuple[Candidate, ...], int]:
         reply = await self._service.get(f"/auditing/tasks/{ticket}")
@@ -204,15 +213,17 @@ class GradientsProvider:
         async for task in self._tasks(account):
             if task.id is None:
                 continue
-            if leads_to(task.ds_repo, order.data.object_key):
+            if leads_to(task.rows, order.data.object_key):
                 return task.id
-            unreadable = task.ds_repo is None or "/" not in task.ds_repo
-            if unreadable and not task.over and task.id not in known and task.base_model_repository in {repo, None}:
+            # One that has ended may be the order, too: it was paid for.
+            unknown = task.rows is None and task.id not in known and task.base_model_repository in {repo, None}
+            if unknown and task.may_be_since(order.since):
                 hidden = task.id
         if hidden is not None:
             raise StepFailed(
                 f"{_NAME} does not say which rows the task {hidden} is trained on, which may be the order {order.key}.",
-                hint="Once that task has ended it does; nothing is ordered until then.",
+                hint="It may say so once that task has ended; nothing is ordered until then. If the task is another's, "
+                "`tunefleet campaign stop` and `start` give this cycle up, and order its chunk in the next one.",
             )
         return None
 
@@ -260,6 +271,11 @@ def leads_to(link: str | None, object_key: str | None) -> bool:
     return path == f"/{object_key}" or path.endswith(f"/{object_key}")
 
 
+def _says_unknown(reply: Reply) -> bool:
+    """Return whether it says that it knows no such task; a wrong address says 404, too."""
+    return reply.status == 404 and "task not found" in wire.words_of(reply.body).lower()
+
+
 def _checked(reply: Reply) -> Reply:
     if not reply.good:
         raise _refusal(reply)
@@ -276,8 +292,6 @@ def _refusal(reply: Reply) -> TunefleetError:
                 f"{_NAME} wants to be paid first: {said}.",
                 hint="Add credit to the account, then `tunefleet campaign retry`.",
             )
-        case 422:
-            return CycleFailed(f"{_NAME} does not understand the order: {said}.", hint="Check the campaign's file.")
         case 429:
             return StepFailed(f"{_NAME} takes no more orders for now: {said}.")
         case status:

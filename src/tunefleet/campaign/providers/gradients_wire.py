@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
@@ -25,6 +25,7 @@ UNDER_WAY: Final = frozenset({
     "training",
 })  # fmt: skip
 _MOST_SAID: Final = 300
+_SKEW_S: Final = 3600.0
 _QUERY: Final = re.compile(r"\?\S+")
 
 
@@ -83,6 +84,7 @@ class TaskState(Answer):
     base_model_repository: TextOrNone = None
     trained_model_repository: TextOrNone = None
     ds_repo: TextOrNone = None
+    training_data: TextOrNone = None
     started_at: Moment = None
     finished_at: Moment = None
     created_at: Moment = None
@@ -92,6 +94,19 @@ class TaskState(Answer):
     def over(self) -> bool:
         """Whether it has ended."""
         return self.status == SUCCESS or self.status in FAILURES
+
+    @property
+    def rows(self) -> str | None:
+        """The link to its rows; null if it does not say where they are, as of one with datasets of its own."""
+        links = (each for each in (self.ds_repo, self.training_data) if each is not None and "/" in each)
+        return next(links, None)
+
+    def may_be_since(self, at: float | None) -> bool:
+        """Return whether it may have been made since a moment, in Unix time; clocks may differ by an hour."""
+        if at is None or self.created_at is None:
+            return True
+        made = self.created_at if self.created_at.tzinfo is not None else self.created_at.replace(tzinfo=UTC)
+        return made.timestamp() > at - _SKEW_S
 
     @property
     def took_s(self) -> float | None:

@@ -19,6 +19,10 @@ from tunefleet.wire.api import SubmitRequest, TaskDetail
 LOOK_S: Final = 1.0
 """Our own server may be asked often."""
 _HOUR_S: Final = 3600.0
+_NEWEST: Final = 10
+"""Among how many trainings of its name an order is looked for."""
+_SKEW_S: Final = 1.0
+"""The server's clock is ours, and rounds."""
 
 
 class LocalProvider:
@@ -43,8 +47,19 @@ class LocalProvider:
         workflow = await self._client.workflows.create(request, f"{order.key}/order")
         return workflow.tasks[0].id
 
-    async def find(self, order: Order) -> str | None:  # noqa: ARG002 -- there is nothing to ask for
-        """Return nothing: a training that is submitted again under its key is the same one, and costs nothing."""
+    async def find(self, order: Order) -> str | None:
+        """Return the training that an earlier try has submitted: whoever stops the campaign cancels it.
+
+        Submitted again under its key it would be the same one; one that cannot be told apart is left to that.
+        """
+        if order.since is None:
+            return None
+        wanted = orjson.dumps(training(order)).decode()
+        for each in (await self._client.workflows.list(name=order.name, limit=_NEWEST)).items:
+            if each.created_at.timestamp() < order.since - _SKEW_S:
+                continue
+            if (await self._client.workflows.get(each.id)).document == wanted:
+                return each.tasks[0].id
         return None
 
     async def look(self, ticket: str) -> Progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.campaign import gate, sourcing
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext, StepFailed
@@ -15,6 +15,9 @@ from tunefleet.campaign.steps.submit import chosen_base, original
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.evaluating import ITEMS_FOLDER
+
+_TRIES: Final = 2
+"""After so many further tries what a machine had no room or time for is taken for the candidate's own fault."""
 
 
 class EvaluateStep(Repeatable):
@@ -42,6 +45,8 @@ class EvaluateStep(Repeatable):
             wanted["promoted"] = _of_model(spec, Base(**intent["promoted"]))
         candidates = [Candidate(**each) for each in intent["candidates"]]
         for number, candidate in enumerate(candidates):
+            if candidate.fault is not None:
+                continue
             wanted[f"candidate-{number}"] = of_candidate(spec, began_with, candidate)
         found = await asyncio.gather(
             *(_measured(desk, spec, test, what, *model) for what, model in wanted.items()), return_exceptions=True
@@ -50,12 +55,12 @@ class EvaluateStep(Repeatable):
         for name, outcome in by_name.items():
             # A candidate that cannot be measured is none; without the models that it is held against nothing is known.
             is_candidate = name.startswith("candidate")
-            if isinstance(outcome, BaseException) and not (is_candidate and _is_none(outcome)):
+            if isinstance(outcome, BaseException) and not (is_candidate and _is_none(outcome, context.state.tries)):
                 raise outcome
         measured = {name: each for name, each in by_name.items() if not isinstance(each, BaseException)}
         of_candidates = [measured.get(f"candidate-{number}") for number in range(len(candidates))]
         left_out = [
-            f"{each.name}: {by_name[f'candidate-{number}']}"
+            f"{each.name}: {each.fault or by_name[f'candidate-{number}']}"
             for number, each in enumerate(candidates)
             if of_candidates[number] is None
         ]
@@ -70,9 +75,11 @@ class EvaluateStep(Repeatable):
         }
 
 
-def _is_none(error: BaseException) -> bool:
-    """Whether a candidate is left out: it is paid for, and not lost because a worker was."""
-    return isinstance(error, CycleFailed) or (isinstance(error, TaskFailed) and not error.passing)
+def _is_none(error: BaseException, tries: int) -> bool:
+    """Whether a candidate is left out: it is paid for, and not lost because a worker was, or had too much to do."""
+    if isinstance(error, TaskFailed):
+        return not error.passing and (tries >= _TRIES or not error.busy)
+    return isinstance(error, CycleFailed)
 
 
 def _check_some(measured: list[dict[str, Any] | None], left_out: list[str]) -> None:
@@ -96,10 +103,12 @@ def of_candidate(spec: CampaignSpec, base: Base, candidate: Candidate) -> tuple[
     """
     if candidate.form == "model":
         if candidate.on_fleet:
-            return _of_model(spec, Base(repo=spec.model_repo, task_id=candidate.ref))
-        return _of_model(spec, Base(repo=candidate.ref, revision=candidate.revision))
+            return _of_model(spec, Base(repo=spec.model_repo, task_id=candidate.ref, foreign=base.foreign))
+        return _of_model(spec, Base(repo=candidate.ref, revision=candidate.revision, foreign=True))
     blocks = model_of(spec, base)
     adapter = {"taskId": candidate.ref} if candidate.on_fleet else {"path": candidate.ref}
+    if candidate.revision is not None:
+        adapter["revision"] = candidate.revision
     blocks["model"]["adapters"] = [adapter]
     return blocks, base
 

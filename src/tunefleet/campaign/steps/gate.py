@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 from tunefleet.campaign import gate
 from tunefleet.campaign.contract import Later, Outcome, StepContext
 from tunefleet.campaign.desk import result_of
+from tunefleet.campaign.room import room
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.errors import NotFoundError
 from tunefleet.evaluation.comparing import Difference, compare
@@ -40,8 +40,8 @@ class GateStep(Repeatable):
         """Compare, and decide."""
         named = [intent["candidate"], *intent["against"].values()]
         results = {task: result_of(await context.client.tasks.get(task)) for task in dict.fromkeys(named)}
-        with tempfile.TemporaryDirectory(prefix="tunefleet-gate-") as folder:
-            items = {task: await _items(context, task, Path(folder) / task) for task in results}
+        async with room(context, "gate") as folder:
+            items = {task: await _items(context, task, folder / task) for task in results}
             differences, higher = await asyncio.to_thread(_differences, intent, results, items)
         verdict = gate.decide(context.spec.gate, differences, higher_is_better=higher)
         await context.log(verdict.reason)

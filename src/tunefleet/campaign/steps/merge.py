@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+from dataclasses import asdict
 from typing import Any, Final
 
+from tunefleet.campaign.budget import cost_of_merge
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, StepContext
-from tunefleet.campaign.desk import Desk, document, inputs_of
+from tunefleet.campaign.desk import Desk, document, inputs_of, runs_code
 from tunefleet.campaign.hub import HUB, repo_of
-from tunefleet.campaign.merging.runpod import RunPod, Waiting, forget
+from tunefleet.campaign.merging.runpod import Merging, RunPod, Waiting
 from tunefleet.campaign.merging.runpod_wire import QUEUED
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.repeatable import Repeatable
@@ -57,11 +58,19 @@ async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> 
             f"RunPod merges what is on the hub, and {candidate.name} is on this server.", hint="Write merge.on: fleet."
         )
     endpoint = RunPod(context.settings, now=context.clock.wall)
-    key, private = context.state.key(StepName.MERGE), context.spec.publish.private
-    # Those of earlier cycles that were given up: nobody asks for them any more.
-    await asyncio.to_thread(forget, context.settings, context.state.campaign_id, but=key)
+    kept: dict[str, Any] = dict(context.state.kept or {})
+    known = Merging(**kept).of(candidate.ref, repo_of(base, "RunPod"), context.state.retried, candidate.revision)
+
+    async def keep(merging: Merging) -> None:
+        await context.book.keep(context.state, asdict(merging))
+
     try:
-        found = await endpoint.merge(key, candidate.ref, repo_of(base, "RunPod"), private=private)
+        code = runs_code(context.spec, base)
+        # What was decided about the cycle's model before: somebody asks for another merge of the same two.
+        anew = StepName.GATE in context.state.outcomes
+        found = await endpoint.merge(
+            known, keep, _Purse(context), private=context.spec.publish.private, code=code, anew=anew
+        )
     finally:
         await endpoint.close()
     if isinstance(found, Waiting):
@@ -71,6 +80,22 @@ async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> 
     proved = {True: ", proved by a forward pass", False: "; it was too large there for a proof", None: ""}
     await context.log(f"RunPod has merged {candidate.name} into {found.repo}{proved[found.verified]}")
     return {"url": f"hf://{found.repo}", "form": "model", "job": found.job}
+
+
+class _Purse:
+    """The campaign's."""
+
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
+
+    async def check(self, seconds: float) -> None:
+        budget = await self._context.book.budget(self._context.state, ordered=True)
+        budget.check_merge(self._context.spec, seconds)
+
+    async def pay(self, job: str, seconds: float) -> None:
+        state = self._context.state
+        for entry in cost_of_merge(self._context.spec.budget, f"{state.order_key}/merge/{job}", seconds):
+            await self._context.book.spend(state, entry.what, entry.amount, entry.key)
 
 
 async def _as_it_is(desk: Desk, candidate: Candidate) -> dict[str, Any]:

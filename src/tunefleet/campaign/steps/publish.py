@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from tunefleet.campaign import places
 from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.hub import HUB
+from tunefleet.campaign.room import room
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.publishing import hub
@@ -23,8 +24,10 @@ class PublishStep(Repeatable):
 
     async def plan(self, context: StepContext) -> Outcome:
         """Say where it goes."""
-        to = places.place_of(context) if bool(context.outcome(StepName.GATE)["passed"]) else None
-        if to is None or _stays(context.outcome(StepName.MERGE), to):
+        merged = context.outcome(StepName.MERGE)
+        there = "artifact_id" not in merged and "taken" not in merged
+        to = places.place_of(context, there=there) if bool(context.outcome(StepName.GATE)["passed"]) else None
+        if to is None or _stays(merged, to):
             return {"to": to}
         # It was looked at when the cycle began, unless the campaign names another place by now.
         if context.outcome(StepName.DATA).get("to") != to:
@@ -39,27 +42,27 @@ class PublishStep(Repeatable):
         if _stays(merged, to):
             await context.log(f"{to} gets nothing: the model is at {merged['url']} already, and not on this server")
             return {"url": merged["url"]}
-        with tempfile.TemporaryDirectory(prefix="tunefleet-publish-") as folder:
-            await _fetch(context, merged, Path(folder))
-            await asyncio.to_thread(write_card, Path(folder), _story(context))
-            where = await places.put(context, to, Path(folder))
+        async with room(context, "publish") as folder:
+            await _fetch(context, merged, folder)
+            await asyncio.to_thread(write_card, folder, _story(context))
+            where = await places.put(context, to, folder)
         await context.log(f"published: {where}")
         return {"url": to, "where": where}
 
 
 def _stays(merged: Outcome, to: str) -> bool:
-    """Whether a model is where it belongs: merged on the hub, or taken from the very place."""
-    return "artifact_id" not in merged and ("taken" not in merged or merged["url"] == to)
+    """Whether a model is where it belongs: merged into the very place, or taken from it."""
+    return "artifact_id" not in merged and merged["url"] == to
 
 
 async def _fetch(context: StepContext, merged: Outcome, folder: Path) -> None:
     if "artifact_id" in merged:
         await places.fetch(context, merged["artifact_id"], folder)
         return
-    # Somebody else's, who may change or remove it: what was measured is what is published.
+    # One that somebody else may change or remove: what was measured is what is published.
     await context.book.report(context.state, Activity("downloading", of=merged["url"]))
-    keys, code = places.keys(context.settings), context.spec.model.trust_remote_code
-    await asyncio.to_thread(hub.fetch, merged["taken"], merged["revision"], folder, keys, code=code)
+    keys = places.keys(context.settings)
+    await asyncio.to_thread(hub.fetch, merged["url"].removeprefix(HUB), merged.get("revision"), folder, keys)
 
 
 def _story(context: StepContext) -> Story:
@@ -86,4 +89,6 @@ def _story(context: StepContext) -> Story:
 def _said(merged: Outcome) -> str:
     if "digest" in merged:
         return f"sha256 `{merged['digest']}`"
+    if "taken" not in merged:
+        return f"`{merged['url']}`, merged there"
     return f"`{merged['url']}` as it is, commit `{merged['revision']}`"

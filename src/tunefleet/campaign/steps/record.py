@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 from tunefleet.campaign.contract import Later, Outcome, StepContext
-from tunefleet.campaign.merging.runpod import forget
+from tunefleet.campaign.hub import HUB
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
@@ -34,7 +33,10 @@ class RecordStep(Repeatable):
         merged, verdict = context.outcome(StepName.MERGE), context.outcome(StepName.GATE)
         location = {key: merged[key] for key in _WHERE if merged.get(key) is not None}
         published = context.outcome(StepName.PUBLISH).get("url")
-        if published is not None and published != location.get("url"):
+        if published is not None and str(location.get("url", "")).startswith(HUB) and not published.startswith(HUB):
+            # Whoever trains it further fetches it from the hub.
+            location = {**location, "published": published}
+        elif published is not None and published != location.get("url"):
             location = {**location, "url": published}
             location.pop("revision", None)  # of what was published a copy of
         made = NewVersion(
@@ -46,8 +48,6 @@ class RecordStep(Repeatable):
             reason=verdict["reason"],
         )
         version = await context.book.register(context.state, made)
-        # What the merge was is stored: the job that made it need not be found again.
-        await asyncio.to_thread(forget, context.settings, context.state.campaign_id)
         await context.log(f"version {version.version} is {version.stage.value}")
         # With this outcome it is stored that they are to be told: what they are told is derived from it.
         trackers = intent.get("trackers", [])

@@ -1,6 +1,9 @@
-"""`select`: the candidate with the lowest held-out loss, as we have measured it."""
+"""`select`: the candidate that is best by the gate's metric on the held-out rows, as we have measured it."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from tunefleet.campaign import gate
 from tunefleet.campaign.contract import Later, Outcome, StepContext, StepFailed
@@ -15,9 +18,13 @@ class SelectStep(Repeatable):
 
     async def plan(self, context: StepContext) -> Outcome:
         """Choose among what was measured."""
-        measured = context.outcome(StepName.EVALUATE)["candidates"]
+        evaluated = context.outcome(StepName.EVALUATE)
+        measured, metric = evaluated["candidates"], evaluated.get("metric", "loss")
         losses = [None if each is None else float(each["loss"]) for each in measured]
-        return {"losses": losses, "chosen": gate.best(losses)}
+        if metric == "loss":
+            return {"losses": losses, "chosen": gate.best(losses)}
+        scores = [None if each is None else _score(each["metrics"][metric]) for each in measured]
+        return {"losses": losses, "metric": metric, "scores": scores, "chosen": gate.best(losses, scores)}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Return the chosen one."""
@@ -27,6 +34,13 @@ class SelectStep(Repeatable):
             raise StepFailed("No candidate has a held-out loss that is a number and not negative.")
         candidate = context.outcome(StepName.WAIT)["candidates"][chosen]
         loss = intent["losses"][chosen]
-        await context.log(f"{candidate['name']} is chosen: held-out loss {loss:.4f}")
         evaluation = context.outcome(StepName.EVALUATE)["candidates"][chosen]
+        metric = intent.get("metric")
+        other = "" if metric is None else f", {metric} {evaluation['metrics'][metric]['value']:.4f}"
+        await context.log(f"{candidate['name']} is chosen: held-out loss {loss:.4f}{other}")
         return {"candidate": candidate, "evaluation": evaluation, "loss": loss}
+
+
+def _score(metric: Mapping[str, Any]) -> float:
+    """Return a metric so that more of it is better."""
+    return float(metric["value"]) * (1.0 if metric["higher_is_better"] else -1.0)

@@ -7,6 +7,7 @@ from typing import Any
 
 from tunefleet.campaign import terms, uploading, verifying
 from tunefleet.campaign.budget import cost_of_task
+from tunefleet.campaign.cancelling import cancel_earlier
 from tunefleet.campaign.contract import Base, Later, Material, Order, Outcome, StepContext
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns.state import ModelVersion
@@ -21,7 +22,12 @@ class SubmitStep:
         """Say what is trained: the promoted model, or the campaign's base."""
         base = base_of(context, await context.book.promoted(context.state))
         await terms.check_base(context, base)
-        return {"key": context.state.order_key, "provider": context.provider.name, "base": asdict(base)}
+        return {
+            "key": context.state.order_key,
+            "provider": context.provider.name,
+            "base": asdict(base),
+            "at": context.clock.wall(),
+        }
 
     async def reconcile(self, context: StepContext, intent: Outcome) -> Outcome | Later | None:
         """Ask the provider for the order; null if it surely has none."""
@@ -32,7 +38,8 @@ class SubmitStep:
         return await self._placed(context, intent, ticket)
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
-        """Place the order, if there is room for it in the budget."""
+        """Place the order, if there is room for it in the budget; one in whose place it comes is cancelled first."""
+        await cancel_earlier(context)
         (await context.book.budget(context.state)).check(context.spec)
         signed = context.clock.wall()
         ticket = await context.provider.submit(await _with_links(context, order_of(context, intent)))
@@ -44,7 +51,7 @@ class SubmitStep:
     async def _placed(context: StepContext, intent: Outcome, ticket: str) -> Outcome:
         entry = cost_of_task(context.spec.budget, intent["key"])
         await context.book.spend(context.state, entry.what, entry.amount, entry.key)
-        return {**intent, "ticket": ticket}
+        return {**intent, "ticket": ticket, "placed_at": context.clock.wall()}
 
 
 def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
@@ -61,8 +68,15 @@ def base_of(context: StepContext, promoted: ModelVersion | None) -> Base:
     hub = url.removeprefix("hf://") if isinstance(url, str) and url.startswith("hf://") else None
     revision = where.get("revision")
     repo = f"{promoted.name}-v{promoted.version}" if digest is not None or hub is None else hub
+    came_of = promoted.lineage
     return Base(
-        repo=repo, task_id=where.get("task_id"), version=promoted.version, digest=digest, url=url, revision=revision
+        repo=repo,
+        task_id=where.get("task_id"),
+        version=promoted.version,
+        digest=digest,
+        url=url,
+        revision=revision,
+        foreign="taken" in came_of.get("merge", {}) or bool(came_of.get("base", {}).get("foreign")),
     )
 
 
@@ -91,6 +105,8 @@ def order_of(context: StepContext, intent: Outcome) -> Order:
         hours=spec.hours_to_complete,
         task_type=spec.task_type,
         spec=spec,
+        # An earlier version has not stored it with the intent.
+        since=intent.get("at", state.ordered_at),
     )
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from typing import Final
 
 from tunefleet.campaign import places, uploading
 from tunefleet.campaign.budget import cost_of_time
-from tunefleet.campaign.contract import CycleFailed, Later, Outcome, StepContext, StepFailed
+from tunefleet.campaign.contract import Later, OrderFailed, Outcome, StepContext, StepFailed
 from tunefleet.campaign.hub import told_apart
 from tunefleet.campaign.steps.repeatable import Repeatable
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
+
+_PATIENCE_S: Final = 86_400.0
+"""A task may wait for its turn, and for its evaluation, beside the hours that it was ordered for."""
 
 
 class WaitStep(Repeatable):
@@ -30,18 +34,18 @@ class WaitStep(Repeatable):
             found = await context.provider.look(intent["ticket"])
         except UnreachableError as error:
             # The task goes on without us: a lost look is no failure.
-            return Later(now + every_s, f"{context.provider.name} does not answer: {error.message}")
+            return _later(context, intent, now + every_s, f"{context.provider.name} does not answer: {error.message}")
         if found.state == "running":
             if found.activity is not None:
                 await context.book.report(context.state, found.activity)
             again_s = every_s if found.again_s is None else found.again_s
-            return Later(now + again_s, found.detail + _late(context, now))
+            return _later(context, intent, now + again_s, found.detail + _late(context, now))
         await uploading.clear(context)
         key = context.outcome(StepName.SUBMIT)["key"]
         for entry in cost_of_time(context.spec.budget, key, found.cost_s):
             await context.book.spend(context.state, entry.what, entry.amount, entry.key)
         if found.state == "failed":
-            raise CycleFailed(f"The task {intent['ticket']} at {context.provider.name} has failed: {found.detail}")
+            raise OrderFailed(f"The task {intent['ticket']} at {context.provider.name} has failed: {found.detail}")
         if not found.candidates:
             # It may name them later; it is paid for, and nobody orders it again but a person.
             raise StepFailed(
@@ -52,13 +56,30 @@ class WaitStep(Repeatable):
         try:
             candidates = await asyncio.gather(*(told_apart(each, keys) for each in found.candidates))
         except UnreachableError as error:
-            return Later(now + every_s, f"what was made cannot be looked at: {error.message}")
+            return _later(context, intent, now + every_s, f"what was made cannot be looked at: {error.message}")
         await context.log(f"{context.provider.name}: {found.detail}; {len(candidates)} candidate(s)")
         return {
             "candidates": [asdict(each) for each in candidates],
             "detail": found.detail,
             "cost_s": found.cost_s,
         }
+
+
+def _later(context: StepContext, intent: Outcome, until: float, why: str) -> Later:
+    """Wait for longer, but not for ever: what does not end is left to a person, and not ordered again.
+
+    Raises:
+        StepFailed: If it should have ended long ago.
+    """
+    placed_at, hours = context.outcome(StepName.SUBMIT).get("placed_at"), context.spec.hours_to_complete
+    if placed_at is None or context.clock.wall() <= placed_at + hours * 3600.0 + _PATIENCE_S:
+        return Later(until, why)
+    raise StepFailed(
+        f"The task {intent['ticket']} at {context.provider.name} was ordered for {hours:g} hours, and is not over more "
+        f"than a day after them: {why}.",
+        hint="Look at it there. `tunefleet campaign retry` waits on; with `--from upload` it is cancelled, and another "
+        "is ordered, and paid for.",
+    )
 
 
 def _late(context: StepContext, now: float) -> str:

@@ -237,13 +237,15 @@ class _Start:
                     # Who comes next finds it loading, and waits with us.
                     line.send({"op": "hello"})
                 except BrokenLineError:
+                    line.close()
                     continue
             try:
-                ready = line.read()["ready"]
+                return line, line.read()["ready"]
             except BrokenLineError:
                 line.close()
-                continue
-            return line, ready
+            except BaseException:
+                line.close()
+                raise
         raise self._unstarted()
 
     def tail(self) -> str:

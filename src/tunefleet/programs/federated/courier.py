@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.client.federated import FederatedClient
+from tunefleet.client.federated_transfer import sweep
 from tunefleet.errors import AuthError, ForbiddenError, GoneError, NotFoundError, TunefleetError
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.contact import Contact, passes
@@ -69,6 +70,7 @@ class Courier:
             attempt=options.attempt,
         )
         place.mkdir(parents=True, exist_ok=True)
+        sweep(place)
         self._taken = TakenFile(place, options.job_id, options.worker_id)
         self.packer = Packer(options.upload_dtype, spool(place), place / RESIDUAL)
         self._intent: Intent | None = None
@@ -148,7 +150,7 @@ class Courier:
             self._follower.close()
         sent = self._uploader is None or self._uploader.drain(wait_s)
         if not sent and not self.stopped:
-            rows = self._progress.rows - self._progress.taken
+            rows = self._progress.rows - max(self._progress.taken, self._progress.given_up)
             logger.warning(
                 "The last update, with %d rows, could not be sent within %.0f s. They go with the next one if the "
                 "training is resumed; or upload the adapter that it saves with tunefleet.FederatedClient.",

@@ -74,7 +74,7 @@ class Participation:
             self._courier = Courier(options, self.live, self.progress, self._mailbox, place, checkpoint)
         self.progress.taken = self._ranks.tell(self.progress.taken)
         self._tally = Tally(self._ranks, self.progress.rows)
-        self._captured = self.progress.taken
+        self._captured = max(self.progress.taken, self.progress.given_up)
         self._pull: Pull | None = None
         self._args = args
         self._losses: tuple[float | None, float | None] = (None, None)
@@ -156,7 +156,9 @@ class Participation:
         if self._courier is not None:
             before, after = self._losses
             losses = Losses(before=before, after=after)
-            self._courier.send(Capture(step, rows, self.progress.version, self.live.copied(), losses))
+            self._courier.send(
+                Capture(step, rows, self.progress.version, self.live.copied(), losses, self.progress.given_up)
+            )
         return True
 
     def saved(self, checkpoint: Path) -> None:
@@ -210,8 +212,10 @@ class Participation:
         share = self._options.share if self._tally.total else 1.0
         blend(self.live, values, share)
         if share == 1.0:
-            # What was learnt since the last copy is gone with the values that held it.
+            # What was learnt since the last copy is gone with the values that held it; what came before is in earlier
+            # captures, and if one of them is never sent, in none.
             self._tally.back_to(min(self._captured, self._tally.total))
+            self.progress.given_up = self._captured
         self._options.moments.apply(self._optimizer, self.live.trained)
         if self._options.keep_as is not None:
             keep_beside(self.live, values, self._options.keep_as)

@@ -6,12 +6,15 @@ already, so a resumed training, which goes over some of them a second time, coun
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.wire.federated import UpdateCreate
+
+logger = logging.getLogger("tunefleet.federation")
 
 _TAKEN: Final = "taken.json"
 
@@ -25,12 +28,14 @@ class Progress:
         rows: Trained on, over all ranks, since the training began.
         taken: Of those, how many are in updates that the server has taken.
         taken_step: The step of the last of them.
+        given_up: Of those, up to which one a version has replaced what they taught: none of them weighs any more.
     """
 
     version: int = 0
     rows: int = 0
     taken: int = 0
     taken_step: int = 0
+    given_up: int = 0
 
     @classmethod
     def of(cls, saved: object) -> Progress:
@@ -74,7 +79,8 @@ class TakenFile:
         """Bring what a checkpoint says to what has been taken since.
 
         Returns:
-            What was being said when the process ended, if anything: it is to be said again, in the same words.
+            What was being said when the process ended, if anything: it is to be said again, in the same words. What
+            another version of this program was going to say may not be readable; its rows go with the next update.
         """
         saved = read_json(self._file) or {}
         if {name: saved.get(name) for name in self._whose} != self._whose:
@@ -82,9 +88,14 @@ class TakenFile:
         if int(saved["taken"]) > progress.taken:
             progress.taken, progress.taken_step = int(saved["taken"]), int(saved["taken_step"])
         intent = saved.get("intent")
-        if intent is None or int(intent["rows"]) <= progress.taken:
+        if intent is None:
             return None
-        return Intent(int(intent["rows"]), UpdateCreate.model_validate(intent["body"]))
+        try:
+            found = Intent(int(intent["rows"]), UpdateCreate.model_validate(intent["body"]))
+        except (KeyError, TypeError, ValueError) as error:
+            logger.warning("What was being sent before this start cannot be read; the next update has it: %s", error)
+            return None
+        return found if found.rows > progress.taken else None
 
     def note(self, progress: Progress, intent: Intent | None = None) -> None:
         """Write down what was taken, and what is about to be said, so that it survives a power cut."""

@@ -1,8 +1,9 @@
 """Sends updates beside the training: packed, hashed and sent in a thread, tried again until the server has them.
 
 One update is on its way at a time, and the newest waits. One that could not be sent before the next came is left out:
-the next has all its rows. Once the server may have heard of one, it is asked until it answers, so that no row counts
-twice and none is lost.
+the next has all its rows, but for those whose learning a version replaced meanwhile. Once the server may have heard of
+one, it is asked until it answers, so that no row counts twice and none is lost; but where it fails at the same update
+again and again, the next one goes, and says which rows came before it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from tunefleet.artifacts import hash_file
 from tunefleet.client.federated import FederatedClient
-from tunefleet.errors import TunefleetError
+from tunefleet.errors import GoneError, InputError, TooLargeError, TunefleetError
 from tunefleet.programs.federated.contact import Contact, Ended, Patience
 from tunefleet.programs.federated.delivery import Delivery, NeverArrived
 from tunefleet.programs.federated.packing import Packer
@@ -27,6 +28,9 @@ from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
 from tunefleet.wire.federated import Losses, UpdateCreate, UpdateTaken
 
 logger = logging.getLogger("tunefleet.federation")
+
+_DECIDED: Final = (InputError, GoneError, TooLargeError, NeverArrived)
+"""After these an update has not been taken; a key that is refused says nothing of what came before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +43,7 @@ class Capture:
         version: Of the global adapter that it descends from.
         values: Copies, by published name.
         losses: On this worker's own data.
+        given_up: Rows, counted as those, whose learning is not in the values: a version has replaced it.
     """
 
     step: int
@@ -46,6 +51,7 @@ class Capture:
     version: int
     values: Mapping[str, torch.Tensor] = field(repr=False)
     losses: Losses = field(default_factory=Losses)
+    given_up: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +70,7 @@ class Sent:
 
 
 class Superseded(Exception):
-    """A newer capture waits, and nothing of this one has counted."""
+    """A newer capture waits, and this one has not counted, or the server fails at it every time."""
 
 
 class Uploader:
@@ -156,7 +162,7 @@ class Uploader:
         except Superseded:
             logger.info("An update is left out: a newer one has its rows.")
         except NeverArrived:
-            logger.info("An update that was on its way before this start has not arrived; the next one has its rows.")
+            logger.info("An update that was on its way before this start is not taken; the next one has its rows.")
         except Ended:
             logger.debug("An update was on its way when the training ended.")
         except Exception as error:  # the edge of a thread: the training is told, whatever it is
@@ -172,7 +178,8 @@ class Uploader:
             return capture if self._busy else None
 
     def _deliver(self, capture: Capture) -> None:
-        num_examples = capture.rows - self._progress.taken
+        rows_before = max(self._progress.taken, capture.given_up)
+        num_examples = capture.rows - rows_before
         if num_examples <= 0:
             logger.info("Step %d was uploaded before; its rows have counted already.", capture.step)
             return
@@ -182,7 +189,7 @@ class Uploader:
             body = UpdateCreate(
                 worker=self._client.worker_id,
                 attempt=self._client.attempt,
-                rows_before=self._progress.taken,
+                rows_before=rows_before,
                 step=capture.step,
                 num_examples=num_examples,
                 sha256=digest,
@@ -215,7 +222,7 @@ class Uploader:
         delivery = self._delivery = Delivery(self._client, intent.body, file, partial(self._write, noted))
         try:
             reply = self._patience.ask(delivery.attempt)
-        except (TunefleetError, NeverArrived):
+        except _DECIDED:
             self._write(lambda: self._taken.note(self._progress))
             raise
         finally:
@@ -250,7 +257,7 @@ class Uploader:
 
     @property
     def _superseded(self) -> bool:
-        return self._next is not None and self._delivery is not None and not self._delivery.may_be_taken
+        return self._next is not None and self._delivery is not None and self._delivery.may_be_left
 
 
 def spool(folder: Path) -> Path:

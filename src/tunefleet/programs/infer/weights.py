@@ -100,7 +100,7 @@ def _adapter_folder(wanted: AdapterSpec, pointer: str, inputs: Mapping[str, str]
     named = wanted.path or wanted.task_id or wanted.url
     place = inputs.get(f"{pointer}.path") or inputs.get(pointer)
     if place is None and wanted.path is not None and is_hub_name(wanted.path):
-        place = str(hub.fetched(wanted.path))
+        place = str(hub.fetched(wanted.path, wanted.revision))
     if place is None:
         raise ModelError(f"spec.{pointer}: the adapter {named} is not on this worker.")
     folder = inner(opened(Path(place), workspace))

@@ -62,7 +62,7 @@ def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, s
     pointer = f"model.adapters.{index}"
     path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
     if path is None and adapter.path is not None and is_hub_name(adapter.path):
-        return hub.fetched(adapter.path, patterns=NEEDED)
+        return hub.fetched(adapter.path, adapter.revision, NEEDED)
     if path is None:
         raise ModelError(
             f"spec.{pointer}: there is no {adapter.path or adapter.task_id or adapter.url} on this worker."

@@ -1,8 +1,10 @@
 """A job of the endpoint: reads adapter and base from the hub, merges them, and puts the merged model there.
 
 Input: `lora_model_id`, `base_model_id`, `anonimize`, `hf_token`, `hf_username`; token and account may come from the
-endpoint's own environment instead (`HF_TOKEN`, `HF_USERNAME`), and `private: false` makes a public repository. Output:
-`model_repo_id` and `status: success`, or `error` and `status: failed`. The input is never logged: it has a token.
+endpoint's own environment instead (`HF_TOKEN`, `HF_USERNAME`), `private: false` makes a public repository,
+`trust_remote_code: true` runs code that comes with the base, `lora_revision` is the adapter's commit, and
+`merge_anew: true` merges once more what is there already. Output: `model_repo_id` and
+`status: success`, or `error` and `status: failed`. The input is never logged: it has a token.
 """
 
 from __future__ import annotations
@@ -35,6 +37,9 @@ class Wanted:
         token: Reads both, and writes the result.
         anonymise: Give the result a random name.
         private: Whether the result is private.
+        code: Run code that comes with the base.
+        revision: Commit of the adapter; null for its newest.
+        anew: Merge once more what is there already.
     """
 
     lora: str
@@ -43,6 +48,9 @@ class Wanted:
     token: str = field(repr=False)
     anonymise: bool = False
     private: bool = True
+    code: bool = False
+    revision: str | None = None
+    anew: bool = False
 
     @staticmethod
     def read(given: Any, environment: Mapping[str, str]) -> Wanted:
@@ -65,12 +73,17 @@ class Wanted:
         wrong = [name for name, value in texts.items() if not isinstance(value, str) or not value]
         if wrong:
             raise InputError(f"The job's input lacks {', '.join(wrong)}.")
-        switches = {"anonimize": said.get("anonimize", False), "private": said.get("private", True)}
+        defaults = {"anonimize": False, "private": True, "trust_remote_code": False, "merge_anew": False}
+        switches = {name: said.get(name, default) for name, default in defaults.items()}
         wrong = [name for name, value in switches.items() if not isinstance(value, bool)]
         if wrong:
             raise InputError(f"{' and '.join(wrong)} of the job's input must be true or false.")
+        revision = said.get("lora_revision")
+        if revision is not None and not isinstance(revision, str):
+            raise InputError("lora_revision of the job's input must be text.")
         lora, base, username, token = map(str, texts.values())
-        return Wanted(lora, base, username, token, switches["anonimize"], switches["private"])
+        anonymise, private, code, anew = switches.values()
+        return Wanted(lora, base, username, token, anonymise, private, code, revision, anew)
 
 
 async def handler(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -101,9 +114,9 @@ def _without(token: str, text: str) -> str:
 
 async def _done(wanted: Wanted) -> dict[str, Any]:
     place = Repository(wanted.username, wanted.token, private=wanted.private)
-    parts = await asyncio.to_thread(place.parts, wanted.lora, wanted.base)
+    parts = await asyncio.to_thread(place.parts, wanted.lora, wanted.base, wanted.revision)
     name, there = await asyncio.to_thread(place.name, parts, anonymise=wanted.anonymise)
-    if there:
+    if there and not wanted.anew:
         logger.info("%s holds that merge already", name)
         return {"model_repo_id": name, "status": "success"}
     with tempfile.TemporaryDirectory(prefix="tunefleet-merge-") as folder:
@@ -111,7 +124,7 @@ async def _done(wanted: Wanted) -> dict[str, Any]:
             logger.info("%s is a whole model: nothing is merged", wanted.lora)
             made = merging.Made(await asyncio.to_thread(place.copied, parts), verified=None)
         else:
-            made = await merging.merge(parts, wanted.token, Path(folder))
+            made = await merging.merge(parts, wanted.token, Path(folder), trust=wanted.code)
         name = await asyncio.to_thread(place.put, name, made.folder, parts)
     logger.info("%s and %s are merged into %s", parts.lora, parts.base, name)
     return {"model_repo_id": name, "status": "success", "verified": made.verified}

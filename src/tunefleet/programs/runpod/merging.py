@@ -42,13 +42,14 @@ class Made:
     verified: bool | None
 
 
-async def merge(parts: Parts, token: str, folder: Path) -> Made:
+async def merge(parts: Parts, token: str, folder: Path, *, trust: bool = False) -> Made:
     """Merge in bf16; the sums are made in float32, a few megabytes at a time, so that no model is too large.
 
     Args:
         parts: Adapter and base.
         token: Reads both.
         folder: Empty; what is made lies in it.
+        trust: Run code that comes with the base.
 
     Raises:
         MergeFailed: If it failed; the sentence begins with `out of memory` where that was the reason.
@@ -57,8 +58,8 @@ async def merge(parts: Parts, token: str, folder: Path) -> Made:
     spec = {
         "taskType": _KIND,
         "model": {
-            "source": {"identifier": parts.base, "revision": parts.base_commit, "trust_remote_code": True},
-            "adapters": [{"path": parts.lora}],
+            "source": {"identifier": parts.base, "revision": parts.base_commit, "trust_remote_code": trust},
+            "adapters": [{"path": parts.lora, "revision": parts.lora_commit}],
         },
         "merge": {"dtype": "bfloat16", "verify": "auto"},
     }

@@ -20,6 +20,7 @@ MARK: Final = "tunefleet-merge.json"
 """File of a repository that says what it was merged from; sent with the model, in one commit."""
 _ADAPTER: Final = "adapter_config.json"
 _MODEL: Final = "config.json"
+_CODE: Final = "*.py"
 _TAKEN: Final = 409
 """What the hub answers if there is a repository of that name."""
 
@@ -30,7 +31,7 @@ class Parts:
 
     Args:
         lora: The adapter's repository.
-        lora_commit: Its newest commit.
+        lora_commit: Its commit.
         base: The base's repository.
         base_commit: Its newest commit.
         whole: Whether the adapter's repository holds a whole model instead.
@@ -61,13 +62,18 @@ class Repository:
         self._username, self._token, self._private = username, token, private
         self._hub = HfApi(token=token)
 
-    def parts(self, lora: str, base: str) -> Parts:
+    def parts(self, lora: str, base: str, revision: str | None = None) -> Parts:
         """Look at adapter and base.
+
+        Args:
+            lora: The adapter's repository.
+            base: The base's.
+            revision: Commit of the adapter; its newest by default.
 
         Raises:
             InputError: If one is not there, may not be read, or is neither adapter nor model.
         """
-        about, other = self._info(lora), self._info(base)
+        about, other = self._info(lora, revision), self._info(base)
         files = {each.rfilename for each in about.siblings or ()}
         if _ADAPTER not in files and _MODEL not in files:
             raise InputError(f"{lora} holds neither an adapter ({_ADAPTER}) nor a model ({_MODEL}).")
@@ -94,10 +100,9 @@ class Repository:
         return own, False  # one that was begun and never filled
 
     def copied(self, parts: Parts) -> Path:
-        """Return the folder of a whole model that stands in an adapter's place."""
-        return Path(
-            snapshot_download(parts.lora, revision=parts.lora_commit, token=self._token, allow_patterns=list(NEEDED))
-        )
+        """Return the folder of a whole model that stands in an adapter's place, without its maker's code."""
+        wanted = [each for each in NEEDED if each != _CODE]
+        return Path(snapshot_download(parts.lora, revision=parts.lora_commit, token=self._token, allow_patterns=wanted))
 
     def put(self, name: str, folder: Path, parts: Parts) -> str:
         """Put a model into its repository, and return its name.
@@ -115,7 +120,7 @@ class Repository:
             self._hub.upload_folder(
                 repo_id=name,
                 folder_path=folder,
-                ignore_patterns=["README.md", MARK],
+                ignore_patterns=["README.md", MARK, *([_CODE] if parts.whole else [])],
                 commit_message=f"Merge {parts.lora} into {parts.base}",
             )
             # Last, for it says that the rest is there.
@@ -142,9 +147,9 @@ class Repository:
             self._hub.create_repo(name, private=self._private, exist_ok=True)
         return name
 
-    def _info(self, name: str) -> Any:
+    def _info(self, name: str, revision: str | None = None) -> Any:
         try:
-            return self._hub.model_info(name)
+            return self._hub.model_info(name, revision=revision)
         except RepositoryNotFoundError as error:
             raise InputError(f"There is no model {name} on the hub, or the token may not read it.") from error
 

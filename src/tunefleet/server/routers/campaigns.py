@@ -205,7 +205,8 @@ async def follow(
     """Follow what happens to a campaign, from behind `Last-Event-ID` or `after`; without either, from now on.
 
     `campaign.step` says that a step is done, `campaign.promoted` that there is a better model, `campaign.failed` that
-    a cycle failed, `campaign.held` that it waits for a person.
+    a cycle failed, `campaign.held` that it waits for a person, `campaign.uncancelled` that the task of a cycle that was
+    given up could not be ended yet.
     """
     asked = last_event_id if last_event_id is not None else after
     id_, start = await history.follow_from(core, who, campaign, asked)

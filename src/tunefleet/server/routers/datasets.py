@@ -22,7 +22,7 @@ async def look_at_artifact(
 ) -> DatasetLook:
     """Look through a file of rows: their shape, the first of them, their lengths, and what is wrong with which line.
 
-    At most 64 MiB are read. Without `path` it is the file of the training split.
+    At most 64 MiB are read, for ten seconds at most. Without `path` it is the file of the training split.
     """
     return await datasets.look_at(core, who, artifact_id, path=path, rows=rows)
 
@@ -30,10 +30,11 @@ async def look_at_artifact(
 @router.post("/datasets/look", openapi_extra=bodies.documented(bodies.RAW))
 async def look_at_beginning(
     request: Request,
+    core: CoreDep,
     who: Member,
     name: Annotated[str, Query(min_length=1, max_length=500)],
     size_bytes: Annotated[int, Query(ge=0, le=2**62, description="Of the whole file.")],
     rows: Rows = 5,
 ) -> DatasetLook:
     """Look through the first bytes of a file that is about to be uploaded; nothing of it is kept."""
-    return await datasets.look_at_beginning(who, name, size_bytes, await request.body(), rows=rows)
+    return await datasets.look_at_beginning(core, who, name, size_bytes, await request.body(), rows=rows)

@@ -68,7 +68,8 @@ async def follow_everything(
     after: Annotated[str | None, Query(max_length=8000, description="The id of a message.")] = None,
     last_event_id: Annotated[str | None, Header(max_length=8000)] = None,
     points: Annotated[
-        str | None, Query(max_length=400, description="Ids of up to 8 tasks whose points come too.")
+        str | None,
+        Query(max_length=8000, description="Ids of up to 8 tasks whose points come too; the hello names unknown ones."),
     ] = None,
 ) -> Response:
     """Follow all that a page shows, from behind `Last-Event-ID` or `after`; without either, what happens from now on.
@@ -79,5 +80,7 @@ async def follow_everything(
     """
     told = last_event_id or after
     place = Place.read(told) if told else Place(await events.last_id(core, who))
-    known = await live_service.followed(core, who, names(points) or (), place.points)
-    return streams.respond(request, live.Live(core, who, Place(place.event_id, known)).messages())
+    known, unknown = await live_service.followed(core, who, names(points) or (), place.points)
+    stream = live.Live(core, who, Place(place.event_id, known), unknown)
+    stream.refuse_many()
+    return streams.respond(request, stream.messages())

@@ -113,7 +113,7 @@ async def _take(request: Request, core: Core, who: Who, job_id: str, worker_id: 
     try:
         kind = request.headers.get("content-type", "")
         part = FilePart(kind, landing.write, field="adapter", texts=uploads.FIELDS, named=False)
-        await files.drain(request.stream(), part.feed)
+        await files.drain(request.stream(), files.one_by_one(part.feed))
         part.finish()
         said = uploads.read_fields(part.texts, ticket.spec)
         return _taken(await uploads.take_archive(core, ticket, landing, said))

@@ -79,7 +79,7 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
 
 async def _take(request: Request, core: Core, incoming: Intake) -> FileEntry:
     part = FilePart(request.headers.get("content-type", ""), incoming.write, reserved=OWN_NAMES)
-    await files.drain(request.stream(), part.feed)
+    await files.drain(request.stream(), files.one_by_one(part.feed))
     name = part.finish()
     digest = await files.kept(core.blobs, incoming.finish)
     return FileEntry(path=name, digest=digest, size_bytes=incoming.size_bytes)

@@ -102,6 +102,11 @@ def _to_retry(connection: Connection, row: CampaignRow, wanted: CampaignRetry) -
         cycle = _cycle(connection, row, wanted.cycle)
         if cycle.status == CycleStatus.COMPLETED:
             raise ConflictError(f"Cycle {cycle.number} of {row.name} is {cycle.status}.")
+        if cycle.status == CycleStatus.ABANDONED and cycle.to_cancel:
+            raise ConflictError(
+                f"The task of cycle {cycle.number} of {row.name} is yet to be cancelled at its provider.",
+                hint=f"`tunefleet campaign logs {row.name}` says when it is; then retry.",
+            )
     else:
         cycles_ = cycle_rows.running(connection, row.seq) or cycle_rows.page(connection, row.seq, limit=1)
         found = next((each for each in cycles_ if each.tries or wanted.step is not None), None)

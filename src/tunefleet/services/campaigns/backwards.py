@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+import orjson
+
 from tunefleet.lifecycle.cycle import CycleStatus, StepName, StepStatus, move_cycle
-from tunefleet.services.campaigns.cycles import changed, state_of, steps_of
+from tunefleet.services.campaigns.cycles import changed, kept_of, state_of, steps_of
 from tunefleet.services.campaigns.state import CycleState
 from tunefleet.services.campaigns.status import tell
 from tunefleet.store import Connection, cycles
@@ -49,7 +51,8 @@ def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
     for cycle in cycles.running(connection, row.seq):
         begun = {each.step: each.status for each in steps_of(connection, cycle)}
         status = move_cycle(CycleStatus(cycle.status), CycleStatus.ABANDONED)
-        left = StepName.UPLOAD in begun and begun.get(StepName.WAIT) != StepStatus.DONE
+        sent = StepName.UPLOAD in begun or StepName.SUBMIT in begun
+        left = sent and begun.get(StepName.WAIT) != StepStatus.DONE
         changes = {"status": status.value, "finished_at": now, "waiting": None, "to_cancel": int(left)}
         changed(connection, cycle, {**changes, "not_before": free_at})
         tell(connection, row, "campaign.abandoned", now, cycle=cycle.number)
@@ -66,7 +69,7 @@ def go_back(
     """Let a cycle go through its steps again from one on, with the campaign's newest spec.
 
     When it slept already, it does not sleep again: what was drawn stays. A step `SUBMIT` that has no outcome keeps its
-    intent, for it may have acted.
+    intent, for it may have acted. What a step has kept of something that runs elsewhere stays, too.
 
     Args:
         connection: Of the operation.
@@ -80,10 +83,20 @@ def go_back(
     slept = StepName.SLEEP in known and known[StepName.SLEEP].status == StepStatus.DONE
     dropped = set(step.and_later) - set(keep) - ({StepName.SLEEP} if slept else set())
     ordered = StepName.SUBMIT in dropped and submit is not None
-    again = ordered and submit is not None and submit.outcome is not None
+    again = ordered and submit is not None and submit.status == StepStatus.DONE
     if ordered and not again:
         dropped.discard(StepName.SUBMIT)
     cycles.drop_steps(connection, row.seq, cycle.number, sorted(dropped))
+    for each in known.values():
+        if each.step in dropped and kept_of(each) is not None:
+            cycles.put_step(connection, each._replace(status=StepStatus.INTENDED.value, intent=None, error=None))
+    waited = known.get(StepName.WAIT)
+    over = cycle.status != CycleStatus.RUNNING or (waited is not None and waited.status == StepStatus.DONE)
+    if again and submit is not None and not over:
+        # It runs still, and is cancelled before another is placed.
+        earlier = orjson.dumps({"earlier": orjson.loads(submit.outcome or "{}")}).decode()
+        intended = StepStatus.INTENDED.value
+        cycles.put_step(connection, submit._replace(status=intended, intent=None, outcome=earlier, finished_at=None))
     changes: dict[str, Any] = {
         "step": step.value,
         "tries": 0,
@@ -104,5 +117,8 @@ def go_back(
 def ended_task(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
     """Return an abandoned cycle at the step whose task may still run, with that step's intent, or else at `UPLOAD`."""
     ordered = {each.step: each for each in steps_of(connection, cycle)}.get(StepName.SUBMIT)
-    step = StepName.UPLOAD if ordered is None else StepName.SUBMIT if ordered.outcome is None else StepName.WAIT
+    if ordered is None or (ordered.intent is None and kept_of(ordered) is None):
+        step = StepName.UPLOAD
+    else:
+        step = StepName.WAIT if ordered.status == StepStatus.DONE else StepName.SUBMIT
     return state_of(connection, row, cycle._replace(step=step.value))

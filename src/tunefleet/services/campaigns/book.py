@@ -7,10 +7,12 @@ says who does not hold it any more is refused with `LeaseLost`, so that two hold
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 from tunefleet.errors import NotFoundError
@@ -26,6 +28,7 @@ from tunefleet.services.campaigns.state import (
     LeaseLost,
     ModelVersion,
     NewVersion,
+    Unreadable,
 )
 from tunefleet.services.campaigns.status import ACTIVE, TOPIC, move, tell, topic
 from tunefleet.services.core import Core
@@ -39,12 +42,17 @@ from tunefleet.store.spend import SpendRow
 
 __all__ = ["LEASE_S", "RENEW_S", "TOPIC", "Book", "Level"]
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 Level = Literal["info", "warning", "error"]
 LEASE_S: Final = 30.0
 """How long a campaign stays with a holder that says nothing."""
 RENEW_S: Final = 10.0
+CLOCK_S: Final = 60.0
+"""A clock that goes back by less is only corrected."""
 MAX_LINE: Final = 4000
+_TOLD_EVERY: Final = 10
+"""Of failures in a row to cancel a task the first is told to people, and then one in so many."""
 _RUNNING: Final = CycleStatus.RUNNING.value
 _HALTED: Final = frozenset({CampaignStatus.PAUSED.value, CampaignStatus.HELD.value})
 
@@ -71,12 +79,41 @@ class Book:
         self._core = core
         self._jitter = jitter or random.Random()
 
+    @property
+    def folder(self) -> Path:
+        """Where steps keep files while they run: models, which may be too large for the system's own folder."""
+        return self._core.settings.data_dir / "steps"
+
     async def begin(self) -> None:
         """Let go of what an earlier process held: one server at a time has the store, and this one is it.
 
         Without it a campaign whose server was killed would wait for the rest of a lease.
         """
         await self._core.write(campaigns.release_all)
+        newest = await self._core.read(campaign_log.newest_at)
+        if newest is not None:
+            await self.look_at_clock(newest)
+
+    async def look_at_clock(self, seen: float) -> None:
+        """Let what waits do so for less long if the clock was set back: it may have been years ahead.
+
+        Args:
+            seen: When it was some time ago, in Unix time.
+        """
+        now = self._core.clock.wall()
+        if now >= seen - CLOCK_S:
+            return
+        text = f"the clock was set back by {seen - now:,.0f} s: what waits does so for that much less"
+
+        def operation(connection: Connection) -> None:
+            campaigns.set_back(connection, now, seen - now)
+            for id_ in campaigns.due(connection):
+                row = _known(connection, id_)
+                campaign_log.add(connection, LineRow(row.seq, None, None, "warning", text, now))
+                wake(connection, topic(id_))
+
+        await self._core.write(operation)
+        log.warning("%s", text)
 
     async def due(self) -> dict[str, float]:
         """Return from when on each active campaign may want something, in Unix time, by its id.
@@ -103,10 +140,13 @@ class Book:
             if not claimed:
                 return None
             cycle = cycles.next_to_do(connection, claimed, now)
-            if cycle is None:
-                campaigns.release(connection, campaign_id, holder=holder)
-                return None
-            return cycles.state_of(connection, claimed, cycle)
+            try:
+                if cycle is not None:
+                    return cycles.state_of(connection, claimed, cycle)
+            except Unreadable as error:
+                move(connection, claimed, CampaignStatus.HELD, now, reason=str(error))
+            campaigns.release(connection, campaign_id, holder=holder)
+            return None
 
         return await self._core.write(operation)
 
@@ -139,6 +179,14 @@ class Book:
             return cycles.state_of(at.connection, at.row, at.cycle)
 
         return await self._change(state, verb)
+
+    async def keep(self, state: CycleState, kept: Mapping[str, Any]) -> None:
+        """Store what a step has to know of something that runs elsewhere: `CycleState.kept`, until the step is done.
+
+        Raises:
+            LeaseLost: As in `done`.
+        """
+        await self._change(state, lambda at: cycles.keep(at.connection, at.cycle, kept))
 
     async def done(self, state: CycleState, outcome: Mapping[str, Any]) -> CycleState | None:
         """Store what a step has done, and go to the next one. A pause does not undo what is done: it is stored.
@@ -197,7 +245,7 @@ class Book:
         def verb(at: _Place) -> None:
             cycles.fail(at.connection, at.row, at.cycle, text, at.now, fatal=fatal, hold=hold, draw=draw)
             campaigns.release(at.connection, at.row.id, holder=state.holder)
-            _line(at.connection, at.row, state, "error", text, at.now)
+            _line(at.connection, at.row, state.number, state.step, "error", text, at.now)
 
         await self._change(state, verb)
 
@@ -215,7 +263,7 @@ class Book:
                 move(at.connection, at.row, CampaignStatus.HELD, at.now, reason=str(error), cause="budget")
             campaigns.release(at.connection, at.row.id, holder=state.holder)
             tell(at.connection, at.row, "campaign.budget", at.now, cycle=at.cycle.number, error=error.message)
-            _line(at.connection, at.row, state, "warning", str(error), at.now)
+            _line(at.connection, at.row, state.number, state.step, "warning", str(error), at.now)
 
         await self._change(state, verb)
 
@@ -237,16 +285,18 @@ class Book:
 
         await self._core.write(operation)
 
-    async def budget(self, state: CycleState) -> Budget:
+    async def budget(self, state: CycleState, *, ordered: bool = False) -> Budget:
         """Return where a campaign stands with what it may spend; `Budget.check(state.spec)` refuses what is too much.
 
-        Everything that was spent under the key of this cycle's own order is left out: a call that is repeated is not
-        refused for its own price.
+        Args:
+            state: Who asks.
+            ordered: Whether the cycle's own order counts. Before that is placed it does not: a call that is repeated
+                is not refused for its own price.
         """
         after = self._core.clock.wall() - DAY_S
 
         def operation(connection: Connection) -> Budget:
-            row, own = _known(connection, state.campaign_id), state.order_key
+            row, own = _known(connection, state.campaign_id), None if ordered else state.order_key
             return Budget(
                 spent=spend.total(connection, row.seq, but=own),
                 tasks_at=tuple(spend.times(connection, row.seq, TASK, after=after, but=own)),
@@ -260,7 +310,8 @@ class Book:
 
         def operation(connection: Connection) -> None:
             row = _known(connection, state.campaign_id)
-            _line(connection, row, state, level, scrub(text)[:MAX_LINE], self._core.clock.wall())
+            text_ = scrub(text)[:MAX_LINE]
+            _line(connection, row, state.number, state.step, level, text_, self._core.clock.wall())
 
         await self._core.write(operation)
 
@@ -279,7 +330,8 @@ class Book:
         everyone = await self._core.read(
             partial(models.of_name, project=state.project, owner=state.owner, name=state.name)
         )
-        return [each.version for each in map(registry.version_of, everyone) if each.location.get("url") == url]
+        places = ((each.version, each.location) for each in map(registry.version_of, everyone))
+        return [version for version, where in places if url in {where.get("url"), where.get("published")}]
 
     async def register(self, state: CycleState, version: NewVersion) -> ModelVersion:
         """Enter a model; entered again by the same try of the cycle, it is the same version, changed.
@@ -304,15 +356,24 @@ class Book:
         """
         now = self._core.clock.wall()
 
+        unreadable: list[tuple[CampaignRow, CycleRow, str]] = []
+
         def operation(connection: Connection) -> list[CycleState]:
+            unreadable.clear()
             found = []
             for cycle in cycle_rows.to_cancel(connection, now):
                 row = campaigns.by_seq(connection, cycle.campaign_seq)
                 assert row is not None, "campaigns are never removed"
-                found.append(backwards.ended_task(connection, row, cycle))
+                try:
+                    found.append(backwards.ended_task(connection, row, cycle))
+                except Unreadable as error:
+                    unreadable.append((row, cycle, str(error)))
             return found
 
-        return await self._core.read(operation)
+        found = await self._core.read(operation)
+        for row, cycle, why in unreadable:
+            await self._put_off(row.id, cycle.number, why)
+        return found
 
     async def cancelled(self, state: CycleState) -> None:
         """Store that the task of an abandoned cycle is cancelled, or that there is none."""
@@ -321,7 +382,32 @@ class Book:
             row = _known(connection, state.campaign_id)
             cycle = cycle_rows.get(connection, row.seq, state.number)
             if cycle is not None:
-                cycle_rows.change(connection, cycle, {"to_cancel": 0})
+                cycle_rows.change(connection, cycle, {"to_cancel": 0, "waiting": None})
+
+        await self._core.write(operation)
+
+    async def not_cancelled(self, state: CycleState, error: str) -> None:
+        """Store that the task of an abandoned cycle could not be cancelled yet: that is tried again after `backoff_s`.
+
+        Whoever is told of the campaign's failures is told of that, too: the task may go on, and cost something.
+        """
+        await self._put_off(state.campaign_id, state.number, error)
+
+    async def _put_off(self, campaign_id: str, number: int, error: str) -> None:
+        draw, text = self._jitter.uniform(-1, 1), scrub(error)[:MAX_LINE]
+
+        def operation(connection: Connection) -> None:
+            row, now = _known(connection, campaign_id), self._core.clock.wall()
+            cycle = cycle_rows.get(connection, row.seq, number)
+            if cycle is None or not cycle.to_cancel:
+                return
+            tries = cycle.tries + 1
+            said = f"its task could not be cancelled, and may go on at its provider: {text}"[:MAX_LINE]
+            pause = {"tries": tries, "not_before": now + cycles.backoff_s(tries, draw), "waiting": said}
+            cycle_rows.change(connection, cycle, pause)
+            _line(connection, row, cycle.number, cycle.step, "error", said, now)
+            if cycle.waiting is None or tries % _TOLD_EVERY == 0:
+                tell(connection, row, "campaign.uncancelled", now, cycle=cycle.number, error=text)
 
         await self._core.write(operation)
 
@@ -357,6 +443,6 @@ def _known(connection: Connection, campaign_id: str) -> CampaignRow:
     return row
 
 
-def _line(connection: Connection, row: CampaignRow, state: CycleState, level: Level, text: str, now: float) -> None:
-    campaign_log.add(connection, LineRow(row.seq, state.number, state.step.value, level, text, now))
+def _line(connection: Connection, row: CampaignRow, cycle: int, step: str, level: Level, text: str, now: float) -> None:
+    campaign_log.add(connection, LineRow(row.seq, cycle, str(step), level, text, now))
     wake(connection, topic(row.id))

@@ -10,7 +10,7 @@ import orjson
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus, move_cycle
 from tunefleet.services.campaigns.state import CycleState
-from tunefleet.services.campaigns.status import move, parsed, tell
+from tunefleet.services.campaigns.status import move, parsed, readable, tell
 from tunefleet.store import Connection, campaigns, cycles, tracking
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.cycles import CycleRow, StepRow
@@ -71,7 +71,11 @@ def _trained(connection: Connection, cycle: CycleRow) -> bool:
 
 
 def state_of(connection: Connection, row: CampaignRow, cycle: CycleRow) -> CycleState:
-    """Return a cycle as the engine sees it."""
+    """Return a cycle as the engine sees it.
+
+    Raises:
+        Unreadable: If this version refuses what is stored of the campaign's file.
+    """
     steps = {each.step: each for each in cycles.steps(connection, row.seq, [cycle.number])}
     current = steps.get(cycle.step)
     outcomes = {
@@ -80,7 +84,8 @@ def state_of(connection: Connection, row: CampaignRow, cycle: CycleRow) -> Cycle
         if each.status == StepStatus.DONE
     }
     # What it may spend is what is allowed now, not what was when it opened.
-    spec = parsed(cycle.spec).model_copy(update={"budget": parsed(row.spec).budget})
+    newest = parsed(row.spec)
+    spec = (readable(cycle.spec) or newest).model_copy(update={"budget": newest.budget})
     return CycleState(
         campaign_id=row.id,
         name=row.name,
@@ -97,7 +102,24 @@ def state_of(connection: Connection, row: CampaignRow, cycle: CycleRow) -> Cycle
         holder=row.holder or "",
         retried=cycle.retried,
         orders=cycle.orders,
+        kept=None if current is None or (kept := kept_of(current)) is None else orjson.loads(kept),
+        provider=_provider_in(steps.get(StepName.SUBMIT)),
+        ordered_at=steps[StepName.SUBMIT].begun_at if StepName.SUBMIT in steps else None,
     )
+
+
+def _provider_in(submit: StepRow | None) -> str | None:
+    if submit is None:
+        return None
+    order = orjson.loads(submit.intent or "{}")
+    earlier = orjson.loads(kept_of(submit) or "{}").get("earlier", {})
+    provider: str | None = order.get("provider") or earlier.get("provider")
+    return provider
+
+
+def kept_of(step: StepRow) -> str | None:
+    """Return what a step that is not done has kept of something that runs elsewhere, as JSON."""
+    return None if step.status == StepStatus.DONE else step.outcome
 
 
 def intend(connection: Connection, row: CampaignRow, cycle: CycleRow, intent: Mapping[str, Any], now: float) -> None:
@@ -114,10 +136,21 @@ def intend(connection: Connection, row: CampaignRow, cycle: CycleRow, intent: Ma
             hint="It goes on with what is stored.",
         )
     begun_at = now if known is None else known.begun_at
+    kept = None if known is None else kept_of(known)
     cycles.put_step(
         connection,
-        StepRow(row.seq, cycle.number, cycle.step, StepStatus.INTENDED.value, text, None, None, begun_at, None),
+        StepRow(row.seq, cycle.number, cycle.step, StepStatus.INTENDED.value, text, kept, None, begun_at, None),
     )
+
+
+def keep(connection: Connection, cycle: CycleRow, kept: Mapping[str, Any]) -> None:
+    """Store what the current step, which is intended, has to know of something that runs elsewhere.
+
+    It outlives failures and retries of the step, until the step is done.
+    """
+    known = _step(connection, cycle)
+    assert known is not None, "nothing is begun before it is intended"
+    cycles.put_step(connection, known._replace(outcome=orjson.dumps(dict(kept)).decode()))
 
 
 def advance(
@@ -191,7 +224,9 @@ def fail(
     if fatal:
         failures = row.failures + 1
         status = move_cycle(CycleStatus(cycle.status), CycleStatus.FAILED).value
-        shown = {"status": status, "error": error, "waiting": None}
+        # An earlier try may have placed the order after all.
+        left = cycle.step == StepName.SUBMIT and cycle.tries > 0
+        shown = {"status": status, "error": error, "waiting": None, "to_cancel": int(left)}
         changed(connection, cycle, {**shown, "tries": cycle.tries + 1, "finished_at": now})
         # Who holds it goes on when a person says so, and then at once.
         next_at = row.next_at if hold else max(row.next_at, now + backoff_s(failures, draw))
@@ -215,8 +250,8 @@ def fail(
 def _note(connection: Connection, cycle: CycleRow, error: str, now: float) -> None:
     known = _step(connection, cycle)
     begun_at, intent = (now, None) if known is None else (known.begun_at, known.intent)
-    failed = StepStatus.FAILED.value
-    row = StepRow(cycle.campaign_seq, cycle.number, cycle.step, failed, intent, None, error, begun_at, None)
+    failed, kept = StepStatus.FAILED.value, None if known is None else kept_of(known)
+    row = StepRow(cycle.campaign_seq, cycle.number, cycle.step, failed, intent, kept, error, begun_at, None)
     cycles.put_step(connection, row)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import CampaignStatus
 from tunefleet.services.campaigns import backwards, views
-from tunefleet.services.campaigns.status import find, mine, move, parsed, stored, tell
+from tunefleet.services.campaigns.status import find, mine, move, readable, stored, tell
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read, may_submit
 from tunefleet.services.ids import new_id
@@ -207,7 +207,7 @@ def _apply(
         change, row = "created", _create(connection, actor, name, spec, now)
     else:
         row = campaigns.by_id(connection, own[0].id, lock=True) or own[0]
-        if row.spec != stored(spec) and parsed(row.spec) != spec:
+        if row.spec != stored(spec) and readable(row.spec) != spec:
             change = "changed"
             row = campaigns.change(connection, row, {"spec": stored(spec), "changed_at": now})
             tell(connection, row, "campaign.changed", now)

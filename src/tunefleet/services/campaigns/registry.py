@@ -8,6 +8,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage, move
 from tunefleet.services.campaigns.state import CycleState, ModelVersion, NewVersion
 from tunefleet.services.campaigns.status import tell
@@ -55,6 +56,9 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
     # What was decided once, here or by a person, is not decided again.
     decided = row is not None and row.stage != Stage.CANDIDATE
     stage = Stage(row.stage) if row is not None and decided else _stage(connection, state, new)
+    reason = row.reason if row is not None and decided else new.reason
+    if not decided and stage is Stage.PROMOTED and (other := _other_promoted(connection, state)) is not None:
+        stage, reason = Stage.ARCHIVED, f"{other}, so that it takes nobody's place. {new.reason or ''}".rstrip()
     task_id = new.location.get("task_id")
     texts = {name: orjson.dumps(dict(getattr(new, name))).decode() for name in ("lineage", "evaluation")}
     if row is None:
@@ -64,7 +68,7 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
             connection,
             ModelRow(
                 state.project, state.owner, state.name, number, Stage.CANDIDATE.value, new.form, state.campaign_id,
-                state.number, key, task_id, location, texts["lineage"], texts["evaluation"], new.reason, now, None,
+                state.number, key, task_id, location, texts["lineage"], texts["evaluation"], reason, now, None,
             ),
         )  # fmt: skip
     else:
@@ -74,9 +78,23 @@ def enter(connection: Connection, state: CycleState, new: NewVersion, now: float
             location = orjson.dumps({**new.location, **{name: known[name] for name in _OWN}}).decode()
         else:
             location = _kept(connection, state, row.version, new.location, now)
-        changes = {"form": new.form, "task_id": task_id, "location": location, "reason": new.reason, **texts}
+        changes = {"form": new.form, "task_id": task_id, "location": location, "reason": reason, **texts}
         row = models.change(connection, row, changes)
-    return row if row.stage == stage else settle(connection, row, stage, now, reason=new.reason)
+    return row if row.stage == stage else settle(connection, row, stage, now, reason=reason)
+
+
+def _other_promoted(connection: Connection, state: CycleState) -> str | None:
+    """Say whether another version was promoted than the one that a cycle goes on from, or that it has made itself."""
+    base = state.outcomes.get(StepName.SUBMIT, {}).get("base")
+    if base is None:
+        return None
+    now = models.promoted(connection, state.project, state.owner, state.name)
+    own = [each.version for each in models.of_campaign(connection, state.campaign_id, [state.number])]
+    version = None if now is None else now.version
+    if version in {base.get("version"), *own}:
+        return None
+    was = "no version" if base.get("version") is None else f"version {base['version']}"
+    return f"It goes on from {was}, and version {version} was promoted meanwhile" if version else None
 
 
 def _stage(connection: Connection, state: CycleState, new: NewVersion) -> Stage:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tunefleet.errors import ConflictError
+from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.lifecycle.model import Stage
 from tunefleet.spec.campaign import CampaignBudgetSpec, CampaignSpec
@@ -15,11 +15,17 @@ TASK: Final = "task"
 """What is spent on a task at the provider; one row of it a task."""
 SECONDS: Final = "seconds"
 """What is spent on the time that a task took."""
+MERGE: Final = "merge"
+"""What is spent on the time of a merge on RunPod."""
 DAY_S: Final = 86_400.0
 
 
 class LeaseLost(ConflictError):
     """Somebody else works on the campaign now, or it was stopped: whoever worked on it drops what they have."""
+
+
+class Unreadable(InputError):
+    """What is stored of a campaign's file is refused by this version."""
 
 
 class BudgetError(ConflictError):
@@ -60,12 +66,9 @@ class Budget:
             BudgetError: If a limit is reached.
         """
         limits = spec.budget
-        if self.failures >= limits.max_failures:
-            raise BudgetError(
-                f"{self.failures} cycles have failed in a row; max_failures is {limits.max_failures}.",
-                hint="Look at the reason, then `tunefleet campaign retry`.",
-            )
-        self._check_cost(limits)
+        self._check_failures(limits)
+        # What is spent by the second is known only afterwards: there must be room for all the time that it may take.
+        self._check_cost(limits, "a task", limits.cost_per_task, limits.cost_per_second * spec.hours_to_complete * 3600)
         if limits.max_tasks_per_day is not None and len(self.tasks_at) >= limits.max_tasks_per_day:
             # The oldest of the newest so many has to be a day old.
             until = self.tasks_at[-limits.max_tasks_per_day] + DAY_S
@@ -76,15 +79,35 @@ class Budget:
                 until=until,
             )
 
-    def _check_cost(self, limits: CampaignBudgetSpec) -> None:
+    def check_merge(self, spec: CampaignSpec, seconds: float) -> None:
+        """Refuse a merge on RunPod that the budget has no room for; asked before each job is sent.
+
+        Args:
+            spec: With the limits.
+            seconds: How long the job may take.
+
+        Raises:
+            BudgetError: If a limit is reached.
+        """
+        limits = spec.budget
+        self._check_failures(limits)
+        if limits.cost_per_merge_second:
+            self._check_cost(limits, "a merge", 0.0, limits.cost_per_merge_second * seconds)
+
+    def _check_failures(self, limits: CampaignBudgetSpec) -> None:
+        if self.failures >= limits.max_failures:
+            raise BudgetError(
+                f"{self.failures} cycles have failed in a row; max_failures is {limits.max_failures}.",
+                hint="Look at the reason, then `tunefleet campaign retry`.",
+            )
+
+    def _check_cost(self, limits: CampaignBudgetSpec, what: str, price: float, time: float) -> None:
         if limits.max_cost is None:
             return
-        after = self.spent + limits.cost_per_task
-        # What is spent by the second is known only afterwards: at the limit there is no room for any of it.
-        if after > limits.max_cost or self.spent >= limits.max_cost:
+        if self.spent + price + time > limits.max_cost or self.spent >= limits.max_cost:
+            longest = f" and up to {time:g} for its time" if time else ""
             raise BudgetError(
-                f"{self.spent:g} are spent, a task costs {limits.cost_per_task:g}, and max_cost is "
-                f"{limits.max_cost:g}.",
+                f"{self.spent:g} are spent, {what} costs {price:g}{longest}, and max_cost is {limits.max_cost:g}.",
                 hint="Raise max_cost, then `tunefleet campaign retry`.",
             )
 
@@ -110,6 +133,9 @@ class CycleState:
         holder: Who works on it.
         retried: How often a person let the cycle go back to an earlier step.
         orders: How often the task at the provider was given up for another one.
+        kept: What the step has kept of something that runs elsewhere, under way or over; null if it has kept nothing.
+        provider: Where its task was ordered, or may have been; null before that.
+        ordered_at: When that was begun, in Unix time; null before that.
     """
 
     campaign_id: str
@@ -127,6 +153,9 @@ class CycleState:
     holder: str
     retried: int = 0
     orders: int = 0
+    kept: Mapping[str, Any] | None = None
+    provider: str | None = None
+    ordered_at: float | None = None
 
     @property
     def order_key(self) -> str:

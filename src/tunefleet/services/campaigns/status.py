@@ -6,9 +6,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 import orjson
+from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, move_campaign
+from tunefleet.services.campaigns.state import Unreadable
 from tunefleet.services.identity import Actor, may_change, may_read, may_submit
 from tunefleet.spec.campaign import CampaignSpec
 from tunefleet.spec.campaign_file import dump_campaign_spec, load_campaign_spec
@@ -33,8 +35,29 @@ def stored(spec: CampaignSpec) -> str:
 
 @lru_cache(maxsize=256)
 def parsed(text: str) -> CampaignSpec:
-    """Read a stored spec."""
-    return load_campaign_spec(orjson.loads(text))
+    """Read a stored spec.
+
+    Raises:
+        Unreadable: If this version refuses what an earlier one has stored.
+    """
+    try:
+        return load_campaign_spec(orjson.loads(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"])) or "its content"
+        raise Unreadable(
+            f"What an earlier version has stored of the campaign's file is refused by this one: {where}: "
+            f"{first['msg']}.",
+            hint="Mend the file and apply it again, then `tunefleet campaign retry`.",
+        ) from error
+
+
+def readable(text: str) -> CampaignSpec | None:
+    """Read a stored spec; null if this version refuses it."""
+    try:
+        return parsed(text)
+    except Unreadable:
+        return None
 
 
 def find(connection: Connection, actor: Actor, reference: str) -> CampaignRow:

@@ -10,7 +10,7 @@ from typing import Final
 
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns import cycles
-from tunefleet.services.campaigns.state import CycleState
+from tunefleet.services.campaigns.state import CycleState, Unreadable
 from tunefleet.services.campaigns.status import parsed, topic
 from tunefleet.services.core import Core
 from tunefleet.services.scrub import scrub
@@ -73,10 +73,20 @@ class Outbox:
         now = self._core.clock.wall()
 
         def operation(connection: Connection) -> list[Untold]:
-            found = [_untold(connection, row) for row in tracking.untold(connection, now, limit=_AT_ONCE)]
+            unreadable.clear()
+            found = []
+            for row in tracking.untold(connection, now, limit=_AT_ONCE):
+                try:
+                    found.append(_untold(connection, row))
+                except Unreadable as error:
+                    unreadable.append((row, str(error)))
             return [each for each in found if each is not None]
 
-        return await self._core.read(operation)
+        unreadable: list[tuple[TrackingRow, str]] = []
+        found = await self._core.read(operation)
+        for row, why in unreadable:
+            await self._put_off(row, why)
+        return found
 
     async def next_at(self) -> float | None:
         """Return when something is to be told that is not to be told yet, in Unix time; null if there is nothing."""
@@ -99,22 +109,25 @@ class Outbox:
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
             if tracking.change(connection, untold.row, {"told_at": now, "place": text, "error": None}):
-                _say(connection, untold, "info", f"{untold.tracker} has the cycle: {text}", now)
+                _say(connection, untold.row, "info", f"{untold.tracker} has the cycle: {text}", now)
 
         await self._core.write(operation)
 
     async def failed(self, untold: Untold, why: str) -> float:
         """Store that a tracker has not taken a cycle, and return in how many seconds it is told again."""
-        text, tries = scrub(why)[:MAX_TEXT], untold.row.tries + 1
+        return await self._put_off(untold.row, why)
+
+    async def _put_off(self, row: TrackingRow, why: str) -> float:
+        text, tries = scrub(why)[:MAX_TEXT], row.tries + 1
         again_s = pause_s(tries)
 
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
             changes = {"tries": tries, "not_before": now + again_s, "error": text}
-            changed = tracking.change(connection, untold.row, changes)
-            if changed and (tries == 1 or tries % _SAID_EVERY == 0 or text != untold.row.error):
+            changed = tracking.change(connection, row, changes)
+            if changed and (tries == 1 or tries % _SAID_EVERY == 0 or text != row.error):
                 more = f"{text} It is told again in {again_s:,.0f} s; the campaign goes on."
-                _say(connection, untold, "warning", f"{untold.tracker} is not told of the cycle: {more}", now)
+                _say(connection, row, "warning", f"{row.tracker} is not told of the cycle: {more}", now)
 
         await self._core.write(operation)
         return again_s
@@ -125,7 +138,7 @@ class Outbox:
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
             tracking.forget(connection, untold.row)
-            _say(connection, untold, "info", f"{untold.tracker} is not told of the cycle any more", now)
+            _say(connection, untold.row, "info", f"{untold.tracker} is not told of the cycle any more", now)
 
         await self._core.write(operation)
 
@@ -145,7 +158,8 @@ def _untold(connection: Connection, row: TrackingRow) -> Untold | None:
     return Untold(replace(state, spec=spec), row.tracker, row.revision, row.recorded_at, cost, row)
 
 
-def _say(connection: Connection, untold: Untold, level: str, text: str, now: float) -> None:
-    row = untold.row
+def _say(connection: Connection, row: TrackingRow, level: str, text: str, now: float) -> None:
     campaign_log.add(connection, LineRow(row.campaign_seq, row.cycle, None, level, text, now))
-    wake(connection, topic(untold.state.campaign_id))
+    campaign = campaigns.by_seq(connection, row.campaign_seq)
+    if campaign is not None:
+        wake(connection, topic(campaign.id))

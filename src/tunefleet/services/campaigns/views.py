@@ -10,7 +10,8 @@ import orjson
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
 from tunefleet.lifecycle.model import Stage
 from tunefleet.services.campaigns import activity
-from tunefleet.services.campaigns.status import parsed
+from tunefleet.services.campaigns.cycles import kept_of
+from tunefleet.services.campaigns.status import readable
 from tunefleet.services.scrub import scrub
 from tunefleet.services.views import maybe_moment, moment
 from tunefleet.store import Connection, cycles, models, spend, tracking
@@ -51,15 +52,17 @@ def campaign_view(connection: Connection, row: CampaignRow) -> CampaignView:
 def campaign_detail(connection: Connection, row: CampaignRow) -> CampaignDetail:
     """Show all that is known of a campaign."""
     newest = cycles.page(connection, row.seq, limit=NEWEST_CYCLES)
+    spec = readable(row.spec)
     return CampaignDetail(
         **_fields(connection, row),
-        spec=parsed(row.spec).model_dump(mode="json", exclude_none=True, by_alias=True),
+        spec=_shown(row.spec if spec is None else spec.model_dump_json(exclude_none=True, by_alias=True)),
         cycle_list=tuple(cycle_views(connection, row, newest)),
     )
 
 
 def _fields(connection: Connection, row: CampaignRow) -> dict[str, Any]:
-    spec = parsed(row.spec)
+    # Also where this version refuses it: then it is shown as it is stored.
+    said: dict[str, Any] = orjson.loads(row.spec)
     newest = cycles.page(connection, row.seq, limit=1)
     running = cycles.running(connection, row.seq)
     shown = running[:1] or newest
@@ -71,8 +74,8 @@ def _fields(connection: Connection, row: CampaignRow) -> dict[str, Any]:
         "owner": row.owner,
         "status": row.status,
         "reason": row.reason,
-        "provider": spec.provider,
-        "base_model": spec.model_repo,
+        "provider": said.get("provider"),
+        "base_model": said.get("model_repo", ""),
         "cycles": row.cycles,
         "cycle": cycle_views(connection, row, shown, steps=False)[0] if shown else None,
         "next_at": moment(row.next_at) if resting and row.next_at else None,
@@ -131,7 +134,8 @@ def _cycle(
         version=version,
         opened_at=moment(row.opened_at),
         finished_at=maybe_moment(row.finished_at),
-        steps=tuple(_step(each) for each in steps),
+        # What a step behind has kept of an earlier try is no step that has begun.
+        steps=tuple(_step(each) for each in steps if each.intent is not None or kept_of(each) is None),
         tracking=tuple(_tracking(each) for each in tracked),
     )
 
@@ -153,7 +157,7 @@ def _step(row: StepRow) -> StepView:
         name=StepName(row.step),
         status=StepStatus(row.status),
         intent=None if row.intent is None else _shown(row.intent),
-        outcome=None if row.outcome is None else _shown(row.outcome),
+        outcome=None if row.outcome is None or kept_of(row) is not None else _shown(row.outcome),
         error=row.error,
         begun_at=moment(row.begun_at),
         finished_at=maybe_moment(row.finished_at),
@@ -189,7 +193,7 @@ def lineage_views(connection: Connection, row: CampaignRow, found: Sequence[Cycl
     outcomes = {
         (step.cycle, step.step): _shown(step.outcome)
         for step in cycles.steps(connection, row.seq, numbers)
-        if step.outcome is not None
+        if step.outcome is not None and kept_of(step) is None
     }
     made = {each.cycle: each for each in models.of_campaign(connection, row.id, numbers)}
     return [

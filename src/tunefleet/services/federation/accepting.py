@@ -27,6 +27,12 @@ UNCHANGED: Final = (
 )
 
 
+LATE: Final = (
+    "An update that the same training made after this one has come before it, and counts; this one does not. Nothing "
+    "is to be done."
+)
+
+
 class CheckAgain(ConflictError):
     """What each update must be was settled while an update was checked; check it again, against that."""
 
@@ -290,6 +296,8 @@ def _store(
     state = DISCARDED if doubt is not None else COUNTED if counts else WAITING
     number = current.number if counts or doubt else None
     older = None if doubt is not None else federation_updates.standing(connection, row.seq, arrived.worker, number)
+    if older is not None and _is_late(older, arrived):
+        return _store(connection, row, current, arrived, LATE, now)
     new = UpdateRow(
         row.seq, arrived.worker, number, state, doubt, arrived.step,
         _rows(row, older, arrived), arrived.base_version, arrived.upload_digest or arrived.model_digest,
@@ -309,6 +317,15 @@ def _store(
     files = [arrived.model_digest, *arrived.tokenizer.values()]
     artifacts.hold(connection, files, holder=stored.holder, until=FOREVER)
     return stored, older
+
+
+def _is_late(older: UpdateRow, arrived: Arrived) -> bool:
+    """Whether an update was on its way while one that the same attempt made after it came in."""
+    if arrived.attempt is None or arrived.attempt != older.attempt:
+        return False  # whoever counts no attempts may have begun anew
+    if arrived.rows_before is None or older.rows_before is None:
+        return False
+    return arrived.rows_before < older.rows_before
 
 
 def _rows(row: FederationRow, older: UpdateRow | None, arrived: Arrived) -> int:

@@ -53,10 +53,20 @@ def find(connection: Connection, who: Who, reference: str, *, lock: bool = False
         NotFoundError: If there is none.
         ForbiddenError: If it is none of the asker's business.
     """
-    row = federations.find(connection, who.project, reference, lock=lock)
+    row = existing(connection, who.project, reference, lock=lock)
+    may_look(who, row)
+    return row
+
+
+def existing(connection: Connection, project: str, reference: str, *, lock: bool = False) -> FederationRow:
+    """Return a federation, whoever asks; `find` says whether they may see it.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    row = federations.find(connection, project, reference, lock=lock)
     if row is None:
         raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
-    may_look(who, row)
     return row
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
+from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
@@ -35,6 +36,11 @@ _TOKENIZER_S: Final = 30 * 24 * 3600.0
 """How long a tokenizer is kept for updates that name it; each of them renews it, and versions keep their own."""
 _threads = ThreadPoolExecutor(2, thread_name_prefix="tunefleet-adapters")
 """Checking is work of the processor: a crowd of workers shall neither fill the memory nor hold up other threads."""
+_AT_ONCE: Final = 2
+_carriers = ThreadPoolExecutor(2 * _AT_ONCE, thread_name_prefix="tunefleet-carriers")
+"""Unpacking an archive, and moving files to and from a store far away, takes minutes: nobody's check waits for it."""
+_turns: Final[WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore]] = WeakValueDictionary()
+"""One federation has no more than half of the carriers; forgotten with the last who uses or awaits them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +100,22 @@ class Content:
     quantized: str | None = None
 
 
-async def in_thread(work: Callable[[], T]) -> T:
+async def carried(federation: FederationRow, work: Callable[[], T]) -> T:
+    """Run what takes long without much of the processor, to its end, beside the checks.
+
+    Args:
+        federation: For whom; it waits for its own, and not for those of others.
+        work: Unpacks, fetches, or sends on.
+    """
+    key = asyncio.get_running_loop(), federation.id
+    turn = _turns.get(key) or _turns.setdefault(key, asyncio.Semaphore(_AT_ONCE))
+    async with turn:
+        return await in_thread(work, _carriers)
+
+
+async def in_thread(work: Callable[[], T], threads: ThreadPoolExecutor = _threads) -> T:
     """Run heavy work in a thread of its own, to its end: what it works on is removed after."""
-    task = asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(_threads, work))
+    task = asyncio.ensure_future(asyncio.get_running_loop().run_in_executor(threads, work))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -172,7 +191,7 @@ async def take(
     new = _New({digest: size for digest, size in sizes.values()}, f"{ticket.federation.id}-{scratch.folder.name}")
     await core.write(partial(_hold, core=core, new=new))
     try:
-        await in_thread(partial(_keep, core, content, digests))
+        await carried(ticket.federation, partial(_keep, core, content, digests))
         return await _accept(core, ticket, arrived, new, scratch)
     except BaseException:
         await core.write(lambda connection: artifacts.unpin(connection, [new.holder]))
@@ -241,7 +260,8 @@ async def _accept(core: Core, ticket: Ticket, arrived: Arrived, new: _New, scrat
             return await core.write(partial(_count, core=core, row=row, arrived=arrived, new=new))
         except CheckAgain:
             row = await core.read(partial(_again, seq=row.seq))
-            await in_thread(partial(_recheck, core, ticket.spec, row.contract, arrived, scratch))
+            weights = await carried(row, partial(files.local, core.blobs, arrived.model_digest, scratch.folder))
+            await in_thread(partial(_recheck, ticket.spec, row.contract, arrived, weights))
             arrived = replace(arrived, checked_against=row.contract)
     raise CheckAgain(f"What updates of {row.id} must be changes all the time.", hint="Send it again.")
 
@@ -269,8 +289,7 @@ def _again(connection: Connection, *, seq: int) -> FederationRow:
     return row
 
 
-def _recheck(core: Core, spec: FederationSpec, contract: str | None, arrived: Arrived, scratch: Scratch) -> None:
+def _recheck(spec: FederationSpec, contract: str | None, arrived: Arrived, weights: Path) -> None:
     from tunefleet.services.federation.examining import examine  # noqa: PLC0415 - NumPy, on first use
 
-    weights = files.local(core.blobs, arrived.model_digest, scratch.folder)
     examine(weights, arrived.config.encode(), spec, contract)

@@ -22,10 +22,19 @@ from tunefleet.services.federation.accepting import Accepted
 from tunefleet.services.federation.archives import RECIPE_FOLDER, is_tokenizer, open_archive
 from tunefleet.services.federation.landing import Landing, Scratch, too_large
 from tunefleet.services.federation.status import find, spec_of
-from tunefleet.services.federation.taking import Content, Said, Ticket, in_thread, remembering, take, with_scratch
+from tunefleet.services.federation.taking import (
+    Content,
+    Said,
+    Ticket,
+    carried,
+    in_thread,
+    remembering,
+    take,
+    with_scratch,
+)
 from tunefleet.services.federation.tokens import Who, may_take_part, worker_name
 from tunefleet.spec.federating import FederationSpec
-from tunefleet.store import Connection, artifacts, federation_versions
+from tunefleet.store import Connection, artifacts, federation_versions, federations
 from tunefleet.store.federations import FederationRow
 from tunefleet.wire.federated import ADAPTER_FILE, Losses, UpdateCreate
 
@@ -142,10 +151,13 @@ async def take_archive(core: Core, ticket: Ticket, landing: Landing, said: Said)
         raise ArtifactError("The archive does not have the sha256 that was said.", hint="Upload it again.")
     async with remembering(core, ticket, said, landing):
         into, most = landing.folder / "files", ticket.spec.max_update_bytes
-        folder = await in_thread(partial(open_archive, landing.file, into, max_bytes=most))
+        unpacked = partial(open_archive, landing.file, into, max_bytes=most)
+        folder = await carried(ticket.federation, unpacked)
         landing.file.unlink()
         known = await _versions(core, ticket.federation) if (folder / RECIPE_FOLDER).is_dir() else []
-        content = await in_thread(partial(_in_archive, core, ticket, folder, known, landing))
+        look = partial(_in_archive, core, ticket, folder, known, landing)
+        # Versions that it is compared with are fetched one by one, until one is like it.
+        content = await (carried(ticket.federation, look) if known else in_thread(look))
         accepted = await take(core, ticket, said, content, landing)
     remark = content.examined.remark
     return accepted if remark is None else replace(accepted, warning=accepted.warning or remark)
@@ -190,12 +202,27 @@ async def take_update(core: Core, who: Who, reference: str, body: UpdateCreate) 
 
     found = await core.read(look)
     if isinstance(found, Accepted):
+        await _let_go(core, found.update.federation_seq, body)
         return found
     ticket, size_bytes = found
     said = said_in(body)
     async with with_scratch(core, ticket, said, size_bytes) as scratch:
-        content = await in_thread(partial(_in_store, core, ticket, body, scratch))
+        fetched = partial(files.local, core.blobs, body.sha256, scratch.folder)
+        weights = await carried(ticket.federation, fetched)
+        content = await in_thread(partial(content_of, core, ticket, body, weights, scratch))
         return await take(core, ticket, said, content, scratch)
+
+
+async def _let_go(core: Core, seq: int, body: UpdateCreate) -> None:
+    """Hold the files of an update no longer that were sent again after it was taken."""
+
+    def holder(connection: Connection) -> str | None:
+        row = federations.by_seq(connection, seq)
+        return row.id if row is not None and artifacts.pinned_by(connection, body.sha256, row.id) else None
+
+    held_by = await core.read(holder)
+    if held_by is not None:
+        await core.write(lambda connection: artifacts.unpin_files(connection, [body.sha256], [held_by]))
 
 
 def expected(connection: Connection, who: Who, reference: str, body: UpdateCreate) -> Ticket | Accepted:
@@ -261,11 +288,6 @@ def refuse_unsent(connection: Connection, federation: FederationRow, files_: Map
             raise ArtifactError(
                 f"The file {name} ({digest[:12]}…) was not uploaded to this federation.", hint="Upload it first."
             )
-
-
-def _in_store(core: Core, ticket: Ticket, body: UpdateCreate, scratch: Scratch) -> Content:
-    weights = files.local(core.blobs, body.sha256, scratch.folder)
-    return content_of(core, ticket, body, weights, scratch)
 
 
 def content_of(core: Core, ticket: Ticket, body: UpdateCreate, weights: Path, scratch: Scratch) -> Content:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Final
 
@@ -13,8 +14,8 @@ from tunefleet.lifecycle.round import RoundReason
 from tunefleet.services.core import Core
 from tunefleet.services.federation import callbacks, publish, rounds, views
 from tunefleet.services.federation.archiving import with_archive
-from tunefleet.services.federation.status import FOREVER, find
-from tunefleet.services.federation.tokens import FederationActor, Who, may_steer
+from tunefleet.services.federation.status import FOREVER, existing, find
+from tunefleet.services.federation.tokens import FederationActor, Who, may_look, may_steer
 from tunefleet.services.paging import before, bounded
 from tunefleet.store import Connection, artifacts, federation_versions, federations
 from tunefleet.store.federation_versions import VersionRow
@@ -99,16 +100,31 @@ async def newest(core: Core, who: Who, reference: str, *, after: int = 0, wait_s
     while True:
         # The version first: what is published during the look ends the wait.
         seen = core.signals.version(publish.topic(id_))
-        found = await core.read(partial(_newer, who=who, reference=reference, after=after))
+        row, found = await _look(core, who.project, reference, seen)
+        may_look(who, row)
         left = end - core.clock.monotonic()
-        if found is not None or left <= 0 or core.signals.closed:
+        if row.version > after and found is not None:
             return found
+        if left <= 0 or core.signals.closed:
+            return None
         await core.signals.wait(publish.topic(id_), min(left, LOOK_S), seen)
 
 
-def _newer(connection: Connection, who: Who, reference: str, after: int) -> VersionRow | None:
-    row = find(connection, who, reference)
-    return federation_versions.get(connection, row.seq, row.version) if row.version > after else None
+async def _look(core: Core, project: str, reference: str, seen: int) -> tuple[FederationRow, VersionRow | None]:
+    """Return a federation and its newest version; a crowd that heard of it at the same time looks once."""
+    key = project, reference, seen
+    look = core.looks.get(key)
+    if look is None:
+        look = asyncio.ensure_future(core.read(partial(_newest, project=project, reference=reference)))
+        core.looks[key] = look
+        look.add_done_callback(lambda _: core.looks.pop(key))
+    # Whoever gives up does so for himself alone.
+    return await asyncio.shield(look)
+
+
+def _newest(connection: Connection, *, project: str, reference: str) -> tuple[FederationRow, VersionRow | None]:
+    row = existing(connection, project, reference)
+    return row, federation_versions.get(connection, row.seq, row.version) if row.version else None
 
 
 async def rollback(core: Core, who: Who, reference: str, version: int) -> VersionView:

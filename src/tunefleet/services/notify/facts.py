@@ -34,6 +34,7 @@ _PLAIN: Final[dict[str, tuple[Occasion, ...]]] = {
     "campaign.budget": ("budget",),
     "campaign.failed": ("failed",),
     "campaign.held": ("failed",),
+    "campaign.uncancelled": ("failed",),
 }
 _MAX_ERROR: Final = 1000
 _NEWEST: Final = 20

@@ -99,11 +99,16 @@ def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, s
             text = _sentence(f"Version {version} of the model {name} is promoted{why}")
             return f"{name}: version {version} is promoted", text, f"tunefleet models show {name} {version}"
         case "campaign.budget":
-            text = f"The next task of the campaign {name} does not fit into its budget. {_sentence(str(data['error']))}"
+            text = f"What the campaign {name} does next does not fit into its budget. {_sentence(str(data['error']))}"
             return f"{name} has reached its budget", text, show
         case "campaign.held":
             text = f"The campaign {name} is held until somebody retries it. {_sentence(str(data['reason']))}"
             return f"{name} is held", text, f"tunefleet campaign retry {name}"
+        case "campaign.uncancelled":
+            task = f"The task of cycle {data['cycle']} of the campaign {name}"
+            text = f"{task} could not be cancelled, and may go on, and cost something: {_sentence(str(data['error']))}"
+            text = f"{text} That is tried again; end it at its provider if it stays so."
+            return f"{name}: a task could not be cancelled", text, f"tunefleet campaign logs {name}"
     where = f"Cycle {data.get('cycle')} of the campaign {name} failed at its step {data.get('step')}"
     text = f"{where}: {_sentence(str(data.get('error')))} The campaign goes on with its next cycle."
     return f"{name}: cycle {data.get('cycle')} failed", text, show

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from tunefleet.services.views import LAST_SECOND
 from tunefleet.store.rows import PointRow
 from tunefleet.wire.training_reports import MetricRow, ReportedPoint
 
@@ -24,8 +25,6 @@ _NAMES: Final = {
     "eval_perplexity": "eval_perplexity",
 }
 """Field of a reported point → name of the value in the journal."""
-_LAST_SECOND: Final = 1 << 33
-"""Times beyond it are wrong clocks."""
 _MAX_LOSS: Final = 700.0
 """Above it, its exponential is no float."""
 
@@ -56,7 +55,7 @@ def time_of(point: ReportedPoint, now: float) -> float:
     except ValueError:
         return now
     at = (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
-    return at if 0 <= at < _LAST_SECOND else now
+    return at if 0 <= at < LAST_SECOND else now
 
 
 def row_of(task_id: str, point: PointRow, values: Mapping[str, Any]) -> MetricRow:

@@ -70,7 +70,7 @@ class Worker:
         return float(np.abs(values + self.packer._feedback.residual["a"] - trained).max())
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(OUTCOMES), max_size=12))
 def test_what_counted_and_what_is_kept_are_what_was_trained(outcomes: list[str]) -> None:
     with TemporaryDirectory() as folder:

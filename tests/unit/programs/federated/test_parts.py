@@ -176,6 +176,20 @@ def test_what_was_taken_after_the_checkpoint_is_known(tmp_path: Path) -> None:
     assert fresh == Progress() == Progress.of(None)
 
 
+@pytest.mark.parametrize("intent", [{"rows": 90, "body": {"of": "a later version"}}, {"body": {}}, [90]])
+def test_what_cannot_be_read_of_what_was_being_sent_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, intent: Any
+) -> None:
+    file = TakenFile(tmp_path, "fed-1", "lab")
+    file.note(Progress(taken=80, taken_step=10))
+    (place,) = tmp_path.iterdir()
+    place.write_text(json.dumps({**json.loads(place.read_text()), "intent": intent}))
+    resumed = Progress(rows=70)
+    assert file.catch_up(resumed) is None
+    assert resumed.taken == 80
+    assert "cannot be read" in caplog.text
+
+
 def test_alone_a_process_adds_up_and_shares_with_nobody() -> None:
     ranks = Ranks()
     tally = Tally(ranks, 100)

@@ -15,8 +15,18 @@ pytest.importorskip("peft")
 
 import torch
 
-from tunefleet.errors import AdapterRefused, ArtifactError, UnreachableError
+from tunefleet.errors import (
+    AdapterRefused,
+    ArtifactError,
+    AuthError,
+    ForbiddenError,
+    GoneError,
+    NotFoundError,
+    TunefleetError,
+    UnreachableError,
+)
 from tunefleet.federation import AdapterFile
+from tunefleet.programs.federated import delivery
 from tunefleet.programs.federated.contact import Contact
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
 from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
@@ -54,6 +64,10 @@ class Client:
         self.before_send(file)
         self.files.append(file.read_bytes())
         return hashlib.sha256(self.files[-1]).hexdigest()
+
+    def give_rest(self, file: Path, update: UpdateCreate) -> UpdateTaken:
+        self.send(file)
+        return self.announce(update)
 
     def announce(self, update: UpdateCreate) -> UpdateTaken:
         self.announced.append(update)
@@ -93,8 +107,8 @@ class Line:
             ended=self.ended.set,
         )
 
-    def capture(self, step: int, rows: int, value: float = 1.0) -> None:
-        self.uploader.submit(Capture(step, rows, 3, {"a": torch.full((2,), value)}))
+    def capture(self, step: int, rows: int, value: float = 1.0, given_up: int = 0) -> None:
+        self.uploader.submit(Capture(step, rows, 3, {"a": torch.full((2,), value)}, given_up=given_up))
 
 
 @pytest.fixture
@@ -133,6 +147,20 @@ def test_what_could_not_be_sent_goes_with_the_next(line: Line) -> None:
     line.capture(30, 200, last)
     assert line.uploader.drain(LIMIT_S)
     assert line.client.counted == [(30, 200)]
+
+
+def test_rows_whose_learning_a_version_has_replaced_do_not_weigh(line: Line) -> None:
+    slow = threading.Event()
+    line.client.before_send = lambda _: slow.wait(LIMIT_S) and None
+    line.capture(10, 80)
+    assert line.client.asked.wait(LIMIT_S)
+    line.capture(20, 150)
+    # A version comes, which leaves nothing of the 150 rows; this takes the place of what waits.
+    line.capture(30, 200, given_up=150)
+    slow.set()
+    assert line.uploader.drain(LIMIT_S)
+    assert line.client.counted == [(10, 80), (30, 50)]
+    assert [update.rows_before for update in line.client.announced] == [0, 150]
 
 
 def test_once_the_server_may_know_it_is_asked_until_it_answers(line: Line) -> None:
@@ -210,6 +238,35 @@ def test_what_never_arrived_before_a_crash_goes_with_the_next(tmp_path: Path) ->
     assert TakenFile(tmp_path, "fed-1", "lab").catch_up(Progress()) is None
 
 
+@pytest.mark.parametrize("earlier", [True, False], ids=["of an earlier process", "of this one"])
+def test_an_update_at_which_the_server_fails_every_time_does_not_hold_up_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
+) -> None:
+    monkeypatch.setattr(delivery, "_FAULTS", 2)
+    began, failed = threading.Event(), threading.Event()
+    line: Line
+
+    def announce() -> None:
+        assert began.wait(LIMIT_S)
+        if line.client.announced[-1].step == 10:
+            failed.set()
+            raise TunefleetError("Something went wrong.")
+
+    body = UpdateCreate(worker="lab", step=10, num_examples=80, sha256="0" * 64, config={"r": 2})
+    line = Line(tmp_path, intent=Intent(80, body) if earlier else None, before_announce=announce)
+    began.set()
+    if not earlier:
+        line.capture(10, 80)
+        assert failed.wait(LIMIT_S)
+    line.capture(20, 150)
+    assert line.uploader.drain(LIMIT_S)
+    line.uploader.close()
+    assert line.client.counted[-1] == (20, 150)
+    assert line.client.announced[-1].rows_before == 0
+    assert line.client.counted.count((10, 80)) >= 2
+    assert line.refused == []
+
+
 def test_rows_that_an_earlier_launch_has_sent_are_not_sent_again(tmp_path: Path) -> None:
     line = Line(tmp_path, Progress(version=1, rows=40, taken=80, taken_step=10))
     line.capture(10, 80)
@@ -263,6 +320,23 @@ def test_a_refusal_is_told_and_its_rows_go_with_the_next(line: Line) -> None:
     line.capture(20, 150)
     assert line.uploader.drain(LIMIT_S)
     assert line.client.counted == [(10, 80), (20, 150)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "stays"),
+    [(AdapterRefused, False), (GoneError, False), (AuthError, True), (ForbiddenError, True), (NotFoundError, True)],
+)
+def test_what_may_have_been_taken_is_said_again_by_the_next_process_unless_it_was_decided(
+    line: Line, kind: type[TunefleetError], stays: bool
+) -> None:
+    def answer() -> None:
+        raise kind("No.")
+
+    line.client.before_answer = answer
+    line.capture(10, 80)
+    assert line.uploader.drain(LIMIT_S)
+    assert [type(error) for error in line.refused] == [kind]
+    assert (TakenFile(line.folder, "fed-1", "lab").catch_up(Progress()) is not None) == stays
 
 
 def test_a_fault_of_our_own_is_told_as_well(line: Line, caplog: pytest.LogCaptureFixture) -> None:

@@ -55,6 +55,31 @@ async def test_an_order_that_may_have_been_placed_keeps_its_key_and_its_intent(l
     assert (found.step, found.intent, found.order_key) == (StepName.SUBMIT, {"key": f"{id_}/0"}, f"{id_}/0")
 
 
+@pytest.mark.parametrize("step", [None, StepName.EVALUATE])
+async def test_what_runs_elsewhere_is_known_after_a_failure_and_a_retry_until_the_step_is_done(
+    lab: Lab, book: Book, step: StepName | None
+) -> None:
+    id_ = await made(lab, budget={"max_failures": 1})
+    state = await book.intend(await reached(book, id_, StepName.MERGE), {})
+    await book.keep(state, {"job": "job-1"})
+    await book.failed(state, "The key is refused.", fatal=False)
+    await again.retry(lab.core, ADA, id_, CampaignRetry(step=step))
+    found = await taken(book, id_)
+    assert StepName.MERGE not in found.outcomes
+    if step is not None:
+        shown = (await jobs.get(lab.core, ADA, id_)).cycle_list[0].steps
+        assert "merge" not in [each.name for each in shown], "it has not begun again"
+        there = await go(book, found, to=StepName.MERGE)
+        assert there is not None
+        found = there
+    assert found.kept == {"job": "job-1"}
+    found = await book.intend(found, {})
+    assert found.kept == {"job": "job-1"}
+    after = await book.done(found, {"url": "hf://org/x"})
+    assert after is not None
+    assert (after.kept, after.outcomes[StepName.MERGE]) == (None, {"url": "hf://org/x"})
+
+
 async def test_a_retry_takes_the_newest_configuration(lab: Lab, book: Book) -> None:
     id_ = await made(lab, budget={"max_failures": 1})
     await book.failed(await taken(book, id_), "There is no column question.", fatal=False)
@@ -223,6 +248,28 @@ async def test_lineage_leads_from_the_chunk_to_the_model(lab: Lab, book: Book) -
     assert (found.status, found.version, found.stage) == (CycleStatus.COMPLETED, 1, PROMOTED)
     assert found.chunk == {"chunk": {"digest": "d" * 64}}
     assert (found.task, found.gate, found.merged) == ({"ticket": "t-1"}, {"passed": True}, {"of": "merge"})
+
+
+async def test_a_rollback_while_a_cycle_runs_is_not_undone_by_it(lab: Lab, book: Book) -> None:
+    id_ = await made(lab)
+    for number in range(2):
+        await registered(book, await taken(book, id_), url=f"hf://org/{number}")
+    ordered = {"base": {"repo": "daily-v2", "version": 2}}
+    state = await go(book, await taken(book, id_), to=StepName.RECORD, submit=ordered)
+    assert state is not None
+    await again.rollback(lab.core, ADA, id_)
+    for _ in range(2):
+        new = NewVersion(PROMOTED, "model", {"url": "hf://org/2"}, reason="Better.")
+        version = await book.register(state, new)
+        assert version.stage is ARCHIVED
+        assert version.reason == (
+            "It goes on from version 2, and version 1 was promoted meanwhile, so that it takes nobody's place. Better."
+        )
+    await go(book, state, to=None)
+    ordered = {"base": {"repo": "daily-v1", "version": 1}}
+    state = await go(book, await taken(book, id_), to=StepName.RECORD, submit=ordered)
+    assert state is not None
+    assert (await registered(book, state)).stage is PROMOTED
 
 
 async def test_a_signed_link_is_for_the_engine_alone(lab: Lab, book: Book) -> None:

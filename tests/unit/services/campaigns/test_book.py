@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import orjson
 import pytest
 
 from tests.unit.services.campaigns.desk import ADA, HOUR, another, go, made, reached, taken
 from tests.unit.services.lab import Lab
+from tunefleet.campaign.steps.submit import order_of
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
-from tunefleet.services.campaigns import history, jobs
+from tunefleet.services.campaigns import again, history, jobs
 from tunefleet.services.campaigns.book import LEASE_S, Book
 from tunefleet.services.campaigns.cycles import backoff_s
 from tunefleet.services.campaigns.state import LeaseLost
+from tunefleet.store import Connection, campaigns, cycles
+from tunefleet.wire.campaign import CampaignRetry
 
 
 @pytest.fixture
@@ -241,3 +249,76 @@ async def test_campaigns_are_taken_side_by_side(lab: Lab, book: Book) -> None:
     due = await book.due()
     assert due[second] == lab.clock.wall + LEASE_S
     assert due[first] > lab.clock.wall
+
+
+async def test_a_file_that_this_version_refuses_holds_its_campaign_and_no_other(lab: Lab, book: Book) -> None:
+    broken, stopped, well = [await made(lab, name) for name in ("broken", "stopped", "well")]
+    await reached(book, stopped, StepName.WAIT)
+    await jobs.stop(lab.core, ADA, stopped)
+    await reached(book, broken, StepName.SUBMIT)
+    await book.release(await taken(book, broken))
+    for id_ in (broken, stopped):
+        await lab.core.write(partial(_spoil, id_=id_))
+    assert await book.take(broken, "one") is None
+    assert (await taken(book, well)).step is StepName.DATA
+    lab.clock.advance(HOUR)
+    assert await book.to_cancel() == [], "it is asked for again later"
+    shown = {each.name: each for each in (await jobs.list_(lab.core, ADA)).items}
+    assert (shown["broken"].status, shown["broken"].base_model) == (CampaignStatus.HELD, "org/model")
+    assert "is refused by this one: samples_per_training" in (shown["broken"].reason or "")
+    assert (await jobs.get(lab.core, ADA, broken)).spec["samples_per_training"] == "many"
+    for name in ("broken", "stopped"):
+        await made(lab, name)
+    lab.clock.advance(HOUR)
+    assert [each.name for each in await book.to_cancel()] == ["stopped"]
+    await again.retry(lab.core, ADA, broken, CampaignRetry())
+    assert (await taken(book, broken)).step is StepName.SUBMIT, "the cycle goes on where it was"
+
+
+def _spoil(connection: Connection, *, id_: str) -> None:
+    row = campaigns.by_id(connection, id_)
+    assert row is not None
+    text = orjson.dumps({**orjson.loads(row.spec), "samples_per_training": "many"}).decode()
+    campaigns.change(connection, row, {"spec": text})
+    for cycle in cycles.page(connection, row.seq, limit=9):
+        cycles.change(connection, cycle, {"spec": text})
+
+
+async def test_a_clock_that_was_years_ahead_lets_nothing_wait_for_years(lab: Lab, book: Book) -> None:
+    ahead = 9000 * HOUR
+    resting, waiting = await made(lab, "resting"), await made(lab, "waiting")
+    lab.clock.wall += ahead
+    state = await taken(book, resting)
+    await book.log(state, "info", "it began")
+    await go(book, state, to=None, sleep={"next_at": lab.clock.wall + HOUR})
+    await book.later(await taken(book, waiting), lab.clock.wall + HOUR, "The provider is slow.")
+    lab.clock.wall -= ahead
+    for _ in range(2):
+        await book.begin()
+        due = await book.due()
+        assert {id_: round(at - lab.clock.wall) for id_, at in due.items()} == {resting: HOUR, waiting: HOUR}
+    lines = (await history.read_log(lab.core, ADA, resting)).lines
+    assert "the clock was set back by 32,400,000 s" in lines[-1].text
+    await book.look_at_clock(lab.clock.wall + 30)
+    assert (await book.due())[resting] == lab.clock.wall + HOUR, "so little is only a correction"
+
+
+async def test_an_order_that_an_earlier_version_has_stored_is_as_old_as_its_step(lab: Lab, book: Book) -> None:
+    state = await reached(book, await made(lab), StepName.SUBMIT)
+    intent = {"key": state.order_key, "base": {"repo": "org/model"}}
+    state = await book.intend(replace(state, ordered_at=None), intent)
+    begun_at = lab.clock.wall
+    lab.clock.advance(HOUR)
+    row = {"task_id": "t", "artifact_id": "a", "digest": "d", "rows": 1}
+    context: Any = SimpleNamespace(
+        state=state,
+        spec=state.spec,
+        outcome=lambda _: {"chunk": row},
+        provider=SimpleNamespace(fetches_from_store=False),
+    )
+    assert order_of(context, intent).since == begun_at
+    assert order_of(context, {**intent, "at": 7.0}).since == 7.0
+    await jobs.stop(lab.core, ADA, state.campaign_id)
+    lab.clock.advance(LEASE_S)
+    (left,) = await book.to_cancel()
+    assert left.ordered_at == begun_at

@@ -6,6 +6,7 @@ import pytest
 
 from tests.unit.services.campaigns.desk import ADA, BOB, go, made, reached, spec, taken
 from tests.unit.services.lab import Lab
+from tunefleet.campaign.merging import runpod_wire
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
 from tunefleet.services import keys
@@ -136,3 +137,20 @@ async def test_a_campaign_acts_as_its_owner_while_that_one_has_a_key(lab: Lab) -
     await keys.revoke(lab.core, lab.admin, made_key.id)
     with pytest.raises(AuthError, match="ada, who owns the campaign daily, has no key"):
         await tokens.authenticate(lab.core, token)
+
+
+async def test_no_credential_of_a_source_is_shown_and_none_is_taken_with_a_password(lab: Lab) -> None:
+    row = {"field_instruction": "q", "field_output": "a"}
+    id_ = await made(lab, datasets=[{"path": "https://host/rows.jsonl?token=0123456789abcdef", **row}])
+    shown = (await jobs.get(lab.core, ADA, id_)).spec["datasets"][0]["path"]
+    assert shown == f"https://host/rows.jsonl?token={'*' * 16}"
+    with pytest.raises(ValueError, match="has a password in it"):
+        spec(datasets=[{"path": "https://me:secret@host/rows.jsonl", **row}])
+
+
+@pytest.mark.parametrize("key", ["hf_" + "aB3" * 11, "rpa_" + "AB3" * 12])
+def test_a_key_that_a_program_elsewhere_quotes_is_starred_out(key: str) -> None:
+    said = f"401 for {key}: not yours"
+    assert scrub(said) == said.replace(key, "*" * len(key))
+    assert key not in str(runpod_wire.failure(said))
+    assert scrub("hf_token and hf_hub_download stay") == "hf_token and hf_hub_download stay"

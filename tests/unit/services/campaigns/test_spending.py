@@ -22,8 +22,9 @@ def book(lab: Lab) -> Book:
     [
         (0.0, {"max_cost": 10, "cost_per_task": 10}, True),
         (0.5, {"max_cost": 10, "cost_per_task": 10}, False),
-        (9.9, {"max_cost": 10, "cost_per_second": 0.1}, True),
-        (10.0, {"max_cost": 10, "cost_per_second": 0.1}, False),
+        (9.0, {"max_cost": 10, "cost_per_second": 0.5 / (8 * HOUR)}, True),
+        (9.6, {"max_cost": 10, "cost_per_second": 0.5 / (8 * HOUR)}, False),
+        (10.0, {"max_cost": 10, "cost_per_second": 1e-9}, False),
         (1e9, {"cost_per_task": 10}, True),
     ],
 )

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.fakes.receiver import Receiver
-from tests.unit.services.campaigns.desk import reached, spec, taken
+from tests.unit.services.campaigns.desk import HOUR, reached, spec, taken
 from tests.unit.services.lab import Lab
 from tests.unit.services.notify.told import deliver
 from tunefleet.lifecycle.cycle import StepName
@@ -66,6 +66,26 @@ async def test_a_spent_budget_is_told_as_that_and_not_as_a_failure(lab: Lab, rec
     (said,) = await told(lab, receiver)
     assert (said["event"], said["title"]) == ("budget", "daily has reached its budget")
     assert "10 are spent, and max_cost is 10." in said["text"]
+
+
+async def test_a_task_that_cannot_be_cancelled_is_told_once_for_many_tries(lab: Lab, receiver: Receiver) -> None:
+    await channels.create(lab.core, lab.admin, ChannelCreate(name="team", to=receiver.url))
+    book, id_ = await campaign(lab)
+    await reached(book, id_, StepName.WAIT)
+    await jobs.stop(lab.core, lab.admin, id_)
+    for _ in range(9):
+        lab.clock.advance(3 * HOUR)
+        (left,) = await book.to_cancel()
+        await book.not_cancelled(left, "Gradients answers 500.")
+    (said,) = await told(lab, receiver)
+    assert (said["event"], said["title"]) == ("failed", "daily: a task could not be cancelled")
+    assert "The task of cycle 0 of the campaign daily could not be cancelled, and may go on" in said["text"]
+    assert "Gradients answers 500." in said["text"]
+    shown = await jobs.get(lab.core, lab.admin, id_)
+    assert "could not be cancelled" in (shown.cycle_list[0].waiting or "")
+    (left,) = await book.to_cancel() or [left]
+    await book.cancelled(left)
+    assert (await jobs.get(lab.core, lab.admin, id_)).cycle_list[0].waiting is None
 
 
 async def test_what_the_document_of_a_campaign_wants_is_told_and_nothing_else(lab: Lab, receiver: Receiver) -> None:

@@ -54,7 +54,7 @@ REAL: list[tuple[str, str, float, float, bool]] = [
     ("ppo", "reward_model.scale", -1000, 1000, True),
     ("lora_sft", "data.jsonl.download_timeoutSec", 0, 604_800, False),
 ]
-QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def refused(kind: str, path: str, value: Any) -> bool:

@@ -176,7 +176,7 @@ model:
   adapters:
     - {type: lora, name: mine, path: ./a, taskId: task-1, url: "https://x/a.tar.gz", id: one, apply: merge,
        archive_format: tar.gz, headers: {A: b}, scale: 0.5}
-    - {path: ./b, adapter_id: two}
+    - {path: ./b, revision: main, adapter_id: two}
 enforce_cpu: false
 checkpoint: {load: {type: http, url: "https://x/m.tar.gz", headers: {A: b}, timeoutSec: 5}}
 parallel: {enabled: true, max_shards: 4}

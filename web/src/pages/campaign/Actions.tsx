@@ -5,14 +5,8 @@ import { api, ask } from "../../api/client";
 import type { CampaignDetail, CampaignRetry } from "../../api/schema";
 import { STEPS } from "../../lib/campaign";
 import { Confirm } from "../../parts/bits";
-import { useSession } from "../../parts/session";
+import { useMaySteer } from "../../parts/session";
 import { toast } from "../../parts/toasts";
-
-/** Whether one may pause it, stop it and go back: its owner, and administrators. */
-export function useMaySteer({ owner }: { owner: string }): boolean {
-  const { mayChange, isAdmin, info } = useSession();
-  return isAdmin || (mayChange && info.owner === owner);
-}
 
 export function refreshCampaign(client: QueryClient): Promise<void> {
   return client.invalidateQueries({ predicate: ({ queryKey }) => String(queryKey[0]).startsWith("campaign") });

@@ -1,12 +1,13 @@
 /** How the chosen cycle came to its model, as a drawing; what a task has made leads to that task. */
 import { Link } from "@tanstack/react-router";
 import { Handle, type Node, type NodeProps, Position } from "@xyflow/react";
-import { useMemo, useSyncExternalStore } from "react";
+import { useMemo } from "react";
 import type { CycleView, ModelVersionView } from "../../api/schema";
 import { edges, type Form, placed } from "../../lib/graph";
 import { lineageOf, type Link as Made } from "../../lib/lineage";
 import { Panel } from "../../parts/bits";
 import { Flow } from "../../parts/Flow";
+import { useIsPhone } from "../../parts/phone";
 import { Empty } from "../../parts/states";
 
 type LinkNode = Node<{ made: Made; down: boolean }, "made">;
@@ -80,17 +81,5 @@ function Drawn({ data: { made, down } }: NodeProps<LinkNode>) {
       )}
       <Handle type="source" position={down ? Position.Bottom : Position.Right} />
     </>
-  );
-}
-
-const phone = window.matchMedia("(max-width: 720px)");
-
-function useIsPhone(): boolean {
-  return useSyncExternalStore(
-    (listener) => {
-      phone.addEventListener("change", listener);
-      return () => phone.removeEventListener("change", listener);
-    },
-    () => phone.matches,
   );
 }

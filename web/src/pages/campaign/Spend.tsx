@@ -6,6 +6,7 @@ import { Bar, Panel } from "../../parts/bits";
 const LIMITS: readonly (readonly [string, (value: string) => string])[] = [
   ["cost_per_task", (value) => `${value} a task`],
   ["cost_per_second", (value) => `${value} a second of training`],
+  ["cost_per_merge_second", (value) => `${value} a second of a merge`],
   ["max_tasks_per_day", (value) => `at most ${value} tasks a day`],
   ["max_failures", (value) => `rests after ${value} failures in a row`],
 ];

@@ -8,9 +8,10 @@ import { evaluationTask, measuredOf } from "../../lib/campaign";
 import { number } from "../../lib/format";
 import { Confirm, Status, Time } from "../../parts/bits";
 import { interval } from "../../parts/Plot";
+import { useMaySteer } from "../../parts/session";
 import { Empty } from "../../parts/states";
 import { toast } from "../../parts/toasts";
-import { refreshCampaign, useMaySteer } from "./Actions";
+import { refreshCampaign } from "./Actions";
 
 export function Versions({
   campaign,

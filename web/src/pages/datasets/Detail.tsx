@@ -8,7 +8,7 @@ import type { ArtifactView, DatasetLook } from "../../api/schema";
 import { bytes, number } from "../../lib/format";
 import { KINDS } from "../../lib/rows";
 import { Confirm, Id, Panel, TaskLink, Time } from "../../parts/bits";
-import { useSession } from "../../parts/session";
+import { useMaySteer, useSession } from "../../parts/session";
 import { Answer, Empty } from "../../parts/states";
 import { toast } from "../../parts/toasts";
 import { Exact } from "./Exact";
@@ -29,6 +29,7 @@ export function Detail({ artifact, preview }: { artifact: ArtifactView; preview?
 
 function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }) {
   const { mayChange } = useSession();
+  const mine = useMaySteer(artifact);
   const [asking, setAsking] = useState(false);
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -49,9 +50,11 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
         </h2>
         {mayChange && (
           <div className="row tight">
-            <button type="button" onClick={() => setAsking(true)}>
-              Remove
-            </button>
+            {mine && (
+              <button type="button" onClick={() => setAsking(true)}>
+                Remove
+              </button>
+            )}
             {look?.use && (
               <Link to="/new" search={{ data: artifact.id }} className="button primary">
                 Train with this
@@ -63,7 +66,12 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
       <div className="row facts-line muted small">
         {look && <span className="num">{number(look.rows)} rows</span>}
         <span className="num">{bytes(artifact.size_bytes)}</span>
-        {look && look.columns.length > 0 && <span>columns {look.columns.join(", ")}</span>}
+        {look && look.columns.length > 0 && (
+          <span>
+            columns {look.columns.join(", ")}
+            {look.column_count > look.columns.length && ` and ${number(look.column_count - look.columns.length)} more`}
+          </span>
+        )}
         <span>
           {artifact.owner}, <Time at={artifact.created_at} relative />
         </span>
@@ -128,6 +136,7 @@ function Looked({ artifact, look, preview }: { artifact: ArtifactView; look: Dat
                   <CharacterRow
                     key={row.line}
                     pieces={row.pieces}
+                    count={row.piece_count}
                     line={row.line}
                     size={row.characters}
                     counted={row.counted}

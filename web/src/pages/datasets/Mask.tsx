@@ -25,7 +25,7 @@ export function Legend({ cut }: { cut?: boolean }) {
   );
 }
 
-export function CharacterRow({ pieces, line, size, counted }: Shown) {
+export function CharacterRow({ pieces, count, line, size, counted }: Shown) {
   return (
     <li className="masked">
       <div className="muted small num">
@@ -40,12 +40,19 @@ export function CharacterRow({ pieces, line, size, counted }: Shown) {
           </div>
         </div>
       ))}
+      {count > pieces.length && (
+        <div className="muted small">
+          {number(count - pieces.length)} more {count - pieces.length === 1 ? "part" : "parts"} of this row
+        </div>
+      )}
     </li>
   );
 }
 
 interface Shown {
   pieces: readonly RowPiece[];
+  /** So many parts the row has; a long one comes without its last ones. */
+  count: number;
   line: number;
   size: number;
   counted: number;

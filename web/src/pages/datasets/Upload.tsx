@@ -1,7 +1,7 @@
 /** Bring a file: choose or drop it, see at once what it is, watch it go. */
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { type DragEvent, useRef, useState } from "react";
+import { type DragEvent, useEffect, useRef, useState } from "react";
 import { ApiError, type ProblemBody } from "../../api/client";
 import type { DatasetLook } from "../../api/schema";
 import { bytes, percent } from "../../lib/format";
@@ -24,6 +24,13 @@ export function Upload() {
   const [progress, setProgress] = useState<UploadProgress | null>(null);
   const [over, setOver] = useState(false);
   const stop = useRef<AbortController | null>(null);
+  const here = useRef(false);
+  useEffect(() => {
+    here.current = true;
+    return () => {
+      here.current = false;
+    };
+  }, []);
   const input = useRef<HTMLInputElement>(null);
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -48,7 +55,8 @@ export function Upload() {
       toast(`${made.name} is on the server`, "good");
       setChosen(null);
       await client.invalidateQueries({ queryKey: ["datasets"] });
-      void navigate({ to: "/datasets", search: { id: made.id } });
+      // Who has gone on to another page is not fetched back from there.
+      if (here.current) void navigate({ to: "/datasets", search: { id: made.id } });
     } catch (error) {
       if (control.signal.aborted) toast("The upload is stopped; the same file goes on from there");
       else toastError(error);

@@ -5,14 +5,8 @@ import { useState } from "react";
 import { api, ask } from "../../api/client";
 import type { FederationDetail } from "../../api/schema";
 import { Confirm } from "../../parts/bits";
-import { useSession } from "../../parts/session";
+import { useMaySteer } from "../../parts/session";
 import { toast } from "../../parts/toasts";
-
-/** Whether one may start, pause, roll back and end it: its owner, and administrators. */
-export function useMaySteer({ owner }: { owner: string }): boolean {
-  const { mayChange, isAdmin, info } = useSession();
-  return isAdmin || (mayChange && info.owner === owner);
-}
 
 export function Actions({ federation }: { federation: FederationDetail }) {
   const may = useMaySteer(federation);

@@ -7,9 +7,9 @@ import { versionQuery } from "../../api/queries_federated";
 import type { Contribution, FederationDetail, VersionDetail } from "../../api/schema";
 import { bytes, number } from "../../lib/format";
 import { Bar, Confirm, Id, Panel, Time } from "../../parts/bits";
+import { useMaySteer } from "../../parts/session";
 import { Answer, Empty } from "../../parts/states";
 import { toast } from "../../parts/toasts";
-import { useMaySteer } from "./Actions";
 
 export function Version({
   federation,
@@ -36,7 +36,7 @@ export function Version({
 function Shown({ version, reference }: { version: VersionDetail; reference: string }) {
   const given = version.contributions ?? [];
   const refused = version.refused ?? [];
-  const adapter = `/api/v1/federations/${reference}/versions/${version.version}/adapter`;
+  const adapter = `/api/v1/federations/${encodeURIComponent(reference)}/versions/${version.version}/adapter`;
   return (
     <div className="stack">
       {given.length === 0 ? <Empty title="Nobody gave anything to it" /> : <Contributions given={given} />}

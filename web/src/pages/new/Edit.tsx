@@ -1,10 +1,13 @@
 /** The document: edited as text or by the form, checked as it is written, submitted. */
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { Link, useNavigate } from "@tanstack/react-router";
-import { lazy, Suspense, useRef, useState } from "react";
+import { Link, lazyRouteComponent, useLocation, useNavigate } from "@tanstack/react-router";
+import { Suspense, useRef } from "react";
 import { api, ask } from "../../api/client";
 import { schemaQuery } from "../../api/queries_data";
+import { inputsOf, type Submitted } from "../../lib/along";
 import type { SchemaNode } from "../../lib/schema";
+import { unique } from "../../lib/unique";
+import { useKept } from "../../parts/kept";
 import { Loading } from "../../parts/states";
 import { toast } from "../../parts/toasts";
 import { useCheck } from "./check";
@@ -12,26 +15,41 @@ import { Form } from "./Form";
 import { Memory } from "./Memory";
 import { Verdict } from "./Verdict";
 
-const Editor = lazy(() => import("../../parts/Editor"));
+/** Unlike `lazy` this loads the page anew where the server has another version of it by now. */
+const Editor = lazyRouteComponent(() => import("../../parts/Editor"));
 
-export function Edit({ title, first }: { title: string; first: string }) {
-  const [text, setText] = useState(first);
+const NONE: readonly Submitted[] = [];
+
+/** `earlier` are the tasks that the document was made of: their files come along again. */
+export function Edit({
+  title,
+  first,
+  earlier = NONE,
+}: {
+  title: string;
+  first: string;
+  earlier?: readonly Submitted[];
+}) {
+  const { href } = useLocation();
+  const draft = useKept(href, first);
+  const { value: text, set: setText } = draft;
   const navigate = useNavigate();
   const schema = useQuery(schemaQuery);
-  const check = useCheck(text);
+  const check = useCheck(text, earlier);
   // A repeated click, or one after a lost answer, submits nothing twice.
   const once = useRef({ text: "", key: "" });
   const submit = useMutation({
     mutationFn: () => {
-      if (once.current.text !== text) once.current = { text, key: crypto.randomUUID() };
+      if (once.current.text !== text) once.current = { text, key: unique() };
       return ask(
         api.POST("/api/v1/workflows", {
           params: { header: { "idempotency-key": once.current.key } },
-          body: { document: text, filename: null, inputs: {}, strict: false },
+          body: { document: text, filename: null, inputs: inputsOf(text, earlier), strict: false },
         }),
       );
     },
     onSuccess: (made) => {
+      draft.forget();
       for (const warning of made.warnings ?? []) toast(warning);
       const [only] = made.tasks;
       if (made.tasks.length === 1 && only) void navigate({ to: "/tasks/$taskId", params: { taskId: only.id } });
@@ -58,6 +76,20 @@ export function Edit({ title, first }: { title: string; first: string }) {
           </button>
         </div>
       </div>
+      {draft.found && (
+        <div className="note row between">
+          <span>This is what you had written here.</span>
+          <button
+            type="button"
+            onClick={() => {
+              draft.forget();
+              setText(first);
+            }}
+          >
+            Begin anew
+          </button>
+        </div>
+      )}
       <div className="editor">
         <Suspense fallback={<Loading rows={10} />}>
           <Editor text={text} onChange={setText} faults={check.faults} schema={schema.data as SchemaNode | undefined} />

@@ -26,7 +26,7 @@ export function Gallery() {
                 onClick={() => void navigate({ to: "/new", search: { template: each.name, worker } })}
               >
                 <strong>{titleOf(each.name)}</strong>
-                <span>{firstSentence(each.description)}</span>
+                <span>{firstSentence(each.description).replaceAll("`", "")}</span>
                 <span className="kinds">{each.kinds.join(", ")}</span>
               </button>
             ))}

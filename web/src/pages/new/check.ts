@@ -3,8 +3,11 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
 import { ApiError, api, ask } from "../../api/client";
 import type { FaultView, TaskForecast } from "../../api/schema";
+import { inputsOf, type Submitted } from "../../lib/along";
 
 const CHECK_AFTER_MS = 450;
+/** Where it would run changes with the workers that come and go. */
+const AGAIN_MS = 15_000;
 
 export interface Check {
   faults: FaultView[];
@@ -13,24 +16,25 @@ export interface Check {
   error?: ApiError;
 }
 
-export function useCheck(text: string): Check {
+export function useCheck(text: string, earlier: readonly Submitted[]): Check {
   const [settled, setSettled] = useState(text);
   useEffect(() => {
     const timer = window.setTimeout(() => setSettled(text), CHECK_AFTER_MS);
     return () => window.clearTimeout(timer);
   }, [text]);
   const reply = useQuery({
-    queryKey: ["validate", settled],
+    queryKey: ["validate", settled, earlier],
     queryFn: ({ signal }) =>
       ask(
         api.POST("/api/v1/workflows/validate", {
           params: { query: { dry_run: true } },
-          body: { document: settled, filename: null, inputs: {}, strict: false },
+          body: { document: settled, filename: null, inputs: inputsOf(settled, earlier), strict: false },
           signal,
         }),
       ),
     placeholderData: (before) => before,
     gcTime: 30_000,
+    refetchInterval: AGAIN_MS,
   });
   const error = reply.error instanceof ApiError ? reply.error : undefined;
   const faults = useMemo(() => [...(error?.faults ?? []), ...(reply.data?.faults ?? [])], [error, reply.data]);

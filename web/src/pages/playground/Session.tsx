@@ -6,14 +6,14 @@ import { ApiError, api, ask } from "../../api/client";
 import { chatQuery } from "../../api/queries_data";
 import type { ChatView, TaskAnswer } from "../../api/schema";
 import { isFinal, plain } from "../../lib/words";
-import { useSession } from "../../parts/session";
+import { useMaySteer } from "../../parts/session";
 import { toast } from "../../parts/toasts";
 import { Ask } from "./Ask";
 import { Drawing } from "./Drawing";
 import { FIRST_SAMPLING, type Said, type Turn, useTalk } from "./talk";
 
 export function Session({ task }: { task: TaskAnswer }) {
-  const { mayChange } = useSession();
+  const mine = useMaySteer(task);
   const chat = useQuery(chatQuery(task.id));
   const talk = useTalk(task.id);
   const [sampling, setSampling] = useState(FIRST_SAMPLING);
@@ -45,7 +45,7 @@ export function Session({ task }: { task: TaskAnswer }) {
           <button type="button" disabled={talk.busy || talk.turns.length === 0} onClick={talk.reset}>
             Begin anew
           </button>
-          {mayChange && !ended && <End task={task} />}
+          {mine && !ended && <End task={task} />}
           <Link to="/playground" search={{}} className="button">
             Other models
           </Link>
@@ -54,7 +54,7 @@ export function Session({ task }: { task: TaskAnswer }) {
       <Standing task={task} chat={chat.data} />
       <Drawing sampling={sampling} onChange={setSampling} />
       <Conversation turns={talk.turns} ready={!!chat.data?.ready} />
-      {mayChange ? (
+      {mine ? (
         <Ask
           busy={talk.busy}
           disabled={ended || !chat.data?.ready}
@@ -62,7 +62,7 @@ export function Session({ task }: { task: TaskAnswer }) {
           onStop={talk.stop}
         />
       ) : (
-        <p className="muted">To talk takes a key with the role member or admin.</p>
+        <p className="muted">Only who has begun this chat, and administrators, can talk in it.</p>
       )}
     </div>
   );
@@ -170,7 +170,7 @@ function Answered({ model, said }: { model: string; said: Said }) {
 
 function footnote({ finish, tokens, seconds }: Said): string {
   const parts = [];
-  if (tokens !== undefined) parts.push(`${tokens} tokens`);
+  if (tokens !== undefined) parts.push(tokens === 1 ? "1 token" : `${tokens} tokens`);
   if (seconds !== undefined) parts.push(`${seconds.toFixed(1)} s`);
   if (finish === "length") parts.push("cut at the longest answer");
   if (finish === "stopped") parts.push("stopped");

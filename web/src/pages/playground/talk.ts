@@ -1,7 +1,8 @@
 /** A conversation with one or two models: each has its own past, all get the same question at once. */
-import { useCallback, useRef, useState } from "react";
+import { useCallback, useEffect, useRef, useState } from "react";
 import { ApiError, type ProblemBody } from "../../api/client";
 import { AnswerError, piecesOf } from "../../lib/stream";
+import { useKept } from "../../parts/kept";
 
 export interface Sampling {
   system: string;
@@ -38,11 +39,14 @@ export interface Talk {
   reset: () => void;
 }
 
+const NOTHING_SAID: Turn[] = [];
+
 export function useTalk(taskId: string): Talk {
-  const [turns, setTurns] = useState<Turn[]>([]);
+  const kept = useKept(`chat ${taskId}`, NOTHING_SAID, isAnswered);
+  const { value: turns, set: setTurns } = kept;
   const [busy, setBusy] = useState(false);
   const stopper = useRef<AbortController | null>(null);
-  const next = useRef(1);
+  const next = useRef(turns.length + 1);
   const known = useRef<Turn[]>([]);
   known.current = turns;
 
@@ -67,11 +71,20 @@ export function useTalk(taskId: string): Talk {
       );
       void Promise.all(all).finally(() => setBusy(false));
     },
-    [taskId],
+    [taskId, setTurns],
   );
+  useEffect(() => () => stopper.current?.abort(), []);
   const stop = useCallback(() => stopper.current?.abort(), []);
-  const reset = useCallback(() => setTurns([]), []);
+  const reset = () => {
+    kept.forget();
+    setTurns(NOTHING_SAID);
+  };
   return { turns, busy, say, stop, reset };
+}
+
+/** What broke off in the middle is not kept. */
+function isAnswered(turns: Turn[]): boolean {
+  return turns.every(({ answers }) => Object.values(answers).every((said) => said.finish ?? said.error));
 }
 
 function body(model: string, before: readonly Turn[], question: string, sampling: Sampling) {

@@ -1,37 +1,22 @@
 /** All series of a training, with one zoom, one axis and one smoothing for all of them. */
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
-import { type ReactNode, useEffect, useMemo, useState } from "react";
+import { useEffect, useMemo, useState } from "react";
 import { followPoints } from "../../api/live";
-import { metricsQuery, rangeQuery } from "../../api/queries";
+import { metricsQuery, otherSeriesQuery, rangeQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
-import type { ChartView, Zoom } from "../../lib/chartview";
-import { type Column, column, csv, type Point, perplexity, smoothed } from "../../lib/series";
-import { isFinal, metricName } from "../../lib/words";
-import { Chart, COLORS, type Line } from "../../parts/Chart";
+import type { Zoom } from "../../lib/chartview";
+import { csv, type Point } from "../../lib/series";
+import { isFinal } from "../../lib/words";
 import { ChartBar, useChartView } from "../../parts/ChartBar";
 import { Answer, Empty } from "../../parts/states";
-import { Machine } from "./Machine";
+import { Drawn } from "./Drawn";
+import { Machines } from "./Machine";
+import { Other } from "./Other";
+import { Taken } from "./Taken";
 
-interface Group {
-  title: string;
-  names: readonly string[];
-  of?: (ys: readonly (number | null)[]) => (number | null)[];
-}
-
-const GROUPS: readonly Group[] = [
-  { title: "Loss", names: ["loss", "eval_loss", "held_out_loss"] },
-  { title: "Perplexity", names: ["loss", "eval_loss", "held_out_loss"], of: perplexity },
-  { title: "Learning rate", names: ["learning_rate"] },
-  { title: "Gradient norm", names: ["grad_norm"] },
-  { title: "Tokens per second", names: ["train_tokens_per_second"] },
-  { title: "Token accuracy", names: ["mean_token_accuracy", "eval_mean_token_accuracy"] },
-];
-/** Counters and times of evaluations: of no use as lines, unless somebody asks for all. */
-const DULL = /(^|_)(runtime|samples_per_second|steps_per_second|preparation_time)$|^num_|^total_flos$/;
 /** So long what is being saved is kept. */
 const KEPT_MS = 60_000;
-const EVALUATION = /^(eval_|held_out_)/;
 
 export function Charts({ task }: { task: TaskAnswer }) {
   const search = useSearch({ from: "/tasks/$taskId" });
@@ -42,6 +27,8 @@ export function Charts({ task }: { task: TaskAnswer }) {
   );
   useEffect(() => followPoints([task.id]), [task.id]);
   const metrics = useQuery(metricsQuery(task.id));
+  const others = useQuery(otherSeriesQuery(task.id, isFinal(task.status))).data ?? [];
+  const start = metrics.data?.points[0]?.at ?? task.started_at ?? undefined;
   const [all, setAll] = useState(false);
   const { axis, zoom } = view;
   const onZoom = (next: Zoom) => setView({ ...view, zoom: next });
@@ -68,16 +55,19 @@ export function Charts({ task }: { task: TaskAnswer }) {
       </ChartBar>
       <Answer query={metrics}>
         {(found) =>
-          found.points.length === 0 ? (
+          found.points.length === 0 && others.length === 0 ? (
             <Empty title="No metrics yet">
               {isFinal(task.status) ? "This task has logged none." : "They appear here as the training logs them."}
             </Empty>
           ) : (
-            <Drawn {...{ view, all, points, onZoom }} names={found.names}>
-              {axis === "time" && task.worker_id && found.points[0] && (
-                <Machine task={task} start={found.points[0].at} zoom={zoom} onZoom={onZoom} />
-              )}
-            </Drawn>
+            <div className="charts">
+              <Drawn {...{ view, all, points, onZoom }} names={found.names} />
+              {others.map((series) => (
+                <Other key={series} {...{ task, series, start, view, all, onZoom }} />
+              ))}
+              {start && <Taken {...{ task, start, axis, zoom, onZoom }} />}
+              {start && <Machines {...{ task, start, axis, zoom, onZoom }} points={found.points} />}
+            </div>
           )
         }
       </Answer>
@@ -103,58 +93,4 @@ function zoomedIn(points: Point[], finer: readonly Point[] | undefined): Point[]
     ...finer,
     ...points.filter((point) => point.step > last.step),
   ];
-}
-
-interface DrawnProps {
-  points: Point[];
-  names: string[];
-  view: ChartView;
-  all: boolean;
-  onZoom: (zoom: Zoom) => void;
-  children?: ReactNode;
-}
-
-function Drawn({ points, names, view, all, onZoom, children }: DrawnProps) {
-  const { axis, log, weight, zoom } = view;
-  const groups = useMemo(() => {
-    const known = new Set(GROUPS.flatMap((group) => group.names));
-    const shown = GROUPS.filter((group) => group.names.some((name) => names.includes(name)));
-    const rest = names.filter((name) => !known.has(name) && (all || !(DULL.test(name) || name.startsWith("eval_"))));
-    return [...shown, ...rest.map((name): Group => ({ title: metricName(name), names: [name] }))];
-  }, [names, all]);
-  // Apart from the smoothing, which changes while a hand moves.
-  const columns = useMemo(() => {
-    const wanted = names.filter((name) => groups.some((group) => group.names.includes(name)));
-    return new Map(wanted.map((name) => [name, column(points, name, axis)]));
-  }, [groups, points, names, axis]);
-  const charts = useMemo(
-    () => groups.map((group) => ({ title: group.title, lines: linesOf(group, columns, weight) })),
-    [groups, columns, weight],
-  );
-  return (
-    <div className="charts">
-      {charts.map(({ title, lines }) => (
-        <Chart key={title} title={title} lines={lines} log={log} axis={axis} zoom={zoom} onZoom={onZoom} />
-      ))}
-      {children}
-    </div>
-  );
-}
-
-function linesOf(group: Group, columns: ReadonlyMap<string, Column>, weight: number): Line[] {
-  return group.names.flatMap((name, at): Line[] => {
-    const raw = columns.get(name);
-    if (!raw) return [];
-    const plain: Column = group.of ? { xs: raw.xs, ys: group.of(raw.ys) } : raw;
-    const rare = EVALUATION.test(name) || plain.xs.length === 1;
-    const line: Line = {
-      label: metricName(name),
-      color: COLORS[at % COLORS.length] ?? "#888888",
-      column: plain,
-      dots: rare,
-    };
-    if (weight === 0 || rare) return [line];
-    const calm: Line = { ...line, column: { xs: plain.xs, ys: smoothed(plain.ys, weight) } };
-    return [{ ...line, label: `${line.label} as it is`, faint: true }, calm];
-  });
 }

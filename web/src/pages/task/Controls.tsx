@@ -8,7 +8,7 @@ import type { CommandView, TaskAnswer } from "../../api/schema";
 import { number } from "../../lib/format";
 import { COMMANDS, isFinal, isTraining } from "../../lib/words";
 import { Confirm, Status, Time } from "../../parts/bits";
-import { useSession } from "../../parts/session";
+import { useMaySteer, useSession } from "../../parts/session";
 import { toast } from "../../parts/toasts";
 
 type Asking = "stop" | "abort" | "cancel" | null;
@@ -26,6 +26,7 @@ export function Controls({ task }: { task: TaskAnswer }) {
 }
 
 function Buttons({ task }: { task: TaskAnswer }) {
+  const mine = useMaySteer(task);
   const client = useQueryClient();
   const navigate = useNavigate();
   const [asking, setAsking] = useState<Asking>(null);
@@ -59,7 +60,7 @@ function Buttons({ task }: { task: TaskAnswer }) {
     onSettled: refresh,
   });
 
-  const live = task.status === "running" && task.desired === "run";
+  const live = mine && task.status === "running" && task.desired === "run";
   const training = isTraining(task.kind);
   const final = isFinal(task.status);
   return (
@@ -99,17 +100,17 @@ function Buttons({ task }: { task: TaskAnswer }) {
           </button>
         </>
       )}
-      {task.status === "paused" && (
+      {mine && task.status === "paused" && (
         <button type="button" className="primary" onClick={() => again.mutate("resume")} disabled={again.isPending}>
           Resume
         </button>
       )}
-      {!final && (
+      {mine && !final && (
         <button type="button" className="danger" onClick={() => setAsking("cancel")}>
           Cancel
         </button>
       )}
-      {final && training && task.reason !== "finished" && (
+      {mine && final && training && task.reason !== "finished" && (
         <button type="button" onClick={() => again.mutate("resume")} disabled={again.isPending}>
           Resume
         </button>

@@ -1,15 +1,17 @@
 /** What a task has left: checkpoints to resume from, artifacts to download. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useLocation, useNavigate } from "@tanstack/react-router";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 import { api, ask } from "../../api/client";
-import { artifactQuery, artifactsQuery, checkpointsQuery } from "../../api/queries";
+import { followPoints } from "../../api/live";
+import { artifactQuery, artifactsQuery, checkpointsQuery, metricsQuery } from "../../api/queries";
 import type { ArtifactView, TaskAnswer } from "../../api/schema";
 import { bytes, number } from "../../lib/format";
-import { isFinal } from "../../lib/words";
+import { valueAt } from "../../lib/series";
+import { isFinal, isTraining } from "../../lib/words";
 import { Panel, Time } from "../../parts/bits";
-import { useSession } from "../../parts/session";
-import { Answer, Empty, Loading } from "../../parts/states";
+import { useMaySteer } from "../../parts/session";
+import { Answer, Cut, Empty, Loading } from "../../parts/states";
 import { toast } from "../../parts/toasts";
 
 /** Artifacts that a chat can load. */
@@ -18,7 +20,10 @@ const TALKS = new Set(["adapter", "model"]);
 export function Files({ task }: { task: TaskAnswer }) {
   const checkpoints = useQuery(checkpointsQuery(task.id));
   const artifacts = useQuery(artifactsQuery(task.id));
-  const { mayChange } = useSession();
+  const mine = useMaySteer(task);
+  const training = isTraining(task.kind);
+  useEffect(() => followPoints(training ? [task.id] : []), [task.id, training]);
+  const points = useQuery({ ...metricsQuery(task.id), enabled: training }).data?.points ?? [];
   const navigate = useNavigate();
   const resume = useMutation({
     mutationFn: (from_step: number) =>
@@ -28,7 +33,7 @@ export function Files({ task }: { task: TaskAnswer }) {
       void navigate({ to: "/tasks/$taskId", params: { taskId: made.id } });
     },
   });
-  const mayResume = mayChange && (task.status === "paused" || isFinal(task.status));
+  const mayResume = mine && (task.status === "paused" || isFinal(task.status));
   return (
     <div className="stack">
       <Panel title="Checkpoints" flush>
@@ -41,8 +46,9 @@ export function Files({ task }: { task: TaskAnswer }) {
                 <thead>
                   <tr>
                     <th className="num">Step</th>
+                    {training && <th className="num">Loss</th>}
                     <th className="num">Eval loss</th>
-                    <th className="num">Size</th>
+                    <th className="num hide-phone">Size</th>
                     <th className="hide-phone">Saved</th>
                     <th className="num hide-phone">Stood still for</th>
                     <th />
@@ -52,30 +58,38 @@ export function Files({ task }: { task: TaskAnswer }) {
                   {[...found].reverse().map((each) => (
                     <tr key={each.step}>
                       <td className="num">{number(each.step)}</td>
+                      {training && (
+                        <td className="num" title="As it was logged last before the checkpoint">
+                          {number(valueAt(points, "loss", each.step))}
+                        </td>
+                      )}
                       <td className="num">
                         {number(each.eval_loss)}
                         {each.best && <span className="tag">best</span>}
                       </td>
-                      <td className="num">{bytes(each.size_bytes)}</td>
+                      <td className="num hide-phone">{bytes(each.size_bytes)}</td>
                       <td className="muted hide-phone">
                         <Time at={each.at} />
                       </td>
                       <td className="num muted hide-phone">{((each.stall_s ?? 0) * 1000).toFixed(0)} ms</td>
-                      <td className="num">
-                        {!each.resumable ? (
-                          <span className="muted">not resumable</span>
-                        ) : (
-                          mayResume && (
-                            <button
-                              type="button"
-                              className="quiet"
-                              disabled={resume.isPending}
-                              onClick={() => resume.mutate(each.step)}
-                            >
-                              Resume from here
-                            </button>
-                          )
-                        )}
+                      <td>
+                        <span className="row tight end">
+                          <Held artifact={artifacts.data?.items.find(({ name }) => name === each.artifact)} />
+                          {!each.resumable ? (
+                            <span className="muted">not resumable</span>
+                          ) : (
+                            mayResume && (
+                              <button
+                                type="button"
+                                className="quiet"
+                                disabled={resume.isPending}
+                                onClick={() => resume.mutate(each.step)}
+                              >
+                                Resume from here
+                              </button>
+                            )
+                          )}
+                        </span>
                       </td>
                     </tr>
                   ))}
@@ -97,20 +111,33 @@ export function Files({ task }: { task: TaskAnswer }) {
         flush
       >
         <Answer query={artifacts} rows={2}>
-          {({ items }) =>
+          {({ items, more }) =>
             items.length === 0 ? (
               <Empty title="Nothing was delivered yet" />
             ) : (
-              <ul className="artifacts">
-                {items.map((each) => (
-                  <Artifact key={each.id} artifact={each} />
-                ))}
-              </ul>
+              <>
+                <ul className="artifacts">
+                  {items.map((each) => (
+                    <Artifact key={each.id} artifact={each} />
+                  ))}
+                </ul>
+                <Cut more={more}>All are listed by the API, page by page.</Cut>
+              </>
             )
           }
         </Answer>
       </Panel>
     </div>
+  );
+}
+
+/** A checkpoint's files, where the server has them: those that a newer one made superfluous are gone. */
+function Held({ artifact }: { artifact?: ArtifactView }) {
+  if (!artifact) return null;
+  return (
+    <a href={`/api/v1/artifacts/${artifact.id}/archive`} download title={`${artifact.name} as one archive`}>
+      Download
+    </a>
   );
 }
 

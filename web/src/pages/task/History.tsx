@@ -1,8 +1,9 @@
 /** The tries of a task, and all that happened to it. */
 import { useQuery } from "@tanstack/react-query";
+import { useState } from "react";
 import { taskEventsQuery } from "../../api/queries";
 import type { EventView, TaskAnswer } from "../../api/schema";
-import { bytes } from "../../lib/format";
+import { bytes, number } from "../../lib/format";
 import { plain } from "../../lib/words";
 import { Panel, Status, Time } from "../../parts/bits";
 import { Answer, Empty } from "../../parts/states";
@@ -14,8 +15,11 @@ const STATES: Record<string, string> = {
   void: "skipped",
 };
 
+const SHOWN = 500;
+
 export function History({ task }: { task: TaskAnswer }) {
   const events = useQuery(taskEventsQuery(task.id));
+  const [most, setMost] = useState(SHOWN);
   return (
     <div className="stack">
       <Panel title="Attempts" flush>
@@ -58,16 +62,26 @@ export function History({ task }: { task: TaskAnswer }) {
         <Answer query={events}>
           {(found) => (
             <ul className="timeline">
-              {[...found].reverse().map((event) => (
-                <li key={event.id}>
-                  <span className="muted small">
-                    <Time at={event.at} />
-                  </span>
-                  <span>
-                    {told(event)} <span className="muted small">{event.worker_id}</span>
-                  </span>
+              {found
+                .slice(-most)
+                .reverse()
+                .map((event) => (
+                  <li key={event.id}>
+                    <span className="muted small">
+                      <Time at={event.at} />
+                    </span>
+                    <span>
+                      {told(event)} <span className="muted small">{event.worker_id}</span>
+                    </span>
+                  </li>
+                ))}
+              {found.length > most && (
+                <li>
+                  <button type="button" onClick={() => setMost(most + SHOWN)}>
+                    {number(found.length - most)} earlier ones
+                  </button>
                 </li>
-              ))}
+              )}
             </ul>
           )}
         </Answer>

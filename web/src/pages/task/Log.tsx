@@ -1,41 +1,42 @@
 /** The log of a task: as it grows, searched, by level. */
 import { useEffect, useMemo, useRef, useState } from "react";
-import { ApiError, api, ask } from "../../api/client";
-import type { LogView, TaskAnswer } from "../../api/schema";
+import type { TaskAnswer } from "../../api/schema";
 import { bytes, number } from "../../lib/format";
-import { levelOf, lines as linesOf } from "../../lib/log";
+import { allLines } from "../../lib/log";
 import { Empty, Failed } from "../../parts/states";
+import { MOST_HELD, useLog } from "./following";
 
-const TAIL_BYTES = 256 * 1024;
-const MOST_LINES = 5000;
+const FIRST_SHOWN = 5000;
 
 export function Log({ task }: { task: TaskAnswer }) {
-  const { text, start, error, ended, earlier } = useLog(task.id);
+  const { held, start, error, retry, ended, earlier, busy } = useLog(task.id);
+  const [most, setMost] = useState(FIRST_SHOWN);
   const [find, setFind] = useState("");
   const [level, setLevel] = useState<"all" | "warning" | "error">("all");
   const [following, setFollowing] = useState(true);
   const box = useRef<HTMLDivElement>(null);
 
-  const all = useMemo(() => linesOf(text), [text]);
+  const all = useMemo(() => allLines(held), [held]);
   const shown = useMemo(() => {
     const wanted = find.toLowerCase();
-    return all
-      .map((line) => [line, levelOf(line)] as const)
-      .filter(
-        ([line, its]) =>
-          (level === "all" || its === "error" || (level === "warning" && its === "warning")) &&
-          (!wanted || line.toLowerCase().includes(wanted)),
-      );
+    if (level === "all" && !wanted) return all;
+    return all.filter(
+      (line) =>
+        (level === "all" || line.level === "error" || (level === "warning" && line.level === "warning")) &&
+        (!wanted || line.text.toLowerCase().includes(wanted)),
+    );
   }, [all, find, level]);
-  const visible = shown.slice(-MOST_LINES);
+  const visible = shown.slice(-most);
+  const above = shown.length - visible.length;
+  const full = held.dropped > 0 || held.lines.length >= MOST_HELD;
 
   // biome-ignore lint/correctness/useExhaustiveDependencies: it follows what is shown
   useEffect(() => {
     const element = box.current;
     if (following && element) element.scrollTop = element.scrollHeight;
-  }, [visible.length, text, following]);
+  }, [visible.length, held, following]);
 
-  if (error) return <Failed error={error} />;
+  if (error) return <Failed error={error} retry={retry} />;
   return (
     <section className="panel">
       <header>
@@ -55,9 +56,14 @@ export function Log({ task }: { task: TaskAnswer }) {
           <button type="button" aria-pressed={following} onClick={() => setFollowing(!following)}>
             Follow
           </button>
-          {start > 0 && (
-            <button type="button" onClick={() => void earlier()}>
-              Show the {bytes(start)} before
+          {above === 0 && start > 0 && !full && (
+            <button type="button" disabled={busy} onClick={earlier}>
+              {busy ? "Reading …" : `Show the ${bytes(start)} before`}
+            </button>
+          )}
+          {above > 0 && (
+            <button type="button" onClick={() => setMost(most + FIRST_SHOWN)}>
+              {number(above)} more lines are above
             </button>
           )}
         </div>
@@ -67,6 +73,11 @@ export function Log({ task }: { task: TaskAnswer }) {
           {ended ? "" : " · live"}
         </span>
       </header>
+      {full && (
+        <div className="note">
+          The page holds the newest {number(MOST_HELD)} lines; <code>tunefleet logs {task.id}</code> prints all.
+        </div>
+      )}
       {all.length === 0 ? (
         <Empty title="Nothing was written yet" />
       ) : (
@@ -80,10 +91,10 @@ export function Log({ task }: { task: TaskAnswer }) {
             if (event.deltaY < 0) setFollowing(false);
           }}
         >
-          {visible.map(([line, its], at) => (
+          {visible.map((line, at) => (
             // biome-ignore lint/suspicious/noArrayIndexKey: lines only come at the end
-            <div key={at} className={its}>
-              {find ? <Marked line={line} find={find} /> : line || "\u00a0"}
+            <div key={at} className={line.level}>
+              {find ? <Marked line={line.text} find={find} /> : line.text || "\u00a0"}
             </div>
           ))}
         </div>
@@ -102,69 +113,4 @@ function Marked({ line, find }: { line: string; find: string }) {
       {line.slice(at + find.length)}
     </>
   );
-}
-
-/** The end of a log, and then each piece as it is written; a stream that breaks goes on at its byte. */
-function useLog(id: string) {
-  const [text, setText] = useState("");
-  const [start, setStart] = useState(0);
-  const [error, setError] = useState<unknown>();
-  const [ended, setEnded] = useState(false);
-  useEffect(() => {
-    let source: EventSource | undefined;
-    let retry = 0;
-    let next = 0;
-    let over = false;
-    const follow = () => {
-      source = new EventSource(`/api/v1/tasks/${id}/log/stream?offset=${next}`);
-      source.addEventListener("log", (message: MessageEvent<string>) => {
-        const piece = JSON.parse(message.data) as LogView;
-        if (piece.offset < next) return;
-        next = piece.next_offset;
-        setText((old) => old + piece.text);
-      });
-      source.addEventListener("eos", () => {
-        source?.close();
-        setEnded(true);
-      });
-      source.onerror = () => {
-        if (source?.readyState === EventSource.CLOSED && !over) retry = window.setTimeout(follow, 3000);
-      };
-    };
-    const begin = async () => {
-      try {
-        const tail = await ask(
-          api.GET("/api/v1/tasks/{task_id}/log", {
-            params: { path: { task_id: id }, query: { tail_bytes: TAIL_BYTES, limit_bytes: TAIL_BYTES } },
-          }),
-        );
-        if (over) return;
-        setText(tail.text);
-        setStart(tail.offset);
-        setEnded(tail.final);
-        next = tail.next_offset;
-        if (!tail.final) follow();
-      } catch (failure) {
-        if (failure instanceof ApiError) setError(failure);
-        else throw failure;
-      }
-    };
-    void begin();
-    return () => {
-      over = true;
-      window.clearTimeout(retry);
-      source?.close();
-    };
-  }, [id]);
-  const earlier = async () => {
-    const from = Math.max(0, start - (4 << 20));
-    const piece = await ask(
-      api.GET("/api/v1/tasks/{task_id}/log", {
-        params: { path: { task_id: id }, query: { offset: from, limit_bytes: start - from } },
-      }),
-    );
-    setText((old) => piece.text + old);
-    setStart(from);
-  };
-  return { text, start, error, ended, earlier };
 }

@@ -1,19 +1,26 @@
 /** What a task was asked to do, what it came from, and what it answered. */
+import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { stringify } from "yaml";
-import type { TaskAnswer } from "../../api/schema";
+import { artifactQuery } from "../../api/queries";
+import type { ArtifactView, TaskAnswer } from "../../api/schema";
+import { bytes } from "../../lib/format";
 import { Panel, TaskLink } from "../../parts/bits";
+import { useSession } from "../../parts/session";
 
 export function Spec({ task }: { task: TaskAnswer }) {
+  const { mayChange } = useSession();
   const inputs = Object.entries(task.inputs ?? {});
   return (
     <div className="columns">
       <Panel
         title="Spec"
         actions={
-          <Link to="/new" search={{ from: task.id }}>
-            change and submit again
-          </Link>
+          mayChange && (
+            <Link to="/new" search={{ from: task.id }}>
+              change and submit again
+            </Link>
+          )
         }
       >
         <pre>{stringify(task.spec)}</pre>
@@ -73,13 +80,35 @@ export function Spec({ task }: { task: TaskAnswer }) {
   );
 }
 
+/** A file that came along, or that the spec names: it leads to the task that made it, or to what it is. */
 function Input({ pointer, digest }: { pointer: string; digest: string }) {
+  const artifact = useQuery({ ...artifactQuery(digest), retry: false });
   return (
     <>
       <dt>{pointer}</dt>
-      <dd>
-        <code>{digest.slice(0, 12)}</code>
+      <dd title={digest}>
+        {artifact.data ? (
+          <Named artifact={artifact.data} />
+        ) : (
+          <code>{digest.replace(/^sha256:/, "").slice(0, 12)}</code>
+        )}
+        {artifact.data && <span className="muted num"> {bytes(artifact.data.size_bytes)}</span>}
+        {artifact.error && <span className="muted"> was removed</span>}
       </dd>
     </>
+  );
+}
+
+function Named({ artifact: { id, name, task_id } }: { artifact: ArtifactView }) {
+  if (task_id)
+    return (
+      <Link to="/tasks/$taskId" params={{ taskId: task_id }} search={{ tab: "files" }} hash={id}>
+        {name}
+      </Link>
+    );
+  return (
+    <Link to="/datasets" search={{ id }}>
+      {name}
+    </Link>
   );
 }

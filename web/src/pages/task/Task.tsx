@@ -1,11 +1,12 @@
 /** One task: where it stands, what can be asked of it, and all that is known of it. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
-import { taskQuery, whyQuery } from "../../api/queries";
+import { otherSeriesQuery, taskQuery, whyQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
 import { duration, number, ranSeconds } from "../../lib/format";
-import { isTraining, plain } from "../../lib/words";
+import { isFinal, isTraining, plain } from "../../lib/words";
 import { Id, Panel, Progress, Status, Tabs, Time } from "../../parts/bits";
+import { useCanonical } from "../../parts/canonical";
 import { useNow } from "../../parts/clock";
 import { Answer, Loading } from "../../parts/states";
 import type { Tab } from "../../router";
@@ -19,7 +20,13 @@ import { Spec } from "./Spec";
 
 export function Task() {
   const { taskId } = useParams({ from: "/tasks/$taskId" });
+  const navigate = useNavigate({ from: "/tasks/$taskId" });
   const task = useQuery(taskQuery(taskId));
+  useCanonical(
+    "task",
+    [[taskId, task.data]],
+    ([id = taskId]) => void navigate({ params: { taskId: id }, search: true, hash: true, replace: true }),
+  );
   return (
     <div className="page">
       {!task.data && <h1>Task {taskId}</h1>}
@@ -43,8 +50,10 @@ function Shown({ task }: { task: TaskAnswer }) {
   const { tab } = useSearch({ from: "/tasks/$taskId" });
   const navigate = useNavigate({ from: "/tasks/$taskId" });
   const training = isTraining(task.kind);
-  const tabs = TAB_NAMES.filter(([id]) => training || (id !== "charts" && id !== "predictions"));
-  const first = task.status === "failed" ? "log" : tabs[0]?.[0];
+  const others = useQuery(otherSeriesQuery(task.id, isFinal(task.status))).data ?? [];
+  const shown = (id: Tab) => training || (id === "charts" ? others.length > 0 : id !== "predictions");
+  const tabs = TAB_NAMES.filter(([id]) => shown(id));
+  const first = task.status === "failed" || !training ? "log" : tabs[0]?.[0];
   const chosen = tabs.find(([id]) => id === tab)?.[0] ?? first ?? "log";
   return (
     <>

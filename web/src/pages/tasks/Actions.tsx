@@ -7,7 +7,7 @@ import type { OneOfMany, TaskView } from "../../api/schema";
 import { number } from "../../lib/format";
 import { isFinal } from "../../lib/words";
 import { Confirm } from "../../parts/bits";
-import { useSession } from "../../parts/session";
+import { maySteer, useSession } from "../../parts/session";
 import { toast, toastError } from "../../parts/toasts";
 
 const MOST_COMPARED = 8;
@@ -15,11 +15,11 @@ const MOST_COMPARED = 8;
 const AT_ONCE = 1000;
 
 export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => void }) {
-  const { mayChange } = useSession();
+  const session = useSession();
   const client = useQueryClient();
   const navigate = useNavigate();
   const [asking, setAsking] = useState(false);
-  const live = tasks.filter((task) => !isFinal(task.status));
+  const live = tasks.filter((task) => !isFinal(task.status) && maySteer(session, task.owner));
   const over = tasks.filter((task) => isFinal(task.status));
 
   const each = async (some: TaskView[], action: "cancel" | "retry", said: string) => {
@@ -49,7 +49,7 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
       >
         Compare
       </button>
-      {mayChange && (
+      {session.mayChange && (
         <>
           <button
             type="button"
@@ -58,7 +58,13 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
           >
             Retry {over.length ? number(over.length) : ""}
           </button>
-          <button type="button" className="danger" disabled={live.length === 0} onClick={() => setAsking(true)}>
+          <button
+            type="button"
+            className="danger"
+            disabled={live.length === 0}
+            title="Those that have not ended, and are yours"
+            onClick={() => setAsking(true)}
+          >
             Cancel {live.length ? number(live.length) : ""}
           </button>
         </>

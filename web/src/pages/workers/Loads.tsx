@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useEffect, useMemo, useState } from "react";
 import { loadsQuery } from "../../api/queries_server";
 import type { Load, LoadSample, WorkerView } from "../../api/schema";
+import { lastHours } from "../../lib/loads";
 import type { Column } from "../../lib/series";
 import { Chart, COLORS, type Line, type Zoom } from "../../parts/Chart";
 import { Answer, Empty } from "../../parts/states";
@@ -11,7 +12,7 @@ const GIB = 2 ** 30;
 
 export function Loads({ worker, hours }: { worker: WorkerView; hours: number }) {
   const past = useQuery(loadsQuery(worker.id, hours));
-  const samples = useTold(past.data, worker.load);
+  const samples = useTold(past.data, worker, hours);
   return (
     <Answer query={past} rows={4}>
       {() =>
@@ -25,15 +26,20 @@ export function Loads({ worker, hours }: { worker: WorkerView; hours: number }) 
   );
 }
 
-/** The past, and each figure that has come since it was read. */
-function useTold(past: readonly LoadSample[] | undefined, load: Load | null | undefined): readonly LoadSample[] {
+/** The past, and each figure that has come since it was read, no older than what was chosen. */
+function useTold(
+  past: readonly LoadSample[] | undefined,
+  { load, last_seen_at }: WorkerView,
+  hours: number,
+): readonly LoadSample[] {
   const [told, setTold] = useState<LoadSample[]>([]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: what was read anew has what was told
   useEffect(() => setTold([]), [past]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: the time is that of the load
   useEffect(() => {
-    if (load) setTold((before) => [...before, { at: new Date().toISOString(), load }]);
+    if (load && last_seen_at) setTold((before) => [...before, { at: last_seen_at, load }]);
   }, [load]);
-  return useMemo(() => [...(past ?? []), ...told], [past, told]);
+  return useMemo(() => lastHours([...(past ?? []), ...told], hours), [past, told, hours]);
 }
 
 function Charts({ worker, samples }: { worker: WorkerView; samples: readonly LoadSample[] }) {

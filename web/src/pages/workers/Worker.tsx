@@ -116,7 +116,7 @@ function Tasks({ worker }: { worker: WorkerView }) {
                   <th>Task</th>
                   <th className="hide-phone">Kind</th>
                   <th>Status</th>
-                  <th>Began</th>
+                  <th className="hide-phone">Began</th>
                   <th className="num">Ran</th>
                 </tr>
               </thead>
@@ -147,7 +147,7 @@ function Row({ task }: { task: TaskView }) {
           <Status status={task.status} />
         )}
       </td>
-      <td className="muted nowrap">
+      <td className="muted nowrap hide-phone">
         <Time at={task.started_at ?? task.queued_at} relative />
       </td>
       <td className="num muted">

@@ -20,30 +20,36 @@ import { bytes, duration, ranSeconds } from "../../lib/format";
 import { edges, type Form, placed } from "../../lib/graph";
 import { isFinal } from "../../lib/words";
 import { Progress, Status } from "../../parts/bits";
+import { useNow } from "../../parts/clock";
 import { Flow } from "../../parts/Flow";
+import { useIsPhone } from "../../parts/phone";
 
-type StageNode = Node<{ task: TaskView }, "stage">;
+type StageNode = Node<{ task: TaskView; down: boolean }, "stage">;
 type PassingEdge = Edge<{ passed: EdgeView | undefined }, "passing">;
 /** Room between the columns: with words at the edges there is more. */
 const NARROW: Form = { width: 210, height: 76, gaps: [56, 18] };
 const WIDE: Form = { ...NARROW, gaps: [170, 18] };
+const PHONE: Form = { ...NARROW, gaps: [110, 18], down: true };
+/** A drawing is no higher; a larger one is drawn smaller. */
+const MOST_HEIGHT = 560;
 const nodeTypes = { stage: Stage };
 const edgeTypes = { passing: Passing };
 
 export function Drawing({ id, tasks }: { id: string; tasks: readonly TaskView[] }) {
   const passed = useQuery(edgesQuery(id)).data;
+  const down = useIsPhone();
   const told = passed?.some((each) => each.artifacts?.length || each.values?.length) === true;
   const shape = tasks.map((task) => `${task.id}<${task.depends_on.join()}`).join(";");
   // biome-ignore lint/correctness/useExhaustiveDependencies: the places depend on the shape only
-  const places = useMemo(() => placed(tasks, told ? WIDE : NARROW), [shape, told]);
-  const height = Math.min(560, Math.max(...places.map((place) => place.y)) + 160);
+  const places = useMemo(() => placed(tasks, down ? PHONE : told ? WIDE : NARROW), [shape, told, down]);
+  const height = Math.min(MOST_HEIGHT, Math.max(...places.map((place) => place.y)) + 160);
   const nodes = useMemo(
     () =>
       places.flatMap((place): StageNode[] => {
         const task = tasks.find((each) => each.id === place.id);
-        return task ? [{ id: place.id, type: "stage", position: place, data: { task } }] : [];
+        return task ? [{ id: place.id, type: "stage", position: place, data: { task, down } }] : [];
       }),
-    [places, tasks],
+    [places, tasks, down],
   );
   const lines = useMemo(
     () =>
@@ -61,7 +67,7 @@ export function Drawing({ id, tasks }: { id: string; tasks: readonly TaskView[] 
   );
   return (
     <Flow
-      key={told ? "told" : "bare"}
+      key={`${told} ${down}`}
       nodes={nodes}
       edges={lines}
       nodeTypes={nodeTypes}
@@ -71,10 +77,10 @@ export function Drawing({ id, tasks }: { id: string; tasks: readonly TaskView[] 
   );
 }
 
-function Stage({ data: { task } }: NodeProps<StageNode>) {
+function Stage({ data: { task, down } }: NodeProps<StageNode>) {
   return (
     <>
-      <Handle type="target" position={Position.Left} />
+      <Handle type="target" position={down ? Position.Top : Position.Left} />
       <Link className="stage" to="/tasks/$taskId" params={{ taskId: task.id }}>
         <span className="row between tight">
           <strong className="cut">{task.name}</strong>
@@ -85,13 +91,21 @@ function Stage({ data: { task } }: NodeProps<StageNode>) {
         ) : (
           <span className="muted row between tight">
             <span>{task.kind}</span>
-            <span className="num">{isFinal(task.status) ? duration(ranSeconds(task, 0)) : ""}</span>
+            <span className="num">
+              {isFinal(task.status)
+                ? duration(ranSeconds(task, 0))
+                : task.status === "running" && <Elapsed task={task} />}
+            </span>
           </span>
         )}
       </Link>
-      <Handle type="source" position={Position.Right} />
+      <Handle type="source" position={down ? Position.Bottom : Position.Right} />
     </>
   );
+}
+
+function Elapsed({ task }: { task: TaskView }) {
+  return <>{duration(ranSeconds(task, useNow()))}</>;
 }
 
 function Passing({ data, ...edge }: EdgeProps<PassingEdge>) {

@@ -1,0 +1,64 @@
+"""A folder of a step lies beside the server's data and goes with it, and a full disk has its own sentence."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.campaign.played import Counted, Points, Shop, engine
+from tests.unit.services.campaigns.desk import made
+from tests.unit.services.lab import Lab
+from tunefleet.campaign.contract import Later, Outcome, StepContext
+from tunefleet.campaign.room import clear, room, said_full
+from tunefleet.lifecycle.cycle import StepName
+from tunefleet.services.campaigns import jobs
+from tunefleet.services.campaigns.book import Book
+
+
+async def test_it_is_removed_apart_from_the_loop_and_what_a_kill_has_left_with_the_next_start(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed_in: list[threading.Thread] = []
+    remove = shutil.rmtree
+
+    def seen(path: Any, **how: Any) -> None:
+        removed_in.append(threading.current_thread())
+        remove(path, **how)
+
+    monkeypatch.setattr(shutil, "rmtree", seen)
+    context: Any = SimpleNamespace(book=Book(lab.core))
+    async with room(context, "publish") as folder:
+        assert folder.is_relative_to(lab.core.settings.data_dir)
+        (folder / "model.safetensors").write_bytes(b"all of it")
+    assert not folder.exists()
+    left = folder.parent / "publish-of-a-dead-one"
+    left.mkdir()
+    await clear(context.book.folder)
+    assert not left.exists()
+    assert threading.main_thread() not in removed_in
+    assert len(removed_in) == 2
+
+
+class Fetching(Counted):
+    """Meets what a model meets that is larger than the disk."""
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        async with room(context, "publish") as folder:
+            raise OSError(errno.ENOSPC, "No space left on device", str(folder / "model.safetensors"))
+
+
+async def test_a_full_disk_is_said_to_be_full_and_another_fault_is_not(lab: Lab) -> None:
+    id_ = await made(lab)
+    await engine(lab, Shop(), Points(), real=[Fetching(StepName.PUBLISH, [])]).advance(id_)
+    shown = (await jobs.get(lab.core, lab.admin, id_)).cycle_list[0]
+    assert shown.error is not None
+    assert shown.error.startswith(f"There is no room left on the disk of the server for {Book(lab.core).folder}")
+    assert "model.safetensors. Make room there" in shown.error
+    assert list(Book(lab.core).folder.iterdir()) == []
+    assert said_full(PermissionError(errno.EACCES, "no"), Path("x")) is None

@@ -1,0 +1,63 @@
+import { QueryClient, QueryObserver } from "@tanstack/react-query";
+import { expect, test } from "vitest";
+import { caughtUp, type Metrics, tellPoints } from "./points";
+import type { LivePoints, MetricsView } from "./schema";
+
+const AT = "2026-01-01T00:00:00Z";
+const KEY = ["metrics", "one"];
+const message = (step: number): LivePoints => ({
+  task_id: "one",
+  resumed: [],
+  points: [{ launch: 1, series: "train", step, epoch: null, at: AT, values: { loss: step } }],
+});
+const view = (...steps: number[]): MetricsView =>
+  ({
+    task_id: "one",
+    series: "train",
+    names: ["loss"],
+    total: steps.length,
+    points: steps.map((step) => ({ step, at: AT, values: { loss: step } })),
+  }) as unknown as MetricsView;
+const steps = (metrics: Metrics | undefined) => metrics?.points.map((point) => point.step);
+
+test("what is told of a task that nobody reads is not kept", () => {
+  const client = new QueryClient();
+  tellPoints(client, message(7));
+  expect(steps(caughtUp(view(1, 2)))).toEqual([1, 2]);
+});
+
+test("what is told while points are read is put behind them, and read anew where it is too much", async () => {
+  const client = new QueryClient();
+  let asked = 0;
+  let answer: (view: MetricsView) => void = () => {};
+  const observer = new QueryObserver<Metrics>(client, {
+    queryKey: KEY,
+    queryFn: async ({ signal }) => {
+      asked += 1;
+      const read = await new Promise<MetricsView>((resolve) => {
+        answer = resolve;
+      });
+      signal.throwIfAborted();
+      return caughtUp(read);
+    },
+  });
+  const leave = observer.subscribe(() => {});
+  tellPoints(client, message(2));
+  answer(view(1));
+  await expect.poll(() => steps(client.getQueryData(KEY))).toEqual([1, 2]);
+  void observer.refetch();
+  for (let step = 3; step < 1010; step += 1) tellPoints(client, message(step));
+  await expect.poll(() => asked).toBe(3);
+  answer(view(1, 2, 2000));
+  await expect.poll(() => steps(client.getQueryData(KEY))?.at(-1)).toBe(2000);
+  leave();
+});
+
+test("a launch that goes on from an earlier step makes stale what was read for a zoom", () => {
+  const client = new QueryClient();
+  client.setQueryData(["range", "one", 0, 9], view(1));
+  tellPoints(client, message(2));
+  expect(client.getQueryState(["range", "one", 0, 9])?.isInvalidated).toBe(false);
+  tellPoints(client, { ...message(2), resumed: [{ launch: 2, from_step: 1 }] });
+  expect(client.getQueryState(["range", "one", 0, 9])?.isInvalidated).toBe(true);
+});

@@ -1,0 +1,15 @@
+import { afterEach, expect, test, vi } from "vitest";
+import { serverNow, tellServerTime } from "./servertime";
+
+afterEach(() => {
+  vi.useRealTimers();
+});
+
+test("a clock that is wrong is put right, and one that is nearly right is left alone", () => {
+  vi.useFakeTimers({ now: Date.parse("2026-01-01T00:00:00Z") });
+  tellServerTime("2026-01-01T01:00:00Z");
+  vi.advanceTimersByTime(60_000);
+  expect(new Date(serverNow()).toISOString()).toBe("2026-01-01T01:01:00.000Z");
+  tellServerTime("2026-01-01T00:01:01Z");
+  expect(serverNow()).toBe(Date.now());
+});

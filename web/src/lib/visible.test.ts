@@ -1,0 +1,51 @@
+import { afterEach, beforeEach, expect, test, vi } from "vitest";
+import { RESTS_AFTER_MS, whileVisible } from "./visible";
+
+let seen: EventTarget & { hidden: boolean };
+const told: string[] = [];
+const show = (hidden: boolean) => {
+  seen.hidden = hidden;
+  seen.dispatchEvent(new Event("visibilitychange"));
+};
+
+beforeEach(() => {
+  vi.useFakeTimers();
+  told.length = 0;
+  seen = Object.assign(new EventTarget(), { hidden: false });
+  vi.stubGlobal("document", seen);
+  vi.stubGlobal("window", globalThis);
+});
+afterEach(() => {
+  vi.useRealTimers();
+  vi.unstubAllGlobals();
+});
+
+test("a stream rests while nobody looks, and not for a moment's absence", () => {
+  const end = whileVisible(
+    () => told.push("open"),
+    () => told.push("close"),
+  );
+  show(true);
+  vi.advanceTimersByTime(RESTS_AFTER_MS - 1);
+  show(false);
+  vi.advanceTimersByTime(2 * RESTS_AFTER_MS);
+  expect(told).toEqual(["open"]);
+  show(true);
+  vi.advanceTimersByTime(RESTS_AFTER_MS);
+  expect(told).toEqual(["open", "close"]);
+  show(false);
+  expect(told).toEqual(["open", "close", "open"]);
+  end();
+  show(true);
+  vi.advanceTimersByTime(2 * RESTS_AFTER_MS);
+  expect(told).toEqual(["open", "close", "open", "close"]);
+});
+
+test("in a window that opens behind others nothing is opened before somebody looks", () => {
+  seen.hidden = true;
+  whileVisible(
+    () => told.push("open"),
+    () => told.push("close"),
+  )();
+  expect(told).toEqual([]);
+});

@@ -1,0 +1,29 @@
+/** Copying what is shown. A browser gives a page over plain HTTP no clipboard: there the text is selected instead. */
+import { type RefObject, useEffect, useRef, useState } from "react";
+import { toast } from "./toasts";
+
+const SAID_MS = 1500;
+
+/** `shown` is the element that holds the text, and nothing else. */
+export function useCopy<E extends HTMLElement>(
+  text: string,
+): { shown: RefObject<E | null>; copied: boolean; copy: () => void } {
+  const shown = useRef<E>(null);
+  const [copied, setCopied] = useState(false);
+  useEffect(() => {
+    if (!copied) return;
+    const timer = window.setTimeout(() => setCopied(false), SAID_MS);
+    return () => window.clearTimeout(timer);
+  }, [copied]);
+  const select = () => {
+    if (shown.current) window.getSelection()?.selectAllChildren(shown.current);
+    toast("The browser lets this page copy nothing", "plain", "The text is selected: copy it with Ctrl+C.");
+  };
+  const copy = () => {
+    // Not there on an address that is neither HTTPS nor this machine, whatever the types say.
+    const clipboard = navigator.clipboard as Clipboard | undefined;
+    if (clipboard) void clipboard.writeText(text).then(() => setCopied(true), select);
+    else select();
+  };
+  return { shown, copied, copy };
+}
