@@ -61,9 +61,10 @@ def test_one_task_that_is_gone_leaves_the_others_of_a_comparison_live(entered: P
     task_id = client.submit(NEVER).task_id
     asked: list[str] = []
     entered.on("request", lambda request: asked.append(request.url) if "/live?" in request.url else None)
-    entered.goto(f"/ui/compare?tasks={task_id},none")
+    # Waited for by the browser: while Python itself sleeps, it hears of no request.
+    with entered.expect_request(lambda request: f"points={task_id}" in request.url):
+        entered.goto(f"/ui/compare?tasks={task_id},none")
     expect(entered.get_by_role("alert").filter(has_text="It is not here")).to_be_visible()
-    until(lambda: any(f"points={task_id}" in url for url in asked))
     assert not [url for url in asked if "none" in url]
     expect(entered.get_by_text("The connection to the server is lost")).to_have_count(0)
     client.tasks.cancel(task_id)
