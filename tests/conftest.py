@@ -14,6 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests import kept_warm
+from tests.integration.postgres.everywhere import Everywhere
+from tests.integration.postgres.process import PostgresProcess, programs
 from tests.integration.redis.process import RedisProcess, binary
 from tests.integration.s3 import gateway
 from tests.integration.s3.gateway import Gateway
@@ -33,8 +35,9 @@ settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a document be given whose printed blocks are to be run."""
+    """Let a document be given whose printed blocks are to be run, and the store be chosen."""
     parser.addoption("--upload-guide", metavar="PATH", help="Run the blocks that are printed in the upload guide.")
+    parser.addoption("--store", choices=("sqlite", "postgres"), default="sqlite", help="What SQLite's tests run on.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -122,6 +125,60 @@ def redis_server(
     yield start
     for each in started:
         each.stop()
+
+
+@pytest.fixture(scope="session")
+def postgres_process(
+    missing: Callable[[str], None], free_port: Callable[[], int]
+) -> Iterator[Callable[[], PostgresProcess]]:
+    """Start real PostgreSQL servers, each on a port of its own, for tests that stop them."""
+    started: list[PostgresProcess] = []
+
+    def start() -> PostgresProcess:
+        if programs() is None:
+            missing("PostgreSQL (scripts/postgres.sh)")
+        started.append(PostgresProcess(free_port()).start())
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.remove()
+
+
+@pytest.fixture(scope="session")
+def postgres(postgres_process: Callable[[], PostgresProcess]) -> PostgresProcess:
+    """One real PostgreSQL server for the whole run."""
+    return postgres_process()
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresProcess) -> Iterator[str]:
+    """The URL of a new database with our tables, for this test alone."""
+    url = postgres.copy()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def everywhere(request: pytest.FixtureRequest) -> Iterator[Everywhere | None]:
+    """With `--store postgres` every database that a test opens in this process is one of PostgreSQL."""
+    if request.config.getoption("--store") != "postgres":
+        yield None
+        return
+    everywhere = Everywhere(request.getfixturevalue("postgres"))
+    request.getfixturevalue("postgres").copy()
+    with pytest.MonkeyPatch.context() as patch:
+        everywhere.install(patch)
+        yield everywhere
+
+
+@pytest.fixture(autouse=True)
+def dropped(everywhere: Everywhere | None, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Drop what a test of `--store postgres` has made in its own folder."""
+    folder = request.getfixturevalue("tmp_path") if everywhere and "tmp_path" in request.fixturenames else None
+    yield
+    if everywhere is not None and folder is not None:
+        everywhere.drop(folder)
 
 
 @pytest.fixture(scope="session")

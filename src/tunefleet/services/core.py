@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
@@ -27,6 +28,8 @@ from tunefleet.store import Connection, Database, keys
 from tunefleet.store.database import sqlite_path
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.folderlock import FolderLock
+from tunefleet.store.postgres import is_postgres
+from tunefleet.store.writer import EVERYTHING
 
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves
@@ -162,14 +165,16 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
     url = settings.database_url
     locks = [FolderLock.take(settings.data_dir)]
     try:
-        file = settings.data_dir / "tunefleet.db" if url is None else sqlite_path(url.get_secret_value())
-        locks.append(FolderLock.take_database(file, settings.data_dir))
+        target: Path | str = settings.data_dir / "tunefleet.db" if url is None else url.get_secret_value()
+        if not is_postgres(target):
+            # What other servers on one file write is not heard; those on PostgreSQL tell each other.
+            locks.append(FolderLock.take_database(sqlite_path(target), settings.data_dir))
         blobs = open_blobs(settings)
         signals = Signals()
         database = Database.open(
-            file,
+            target,
             synchronous=settings.synchronous,
-            on_wake=lambda topics: signals.notify(*topics),
+            on_wake=lambda topics: _wake(signals, topics),
             before_commit=Watch(settings.public_base_url, shared_admin=settings.shared_token is not None),
         )
     except BaseException:
@@ -178,6 +183,13 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         raise
     secret = bytes.fromhex(database.write(_server_secret).result())
     return Core(settings, database, blobs, signals, secret, clock or Clock(), _locks=locks)
+
+
+def _wake(signals: Signals, topics: frozenset[str]) -> None:
+    if EVERYTHING in topics:
+        signals.notify_all()
+    else:
+        signals.notify(*topics)
 
 
 def _server_secret(connection: Connection) -> str:

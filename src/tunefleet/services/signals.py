@@ -47,6 +47,15 @@ class Signals:
             waiters = [waiter for topic in topics for waiter in self._bump(topic)]
         _wake(waiters)
 
+    def notify_all(self) -> None:
+        """Wake everybody: what changed is not known; safe in any thread."""
+        with self._lock:
+            waiters = [waiter for topic in list(self._waiters) for waiter in self._bump(topic)]
+            # Also who looks at the store just now and does not wait yet.
+            self._floor = self._count = self._count + 1
+            self._versions.clear()
+        _wake(waiters)
+
     async def wait(self, topic: str, timeout_s: float, since: int | None = None) -> int:
         """Wait until a topic has a newer version, or the time is over.
 

@@ -15,7 +15,7 @@ from tunefleet.store.tables import attempts, task_documents, tasks
 
 # A literal, not a parameter: only then can the partial index answer.
 _OPEN = text("attempts.state IN ('offered', 'accepted')")
-_BY_IDS = select(attempts).where(attempts.c.id.in_(bindparam("ids", expanding=True))).with_for_update()
+_BY_IDS = select(attempts).where(attempts.c.id.in_(bindparam("ids", expanding=True)))
 _OF_WORKER = select(attempts).where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
 _ALL_OPEN = select(attempts).where(_OPEN)
 _UPDATE = Bulk(
@@ -60,7 +60,6 @@ _TASKS = (
     select(tasks)
     .join(attempts, attempts.c.task_seq == tasks.c.seq)
     .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN)
-    .with_for_update(of=tasks)
 )
 _HELD = attempts.c.slot_class + "|" + attempts.c.requirement_key + "|" + func.coalesce(attempts.c.gpus, "")
 # One text a worker, not one row an attempt: a fleet has tens of thousands, and most stand as they stood.

@@ -39,8 +39,11 @@ class Bulk:
             connection.exec_driver_sql(prepared.sql, [tuple([row[index] for index in order]) for row in whole])
 
     def _prepare(self, connection: Connection) -> _Prepared:
-        keys = self._names if isinstance(self._statement, Insert) else None
-        compiled = self._statement.compile(dialect=connection.dialect, column_keys=keys)
+        statement, keys = self._statement, None
+        if isinstance(statement, Insert):
+            # Inline: nobody asks which numbers the rows were given.
+            statement, keys = statement.inline(), self._names
+        compiled = statement.compile(dialect=connection.dialect, column_keys=keys)
         # Values that are written in the statement itself have become parameters too.
         fixed = {name: value for name, value in compiled.params.items() if name not in self._names}
         names = (*self._names, *fixed)

@@ -1,26 +1,32 @@
 """Open a database, write through one thread and read through a few.
 
-Knows SQLite's files and settings; not what lies in the tables. Repositories are plain functions on a connection, so
-that any number of them make up one operation.
+Knows SQLite's files and settings (`postgres` knows PostgreSQL's); not what lies in the tables. Repositories are plain
+functions on a connection, so that any number of them make up one operation.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from tunefleet.errors import StoreError
-from tunefleet.store import migrate
-from tunefleet.store.faults import translate
+from tunefleet.store import migrate, postgres
+from tunefleet.store.faults import is_lost, translate
 from tunefleet.store.writer import BeforeCommit, Writer
 
+if TYPE_CHECKING:
+    from tunefleet.store.wakes import Wakes
+
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 APPLICATION_ID: Final = 0x74666C74
 """Marks an SQLite file as ours (`tflt`)."""
@@ -40,9 +46,11 @@ class Database:
         engines: tuple[Engine, Engine],
         on_wake: Callable[[frozenset[str]], None],
         before_commit: BeforeCommit | None = None,
+        wakes: Wakes | None = None,
     ) -> None:
         self._writing, self._reading = engines
-        self._writer = Writer(self._writing, on_wake, before_commit)
+        self._wakes = wakes
+        self._writer = Writer(self._writing, on_wake, before_commit, wakes.announce if wakes else None)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="tunefleet-reader")
 
     @classmethod
@@ -57,14 +65,18 @@ class Database:
         """Open a database, make it if there is none, and bring its tables up to date.
 
         Args:
-            target: Path of an SQLite file, or an `sqlite:///` URL.
-            synchronous: `FULL` survives a power cut, `NORMAL` a killed process.
-            on_wake: Called after each commit with the topics that its operations named.
+            target: Path of an SQLite file, an `sqlite:///` URL, or a `postgresql://` URL.
+            synchronous: SQLite's: `FULL` survives a power cut, `NORMAL` a killed process.
+            on_wake: Called after each commit with the topics that its operations named; with PostgreSQL also with
+                those of other servers, and with `EVERYTHING` when they could not be heard for a while.
             before_commit: Called in each transaction, at its end, with what its operations noted.
 
         Raises:
-            StoreError: If the file is damaged, of another program or of a newer version, or the URL is not SQLite's.
+            StoreError: If the database is damaged, of another program or of a newer version, or cannot be reached, or
+                the URL is of another kind.
         """
+        if isinstance(target, str) and postgres.is_postgres(target):
+            return cls._open_postgres(target, on_wake, before_commit)
         path = sqlite_path(target)
         _refuse_foreign(path)
         engines = _engine(path, synchronous, writing=True), _engine(path, synchronous, writing=False)
@@ -78,6 +90,21 @@ class Database:
                 raise
             raise _unusable(path, error) from error
         return cls(engines, on_wake, before_commit)
+
+    @classmethod
+    def _open_postgres(
+        cls, target: str, on_wake: Callable[[frozenset[str]], None], before_commit: BeforeCommit | None
+    ) -> Database:
+        from tunefleet.store.wakes import Wakes  # noqa: PLC0415 -- most servers keep their data in SQLite
+
+        url = postgres.address(target)
+        engines = postgres.open_engines(url, READERS)
+        return cls(engines, on_wake, before_commit, Wakes(url, uuid.uuid4().hex, on_wake))
+
+    @property
+    def shared(self) -> bool:
+        """Whether other servers may have the same database open."""
+        return self._wakes is not None
 
     def write(self, operation: Callable[[Connection], T]) -> Future[T]:
         """Run an operation in a transaction; it is committed when the future has its result.
@@ -95,15 +122,26 @@ class Database:
         """Finish what is queued and let go of the file."""
         self._writer.close()
         self._readers.shutdown()
+        if self._wakes is not None:
+            self._wakes.close()
         self._reading.dispose()
         self._writing.dispose()
 
     def _read(self, operation: Callable[[Connection], T]) -> T:
         try:
-            with self._reading.connect() as connection:
-                return operation(connection)
+            return self._look(operation)
+        except DBAPIError as error:
+            if not is_lost(error):
+                raise translate(error) from error
+            log.warning("The database was lost; what was read is read again: %s", error.orig)
+        try:
+            return self._look(operation)
         except DBAPIError as error:
             raise translate(error) from error
+
+    def _look(self, operation: Callable[[Connection], T]) -> T:
+        with self._reading.connect() as connection:
+            return operation(connection)
 
 
 def sqlite_path(target: Path | str) -> Path:
@@ -119,7 +157,7 @@ def sqlite_path(target: Path | str) -> Path:
     if "://" in target:
         scheme = target.partition("://")[0]
         raise StoreError(
-            f"A {scheme} database is not available in this version.", hint="Leave TUNEFLEET_DATABASE_URL unset."
+            f"A {scheme} database cannot be used.", hint="Leave TUNEFLEET_DATABASE_URL unset, or write postgresql://…"
         )
     return Path(target)
 

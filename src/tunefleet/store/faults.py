@@ -5,12 +5,18 @@ from __future__ import annotations
 from sqlalchemy.exc import DBAPIError
 
 from tunefleet.errors import StoreError
+from tunefleet.store import postgres_faults
+from tunefleet.store.postgres_faults import is_lost
+
+__all__ = ["is_lost", "translate", "unsure"]
 
 
 def translate(error: BaseException) -> BaseException:
     """Return what to raise for an error of the database driver; any other error is returned as it is."""
     if not isinstance(error, DBAPIError):
         return error
+    if postgres_faults.is_psycopg(error):
+        return _with_cause(postgres_faults.translate(error), error)
     text = str(error.orig)
     if "full" in text:
         fault = StoreError("The disk of the data folder is full.", hint="Free some space, or run `tunefleet prune`.")
@@ -23,6 +29,15 @@ def translate(error: BaseException) -> BaseException:
         fault = StoreError("The database cannot be written to.", hint="Check who owns the data folder.")
     else:
         fault = StoreError(f"The database refused an operation ({text}).")
+    return _with_cause(fault, error)
+
+
+def unsure(error: BaseException) -> StoreError:
+    """Return what to raise where nobody knows whether a commit was done."""
+    return _with_cause(postgres_faults.unsure(), error.__cause__ or error)
+
+
+def _with_cause(fault: StoreError, error: BaseException) -> StoreError:
     fault.detail = str(error)
     fault.__cause__ = error
     return fault

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import Connection, delete, select
+from sqlalchemy.dialects.postgresql import insert  # SQLite understands its ON CONFLICT too
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.tables_fleet import worker_loads
 
-_INSERT = Bulk(insert(worker_loads).prefix_with("OR IGNORE", dialect="sqlite"), ["worker_id", "at", "body"])
+_INSERT = Bulk(insert(worker_loads).on_conflict_do_nothing(), ["worker_id", "at", "body"])
 
 
 def add(connection: Connection, rows: Sequence[tuple[str, float, str]]) -> None:

@@ -47,7 +47,6 @@ _EQUAL = (
     .where(_MERGING, tasks.c.merge_key == bindparam("key"), tasks.c.ready_at <= bindparam("now"))
     .order_by(tasks.c.rank)
     .limit(bindparam("count"))
-    .with_for_update()
 )
 _TROUBLE = select(or_(exists(select(void_offers.c.task_id)), exists(select(cordons.c.kind))))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, and_, case, exists, func, or_, select, text
+from sqlalchemy import Connection, and_, bindparam, case, exists, func, or_, select, text
 
-from tunefleet.store.tables import artifact_files, artifacts, blob_pins, blobs, launches, log_streams
+from tunefleet.store.tables import artifact_files, artifacts, blob_pins, blobs, launches, log_streams, metadata
 from tunefleet.store.tables_federation import federation_versions
 
-_ENGINES: Final = {"sqlite": "SQLite"}
+_ENGINES: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
 def of_files(connection: Connection, *, checkpoint: str, now: float) -> dict[str, tuple[int, int]]:
@@ -50,7 +50,11 @@ def of_journals(connection: Connection) -> int:
 
 
 def of_database(connection: Connection) -> tuple[int, int]:
-    """Return how many files SQLite keeps the tables in, and their bytes."""
+    """Return how many files SQLite keeps the tables in, or how many tables PostgreSQL has, and their bytes."""
+    if connection.dialect.name == "postgresql":
+        sizes = func.pg_total_relation_size(func.to_regclass(bindparam("name")))
+        ours = [connection.execute(select(sizes), {"name": name}).scalar_one() for name in metadata.tables]
+        return len(ours), sum(size or 0 for size in ours)
     (path,) = (Path(row.file) for row in connection.execute(text("PRAGMA database_list")) if row.name == "main")
     there = [each.stat().st_size for end in ("", "-wal", "-shm") if (each := path.with_name(path.name + end)).exists()]
     return len(there), sum(there)

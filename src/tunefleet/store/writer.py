@@ -4,6 +4,9 @@ A commit that reaches the disk costs as much for one operation as for sixty-four
 rolled back and its operations are run again one by one: an operation may therefore run twice, and must touch nothing
 but its connection. What has to happen outside (waking somebody, deleting a file) is handed to `wake` or `after_commit`
 and runs once, when the commit is done.
+
+A group whose connection broke before its commit is run again on a new one, once. If it broke during the commit nobody
+knows what became of it, and each operation says so.
 """
 
 from __future__ import annotations
@@ -21,17 +24,21 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from tunefleet.errors import StoreError
-from tunefleet.store.faults import translate
+from tunefleet.store.faults import is_lost, translate, unsure
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_GROUP: Final = 64
+EVERYTHING: Final = "*"
+"""The topic that stands for all of them: what others did was not heard for a while."""
 _TOPICS: Final = "tunefleet.topics"
 _AFTER: Final = "tunefleet.after"
 _NOTED: Final = "tunefleet.noted"
 
 BeforeCommit = Callable[[Connection, Sequence[object]], None]
 """Looks at what the operations of a transaction have noted, and may write more into it."""
+Announce = Callable[[Connection, frozenset[str]], None]
+"""Tells other servers, with the commit, which topics its operations named."""
 
 
 def wake(connection: Connection, *topics: str) -> None:
@@ -74,6 +81,15 @@ class _Job(Generic[T]):
     future: Future[T] = field(default_factory=Future)
 
 
+class _UnsureError(Exception):
+    """The connection broke during a commit."""
+
+
+def _fail(group: Iterable[_Job[Any]], error: BaseException) -> None:
+    for job in group:
+        job.future.set_exception(unsure(error) if isinstance(error, _UnsureError) else translate(error))
+
+
 class Writer:
     """Runs operations in one thread, each group in one transaction.
 
@@ -81,14 +97,21 @@ class Writer:
         engine: Gives the one connection that writes.
         on_wake: Called in the writer thread after a commit, with the topics that its operations named.
         before_commit: Called in the writer thread, in the transaction, with what its operations noted.
+        announce: Called in the writer thread, in the transaction, with the topics that its operations named.
     """
 
     def __init__(
-        self, engine: Engine, on_wake: Callable[[frozenset[str]], None], before_commit: BeforeCommit | None = None
+        self,
+        engine: Engine,
+        on_wake: Callable[[frozenset[str]], None],
+        before_commit: BeforeCommit | None = None,
+        announce: Announce | None = None,
     ) -> None:
-        self._connection = engine.connect()
+        self._engine = engine
+        self._connection: Connection | None = engine.connect()
         self._on_wake = on_wake
         self._before_commit = before_commit
+        self._announce = announce
         self._queue: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="tunefleet-writer", daemon=True)
@@ -108,7 +131,8 @@ class Writer:
             self._closed = True
             self._queue.put(None)
             self._thread.join()
-            self._connection.close()
+            if self._connection is not None:
+                self._connection.close()
 
     def _run(self) -> None:
         ending = False
@@ -134,10 +158,13 @@ class Writer:
 
     def _commit(self, group: list[_Job[Any]]) -> bool:
         try:
-            results = self._transact([job.operation for job in group])
+            results = self._transact_again_if_lost([job.operation for job in group])
+        except _UnsureError as error:
+            _fail(group, error)
+            return True
         except Exception as error:  # noqa: BLE001 - whatever failed: each operation is run alone and reports for itself
-            if len(group) == 1:
-                group[0].future.set_exception(translate(error))
+            if len(group) == 1 or is_lost(error):
+                _fail(group, error)
                 return True
             log.debug("A group of %d operations is run again one by one: %s", len(group), error)
             return False
@@ -148,26 +175,52 @@ class Writer:
     def _commit_alone(self, job: _Job[Any]) -> None:
         self._commit([job])
 
-    def _transact(self, operations: list[Callable[[Connection], Any]]) -> list[Any]:
-        info = self._connection.info
-        info[_TOPICS], info[_AFTER], info[_NOTED] = set(), [], []
+    def _transact_again_if_lost(self, operations: list[Callable[[Connection], Any]]) -> list[Any]:
         try:
-            results = [operation(self._connection) for operation in operations]
+            return self._transact(operations)
+        except Exception as error:
+            if not is_lost(error):
+                raise
+            log.warning("The database was lost; the transaction is run again: %s", error)
+        return self._transact(operations)
+
+    def _transact(self, operations: list[Callable[[Connection], Any]]) -> list[Any]:
+        if self._connection is None:
+            self._connection = self._engine.connect()
+        connection = self._connection
+        info = connection.info
+        info[_TOPICS], info[_AFTER], info[_NOTED] = set(), [], []
+        committing = False
+        try:
+            results = [operation(connection) for operation in operations]
             if self._before_commit is not None and info[_NOTED]:
-                self._before_commit(self._connection, info[_NOTED])
-            self._connection.commit()
-        except BaseException:
-            self._roll_back()
+                self._before_commit(connection, info[_NOTED])
+            topics, after = frozenset(info[_TOPICS]), info[_AFTER]
+            if self._announce is not None and topics:
+                self._announce(connection, topics)
+            committing = True
+            connection.commit()
+        except BaseException as error:
+            self._roll_back(connection, error)
+            if committing and is_lost(error):
+                raise _UnsureError from error
             raise
-        self._follow_up(frozenset(info[_TOPICS]), info[_AFTER])
+        self._follow_up(topics, after)
         return results
 
-    def _roll_back(self) -> None:
+    def _roll_back(self, connection: Connection, error: BaseException) -> None:
         try:
-            self._connection.rollback()
+            connection.rollback()
+            if is_lost(error):
+                connection.close()
+                self._connection = None
         except DBAPIError:
-            # SQLite has rolled back by itself (a full disk); the connection is good for the next transaction.
+            # SQLite has rolled back by itself (a full disk), and its connection is good for the next transaction;
+            # another database's may not be.
             log.warning("A roll-back failed.", exc_info=True)
+            if self._announce is not None:
+                connection.invalidate()
+                self._connection = None
 
     def _follow_up(self, topics: frozenset[str], actions: list[Callable[[], object]]) -> None:
         for action in actions:

@@ -186,7 +186,7 @@ def test_data_folder_that_is_a_file(tmp_path: Path, refused: Callable[..., str])
         (["--host", "192.0.2.1"], {}, "192.0.2.1"),
         ([], {"LOG_LEVEL": "LOUD"}, "LOUD"),
         ([], {"TUNEFLEET_LOST_AFTER_S": "soon"}, "TUNEFLEET_LOST_AFTER_S"),
-        ([], {"TUNEFLEET_DATABASE_URL": "postgresql://x/y"}, "postgresql"),
+        ([], {"TUNEFLEET_DATABASE_URL": "mysql://x/y"}, "mysql"),
     ],
 )
 def test_bad_settings_are_named(
