@@ -19,6 +19,7 @@
     ├── ArtifactError        files that do not match their digest, or an unsafe archive
     ├── StoreError           the database or data folder cannot be used
     ├── UnreachableError     the server, or something that it needs, does not answer
+    │   └── NotLeadingError  a server that leads no more wanted to do what the leader alone does
     └── MachineError         this machine lacks something: a port, disk, a device, a package
 
 `str(error)` and `error.hint` are for the user and may be shown to anybody who made the request; `error.detail` is
@@ -242,6 +243,10 @@ class UnreachableError(TunefleetError):
     """A server, or a service that it needs, does not answer."""
 
     code = "unreachable"
+
+
+class NotLeadingError(UnreachableError):
+    """Another server leads: what this one began as the leader was not done; trying again helps."""
 
 
 class MachineError(TunefleetError):

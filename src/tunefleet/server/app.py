@@ -111,6 +111,10 @@ def create_app(core: Core) -> FastAPI:
 def _add_middleware(app: FastAPI, core: Core) -> None:
     """Add the middleware; what is added last sees a request first."""
     settings = core.settings
+    if core.db.shared:
+        from tunefleet.server.forward import Forward  # noqa: PLC0415 -- most servers are alone
+
+        app.add_middleware(Forward, core=core)
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, max_upload_bytes=settings.max_upload_bytes)
     if settings.cors_origins:
         # Without credentials: a page elsewhere uses a key, never a browser's session.

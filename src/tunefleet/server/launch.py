@@ -36,7 +36,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Release long polls and streams, then end as uvicorn does."""
-        self.lifetime.stop()
+        await self.lifetime.leave()
         await super().shutdown(sockets)
 
 
@@ -68,6 +68,7 @@ def run(server: Server, bound: socket.socket) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped_already)
     server.lifetime.url = url_of(bound)
+    server.lifetime.peer_url = server.lifetime.core.settings.peer_url or peer_url_of(bound)
     server.run(sockets=[bound])
 
 
@@ -76,6 +77,11 @@ def url_of(bound: socket.socket) -> str:
     address, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def peer_url_of(bound: socket.socket) -> str | None:
+    """Return the URL under which other machines reach a server on a socket; null if it listens on every address."""
+    return None if bound.getsockname()[0] in {"0.0.0.0", "::"} else url_of(bound)
 
 
 def _stopped_already(number: int, _: FrameType | None) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tunefleet.services import artifacts, elastic, joining, placing, settling, sweep
@@ -19,6 +21,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.fanout import JOINING
 from tunefleet.services.federation.keeper import RoundKeeper
 from tunefleet.services.federation.status import SETTLING
+from tunefleet.services.leading import Election, fenced, keep_place
 from tunefleet.services.notify.courier import Courier
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ PLACEMENT_SWEEP_S: Final = 10.0
 """Placement runs when something changed; this often even if nothing said so."""
 SWEEP_S: Final = 1.0
 GARBAGE_S: Final = 900.0
+FOLLOW_S: Final = 0.1
+"""How soon a server that was elected begins to work, and one that was not ends."""
 _MAX_BACKOFF_S: Final = 30.0
 
 
@@ -45,7 +50,12 @@ class Lifetime:
     core: Core
     url: str | None = None
     """Under which this process reaches itself; without one it runs no campaigns."""
+    peer_url: str | None = None
+    """Under which other servers on the same database reach it."""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _own: list[asyncio.Task[None]] = field(default_factory=list)
+    _election: Election | None = None
+    _epoch: int | None = None
     _hub: RedisHub | None = None
     _courier: Courier | None = None
     _rounds: RoundKeeper | None = None
@@ -55,8 +65,40 @@ class Lifetime:
         """Release every long poll and stream, for good."""
         self.core.signals.close()
 
+    async def leave(self) -> None:
+        """Release long polls and streams, and let another server lead."""
+        self.stop()
+        await self._end(self._own)
+        await self._rest()
+        if self._election is not None:
+            election, self._election = self._election, None
+            await election.close()
+
     def start(self) -> None:
-        """Start the background loops."""
+        """Start the background loops; of several servers on one database only the leader has them."""
+        if not self.core.db.shared:
+            self._work()
+            return
+        self._election = Election(self.core, own_id(self.core.settings.data_dir), self.peer_url)
+        self._own = [
+            asyncio.create_task(keep_place(self._election, self.core), name="election"),
+            asyncio.create_task(self._loop("leading", self._follow, every_s=FOLLOW_S), name="leading"),
+            asyncio.create_task(self._loop("keys", lambda: sweep.flush_keys(self.core), every_s=sweep.FLUSH_S)),
+        ]
+
+    async def _follow(self) -> None:
+        """Have the loops of a leader exactly while this server is one."""
+        leading = self.core.leading
+        epoch = leading.epoch if leading.leads(self.core.clock.monotonic()) else None
+        if epoch != self._epoch:
+            if self._epoch is not None:
+                await self._rest()
+            self._epoch = epoch
+            if epoch is not None:
+                with fenced(epoch):
+                    self._work()
+
+    def _work(self) -> None:
         loops = {
             "placement": self._loop("placement", self._place),
             "elastic": self._loop("elastic", self._scale, every_s=elastic.GAP_S),
@@ -80,13 +122,20 @@ class Lifetime:
 
     async def close(self) -> None:
         """End the background loops."""
-        self.stop()
-        left = set(self._tasks)
+        await self.leave()
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        left = set(tasks)
+        tasks.clear()
         while left:
             # Again and again: a library may swallow a cancellation that comes as its call returns.
             for task in left:
                 task.cancel()
             _, left = await asyncio.wait(left, timeout=1.0)
+
+    async def _rest(self) -> None:
+        """End the loops that a leader has; they can be started anew."""
+        await self._end(self._tasks)
         if self._campaigns is not None:
             await self._campaigns.close()
         if self._rounds is not None:
@@ -95,6 +144,7 @@ class Lifetime:
             await self._courier.close()
         if self._hub is not None:
             await self._hub.close()
+        self._campaigns = self._rounds = self._courier = self._hub = None
 
     async def _run_campaigns(self) -> None:
         if self._campaigns is None:
@@ -146,6 +196,17 @@ class Lifetime:
                 log.exception("The %s loop failed (%d in a row).", name, failures)
             pause_s = min(0.5 * 2**failures, _MAX_BACKOFF_S) if failures else every_s
             await asyncio.sleep(pause_s)
+
+
+def own_id(folder: Path) -> str:
+    """Return a server's name among others on its database: it stays with the data folder."""
+    path = folder / "server.id"
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        made = f"srv-{secrets.token_hex(6)}"
+        path.write_text(made + "\n")
+        return made
 
 
 def _campaign_keeper() -> type[CampaignKeeper]:

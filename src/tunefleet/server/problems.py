@@ -16,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from tunefleet.errors import AdapterRefused, Fault, OffsetConflict, SpecError, TooManyError, TunefleetError
+from tunefleet.errors import AdapterRefused, Fault, NotLeadingError, OffsetConflict, SpecError, TooManyError, TunefleetError
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,8 @@ def from_error(error: TunefleetError, *, status: int | None = None) -> Response:
 def _headers_of(error: TunefleetError, status: int) -> Mapping[str, str] | None:
     if isinstance(error, TooManyError):
         return {"Retry-After": str(error.retry_after_s)}
+    if isinstance(error, NotLeadingError):
+        return {"Retry-After": "1"}
     return {"WWW-Authenticate": "Bearer"} if status == HTTPStatus.UNAUTHORIZED else None
 
 

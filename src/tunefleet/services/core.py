@@ -19,12 +19,13 @@ from tunefleet.services.blobs import open_blobs
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
-from tunefleet.services.notify.watch import Watch
+from tunefleet.services.leading import Leading, fence
+from tunefleet.services.notify.watch import CHANNELS, Watch
 from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
 from tunefleet.services.tries import Tries
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, Database, keys
+from tunefleet.store import Connection, Database, keys, servers
 from tunefleet.store.database import sqlite_path
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.folderlock import FolderLock
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _SECRET: Final = "server_secret"
+KEYS: Final = "keys"
+"""Woken when a key or a federation's token is taken back: no server may know it any more."""
 _LOOKERS: Final = 2
 
 
@@ -110,6 +113,7 @@ class Core:
     secret: bytes
     clock: Clock
     fleet: Fleet = field(default_factory=Fleet)
+    leading: Leading = field(default_factory=Leading)
     keys: KeyCache = field(default_factory=KeyCache)
     sweep: SweepMark = field(default_factory=SweepMark)
     joins: dict[int, JoinWait] = field(default_factory=dict)
@@ -133,7 +137,14 @@ class Core:
     _locks: Sequence[FolderLock] = ()
 
     async def write(self, operation: Callable[[Connection], T]) -> T:
-        """Run an operation in the writer thread; it is committed when this returns."""
+        """Run an operation in the writer thread; it is committed when this returns.
+
+        Raises:
+            NotLeadingError: If only the leader may do this, and another server leads now.
+        """
+        epoch = fence()
+        if epoch is not None:
+            operation = partial(servers.fenced, operation=operation, epoch=epoch)
         return await asyncio.wrap_future(self.db.write(operation))
 
     async def read(self, operation: Callable[[Connection], T]) -> T:
@@ -170,19 +181,25 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
             # What other servers on one file write is not heard; those on PostgreSQL tell each other.
             locks.append(FolderLock.take_database(sqlite_path(target), settings.data_dir))
         blobs = open_blobs(settings)
-        signals = Signals()
+        signals, cache = Signals(), KeyCache()
+        watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)
+
+        def woken(topics: frozenset[str]) -> None:
+            if not topics.isdisjoint({KEYS, EVERYTHING}):
+                cache.forget()
+            if not topics.isdisjoint({CHANNELS, EVERYTHING}):
+                watch.forget()
+            _wake(signals, topics)
+
         database = Database.open(
-            target,
-            synchronous=settings.synchronous,
-            on_wake=lambda topics: _wake(signals, topics),
-            before_commit=Watch(settings.public_base_url, shared_admin=settings.shared_token is not None),
+            target, synchronous=settings.synchronous, on_wake=woken, before_commit=watch
         )
     except BaseException:
         for lock in locks:
             lock.release()
         raise
     secret = bytes.fromhex(database.write(_server_secret).result())
-    return Core(settings, database, blobs, signals, secret, clock or Clock(), _locks=locks)
+    return Core(settings, database, blobs, signals, secret, clock or Clock(), keys=cache, _locks=locks)
 
 
 def _wake(signals: Signals, topics: frozenset[str]) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.errors import AuthError, NotFoundError
-from tunefleet.services.core import Core
+from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor, AttemptActor, may_administer
 from tunefleet.services.ids import attempt_of, hashed, new_id, new_secret
 from tunefleet.services.views import key_view
-from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, attempts, keys
+from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, attempts, keys, wake
 from tunefleet.store.rows import KeyRow
 from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView
 
@@ -105,6 +105,7 @@ async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
             raise NotFoundError(f"There is no key {key_id}.", hint="`tunefleet keys ls` lists them.")
         keys.revoke(connection, key_id, core.clock.wall())
         after_commit(connection, core.keys.forget)
+        wake(connection, KEYS)
         row = keys.by_id(connection, key_id)
         assert row is not None
         return row

@@ -165,14 +165,16 @@ async def _flush(core: Core) -> None:
         return
     mark.flushed_at = now
     seen, core.fleet.seen_at = core.fleet.seen_at, {}
-    used, core.keys.used_at = core.keys.used_at, {}
-
-    def operation(connection: Connection) -> None:
-        workers.set_seen(connection, seen.items())
-        keys.set_used(connection, used.items())
-
-    if seen or used:
-        await core.write(operation)
+    if seen:
+        await core.write(lambda connection: workers.set_seen(connection, seen.items()))
+    await flush_keys(core)
     await loads.flush(core)
+
+
+async def flush_keys(core: Core) -> None:
+    """Store when keys were used here, and forget curves that nobody looks at: every server does."""
+    used, core.keys.used_at = core.keys.used_at, {}
+    if used:
+        await core.write(lambda connection: keys.set_used(connection, used.items()))
     if core.curves is not None:
         core.curves.expire()

@@ -110,6 +110,9 @@ class ServerSettings(MeetingSettings):
     """The hub that is asked for a configuration which is not in the cache."""
     hub_offline: bool = Field(default=False, validation_alias=variable("HF_HUB_OFFLINE"))
     """Ask no hub."""
+    peer_url: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_PEER_URL"))
+    """The URL under which other servers on the same database reach this one; default: the address that it listens on,
+    unless that is all of them."""
     public_base_url: str | None = Field(default=None, validation_alias=variable("PUBLIC_BASE_URL"))
     """The URL under which others reach the server; used for links that it hands out."""
     links_last_s: float = Field(default=7 * 86400.0, gt=0, validation_alias=variable("TUNEFLEET_LINKS_LAST_S"))

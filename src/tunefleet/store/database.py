@@ -47,11 +47,14 @@ class Database:
         on_wake: Callable[[frozenset[str]], None],
         before_commit: BeforeCommit | None = None,
         wakes: Wakes | None = None,
+        pulsing: Engine | None = None,
     ) -> None:
         self._writing, self._reading = engines
+        self._pulsing = pulsing
         self._wakes = wakes
         self._writer = Writer(self._writing, on_wake, before_commit, wakes.announce if wakes else None)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="tunefleet-reader")
+        self._pulse = ThreadPoolExecutor(1, thread_name_prefix="tunefleet-pulse")
 
     @classmethod
     def open(
@@ -99,7 +102,8 @@ class Database:
 
         url = postgres.address(target)
         engines = postgres.open_engines(url, READERS)
-        return cls(engines, on_wake, before_commit, Wakes(url, uuid.uuid4().hex, on_wake))
+        wakes = Wakes(url, uuid.uuid4().hex, on_wake)
+        return cls(engines, on_wake, before_commit, wakes, postgres.engine(url, writing=True, in_turn=False))
 
     @property
     def shared(self) -> bool:
@@ -118,10 +122,23 @@ class Database:
         """Run an operation on one consistent snapshot, beside the writer."""
         return self._readers.submit(self._read, operation)
 
+    def pulse(self, operation: Callable[[Connection], T]) -> Future[T]:
+        """Run an operation in a transaction that waits for nobody's turn to write: for signs of life alone.
+
+        With SQLite, which one server has to itself, it is written as everything else.
+
+        Args:
+            operation: Touches nothing but its connection, and only rows that nothing else depends on.
+        """
+        return self._writer.submit(operation) if self._pulsing is None else self._pulse.submit(self._beat, operation)
+
     def close(self) -> None:
         """Finish what is queued and let go of the file."""
         self._writer.close()
         self._readers.shutdown()
+        self._pulse.shutdown()
+        if self._pulsing is not None:
+            self._pulsing.dispose()
         if self._wakes is not None:
             self._wakes.close()
         self._reading.dispose()
@@ -136,6 +153,14 @@ class Database:
             log.warning("The database was lost; what was read is read again: %s", error.orig)
         try:
             return self._look(operation)
+        except DBAPIError as error:
+            raise translate(error) from error
+
+    def _beat(self, operation: Callable[[Connection], T]) -> T:
+        assert self._pulsing is not None, "asked for with PostgreSQL only"
+        try:
+            with self._pulsing.begin() as connection:
+                return operation(connection)
         except DBAPIError as error:
             raise translate(error) from error
 

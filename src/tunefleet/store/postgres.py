@@ -135,8 +135,15 @@ def look_at(writing: Engine, url: URL) -> str:
     return str(found.version_text)
 
 
-def engine(url: URL, *, writing: bool, size: int = 1) -> Engine:
-    """Return an engine whose transactions write one after the other, or only read, each on one snapshot."""
+def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> Engine:
+    """Return an engine whose transactions write one after the other, or only read, each on one snapshot.
+
+    Args:
+        url: Of the database.
+        writing: Whether they may write.
+        size: How many connections there are.
+        in_turn: Whether those that write wait for each other.
+    """
     from psycopg import IsolationLevel  # noqa: PLC0415
 
     made = create_engine(
@@ -158,7 +165,7 @@ def engine(url: URL, *, writing: bool, size: int = 1) -> Engine:
             connection.isolation_level = IsolationLevel.REPEATABLE_READ
             connection.read_only = True
 
-    if writing:
+    if writing and in_turn:
 
         @event.listens_for(made, "begin")
         def take_turn(connection: Connection) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from tunefleet.errors import AuthError
-from tunefleet.services.core import Core
+from tunefleet.services.core import KEYS, Core
 from tunefleet.services.federation.status import find, tell
 from tunefleet.services.federation.tokens import FederationActor, Who, may_steer, proven, token_of
 from tunefleet.services.views import maybe_moment
-from tunefleet.store import Connection, after_commit, federation_tokens
+from tunefleet.store import Connection, after_commit, federation_tokens, wake
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.wire.federated_tokens import FederationToken
@@ -80,6 +80,7 @@ def _replace(connection: Connection, *, core: Core, who: Who, reference: str, ol
     may_steer(who, row)
     made = federation_tokens.replace(connection, row.id, old_until=now + old_for_s if old_for_s else None)
     after_commit(connection, core.keys.forget)
+    wake(connection, KEYS)
     tell(connection, row, "federation.token_replaced", now, old_until=made.old_until)
     return _shown(core, row, made)
 

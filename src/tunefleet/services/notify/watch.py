@@ -23,6 +23,8 @@ from tunefleet.store.notifications import WAITING, NoticeRow
 log = logging.getLogger(__name__)
 
 TOPIC: Final = "notifications"
+CHANNELS: Final = "channels"
+"""Woken when other people are to be told than before."""
 """Notified when there is something to deliver."""
 _CASCADE: Final = frozenset({"upstream_failed"})
 """What follows from the end of another task, which was told: channels are spared it, unless a document names them."""
@@ -68,6 +70,12 @@ class Watch:
         self._base_url = base_url.rstrip("/") if base_url else None
         self._shared_admin = shared_admin
         self._known: _Known | None = None
+        self._forgotten = 0
+
+    def forget(self) -> None:
+        """Look for channels anew: another server may have changed them; safe in any thread."""
+        self._forgotten += 1
+        self._known = None
 
     def __call__(self, connection: Connection, noted: Sequence[object]) -> None:
         """Store what the events of a transaction are to be told to whom.
@@ -78,6 +86,7 @@ class Watch:
         """
         if any(thing is CHANGED for thing in noted):
             self._known = None
+            wake(connection, CHANNELS)
         known = self._known or self._look(connection)
         if known.nobody:
             return
@@ -92,13 +101,18 @@ class Watch:
             wake(connection, TOPIC)
 
     def _look(self, connection: Connection) -> _Known:
+        forgotten = self._forgotten
         rows = [row for row in channels.all_rows(connection) if row.enabled]
         admins = self._admins(connection, {row.project for row in rows if row.everyone})
         usable = tuple(row for row in rows if not row.everyone or (row.project, row.owner) in admins)
         known = _Known(usable, channels.any_wish(connection))
         # What was read may be undone with this transaction.
-        after_commit(connection, lambda: setattr(self, "_known", known))
+        after_commit(connection, lambda: self._keep(known, forgotten))
         return known
+
+    def _keep(self, known: _Known, forgotten: int) -> None:
+        if self._forgotten == forgotten:
+            self._known = known
 
     def _admins(self, connection: Connection, projects: set[str]) -> set[tuple[str, str]]:
         found = {

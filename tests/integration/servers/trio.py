@@ -1,0 +1,121 @@
+"""Three real server processes on one PostgreSQL and one folder of files, and a worker process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.integration.postgres.process import PostgresProcess
+from tests.integration.server.support import until
+
+QUICK = """apiVersion: tunefleet/v1
+kind: Workflow
+metadata: {name: NAME}
+spec:
+  taskType: echo
+  data: {type: list, items: [a]}
+"""
+LONG = """apiVersion: tunefleet/v1
+kind: Workflow
+metadata: {name: NAME}
+spec:
+  taskType: command
+  command: [sh, -c, "touch $FOLDER/began; while [ ! -e $FOLDER/end ]; do sleep 0.1; done"]
+"""
+
+
+class Trio:
+    """Servers 0, 1 and 2, each with a data folder of its own."""
+
+    def __init__(self, folder: Path, postgres: PostgresProcess, free_port: Callable[[], int]) -> None:
+        self.folder, self.postgres, self.url = folder, postgres, postgres.create()
+        self.ports = [free_port() for _ in range(3)]
+        self.processes: dict[int, subprocess.Popen[bytes]] = {}
+        self.worker: subprocess.Popen[bytes] | None = None
+        (folder / "files").mkdir()
+
+    def environment(self, more: Mapping[str, str]) -> dict[str, str]:
+        return {**os.environ, "TUNEFLEET_HOME": str(self.folder / "home"), "TUNEFLEET_WARM_START": "false", **more}
+
+    def spawn(self, module: str, name: str, more: Mapping[str, str], *words: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *words], env=self.environment(more), stdout=log, stderr=log
+            )
+
+    def begin(self, number: int, **settings: str) -> None:
+        data = self.folder / f"data{number}"
+        if not data.exists():
+            data.mkdir()
+            (data / "artifacts").symlink_to(self.folder / "files", target_is_directory=True)
+        more = {"TUNEFLEET_DATABASE_URL": self.url, **settings}
+        words = ("--data", str(data), "--port", str(self.ports[number]))
+        self.processes[number] = self.spawn("tunefleet.server", f"server{number}", more, *words)
+
+    def start(self, *numbers: int, **settings: str) -> None:
+        for number in numbers or (0, 1, 2):
+            self.begin(number, **settings)
+            # One after the other: the first one makes the tables and the keys.
+            until(lambda number=number: self.answers(number))
+
+    def answers(self, number: int) -> bool:
+        assert self.processes[number].poll() is None, self.log(number)
+        try:
+            return httpx.get(f"{self.base(number)}/api/v1/healthz", timeout=10).is_success
+        except httpx.TransportError:
+            return False
+
+    def log(self, number: int) -> str:
+        return (self.folder / f"server{number}.log").read_text()
+
+    def base(self, number: int) -> str:
+        return f"http://127.0.0.1:{self.ports[number]}"
+
+    def key(self, role: str = "admin") -> str:
+        return (self.folder / f"data0/keys/{role}.key").read_text().strip()
+
+    def client(self, number: int, role: str = "admin") -> httpx.Client:
+        headers = {"Authorization": f"Bearer {self.key(role)}"}
+        return httpx.Client(base_url=f"{self.base(number)}/api/v1", headers=headers, timeout=60)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        with self.postgres.connect(self.url) as connection:
+            return connection.execute(query).fetchall()  # type: ignore[arg-type]
+
+    def leader(self) -> int | None:
+        """The number of the server that leads, by the row."""
+        found = self.rows("SELECT url FROM leader WHERE server_id IS NOT NULL")
+        return self.ports.index(int(found[0][0].rpartition(":")[2])) if found else None
+
+    def epoch(self) -> int:
+        found = self.rows("SELECT epoch FROM leader")
+        return int(found[0][0]) if found else 0
+
+    def follower(self) -> int:
+        until(lambda: self.leader() is not None)
+        return next(number for number in self.processes if number != self.leader())
+
+    def work(self, number: int) -> None:
+        """Start a worker that knows one server alone."""
+        more = {"ORCHESTRATOR_BASE_URL": self.base(number), "TUNEFLEET_WORKER_KEY": self.key("worker")}
+        more |= {"RESULTS_DIR": str(self.folder / "worker"), "WORKER_ID": "w1", "TUNEFLEET_ALLOW_CODE": "true"}
+        self.worker = self.spawn("tunefleet.worker", "worker", more)
+
+    def end(self) -> None:
+        for process in [self.worker, *self.processes.values()]:
+            if process is not None and process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+                process.wait()
+        self.postgres.drop(self.url)
+
+
+def named(text: str, name: str, folder: Path | None = None) -> str:
+    return text.replace("NAME", name).replace("$FOLDER", str(folder))
