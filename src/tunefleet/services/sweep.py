@@ -9,7 +9,7 @@ from typing import Final
 import orjson
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import cancelling, endings, loads, orders, roster
+from tunefleet.services import cancelling, endings, loads, orders, roster, shares, usage
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
 from tunefleet.services.fleet import Fleet
@@ -174,5 +174,7 @@ async def _flush(core: Core) -> None:
     if seen or used:
         await core.write(operation)
     await loads.flush(core)
+    await shares.catch_up(core)
+    await usage.forget(core)
     if core.curves is not None:
         core.curves.expire()
