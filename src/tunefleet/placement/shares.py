@@ -7,6 +7,7 @@ passed by who alone can use what is free. Within a project the queue decides, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -65,7 +66,7 @@ class Decayed:
         return used_s * self._left(max(0.0, now - since))
 
     def _left(self, age_s: float) -> float:
-        return 2.0 ** (-age_s / self.half_life_s)
+        return math.pow(2.0, -age_s / self.half_life_s)
 
 
 def units(need: Requirement) -> float:

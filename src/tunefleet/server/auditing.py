@@ -24,6 +24,7 @@ ROUTINE: Final = frozenset(
         "POST /api/v1/link/exchange",
         "POST /api/v1/blobs/missing",
         "PUT /api/v1/blobs/{digest}",
+        "PUT /api/v1/federations/{federation_id}/blobs/{digest}",
         "POST /api/v1/workflows/validate",
         "POST /api/training/agent/heartbeat",
     }
@@ -33,6 +34,7 @@ _LOGIN: Final = "POST /api/v1/session"
 _REQUEST_ID: Final = "x-request-id"
 _READABLE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _MAX_TARGET: Final = 500
+_FAILED: Final = 500
 
 
 class Audit:
@@ -52,25 +54,35 @@ class Audit:
         if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
             await self._app(scope, receive, send)
             return
-        request_id = request_id_of(scope)
-        state: dict[str, Any] = scope.setdefault("state", {})
+        request_id, answered = request_id_of(scope), False
 
         async def send_after_the_row(message: Message) -> None:
+            nonlocal answered
             if message["type"] == "http.response.start":
                 MutableHeaders(scope=message)[_REQUEST_ID] = request_id
-                name = f"{scope['method']} {route_of(scope)}"
-                who = state.get(NOTED)
-                if name not in ROUTINE and (who is not None or name == _LOGIN):
-                    await audit.write(self._core, who, self._row(scope, message["status"], request_id))
+                answered = True
+                await self._store(scope, message["status"], request_id)
             await send(message)
 
-        await self._app(scope, receive, send_after_the_row)
+        try:
+            await self._app(scope, receive, send_after_the_row)
+        except Exception:
+            # Answered outside of this, once it has been logged.
+            if not answered:
+                await self._store(scope, _FAILED, request_id)
+            raise
+
+    async def _store(self, scope: Scope, status: int, request_id: str) -> None:
+        state: dict[str, Any] = scope.setdefault("state", {})
+        name, who = f"{scope['method']} {route_of(scope)}", state.get(NOTED)
+        if name not in ROUTINE and (who is not None or name == _LOGIN):
+            await audit.write(self._core, who, self._row(scope, status, request_id))
 
     def _row(self, scope: Scope, status: int, request_id: str) -> AuditRow:
         client = scope.get("client")
         target = " ".join(f"{name}={value}" for name, value in scope.get("path_params", {}).items())
         return AuditRow(
-            None, self._core.clock.wall(), None, None, None, None, client[0] if client else "", scope["method"],
+            0, self._core.clock.wall(), None, None, None, None, client[0] if client else "", scope["method"],
             route_of(scope), target[:_MAX_TARGET] or None, status, request_id,
         )  # fmt: skip
 

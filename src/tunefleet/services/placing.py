@@ -103,8 +103,8 @@ def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool,
     left = None if stand is None else {name: replace(share) for name, share in stand.items()}
     line = Line(connection, board, needs, fleet, now=here.now, sticky=sticky, shares=stand)
     decisions, along = merging.assign(connection, board, line, fleet, now=here.now, largest=largest)
-    assignments, along = _allowed(decisions.assignments, along, line.rows, left)
-    _offer(connection, assignments, line.rows, here.now, along)
+    assignments, beside = _allowed(decisions.assignments, along, line.rows, left)
+    _offer(connection, assignments, line.rows, here.now, beside)
     if line.is_cut or len(assignments) < len(decisions.assignments):
         wake(connection, "placement")
     return Pass(assignments, {each.task_id: line.need_of(each.task_id) for each in assignments}, decisions.kept)

@@ -121,7 +121,7 @@ def _views(connection: Connection, rows: list[ProjectRow], now: float) -> list[P
     views = []
     for row in rows:
         uses = ProjectUse(
-            running=running[row.name].count if row.name in running else 0,
+            running=running[row.name].tasks if row.name in running else 0,
             waiting=waiting.get(row.name, 0),
             gpu_hours=round(spent[row.name], 4),
             storage_bytes=stored.get(row.name, 0),

@@ -48,7 +48,7 @@ def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) 
     if row.archived_at is not None:
         return f"waiting: the project {row.name} is archived (tunefleet projects restore {row.name} opens it)."
     running = projects.running(connection, now, [row.name]).get(row.name)
-    count = running.count if running is not None else 0
+    count = running.tasks if running is not None else 0
     if row.max_running is not None and count >= row.max_running:
         return (
             f"waiting: {count} tasks of the project {row.name} run, and its quota is {row.max_running}; "

@@ -101,7 +101,7 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     for who in workers.standing(connection):
         id_ = who[0]
         refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
-        about = _about(tuple(who), here, held.get(id_, ""), refused, decided.get(id_))
+        about = _about(who, here, held.get(id_, ""), refused, decided.get(id_))
         found.append(standing.remembered(about, known))
     return found
 
@@ -117,7 +117,7 @@ def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerS
 
 
 def _about(
-    who: tuple[str, str, str, str, str],
+    who: Sequence[str],
     here: Presences,
     held: str,
     cordoned: frozenset[str],

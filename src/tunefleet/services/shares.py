@@ -77,7 +77,7 @@ def _share(
         return Share(used_s=used_s)  # made by an older version's key
     places = None
     if row.max_running is not None:
-        places = max(0, row.max_running - (running.count if running is not None else 0))
+        places = max(0, row.max_running - (running.tasks if running is not None else 0))
     if row.archived_at is not None:
         places = 0
     spent = quotas.gpu_hours(connection, name, running, now) if row.gpu_hours is not None else 0.0

@@ -13,9 +13,9 @@ _at = audit_log.c
 
 
 class AuditRow(NamedTuple):
-    """One request that could change something; `seq` is null until it is stored."""
+    """One request that could change something; `seq` is 0 until it is stored."""
 
-    seq: int | None
+    seq: int
     at: float
     key_id: str | None
     actor: str | None

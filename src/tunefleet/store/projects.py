@@ -44,14 +44,14 @@ class RunningRow(NamedTuple):
     """What a project has open now, in all.
 
     Args:
-        count: Attempts that were offered or accepted.
+        tasks: Attempts that were offered or accepted.
         gpus: Their GPUs.
         bare: How many of them have none.
         gpu_s: Seconds that they have run, times their GPUs.
         bare_s: Seconds that those without GPUs have run.
     """
 
-    count: int
+    tasks: int
     gpus: int
     bare: int
     gpu_s: float

@@ -158,7 +158,11 @@ def put_energies(connection: Connection, rows: Sequence[EnergyRow], known: Colle
     new = [row._asdict() for row in rows if row.attempt_id not in known]
     if old:
         changed = update(attempt_energy).where(at.attempt_id == bindparam("b_id"))
-        values = {"joules": bindparam("b_joules"), "power_w": bindparam("b_power_w"), "at": bindparam("b_at")}
+        values: dict[str, Any] = {
+            "joules": bindparam("b_joules"),
+            "power_w": bindparam("b_power_w"),
+            "at": bindparam("b_at"),
+        }
         connection.execute(changed.values(values), old)
     if new:
         connection.execute(insert(attempt_energy), new)

@@ -25,9 +25,8 @@ async def authenticate(core: Core, token: str) -> FederationActor:
     known = core.keys.federations
     row = known.get(federation_id)
     if row is None:
-        row, project = await core.read(partial(_looked_up, federation_id=federation_id))
-        known[federation_id] = row
-        core.keys.projects[federation_id] = project
+        found, core.keys.projects[federation_id] = await core.read(partial(_looked_up, federation_id=federation_id))
+        row = known[federation_id] = found
     spared = row.old_until is not None and core.clock.wall() < row.old_until and serial == row.serial - 1
     if serial != row.serial and not spared:
         raise AuthError(
