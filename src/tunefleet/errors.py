@@ -15,6 +15,7 @@
     ├── AuthError            no key, or a key that is wrong or revoked
     ├── ForbiddenError       a valid key that may not do this
     ├── TooLargeError        a body, file or archive over its limit
+    ├── QuotaError           a project is over one of its quotas; names it
     ├── TooManyError         tried too often; says when to try again
     ├── ArtifactError        files that do not match their digest, or an unsafe archive
     ├── StoreError           the database or data folder cannot be used
@@ -211,6 +212,12 @@ class TooLargeError(TunefleetError):
     """A body, a file or an archive is over its limit."""
 
     code = "too_large"
+
+
+class QuotaError(TunefleetError):
+    """A project would be over one of its quotas."""
+
+    code = "over_quota"
 
 
 class TooManyError(TunefleetError):

@@ -31,13 +31,14 @@ def ls(*, as_json: Json = False) -> None:
     if as_json:
         print_json(found)
         return
-    listing = table("key", "name", "role", "owner", "created", "last used", "state")
+    listing = table("key", "name", "role", "owner", "project", "created", "last used", "state")
     for key in found:
         listing.add_row(
             Text(key.id, style="id"),
             key.name,
             key.role,
             key.owner,
+            key.project,
             f"{words.age(key.created_at)} ago",
             f"{words.age(key.last_used_at)} ago" if key.last_used_at else "never",
             Text("revoked", style="bad") if key.revoked_at else Text("good", style="good"),
@@ -56,16 +57,19 @@ def create(
         ),
     ] = "member",
     owner: Annotated[str | None, typer.Option("--owner", help="Whom its work belongs to; default: NAME.")] = None,
+    project: Annotated[
+        str | None, typer.Option("--project", metavar="PROJECT", help="Where it works; default: where yours does.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a key; its secret is shown this once."""
     with connect() as client:
-        made = client.keys.create(name, role, owner=owner)
+        made = client.keys.create(name, role, owner=owner, project=project)
     if as_json:
         print_json(made)
         return
     say(made.secret)
-    say(f"This is the only time it is shown. Key {made.id}, role {made.role}.", style="dim")
+    say(f"This is the only time it is shown. Key {made.id}, role {made.role}, project {made.project}.", style="dim")
 
 
 @examples("tunefleet keys revoke key-7d21")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tunefleet.client import resources, routes, transfer
+from tunefleet.client import resources, routes, routes_projects, transfer
 from tunefleet.client.connection import resolve
 from tunefleet.client.transport import AsyncTransport, Policy, Transport
 from tunefleet.client.verb import Awaited, Blocking, Verb
@@ -21,6 +21,8 @@ class ServerVerbs:
     prune = Verb(routes.prune)
     server = Verb(routes.server)
     storage = Verb(routes.storage)
+    usage = Verb(routes_projects.usage)
+    audit = Verb(routes_projects.audit)
 
 
 class Client(ServerVerbs, Blocking):
@@ -57,6 +59,7 @@ class Client(ServerVerbs, Blocking):
         self.artifacts = self.data = resources.Artifacts(self.transport)
         self.workers = resources.Workers(self.transport)
         self.keys = resources.Keys(self.transport)
+        self.projects = resources.Projects(self.transport)
         self.notifications = resources.Notifications(self.transport)
         self.federations = resources.Federations(self.transport)
         self.campaigns = resources.Campaigns(self.transport)
@@ -136,6 +139,7 @@ class AsyncClient(ServerVerbs, Awaited):
         self.artifacts = self.data = resources.AsyncArtifacts(self.transport)
         self.workers = resources.AsyncWorkers(self.transport)
         self.keys = resources.AsyncKeys(self.transport)
+        self.projects = resources.AsyncProjects(self.transport)
         self.notifications = resources.AsyncNotifications(self.transport)
         self.federations = resources.AsyncFederations(self.transport)
         self.campaigns = resources.AsyncCampaigns(self.transport)

@@ -12,6 +12,7 @@ from tunefleet.client import (
     routes_chat,
     routes_federations,
     routes_notify,
+    routes_projects,
     transfer,
 )
 from tunefleet.client.verb import (
@@ -117,6 +118,17 @@ class KeyVerbs:
     list = Verb(routes.list_keys)
     create = Verb(routes.create_key)
     revoke = Verb(routes.revoke_key)
+
+
+class ProjectVerbs:
+    """Projects: who shares the fleet, and what each may use of it."""
+
+    list = Verb(routes_projects.list_projects)
+    get = Verb(routes_projects.get_project)
+    create = Verb(routes_projects.create_project)
+    change = Verb(routes_projects.change_project)
+    archive = Verb(routes_projects.archive_project)
+    restore = Verb(routes_projects.restore_project)
 
 
 class NotificationVerbs:
@@ -249,6 +261,14 @@ class Keys(KeyVerbs, Blocking):
 
 class AsyncKeys(KeyVerbs, Awaited):
     """API keys, asynchronously."""
+
+
+class Projects(ProjectVerbs, Blocking):
+    """Projects, synchronously."""
+
+
+class AsyncProjects(ProjectVerbs, Awaited):
+    """Projects, asynchronously."""
 
 
 class Notifications(NotificationVerbs, Blocking):

@@ -433,9 +433,12 @@ def list_keys(*, limit: int = 100, cursor: str | None = None) -> Call[Page[KeyVi
     return Call("GET", "/keys", model(Page[KeyView]), {"limit": limit, "cursor": cursor})
 
 
-def create_key(name: str, role: Role = "member", *, owner: str | None = None) -> Call[KeyCreated]:
+def create_key(
+    name: str, role: Role = "member", *, owner: str | None = None, project: str | None = None
+) -> Call[KeyCreated]:
     """Create an API key; its secret is in this answer and nowhere else."""
-    return Call("POST", "/keys", model(KeyCreated), body=KeyCreate(name=name, role=role, owner=owner), repeatable=False)
+    body = KeyCreate(name=name, role=role, owner=owner, project=project)
+    return Call("POST", "/keys", model(KeyCreated), body=body, repeatable=False)
 
 
 def revoke_key(key_id: str) -> Call[None]:

@@ -11,12 +11,16 @@ from tunefleet.placement.match import Fit, Reject, lacks, match
 from tunefleet.placement.model import LIGHT_KINDS, Candidate, Device, Requirement, WorkerState
 from tunefleet.placement.plan import Assignment, Board, Decisions, plan
 from tunefleet.placement.policy import Policy, Ranking
+from tunefleet.placement.shares import BARE_SHARE, QUANTUM_S, Decayed, Share, take_turns, units
 
 __all__ = [
+    "BARE_SHARE",
     "LIGHT_KINDS",
+    "QUANTUM_S",
     "Assignment",
     "Board",
     "Candidate",
+    "Decayed",
     "Decisions",
     "Device",
     "Fit",
@@ -24,10 +28,13 @@ __all__ = [
     "Ranking",
     "Reject",
     "Requirement",
+    "Share",
     "WorkerState",
     "explain",
     "lacks",
     "match",
     "plan",
+    "take_turns",
+    "units",
     "verdict",
 ]

@@ -118,6 +118,8 @@ def _known(need: Requirement) -> dict[int, str | None]:
 
 
 def _find_lacking(need: Requirement, worker: WorkerState) -> str | None:
+    if worker.project is not None and need.project is not None and worker.project != need.project:
+        return f"serves the project {worker.project} only"
     if need.kind not in worker.executors:
         return f"cannot run {need.kind} tasks"
     reason = worker.executors[need.kind]

@@ -38,6 +38,7 @@ class Requirement:
         code: Whether the task brings code of its own.
         model: A worker that has this model in its cache is preferred.
         datasets: The same for these datasets.
+        project: Whose it is, where some workers serve one project only; null if that does not matter.
     """
 
     kind: str
@@ -59,6 +60,7 @@ class Requirement:
     code: bool = False
     model: str | None = None
     datasets: tuple[str, ...] = ()
+    project: str | None = None
 
     def dump(self) -> str:
         """Return it as canonical JSON; what is as it is by default is left out."""
@@ -150,6 +152,7 @@ class WorkerState:
         closed: Why it gets nothing new, as a clause after its name; null if it may.
         merges: Kinds of which it computes several equal tasks in one run.
         kept_for: The task that came first and for which it gathers what is free.
+        project: The only project that it serves; null if it serves all.
     """
 
     id: str
@@ -179,6 +182,7 @@ class WorkerState:
     closed: str | None = None
     merges: frozenset[str] = frozenset()
     kept_for: str | None = None
+    project: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

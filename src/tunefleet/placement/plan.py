@@ -80,6 +80,8 @@ class Board:
         self._rankings: dict[Requirement, Ranking] = {}
         self._kept: dict[str, str] = {}
         self._looked: set[Requirement] = set()
+        self.placed: set[str] = set()
+        """The tasks that were assigned so far."""
 
     def room(self, need: Requirement) -> int:
         """Return how many tasks with a need there are slots for."""
@@ -157,6 +159,7 @@ class Board:
         chosen = devices.choose(need, worker) if need.gpu_count else ()
         slots = {**worker.free, need.slot_class: worker.free[need.slot_class] - 1}
         self._put(_without(worker, need, chosen, slots))
+        self.placed.add(candidate.task_id)
         return Assignment(candidate.task_id, worker_id, tuple(worker.gpus[place].uuid for place in chosen))
 
     def _put(self, worker: WorkerState) -> None:

@@ -12,6 +12,7 @@ from fastapi.middleware.cors import CORSMiddleware
 import tunefleet
 from tunefleet.server import openapi, page, problems
 from tunefleet.server.asgi import AccessLog, BodyLimit, SecurityHeaders
+from tunefleet.server.auditing import Audit
 from tunefleet.server.lifetime import Lifetime
 from tunefleet.server.params import refuse_unknown
 from tunefleet.server.routers import (
@@ -31,6 +32,7 @@ from tunefleet.server.routers import (
     models,
     notifications,
     pages,
+    projects,
     reports,
     results,
     steering,
@@ -93,7 +95,7 @@ def create_app(core: Core) -> FastAPI:
     app.state.lifetime = lifetime
     # Routes are looked through in this order: what is asked most often comes first.
     work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, datasets, blobs, results)
-    for module in (link, federations, *work, workers, campaigns, models, notifications, keys, info, upkeep):
+    for module in (link, federations, *work, workers, campaigns, models, notifications, keys, projects, info, upkeep):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)
@@ -111,6 +113,7 @@ def create_app(core: Core) -> FastAPI:
 def _add_middleware(app: FastAPI, core: Core) -> None:
     """Add the middleware; what is added last sees a request first."""
     settings = core.settings
+    app.add_middleware(Audit, core=core)
     if core.db.shared:
         from tunefleet.server.forward import Forward  # noqa: PLC0415 -- most servers are alone
 

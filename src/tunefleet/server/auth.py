@@ -29,6 +29,9 @@ _ATTEMPT_PREFIX: Final = "att-"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _MEMBERS: Final = ("admin", "member")
 _READERS: Final = (*_MEMBERS, "viewer")
+NOTED: Final = "who"
+"""Where a request's scope says who asks."""
+Noted = Actor | AttemptActor | FederationActor
 SESSION_SECONDS: Final = 30 * 24 * 3600
 """How long a browser keeps the cookie; the session itself may end sooner."""
 
@@ -45,6 +48,11 @@ async def _core(request: Request) -> Core:
 
 
 CoreDep = Annotated[Core, Depends(_core)]
+
+
+def noted(request: Request, who: Noted) -> None:
+    """Remember who asks, for the audit log."""
+    request.scope.setdefault("state", {})[NOTED] = who
 
 
 async def identify(request: Request) -> Actor | AttemptActor:
@@ -78,7 +86,9 @@ async def identify_participant(request: Request) -> tokens.Who:
             # A browser keeps what stood in a URL, and sends it on its own as it does cookies.
             refuse_foreign_page(request)
     if secret is not None and tokens.is_token(secret):
-        return await access.authenticate(core_of(request), secret)
+        participant = await access.authenticate(core_of(request), secret)
+        noted(request, participant)
+        return participant
     who = await _identify(request, secret)
     if not isinstance(who, Actor):
         raise ForbiddenError("The token of an attempt is good for its own results and files only.")
@@ -86,6 +96,12 @@ async def identify_participant(request: Request) -> tokens.Who:
 
 
 async def _identify(request: Request, secret: str | None) -> Actor | AttemptActor:
+    who = await _known(request, secret)
+    noted(request, who)
+    return who
+
+
+async def _known(request: Request, secret: str | None) -> Actor | AttemptActor:
     core = core_of(request)
     if secret is not None:
         if secret.startswith(_ATTEMPT_PREFIX):

@@ -33,6 +33,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "ManyRequest": {"action": "cancel", "task_ids": ["task-0123456789ab"]},
     "SessionRequest": {"code": "Zm9yIG9uZSB1c2Ugb25seSwgdGVuIG1pbnV0ZXM"},
     "KeyCreate": {"name": "laptop", "role": "member"},
+    "ProjectCreate": {"name": "vision", "weight": 2.0, "max_running": 8, "gpu_hours": 500.0},
+    "ProjectChange": {"gpu_hours": 800.0},
     "ChannelCreate": {"name": "team", "to": "https://example.org/hook", "on": ["failed", "stalled"]},
     "ChannelChange": {"enabled": False},
     "PruneRequest": {"older_than_s": 2_592_000, "dry_run": True},

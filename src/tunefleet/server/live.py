@@ -128,7 +128,7 @@ class Live:
                 yield message, False
         if now - self._loads_at >= _LOADS_S:
             self._loads_at = now
-            loads = live.loads(self.core, self._loads)
+            loads = live.loads(self.core, self.who, self._loads)
             if loads:
                 yield self._say("loads", LiveLoads(workers=loads)), False
 

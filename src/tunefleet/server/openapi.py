@@ -35,6 +35,7 @@ TAGS: Final = [
     {"name": "training", "description": "The backend of training agents: jobs, reports, polls."},
     {"name": "notifications", "description": "Who is told what of tasks, and what they were told."},
     {"name": "keys", "description": "API keys and login links."},
+    {"name": "projects", "description": "Who shares the fleet: quotas, use and cost, and the audit log."},
     {"name": "server", "description": "Version, health, housekeeping."},
 ]
 _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (

@@ -43,6 +43,7 @@ STATUSES: Final[dict[str, int]] = {
     "gone": 410,
     "too_large": 413,
     "unsupported_media_type": 415,
+    "over_quota": 507,
     "too_many": 429,
     "range_invalid": 416,
     "error": 500,

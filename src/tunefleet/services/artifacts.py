@@ -12,7 +12,7 @@ import orjson
 
 from tunefleet.artifacts import check_files, manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
-from tunefleet.services import checkpoints, garbage
+from tunefleet.services import checkpoints, garbage, quotas
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
 from tunefleet.services.identity import Actor, AttemptActor, Who, may_change, may_read, may_submit
@@ -42,12 +42,16 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
 
     Raises:
         ForbiddenError: If the asker may not upload.
+        QuotaError: If the missing ones are more than the project may keep.
     """
     _may_upload(who)
     digests = [entry.digest for entry in query.blobs]
 
     def operation(connection: Connection) -> set[str]:
         known = artifacts.known(connection, who.project, digests)
+        if isinstance(who, Actor):
+            lacking = {entry.digest: entry.size_bytes for entry in query.blobs if entry.digest not in known}
+            quotas.refuse_storing(connection, who.project, sum(lacking.values()))
         artifacts.pin(connection, sorted(known), holder=_holder(who), until=core.clock.wall() + PIN_S)
         return known
 
@@ -61,7 +65,10 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
 async def stored(core: Core, who: Who, digest: str, size_bytes: int) -> None:
     """Record a file that the store has just verified; it is kept for the uploader until it is published.
 
+    What a job brings is taken whatever the project's quota: work that is done is not lost.
+
     Raises:
+        QuotaError: If a person's project would keep more than it may.
         OffsetConflict: If the file is gone again (it was collected as an older, unused one): upload it anew.
         ForbiddenError: If the uploader may not upload.
     """
@@ -72,6 +79,8 @@ async def stored(core: Core, who: Who, digest: str, size_bytes: int) -> None:
         if not core.blobs.has(digest):
             raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
         now = core.clock.wall()
+        if isinstance(who, Actor) and not artifacts.known(connection, who.project, [digest]):
+            quotas.refuse_storing(connection, who.project, size_bytes)
         artifacts.add_blob(connection, project=who.project, digest=digest, size_bytes=size_bytes, at=now)
         artifacts.pin(connection, [digest], holder=_holder(who), until=now + PIN_S)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.errors import ConflictError
 from tunefleet.services import workers as views
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
-from tunefleet.services.identity import Actor, may_administer
-from tunefleet.store import Connection, controls, events, workers
+from tunefleet.services.identity import Actor
+from tunefleet.store import Connection, controls, events
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
@@ -71,13 +71,10 @@ async def uncordon(core: Core, actor: Actor, worker_id: str) -> WorkerView:
 
 
 async def _decide(core: Core, actor: Actor, worker_id: str, change: Change, *, told: str) -> WorkerView:
-    may_administer(actor)
     now = core.clock.wall()
 
     def operation(connection: Connection) -> None:
-        row = workers.get(connection, worker_id)
-        if row is None:
-            raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
+        row = views.owned(connection, actor, worker_id)
         known = controls.get(connection, worker_id)
         wanted = change(row, known)
         if wanted != known:

@@ -21,6 +21,7 @@ from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
 from tunefleet.services.leading import Leading, fence
 from tunefleet.services.notify.watch import CHANNELS, Watch
+from tunefleet.services.shares import Ledger
 from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
 from tunefleet.services.tries import Tries
@@ -63,6 +64,8 @@ class KeyCache:
 
     actors: dict[str, Actor] = field(default_factory=dict)
     federations: dict[str, TokenRow] = field(default_factory=dict)
+    projects: dict[str, str] = field(default_factory=dict)
+    """Federation → its project, which stays."""
     used_at: dict[str, float] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -80,11 +83,13 @@ class SweepMark:
         ready_at: Unix time up to which ended backoffs were noticed.
         flushed_at: When `last_seen_at` and the like were stored, on the monotonic clock.
         forgot_loads_at: When old loads of workers were forgotten, in unix time.
+        forgot_usage_at: The same for old rows of use and of the audit log.
     """
 
     ready_at: float = 0.0
     flushed_at: float | None = None
     forgot_loads_at: float = 0.0
+    forgot_usage_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,8 @@ class Core:
     """Made when somebody first asks how much room the data takes."""
     running: dict[str, RunningTasks] = field(default_factory=dict)
     """By project; made when somebody first watches."""
+    ledger: Ledger = field(default_factory=partial(Ledger, 6 * 3600.0))
+    """What projects have used lately, for the fair share."""
     streams: Counter[str] = field(default_factory=Counter)
     """How many of the page's streams are open, by key."""
     looking: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, _LOOKERS, "look"))
@@ -198,8 +205,11 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         for lock in locks:
             lock.release()
         raise
+    ledger = Ledger(settings.share_half_life_s)
     secret = bytes.fromhex(database.write(_server_secret).result())
-    return Core(settings, database, blobs, signals, secret, clock or Clock(), keys=cache, _locks=locks)
+    return Core(
+        settings, database, blobs, signals, secret, clock or Clock(), keys=cache, ledger=ledger, _locks=locks
+    )
 
 
 def _wake(signals: Signals, topics: frozenset[str]) -> None:

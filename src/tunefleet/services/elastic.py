@@ -12,13 +12,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.errors import ConflictError
 from tunefleet.placement import WorkerState
 from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
 from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
 from tunefleet.services.roster import Presences
+from tunefleet.services.workers import owned
 from tunefleet.store import Connection, attempts, controls, events, queue, resumes, workers
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.events import Event
@@ -88,8 +89,7 @@ async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool
             "Elastic scaling is switched off (ENABLE_ELASTIC_SCALING).",
             hint="`tunefleet workers cordon` gives a worker nothing new, and is not taken back by the server.",
         )
-    if await core.read(partial(workers.get, worker_id=worker_id)) is None:
-        raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
+    await core.read(partial(owned, actor=actor, worker_id=worker_id))
     asked = {worker_id: f"{actor.owner} asked for it"}
     await _apply(core, Changes(wake=asked) if enabled else Changes(rest=asked))
     return ElasticView(worker_id=worker_id, enabled=enabled, elastic_disabled=not enabled)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import orders, siblings
+from tunefleet.services import metering, orders, siblings
 from tunefleet.services.moving import switch
 from tunefleet.services.verdicts import settle
 from tunefleet.store import Connection, attempts, events, queue, tasks, wake
@@ -32,13 +32,12 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
     if not endings:
         return
     rows = tasks.by_ids(connection, [attempt.task_id for attempt, _, _ in endings], lock=True)
-    attempts.store(
-        connection,
-        [
-            attempt._replace(state="void", reason=reason.value, error=error, finished_at=now)
-            for attempt, reason, error in endings
-        ],
-    )
+    void = [
+        attempt._replace(state="void", reason=reason.value, error=error, finished_at=now)
+        for attempt, reason, error in endings
+    ]
+    attempts.store(connection, void)
+    metering.ended(connection, void, rows)
     orders.close(connection, [attempt for attempt, _, _ in endings], "its worker was given up.", now)
     stopped = siblings.of_asked(connection, list(rows.values()))
     switch(

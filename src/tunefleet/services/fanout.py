@@ -33,28 +33,29 @@ JOINING: Final = "joining"
 """Topic that is notified when the parts of a task have ended whose files are to be put together."""
 
 
-def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, now: float) -> int:
+def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, project: str, now: float) -> int:
     """Return how many parts a task is split into; 1 if it is not.
 
     Args:
         connection: To read with.
         spec: Its spec, without references.
         need: What it needs of a worker.
+        project: Whose it is.
         now: Unix time.
     """
     most = asked_shards(spec)
     if most == 1:
         return 1
-    wanted = min(MAX_AUTO, _able(connection, need, now)) if most is None else most
+    wanted = min(MAX_AUTO, _able(connection, need, project, now)) if most is None else most
     data = spec.get("data")
     items = data.get("items") if isinstance(data, Mapping) else None
     return max(1, min(wanted, len(items)) if isinstance(items, list) else wanted)
 
 
-def _able(connection: Connection, need: Requirement, now: float) -> int:
+def _able(connection: Connection, need: Requirement, project: str, now: float) -> int:
     online = {row.id for row in workers.all_rows(connection) if row.status == "online"}
     able = 0
-    for worker in roster.states(connection, Presences(now, {})):
+    for worker in roster.serving(roster.states(connection, Presences(now, {})), project):
         verdict = match(need, worker)
         able += worker.id in online and not worker.pulls and (isinstance(verdict, Fit) or not verdict.lasting)
     return able

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from tunefleet.store import DEFAULT_PROJECT
 from tunefleet.wire.link import GpuLoad, Load
 
 AGENT_SESSION: Final = "agent"
@@ -41,6 +42,7 @@ class Presence:
         load: How busy it was when it told last.
         load_at: When that was, on the wall clock.
         outdated: Something of ours has ended there since: what it told of free memory counts no more.
+        project: Of the worker's key.
     """
 
     session: str
@@ -54,6 +56,7 @@ class Presence:
     load: Load | None = None
     load_at: float = 0.0
     outdated: bool = False
+    project: str = DEFAULT_PROJECT
 
     def hear(self, load: Load | None, at: float, *, ended: bool, delivering: Mapping[str, str] = _NOBODY) -> bool:
         """Take what a worker tells of its load, and of the jobs that need its machine no more.

@@ -43,7 +43,7 @@ async def snapshot(core: Core, actor: Actor) -> Snapshot:
     here = await _all(core, actor)
 
     def operation(connection: Connection) -> tuple[list[KindRow], list[TaskRow]]:
-        return figures.by_kind(connection), figures.newest_ended(connection, limit=NEWEST)
+        return figures.by_kind(connection, actor.project), figures.newest_ended(connection, actor.project, limit=NEWEST)
 
     kinds, ended = await core.read(operation)
     now = core.clock.wall()

@@ -87,3 +87,22 @@ def may_administer(actor: Actor) -> None:
     """
     if actor.role != "admin":
         raise ForbiddenError(f"This takes an admin key; yours is a {actor.role} key.")
+
+
+def is_operator(actor: Actor) -> bool:
+    """Whether somebody looks after all projects: an admin of the default one."""
+    return actor.role == "admin" and actor.project == DEFAULT_PROJECT
+
+
+def may_operate(actor: Actor) -> None:
+    """Refuse who does not look after all projects.
+
+    Raises:
+        ForbiddenError: If it is not an admin of the default project.
+    """
+    may_administer(actor)
+    if not is_operator(actor):
+        raise ForbiddenError(
+            f"This takes an admin key of the project {DEFAULT_PROJECT}; yours is of {actor.project}.",
+            hint="Ask who looks after the server.",
+        )

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.errors import AuthError, NotFoundError
+from tunefleet.services import projects
 from tunefleet.services.core import KEYS, Core
-from tunefleet.services.identity import Actor, AttemptActor, may_administer
+from tunefleet.services.identity import Actor, AttemptActor, is_operator, may_administer
 from tunefleet.services.ids import attempt_of, hashed, new_id, new_secret
 from tunefleet.services.views import key_view
-from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, attempts, keys, wake
-from tunefleet.store.rows import KeyRow
+from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, attempts, keys, tasks, wake
+from tunefleet.store import projects as project_rows
+from tunefleet.store.rows import AttemptRow, KeyRow
 from tunefleet.wire.api import KeyCreate, KeyCreated, KeyView
 
 log = logging.getLogger(__name__)
@@ -38,8 +40,7 @@ async def authenticate(core: Core, secret: str) -> Actor:
     if token is not None and hmac.compare_digest(digest, hashed(token.get_secret_value())):
         return SHARED_TOKEN
     if actor is None:
-        row = await core.read(lambda connection: keys.by_hash(connection, digest))
-        actor = known[digest] = _actor(row)
+        actor = known[digest] = await core.read(lambda connection: _actor(connection, keys.by_hash(connection, digest)))
     core.keys.used_at[actor.key_id] = core.clock.wall()
     return actor
 
@@ -51,16 +52,17 @@ async def authenticate_attempt(core: Core, token: str) -> AttemptActor:
         AuthError: If the server never made it, or the attempt is void.
     """
     attempt_id = attempt_of(core.secret, token)
-    row = None
+    found = None
     if attempt_id is not None:
-        row = (await core.read(lambda connection: attempts.by_ids(connection, [attempt_id]))).get(attempt_id)
-    if row is None:
+        found = await core.read(lambda connection: _attempt(connection, attempt_id))
+    if found is None:
         raise AuthError("The attempt token is wrong.")
+    row, project = found
     if row.state == "void":
         raise AuthError(
             f"The attempt {row.number} of {row.task_id} is void ({row.reason}).", hint="End its job; nothing is taken."
         )
-    return AttemptActor(row.id, row.task_id, row.worker_id)
+    return AttemptActor(row.id, row.task_id, row.worker_id, project)
 
 
 async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
@@ -68,26 +70,30 @@ async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
 
     Raises:
         ForbiddenError: If the actor is not an admin.
+        NotFoundError: If there is no such project, or it is not the actor's.
+        ConflictError: If the project is archived.
     """
     may_administer(actor)
-    secret = new_secret()
-    row = await core.write(
-        lambda connection: _insert(
-            connection, name=body.name, role=body.role, owner=body.owner or body.name, secret=secret,
-            now=core.clock.wall(),
-        )
-    )  # fmt: skip
+    secret, now = new_secret(), core.clock.wall()
+
+    def operation(connection: Connection) -> KeyRow:
+        project = projects.known(connection, actor, body.project or actor.project).name
+        owner = body.owner or body.name
+        return _insert(connection, name=body.name, role=body.role, owner=owner, secret=secret, now=now, project=project)
+
+    row = await core.write(operation)
     return KeyCreated(**key_view(row).model_dump(), secret=secret)
 
 
 async def list_(core: Core, actor: Actor) -> list[KeyView]:
-    """Return all keys, without their secrets.
+    """Return the keys of the actor's project, without their secrets; all, for who looks after all projects.
 
     Raises:
         ForbiddenError: If the actor is not an admin.
     """
     may_administer(actor)
-    rows = await core.read(lambda connection: keys.all_rows(connection, project=actor.project))
+    whose = None if is_operator(actor) else actor.project
+    rows = await core.read(lambda connection: keys.all_rows(connection, project=whose))
     return [key_view(row) for row in rows]
 
 
@@ -101,7 +107,8 @@ async def revoke(core: Core, actor: Actor, key_id: str) -> KeyView:
     may_administer(actor)
 
     def operation(connection: Connection) -> KeyRow:
-        if keys.by_id(connection, key_id) is None:
+        found = keys.by_id(connection, key_id)
+        if found is None or not (is_operator(actor) or found.project == actor.project):
             raise NotFoundError(f"There is no key {key_id}.", hint="`tunefleet keys ls` lists them.")
         keys.revoke(connection, key_id, core.clock.wall())
         after_commit(connection, core.keys.forget)
@@ -205,10 +212,14 @@ async def authenticate_session(core: Core, token: str) -> Actor:
         AuthError: If it has ended.
     """
     digest, now = hashed(token), core.clock.wall()
-    row = await core.read(lambda connection: keys.session_key(connection, token_hash=digest, kind="browser", now=now))
-    if row is None:
-        raise AuthError("The session has ended.", hint="Open a new login link with `tunefleet login`.")
-    return _actor(row)
+
+    def operation(connection: Connection) -> Actor:
+        row = keys.session_key(connection, token_hash=digest, kind="browser", now=now)
+        if row is None:
+            raise AuthError("The session has ended.", hint="Open a new login link with `tunefleet login`.")
+        return _actor(connection, row)
+
+    return await core.read(operation)
 
 
 async def _open(core: Core, kind: str, key_id: str, lasts_s: float) -> str:
@@ -222,20 +233,53 @@ async def _open(core: Core, kind: str, key_id: str, lasts_s: float) -> str:
     return token
 
 
-def _actor(row: KeyRow | None) -> Actor:
+def _attempt(connection: Connection, attempt_id: str) -> tuple[AttemptRow, str] | None:
+    """Return an attempt, and the project of its task; null if there is none."""
+    row = attempts.by_ids(connection, [attempt_id]).get(attempt_id)
+    if row is None:
+        return None
+    task = tasks.by_ids(connection, [row.task_id]).get(row.task_id)
+    return row, DEFAULT_PROJECT if task is None else task.project
+
+
+def refuse_archived(connection: Connection, project: str) -> None:
+    """Refuse who belongs to a project that rests.
+
+    Raises:
+        AuthError: If it is archived.
+    """
+    found = project_rows.get(connection, project)
+    if found is not None and found.archived_at is not None:
+        raise AuthError(
+            f"The project {project} is archived.", hint=f"An admin opens it: tunefleet projects restore {project}."
+        )
+
+
+def _actor(connection: Connection, row: KeyRow | None) -> Actor:
     if row is None:
         raise AuthError("The key is wrong.", hint="Check TUNEFLEET_KEY, or make a key with `tunefleet keys create`.")
     if row.revoked_at is not None:
         raise AuthError(f"The key {row.name} was revoked.", hint="Ask an admin for another one.")
+    if row.role != "worker":  # what runs there goes on to its end
+        refuse_archived(connection, row.project)
     return Actor(row.id, row.owner, row.role, row.project)
 
 
-def _insert(connection: Connection, *, name: str, role: str, owner: str, secret: str, now: float) -> KeyRow:
+def _insert(
+    connection: Connection,
+    *,
+    name: str,
+    role: str,
+    owner: str,
+    secret: str,
+    now: float,
+    project: str = DEFAULT_PROJECT,
+) -> KeyRow:
     id_ = new_id("key")
     keys.insert_one(
         connection,
         {
-            "id": id_, "project": DEFAULT_PROJECT, "name": name, "role": role, "owner": owner,
+            "id": id_, "project": project, "name": name, "role": role, "owner": owner,
             "secret_hash": hashed(secret), "created_at": now,
         },
     )  # fmt: skip

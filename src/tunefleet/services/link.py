@@ -51,7 +51,7 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
         if before is not None:
             before.limits = room
         raise
-    presence = Presence(request.session)
+    presence = Presence(request.session, project=actor.project)
     core.fleet.renew(request.worker_id, presence, core.clock.wall())
     core.fleet.worked_at[request.worker_id] = core.clock.monotonic()
     # Whatever the process before it still waits for is answered now, and refused the next time.
@@ -141,7 +141,7 @@ async def _present(core: Core, actor: Actor, request: ExchangeRequest) -> Presen
             raise NotFoundError(f"The worker {request.worker_id} is not registered.", hint="It must register first.")
         registering.refuse_foreign_key(actor, row)
         presence = core.fleet.presences.setdefault(
-            request.worker_id, Presence(row.session, lost=row.status != "online")
+            request.worker_id, Presence(row.session, lost=row.status != "online", project=row.project)
         )
     if presence.session != request.session:
         raise ConflictError(

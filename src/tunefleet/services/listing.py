@@ -17,6 +17,7 @@ from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.paging import before, bounded
 from tunefleet.services.roster import Presences
 from tunefleet.services.views import task_view
+from tunefleet.services.workers import visible
 from tunefleet.store import Connection, journal, task_list, workers
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.task_list import Place, Wanted
@@ -109,6 +110,8 @@ async def overview(core: Core, actor: Actor) -> Overview:
         failed = task_list.newest_of(connection, project, "failed", _FIRST)
         machines: dict[str, int] = {}
         for row in workers.all_rows(connection):
+            if not visible(actor, row.project):
+                continue
             answers = row.status != "online" or row.id in here.limits
             status = row.status if answers else "unreachable"
             machines[status] = machines.get(status, 0) + 1

@@ -13,6 +13,7 @@ from tunefleet.services.listing import newest_loss
 from tunefleet.services.series import values_of
 from tunefleet.services.tasks import find
 from tunefleet.services.views import moment, progress_view
+from tunefleet.services.workers import visible
 from tunefleet.store import Connection, journal, task_list
 from tunefleet.wire.link import Load
 from tunefleet.wire.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
@@ -185,11 +186,11 @@ async def _progress(core: Core, project: str, told: Mapping[str, TaskProgress]) 
     return await core.read(operation)
 
 
-def loads(core: Core, told: dict[str, Load]) -> tuple[WorkerLoad, ...]:
+def loads(core: Core, actor: Actor, told: dict[str, Load]) -> tuple[WorkerLoad, ...]:
     """Return the loads that workers have told since; `told` is brought up to date."""
     new = []
     for id_, presence in core.fleet.presences.items():
-        if presence.load is not None and presence.load is not told.get(id_):
+        if visible(actor, presence.project) and presence.load is not None and presence.load is not told.get(id_):
             told[id_] = presence.load
             new.append(WorkerLoad(worker_id=id_, at=moment(presence.load_at), load=presence.load))
     return tuple(new)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from tunefleet.services import workers
+from tunefleet.services import metering, workers
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.views import moment
@@ -31,6 +31,7 @@ async def flush(core: Core) -> None:
 
     def operation(connection: Connection) -> None:
         loads.add(connection, rows)
+        metering.note_power(connection, told)
         if forget:
             loads.forget_before(connection, now - KEPT_S)
 

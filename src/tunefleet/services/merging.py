@@ -81,7 +81,7 @@ def assign(
     along: dict[str, list[TaskRow]] = {}
     gone: set[str] = set()
     kept: dict[str, str] = {}
-    todo, rows = list(line), line.rows
+    todo, rows = line.all(), line.rows
     while todo:
         heads, todo = _first_of_each(todo, rows, kinds)
         found = board.assign(heads)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.placement import Assignment, Board, Policy, Requirement
-from tunefleet.services import merging, roster
+from tunefleet.placement import Assignment, Board, Policy, Requirement, Share, WorkerState
+from tunefleet.services import merging, roster, shares
 from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
 from tunefleet.services.roster import Presences
+from tunefleet.services.shares import Ledger
 from tunefleet.services.waiting import Line
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, attempts, queue, wake
@@ -62,7 +63,9 @@ async def run_once(core: Core) -> int:
     policy = policy_of(core.settings)
     settings = core.settings
     largest = settings.merge_largest if settings.merge else 1
-    done = await core.write(partial(_pass, here=here, policy=policy, sticky=settings.stickiness, largest=largest))
+    done = await core.write(
+        partial(_pass, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger)
+    )
     core.fleet.kept = dict(done.kept or {})
     for assignment in done.assignments:
         given = core.fleet.warm.setdefault(assignment.worker_id, {})
@@ -86,22 +89,50 @@ def _uncollected() -> Iterator[None]:
 
 
 @_uncollected()
-def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool, largest: int) -> Pass:
-    keys = queue.groups(connection)
-    if not keys:
+def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool, largest: int, ledger: Ledger) -> Pass:
+    lines = queue.lines(connection)
+    if not lines:
         return Pass()
     fleet = roster.states(connection, here)
-    needs = roster.needs(connection, keys)
+    needs = _needs(connection, lines, fleet)
     board = Board(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
         return Pass()
-    line = Line(connection, board, needs, fleet, now=here.now, sticky=sticky)
+    waiting = {project for _, project in lines}
+    stand = shares.standing(connection, ledger, waiting, here.now)
+    left = None if stand is None else {name: replace(share) for name, share in stand.items()}
+    line = Line(connection, board, needs, fleet, now=here.now, sticky=sticky, shares=stand)
     decisions, along = merging.assign(connection, board, line, fleet, now=here.now, largest=largest)
-    _offer(connection, decisions.assignments, line.rows, here.now, along)
-    if line.is_cut:
+    assignments, beside = _allowed(decisions.assignments, along, line.rows, left)
+    _offer(connection, assignments, line.rows, here.now, beside)
+    if line.is_cut or len(assignments) < len(decisions.assignments):
         wake(connection, "placement")
-    placed = {each.task_id: needs[line.rows[each.task_id].requirement_key] for each in decisions.assignments}
-    return Pass(decisions.assignments, placed, decisions.kept)
+    return Pass(assignments, {each.task_id: line.need_of(each.task_id) for each in assignments}, decisions.kept)
+
+
+def _needs(
+    connection: Connection, lines: Sequence[tuple[str, str]], fleet: Sequence[WorkerState]
+) -> dict[tuple[str, str], Requirement]:
+    """Return what waits; where a worker serves one project only, each need says whose it is."""
+    known = roster.needs(connection, {key for key, _ in lines})
+    bound = any(worker.project is not None for worker in fleet)
+    return {(key, project): roster.of_project(known[key], project) if bound else known[key] for key, project in lines}
+
+
+def _allowed(
+    assignments: tuple[Assignment, ...],
+    along: Mapping[str, Sequence[TaskRow]],
+    rows: Mapping[str, TaskRow],
+    left: Mapping[str, Share] | None,
+) -> tuple[tuple[Assignment, ...], Mapping[str, Sequence[TaskRow]]]:
+    """Leave out what is over a project's quota of running tasks; what goes along counts too."""
+    if left is None or all(share.places is None for share in left.values()):
+        return assignments, along
+    kept = tuple(each for each in assignments if shares.within(left, rows[each.task_id].project))
+    beside = {
+        each.task_id: [row for row in along.get(each.task_id, ()) if shares.within(left, row.project)] for each in kept
+    }
+    return kept, beside
 
 
 def _offer(

@@ -19,16 +19,17 @@ _GROUP: Final = 20
 """Workflows removed in one operation: others must not wait long for the writer."""
 
 
-async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneReply:
+async def run(core: Core, older_than_s: float, dry_run: bool = False, *, project: str = DEFAULT_PROJECT) -> PruneReply:
     """Remove workflows that ended so long ago, with all that they made, then files that nothing refers to.
 
     Args:
         core: The server.
         older_than_s: Age since their end.
         dry_run: Only say what would be removed.
+        project: Whose workflows.
     """
     limit = core.clock.wall() - older_than_s
-    rows = await core.read(partial(_ended, limit=limit))
+    rows = await core.read(partial(_ended, project=project, limit=limit))
     freed = Collected(0, 0)
     if dry_run:
         made = await core.read(partial(_made, rows=rows))
@@ -50,8 +51,8 @@ async def run(core: Core, older_than_s: float, dry_run: bool = False) -> PruneRe
     )
 
 
-def _ended(connection: Connection, *, limit: float) -> list[WorkflowRow]:
-    return _free(connection, workflows.ended_before(connection, limit, project=DEFAULT_PROJECT))
+def _ended(connection: Connection, *, project: str, limit: float) -> list[WorkflowRow]:
+    return _free(connection, workflows.ended_before(connection, limit, project=project))
 
 
 def _free(connection: Connection, rows: Sequence[WorkflowRow]) -> list[WorkflowRow]:

@@ -158,7 +158,7 @@ def _begin(connection: Connection, row: TaskRow, document: DocumentRow, results:
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
     read = {each.artifact_id for each in named.values()} | inputs.left_by(connection, row.project, named_tasks(whole))
     tasks.use_artifacts(connection, [(row.id, artifact_id) for artifact_id in read])
-    parts = fanout.count(connection, whole, need, now)
+    parts = fanout.count(connection, whole, need, row.project, now)
     if parts > 1:
         return fanout.split(connection, ready, whole, orjson.dumps(refs).decode(), parts, now)
     changes = {"queued_at": now, "queue_deadline": policies.queue_deadline(spec, now), "error": None}

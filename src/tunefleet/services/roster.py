@@ -8,11 +8,11 @@ from functools import partial
 from typing import Final
 
 from tunefleet.placement import Requirement, WorkerState, explain
-from tunefleet.services import related, standing
+from tunefleet.services import quotas, related, standing
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.services.standing import About
-from tunefleet.store import Connection, attempts, controls, queue, resumes, tasks, workers
+from tunefleet.store import DEFAULT_PROJECT, Connection, attempts, controls, queue, resumes, tasks, workers
 from tunefleet.store.attempts import Held
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.queue import STRIKES
@@ -22,6 +22,7 @@ from tunefleet.wire.link import Load
 _MAX_KNOWN: Final = 10_000
 _known_needs: dict[str, Requirement] = {}
 """A key is a digest of what it stands for: what was read once stays right, in whatever database."""
+_of_projects: dict[tuple[str, str], Requirement] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +98,10 @@ def states(connection: Connection, here: Presences) -> list[WorkerState]:
     decided = controls.all_rows(connection)
     nothing: frozenset[str] = frozenset()
     found = []
-    for id_, status, session, text in workers.standing(connection):
+    for who in workers.standing(connection):
+        id_ = who[0]
         refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
-        about = _about(id_, status, session, text, here, held.get(id_, ""), refused, decided.get(id_))
+        about = _about(who, here, held.get(id_, ""), refused, decided.get(id_))
         found.append(standing.remembered(about, known))
     return found
 
@@ -109,24 +111,43 @@ def state_of(connection: Connection, here: Presences, row: WorkerRow) -> WorkerS
     mine = attempts.open_of(connection, row.id).values()
     held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
     decided = controls.get(connection, row.id)
-    about = _about(row.id, row.status, row.session, row.capabilities, here, held, frozenset(), decided)
+    who = row.id, row.status, row.session, row.capabilities, row.project
+    about = _about(who, here, held, frozenset(), decided)
     return replace(standing.state(about, partial(needs, connection)), pulls=False)
 
 
 def _about(
-    id_: str,
-    status: str,
-    session: str,
-    text: str,
+    who: Sequence[str],
     here: Presences,
     held: str,
     cordoned: frozenset[str],
     decided: ControlRow | None,
 ) -> About:
+    id_, status, session, text, project = who
     return About(
         id_, text, status == "online", session == AGENT_SESSION, here.limits.get(id_), held, cordoned, decided,
-        here.loads.get(id_), here.warm.get(id_), here.kept.get(id_),
+        here.loads.get(id_), here.warm.get(id_), here.kept.get(id_), bound_to(project),
     )  # fmt: skip
+
+
+def bound_to(project: str) -> str | None:
+    """Return the only project that a worker serves whose key is of a project; null if it serves all."""
+    return None if project == DEFAULT_PROJECT else project
+
+
+def serving(fleet: Iterable[WorkerState], project: str) -> list[WorkerState]:
+    """Return the workers that serve a project."""
+    return [worker for worker in fleet if worker.project is None or worker.project == project]
+
+
+def of_project(need: Requirement, project: str) -> Requirement:
+    """Return a need as it is where some workers serve one project only."""
+    known = _of_projects.get((need.key, project))
+    if known is None:
+        if len(_of_projects) > _MAX_KNOWN:
+            _of_projects.clear()
+        known = _of_projects[(need.key, project)] = replace(need, project=project)
+    return known
 
 
 def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:
@@ -159,7 +180,9 @@ def reasons(
     known = needs(connection, (row.requirement_key for row in waiting))
     avoid = avoided(connection, [row.id for row in waiting], here.now)
     fleet = states(connection, here) if fleet is None else fleet
-    cache: dict[tuple[str, frozenset[str]], str | None] = {}
+    cache: dict[tuple[str, str, frozenset[str]], str | None] = {}
+    held = quotas.Holding(connection, here.now)
+    serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
     kept = frozenset(here.kept.values())
     bound = _bound(connection, waiting)
     for row in waiting:
@@ -167,6 +190,10 @@ def reasons(
             pause_s = row.ready_at - here.now
             told[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
             continue
+        if (over := held.why(row.project, known[row.requirement_key])) is not None:
+            told[row.id] = over
+            continue
+        fleet = serve[row.project]
         if row.id in bound:
             verdict = explain(known[row.requirement_key], [each for each in fleet if each.id == bound[row.id]])
             told[row.id] = f"waiting: {bound[row.id]} alone has its checkpoint ({verdict or 'its turn comes'})."
@@ -176,9 +203,9 @@ def reasons(
             worker_id = next(worker_id for worker_id, task_id in here.kept.items() if task_id == row.id)
             told[row.id] = f"waiting: {worker_id} gathers for it what becomes free ({needed or 'its turn comes'})."
             continue
-        key = (row.requirement_key, avoid.get(row.id, frozenset()))
+        key = (row.requirement_key, row.project, avoid.get(row.id, frozenset()))
         if key not in cache:
-            cache[key] = explain(known[row.requirement_key], fleet, avoid=key[1])
+            cache[key] = explain(known[row.requirement_key], fleet, avoid=key[2])
         told[row.id] = cache[key] or "waiting: it is placed in a moment, when its turn comes."
     return told
 

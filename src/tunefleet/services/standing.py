@@ -44,6 +44,7 @@ class About(NamedTuple):
         load: How busy it is, where that is known and still true.
         warm: Models and datasets that it was given lately.
         kept_for: The waiting task for which it gathers what becomes free.
+        project: The only project that it serves; null if it serves all.
     """
 
     id: str
@@ -57,6 +58,7 @@ class About(NamedTuple):
     load: Load | None
     warm: frozenset[str] | None
     kept_for: str | None
+    project: str | None = None
 
 
 @lru_cache(maxsize=10_000)
@@ -101,7 +103,7 @@ def state(about: About, known: Needs) -> WorkerState:
         about: What is known of it.
         known: Returns what needs are, by key.
     """
-    plain, limits = _described(about.id, about.text), about.limits
+    plain, limits = _described(about.id, about.text, about.project), about.limits
     takes = plain.slots if limits is None else {n: min(slots, limits.get(n, 0)) for n, slots in plain.slots.items()}
     held = attempts.held(about.held)
     # One copy with all that differs: a pass makes a thousand of them.
@@ -120,7 +122,7 @@ def state(about: About, known: Needs) -> WorkerState:
 
 
 @lru_cache(maxsize=_MAX_KNOWN)
-def _described(worker_id: str, text: str) -> WorkerState:
+def _described(worker_id: str, text: str, project: str | None) -> WorkerState:
     """Return a worker as it describes itself, with nothing of it in use."""
     has = Capabilities.model_validate_json(text)  # not `capabilities`: nobody needs it again, and there are thousands
     slots = {str(name): slots for name, slots in has.slots.items()}
@@ -146,6 +148,7 @@ def _described(worker_id: str, text: str) -> WorkerState:
         allow_code=has.allow_code,
         cached=frozenset((*has.cached_models, *has.cached_datasets)),
         cost_per_hour=has.cost_per_hour,
+        project=project,
     )
     return replace(plain, alike=_number(plain))
 
@@ -155,7 +158,7 @@ def _number(plain: WorkerState) -> int:
     lasting = (
         tuple(sorted(plain.executors.items())), tuple(sorted(plain.slots.items())), plain.cpu, plain.memory_bytes,
         tuple((gpu.name, gpu.memory_bytes) for gpu in plain.gpus), plain.tags, plain.secrets,
-        plain.environments, plain.allow_code, orjson.dumps(plain.features, option=orjson.OPT_SORT_KEYS),
+        plain.environments, plain.allow_code, plain.project, orjson.dumps(plain.features, option=orjson.OPT_SORT_KEYS),
     )  # fmt: skip
     if len(_alike) > _MAX_KNOWN:
         _alike.clear()

@@ -9,7 +9,7 @@ from typing import Final
 import orjson
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import cancelling, endings, loads, orders, roster
+from tunefleet.services import cancelling, endings, loads, orders, roster, shares, usage
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
 from tunefleet.services.fleet import Fleet
@@ -169,6 +169,8 @@ async def _flush(core: Core) -> None:
         await core.write(lambda connection: workers.set_seen(connection, seen.items()))
     await flush_keys(core)
     await loads.flush(core)
+    await shares.catch_up(core)
+    await usage.forget(core)
 
 
 async def flush_keys(core: Core) -> None:

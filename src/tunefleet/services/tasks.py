@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunefleet.errors import ConflictError, NotFoundError
@@ -16,7 +16,7 @@ from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_detail
 from tunefleet.store import Connection, attempts, journal, shards, tasks
-from tunefleet.store.rows import TaskRow
+from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.wire.api import Page, TaskDetail, TaskView, WorkflowDetail
 
 
@@ -128,6 +128,12 @@ async def remove(core: Core, actor: Actor, task_id: str) -> None:
             removal.remove_tasks(connection, gone, core.clock.wall())
 
     await core.write(operation)
+
+
+def own(connection: Connection, project: str, held: Sequence[AttemptRow]) -> list[AttemptRow]:
+    """Return those of some attempts whose tasks are a project's."""
+    mine = tasks.of_project(connection, project, [attempt.task_seq for attempt in held])
+    return [attempt for attempt in held if attempt.task_seq in mine]
 
 
 def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:

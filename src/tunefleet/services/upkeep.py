@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Final, cast
 
 import tunefleet
+from tunefleet.errors import ForbiddenError
 from tunefleet.services import checkpoints
 from tunefleet.services.core import Core
 from tunefleet.services.federation import files as federation_files
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
-from tunefleet.store import Connection, migrate, room
+from tunefleet.store import DEFAULT_PROJECT, Connection, migrate, room
 from tunefleet.wire.api import Role, ServerInfo
 from tunefleet.wire.upkeep import Kept, ServerView, StorageUse, StorageView
 
@@ -56,13 +57,23 @@ def info(actor: Actor) -> ServerInfo:
         authenticated=True,
         role=cast("Role", actor.role),
         owner=actor.owner,
+        project=actor.project,
         key_id=actor.key_id,
     )
 
 
 async def storage(core: Core, actor: Actor) -> StorageView:
-    """Return how much room the server's data takes."""
+    """Return how much room the server's data takes.
+
+    Raises:
+        ForbiddenError: If the actor is of another project than the default one: it is about the data of all.
+    """
     may_read(actor)
+    if actor.project != DEFAULT_PROJECT:
+        raise ForbiddenError(
+            f"The server's room is shown to keys of the project {DEFAULT_PROJECT}.",
+            hint=f"`tunefleet projects show {actor.project}` says what yours takes.",
+        )
     if core.count is None:
         core.count = Count()
     return await core.count.get(core)

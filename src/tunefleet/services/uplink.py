@@ -11,7 +11,7 @@ import orjson
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import checkpoints, orders, registering, resuming, siblings
+from tunefleet.services import checkpoints, metering, orders, registering, resuming, siblings
 from tunefleet.services.federation import of_tasks
 from tunefleet.services.ids import attempt_of, attempt_token
 from tunefleet.services.moving import Move, switch
@@ -283,6 +283,7 @@ def finish(
         result = brought.get(task.seq) or _envelope(task, attempt, finish, now) if whole else None
         outcomes.append((task.seq, result, detail))
     attempts.store(connection, ended)
+    metering.ended(connection, ended, rows)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
     if released:
         # A run that they shared has failed: each is judged by a run of its own.

@@ -12,7 +12,8 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
 from tunefleet.services.ids import new_id
 from tunefleet.services.views import command_view
-from tunefleet.store import Connection, commands, events, workers
+from tunefleet.services.workers import owned
+from tunefleet.store import Connection, commands, events
 from tunefleet.store.events import Event
 from tunefleet.store.rows import CommandRow
 from tunefleet.wire.api import CommandRequest, CommandView
@@ -36,8 +37,7 @@ async def ask(core: Core, actor: Actor, worker_id: str, request: CommandRequest)
     here = roster.presences(core)
 
     def operation(connection: Connection) -> CommandRow:
-        if workers.get(connection, worker_id) is None:
-            raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
+        owned(connection, actor, worker_id)
         known = None if request.command_id is None else commands.get(connection, request.command_id)
         if known is not None:
             if (known.worker_id, known.command, known.task_id) != (worker_id, request.command, None):
@@ -68,14 +68,15 @@ async def get(core: Core, actor: Actor, worker_id: str, command_id: str, *, wait
     topic = commands.topic(command_id)
     while True:
         seen = core.signals.version(topic)
-        row = await core.read(partial(_one, worker_id=worker_id, command_id=command_id))
+        row = await core.read(partial(_one, actor=actor, worker_id=worker_id, command_id=command_id))
         left_s = ends_at - core.clock.monotonic()
         if orders.done(row) or left_s <= 0 or core.signals.closed:
             return command_view(row)
         await core.signals.wait(topic, left_s, seen)
 
 
-def _one(connection: Connection, *, worker_id: str, command_id: str) -> CommandRow:
+def _one(connection: Connection, *, actor: Actor, worker_id: str, command_id: str) -> CommandRow:
+    owned(connection, actor, worker_id)
     row = commands.get(connection, command_id)
     if row is None or row.task_id is not None or row.worker_id != worker_id:
         raise NotFoundError(f"The worker {worker_id} was given no command {command_id}.")

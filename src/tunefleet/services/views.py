@@ -62,6 +62,7 @@ def key_view(row: KeyRow) -> KeyView:
             "name": row.name,
             "role": row.role,
             "owner": row.owner,
+            "project": row.project,
             "created_at": moment(row.created_at),
             "last_used_at": maybe_moment(row.last_used_at),
             "revoked_at": maybe_moment(row.revoked_at),

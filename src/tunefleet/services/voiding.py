@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import orders
+from tunefleet.services import metering, orders
 from tunefleet.store import Connection, attempts, events, tasks, wake
 from tunefleet.store.rows import TaskRow
 
@@ -13,10 +13,9 @@ from tunefleet.store.rows import TaskRow
 def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, now: float) -> None:
     """Void the attempts of tasks that are about to be cancelled: who was given up cannot overwrite the outcome."""
     held = attempts.by_ids(connection, [row.attempt_id for row in rows if row.attempt_id])
-    attempts.store(
-        connection,
-        [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open],
-    )
+    gone = [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open]
+    attempts.store(connection, gone)
+    metering.ended(connection, gone, {row.id: row for row in rows})
     orders.close(connection, held.values(), "the task was cancelled.", now)
     wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))
 

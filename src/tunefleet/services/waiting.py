@@ -6,12 +6,12 @@ how many wait.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import attrgetter
 from typing import Final
 
-from tunefleet.placement import Board, Candidate, Requirement, WorkerState
+from tunefleet.placement import Board, Candidate, Requirement, Share, WorkerState, take_turns
 from tunefleet.placement.policy import TRAININGS
 from tunefleet.services import roster
 from tunefleet.store import Connection, queue, resumes
@@ -26,6 +26,8 @@ _SPARE: Final = 32
 _PIECE: Final = 64
 
 _rank = attrgetter("rank")
+Lines = Mapping[tuple[str, str], Requirement]
+"""What waits: key of a need and project → the need."""
 
 
 class Line:
@@ -37,8 +39,9 @@ class Line:
     Args:
         connection: Of the operation.
         board: Knows who has room.
-        needs: The needs of those that wait, by key.
+        needs: The needs of those that wait.
         fleet: All workers.
+        shares: How the projects stand; null if there is one, without quotas.
         now: Unix time.
         sticky: Whether tasks prefer the worker that has the files of a stage before them.
     """
@@ -47,15 +50,17 @@ class Line:
         self,
         connection: Connection,
         board: Board,
-        needs: Mapping[str, Requirement],
+        needs: Lines,
         fleet: Sequence[WorkerState],
         *,
+        shares: Mapping[str, Share] | None = None,
         now: float,
         sticky: bool,
     ) -> None:
         self._connection = connection
         self._board = board
         self._needs = needs
+        self._shares = shares
         self._fleet = fleet
         self._now = now
         self._sticky = sticky
@@ -71,14 +76,40 @@ class Line:
 
     def __iter__(self) -> Iterator[Candidate]:
         """Hand out the candidates."""
-        return merge(*(self._of(key, need) for key, need in self._needs.items()), key=_rank)
+        return self._in_turn(lambda candidate: candidate.task_id in self._board.placed)
 
-    def _of(self, key: str, need: Requirement) -> Iterator[Candidate]:
+    def all(self) -> list[Candidate]:
+        """Return the candidates, in the order in which they come if all of them can be placed."""
+        return list(self._in_turn(lambda _: True))
+
+    def need_of(self, task_id: str) -> Requirement:
+        """Return what a task needs that was handed out."""
+        row = self.rows[task_id]
+        return self._needs[(row.requirement_key, row.project)]
+
+    def _in_turn(self, placed: Callable[[Candidate], bool]) -> Iterator[Candidate]:
+        shares = self._shares
+        if shares is None:
+            return self._lane(None)
+        lanes = {project: self._lane(project) for project in sorted(shares)}
+        return take_turns(lanes, shares, placed)
+
+    def _lane(self, project: str | None) -> Iterator[Candidate]:
+        """Hand out the candidates of one project, or of all."""
+        share = None if self._shares is None or project is None else self._shares[project]
+        mine = (
+            self._of(key, whose, need)
+            for (key, whose), need in self._needs.items()
+            if project in {None, whose} and (share is None or share.gpus or not need.gpu_count)
+        )
+        return merge(*mine, key=_rank)
+
+    def _of(self, key: str, project: str, need: Requirement) -> Iterator[Candidate]:
         room = self._board.room(need)
         most = min(room + _SPARE, MAX_CANDIDATES) if room else 1
         if not room and not need.accumulates:
             return
-        for number, candidate in enumerate(self._read(key, most), start=1):
+        for number, candidate in enumerate(self._read(key, project, most), start=1):
             full = not self._board.has_room(need)
             if full and not need.accumulates:
                 return
@@ -87,11 +118,11 @@ class Line:
                 return
             self.is_cut |= number == MAX_CANDIDATES
 
-    def _read(self, key: str, most: int) -> Iterator[Candidate]:
+    def _read(self, key: str, project: str, most: int) -> Iterator[Candidate]:
         done = 0
         while done < most:
             count = min(max(_PIECE, done), most - done)
-            rows = queue.first(self._connection, key, now=self._now, count=count, skip=done)
+            rows = queue.first(self._connection, key, project, now=self._now, count=count, skip=done)
             self.rows.update((row.id, row) for row in rows)
             yield from self._candidates(rows)
             if len(rows) < count:
@@ -107,7 +138,7 @@ class Line:
         for row in rows:
             resume = wanted.get(row.id)
             holder = (resume.worker_id if resume is not None else None) or folders.get(row.id)
-            need, away = self._needs[row.requirement_key], avoid.get(row.id, frozenset())
+            need, away = self._needs[(row.requirement_key, row.project)], avoid.get(row.id, frozenset())
             only = resume is not None and bool(resume.bound)
             found.append(Candidate(row.id, need, row.rank, away, prefers=holder, only=only))
         return self._stick(found) if self._sticky else found

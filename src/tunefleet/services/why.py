@@ -44,7 +44,7 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
 
     def operation(connection: Connection) -> WhyView:
         row = tasks.find(connection, actor, task_id)
-        fleet = roster.states(connection, here)
+        fleet = roster.serving(roster.states(connection, here), row.project)
         waits = row.status in {TaskStatus.QUEUED, TaskStatus.PENDING}
         need = roster.needs(connection, [row.requirement_key])[row.requirement_key] if waits else None
         avoid = roster.avoided(connection, [row.id], here.now).get(row.id, frozenset())
@@ -57,7 +57,8 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
             workers=()
             if need is None
             else _with_tasks(
-                _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id), attempts.all_open(connection)
+                _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id),
+                tasks.own(connection, row.project, attempts.all_open(connection)),
             ),
             attempts=tuple(_sentence(row, each) for each in attempts.of_task(connection, row)),
         )
@@ -84,7 +85,9 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
     def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
         told = ((node, (node.spec or policies.so_far(node.raw)[0]).notify) for node in workflow.tasks)
-        return faults + wishes.faults(connection, who, told), roster.states(connection, here)
+        return faults + wishes.faults(connection, who, told), roster.serving(
+            roster.states(connection, here), actor.project
+        )
 
     faults, fleet = await core.read(operation)
     if faults:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import endings, roster, standing
 from tunefleet.services.core import Core
-from tunefleet.services.identity import Actor, may_administer, may_read
+from tunefleet.services.identity import Actor, is_operator, may_administer, may_read
 from tunefleet.services.paging import bounded
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import Connection, attempts, commands, controls, workers
+from tunefleet.store import DEFAULT_PROJECT, Connection, attempts, commands, controls, workers
+from tunefleet.store import tasks as task_rows
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.api import Page
@@ -24,7 +25,7 @@ async def list_(
     """Return workers by id; a filter takes several values separated by commas."""
     may_read(actor)
     limit = bounded(limit)
-    rows, running, decided = await core.read(_all)
+    rows, running, decided = await core.read(partial(_all, actor=actor))
     shown = [row for row in rows if cursor is None or row.id > cursor]
     views = [_view(core, row, running.get(row.id, ()), decided.get(row.id)) for row in shown]
     if status is not None:
@@ -39,7 +40,7 @@ async def get(core: Core, actor: Actor, worker_id: str) -> WorkerView:
         NotFoundError: If there is none.
     """
     may_read(actor)
-    row, held, decided = await core.read(partial(_one, worker_id=worker_id))
+    row, held, decided = await core.read(partial(_one, actor=actor, worker_id=worker_id))
     return _view(core, row, held, decided)
 
 
@@ -55,7 +56,7 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
     here = roster.presences(core)
 
     def operation(connection: Connection) -> None:
-        row, _, _ = _one(connection, worker_id)
+        row = owned(connection, actor, worker_id)
         if row.status == "online" and worker_id in here.limits:
             raise ConflictError(f"The worker {worker_id} is online.", hint="Stop it first.")
         mine = attempts.open_of(connection, worker_id).values()
@@ -71,19 +72,52 @@ async def remove(core: Core, actor: Actor, worker_id: str) -> None:
     core.fleet.forget(worker_id)
 
 
-def _all(connection: Connection) -> tuple[list[WorkerRow], dict[str, list[str]], dict[str, ControlRow]]:
+def visible(actor: Actor, project: str) -> bool:
+    """Whether somebody sees a worker whose key is of a project: those that serve all, and those of its own."""
+    return project in {DEFAULT_PROJECT, actor.project} or is_operator(actor)
+
+
+def owned(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
+    """Return a worker that an admin may decide about: of its own project or, for who looks after all, any.
+
+    Raises:
+        NotFoundError: If there is none, or it is another project's.
+        ForbiddenError: If the actor is not an admin, or the worker serves all projects.
+    """
+    may_administer(actor)
+    row = _found(connection, actor, worker_id)
+    if row.project != actor.project and not is_operator(actor):
+        raise ForbiddenError(
+            f"The worker {worker_id} serves all projects.", hint=f"It takes an admin key of {DEFAULT_PROJECT}."
+        )
+    return row
+
+
+def _all(
+    connection: Connection, *, actor: Actor
+) -> tuple[list[WorkerRow], dict[str, list[str]], dict[str, ControlRow]]:
     running: dict[str, list[str]] = {}
-    for attempt in attempts.all_open(connection):
-        running.setdefault(attempt.worker_id, []).append(attempt.task_id)
-    return workers.all_rows(connection), running, controls.all_rows(connection)
+    held = attempts.all_open(connection)
+    mine = task_rows.of_project(connection, actor.project, [attempt.task_seq for attempt in held])
+    for attempt in held:
+        if attempt.task_seq in mine:
+            running.setdefault(attempt.worker_id, []).append(attempt.task_id)
+    rows = [row for row in workers.all_rows(connection) if visible(actor, row.project)]
+    return rows, running, controls.all_rows(connection)
 
 
-def _one(connection: Connection, worker_id: str) -> tuple[WorkerRow, list[str], ControlRow]:
+def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[WorkerRow, list[str], ControlRow]:
+    row = _found(connection, actor, worker_id)
+    held = attempts.open_of(connection, worker_id).values()
+    mine = task_rows.of_project(connection, actor.project, [attempt.task_seq for attempt in held])
+    return row, [each.task_id for each in held if each.task_seq in mine], controls.get(connection, worker_id)
+
+
+def _found(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
     row = workers.get(connection, worker_id)
-    if row is None:
+    if row is None or not visible(actor, row.project):
         raise NotFoundError(f"There is no worker {worker_id}.", hint="`tunefleet workers` lists them.")
-    held = [attempt.task_id for attempt in attempts.open_of(connection, worker_id).values()]
-    return row, held, controls.get(connection, worker_id)
+    return row
 
 
 def _view(core: Core, row: WorkerRow, held: list[str] | tuple[str, ...], decided: ControlRow | None) -> WorkerView:

@@ -73,7 +73,7 @@ async def store(
     here = roster.presences(core)
 
     def operation(connection: Connection) -> WorkflowDetail:
-        fleet = roster.states(connection, here)
+        fleet = roster.serving(roster.states(connection, here), wanted.actor.project)
         workflow_id = submission.store(connection, wanted, here.now, fleet)
         row = workflows.by_ids(connection, [workflow_id])[workflow_id]
         if then is not None:

@@ -101,6 +101,12 @@ class ServerSettings(MeetingSettings):
     """How many workers never rest; at least one."""
     elastic_enable_many: bool = Field(default=True, validation_alias=variable("ELASTIC_AUTO_ENABLE_MULTI_WORKERS"))
     """Call back several workers at a time, as many as the queue needs."""
+    share_half_life_s: float = Field(default=6 * 3600.0, gt=0, validation_alias=variable("TUNEFLEET_SHARE_HALF_LIFE_S"))
+    """After this time, what a project has used counts half for its fair share of the fleet."""
+    usage_kept_days: float = Field(default=400.0, ge=62, validation_alias=variable("TUNEFLEET_USAGE_KEPT_DAYS"))
+    """How long it is kept what each attempt has used; at least two months, which the quotas need."""
+    audit_kept_days: float = Field(default=400.0, gt=0, validation_alias=variable("TUNEFLEET_AUDIT_KEPT_DAYS"))
+    """How long the audit log is kept."""
     hub_cache: Path | None = Field(default=None, validation_alias=variable("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
     """Where models lie on the server's machine that were fetched from a hub; their configurations say how much memory a
     training takes. Default: `hub` in `HF_HOME`."""

@@ -147,12 +147,12 @@ def readers(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
     return {seq: reader for seq, reader in connection.execute(query)}
 
 
-def find(connection: Connection, project: str, reference: str, *, lock: bool = False) -> FederationRow | None:
+def find(connection: Connection, project: str | None, reference: str, *, lock: bool = False) -> FederationRow | None:
     """Return a federation of a project by its id, or by its number.
 
     Args:
         connection: To read with.
-        project: Where.
+        project: Where; null for who needs no key, having a signed link.
         reference: `fed-…`, or the digits of the number.
         lock: As in `by_seq`.
     """
@@ -161,7 +161,7 @@ def find(connection: Connection, project: str, reference: str, *, lock: bool = F
     else:
         found = connection.execute(_LOCKED_BY_ID if lock else _BY_ID, {"id": reference}).first()
         row = FederationRow(*found) if found else None
-    return row if row is not None and row.project == project else None
+    return row if row is not None and project in {None, row.project} else None
 
 
 def page(

@@ -25,8 +25,8 @@ class KindRow(NamedTuple):
     total_s: float
 
 
-def by_kind(connection: Connection) -> list[KindRow]:
-    """Return the sums of tasks by kind and status; reads every task once."""
+def by_kind(connection: Connection, project: str) -> list[KindRow]:
+    """Return the sums of a project's tasks by kind and status; reads every task once."""
     ended = func.coalesce(tasks.c.finished_at, tasks.c.started_at)
     query = select(
         tasks.c.kind,
@@ -38,10 +38,16 @@ def by_kind(connection: Connection) -> list[KindRow]:
         func.sum(case((_RUN, ended - tasks.c.started_at), else_=0.0)),
         func.sum(case((_RUN, ended - tasks.c.created_at), else_=0.0)),
     ).group_by(tasks.c.kind, tasks.c.status)
+    query = query.where(tasks.c.project == project)
     return [KindRow(*row) for row in connection.execute(query)]
 
 
-def newest_ended(connection: Connection, *, limit: int) -> list[TaskRow]:
-    """Return the newest of the tasks that have ended, by when they were made."""
-    query = select(tasks).where(tasks.c.finished_at.is_not(None)).order_by(tasks.c.seq.desc()).limit(limit)
+def newest_ended(connection: Connection, project: str, *, limit: int) -> list[TaskRow]:
+    """Return the newest of a project's tasks that have ended, by when they were made."""
+    query = (
+        select(tasks)
+        .where(tasks.c.project == project, tasks.c.finished_at.is_not(None))
+        .order_by(tasks.c.seq.desc())
+        .limit(limit)
+    )
     return [TaskRow(*row) for row in connection.execute(query)]

@@ -42,9 +42,11 @@ def by_id(connection: Connection, key_id: str) -> KeyRow | None:
     return KeyRow(*row) if row else None
 
 
-def all_rows(connection: Connection, *, project: str) -> list[KeyRow]:
-    """Return all keys, oldest first."""
-    query = select(api_keys).where(api_keys.c.project == project).order_by(api_keys.c.seq)
+def all_rows(connection: Connection, *, project: str | None) -> list[KeyRow]:
+    """Return the keys of a project, or all, oldest first."""
+    query = select(api_keys).order_by(api_keys.c.seq)
+    if project is not None:
+        query = query.where(api_keys.c.project == project)
     return [KeyRow(*row) for row in connection.execute(query)]
 
 

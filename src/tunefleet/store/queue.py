@@ -32,9 +32,36 @@ _GROUPS = text(
     SELECT key FROM need WHERE key IS NOT NULL
     """
 )
+# The same, for each distinct need and project; sorted as the index is.
+_LINES = text(
+    """
+    WITH RECURSIVE line(need, project) AS (
+        SELECT
+            (SELECT requirement_key FROM tasks WHERE status = 'queued'
+             ORDER BY requirement_key, project LIMIT 1),
+            (SELECT project FROM tasks WHERE status = 'queued'
+             ORDER BY requirement_key, project LIMIT 1)
+        UNION ALL
+        SELECT
+            (SELECT requirement_key FROM tasks
+             WHERE status = 'queued' AND (requirement_key, project) > (line.need, line.project)
+             ORDER BY requirement_key, project LIMIT 1),
+            (SELECT project FROM tasks
+             WHERE status = 'queued' AND (requirement_key, project) > (line.need, line.project)
+             ORDER BY requirement_key, project LIMIT 1)
+        FROM line WHERE line.need IS NOT NULL
+    )
+    SELECT need, project FROM line WHERE need IS NOT NULL
+    """
+)
 _FIRST = (
     select(tasks)
-    .where(_QUEUED, tasks.c.requirement_key == bindparam("key"), tasks.c.ready_at <= bindparam("now"))
+    .where(
+        _QUEUED,
+        tasks.c.requirement_key == bindparam("key"),
+        tasks.c.project == bindparam("project"),
+        tasks.c.ready_at <= bindparam("now"),
+    )
     .order_by(tasks.c.rank, tasks.c.seq)
     .limit(bindparam("count"))
     .offset(bindparam("skip"))
@@ -76,22 +103,30 @@ def groups(connection: Connection) -> list[str]:
     return list(connection.execute(_GROUPS).scalars())
 
 
-def first(connection: Connection, requirement_key: str, *, now: float, count: int, skip: int = 0) -> list[TaskRow]:
-    """Return the tasks with one need whose turn it is, in the order of the queue.
+def lines(connection: Connection) -> list[tuple[str, str]]:
+    """Return the keys of the needs for which a task waits, each with a project that has one."""
+    return [(key, project) for key, project in connection.execute(_LINES).all()]
+
+
+def first(
+    connection: Connection, requirement_key: str, project: str, *, now: float, count: int, skip: int = 0
+) -> list[TaskRow]:
+    """Return the tasks of a project with one need whose turn it is, in the order of the queue.
 
     Args:
         connection: Of the caller's transaction.
         requirement_key: The need.
+        project: Whose.
         now: Unix time.
         count: How many at most.
         skip: How many at the front are left out: the caller has them.
     """
-    which = {"key": requirement_key, "now": now, "count": count, "skip": skip}
+    which = {"key": requirement_key, "project": project, "now": now, "count": count, "skip": skip}
     return [TaskRow._make(row) for row in connection.execute(_FIRST, which).all()]
 
 
 def ahead(connection: Connection, row: TaskRow, keys: Sequence[str], now: float) -> int:
-    """Return how many tasks go before a waiting one.
+    """Return how many tasks of its project go before a waiting one.
 
     Args:
         connection: To read with.
@@ -102,7 +137,11 @@ def ahead(connection: Connection, row: TaskRow, keys: Sequence[str], now: float)
     at = tasks.c
     # The first condition is what the index answers; tasks of one submit may have the same rank.
     earlier = (at.rank <= row.rank) & ((at.rank < row.rank) | (at.seq < row.seq)) & (at.ready_at <= now)
-    query = select(func.count()).select_from(tasks).where(_QUEUED, at.requirement_key.in_(keys), earlier)
+    query = (
+        select(func.count())
+        .select_from(tasks)
+        .where(_QUEUED, at.requirement_key.in_(keys), at.project == row.project, earlier)
+    )
     return int(connection.execute(query).scalar_one())
 
 

@@ -145,7 +145,7 @@ tasks = Table(
     Column("version", Integer, nullable=False),
     Column("stalled_since", Double),
     Column("merge_key", String),
-    Index("ix_tasks_queue", "requirement_key", "rank", sqlite_where=_QUEUED, postgresql_where=_QUEUED),
+    Index("ix_tasks_queue", "requirement_key", "project", "rank", sqlite_where=_QUEUED, postgresql_where=_QUEUED),
     Index("ix_tasks_delayed", "ready_at", sqlite_where=_DELAYED, postgresql_where=_DELAYED),
     Index("ix_tasks_expiring", "queue_deadline", sqlite_where=_EXPIRING, postgresql_where=_EXPIRING),
     Index("ix_tasks_merging", "merge_key", "rank", sqlite_where=_MERGING, postgresql_where=_MERGING),

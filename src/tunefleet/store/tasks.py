@@ -88,6 +88,12 @@ def by_ids(connection: Connection, ids: Sequence[str], *, lock: bool = False) ->
     return {row.id: row for row in rows}
 
 
+def of_project(connection: Connection, project: str, seqs: Sequence[int]) -> set[int]:
+    """Return which of some tasks, by `seq`, are a project's."""
+    query = select(tasks.c.seq).where(tasks.c.project == project, tasks.c.seq.in_(list(seqs)))
+    return set(connection.execute(query).scalars()) if seqs else set()
+
+
 def by_prefix(connection: Connection, prefix: str, *, project: str, limit: int) -> list[TaskRow]:
     """Return tasks whose id starts so."""
     query = (

@@ -11,7 +11,9 @@ from tunefleet.store.rows import WorkerRow
 from tunefleet.store.tables import cordons, workers
 from tunefleet.store.writer import wake
 
-_STANDING = select(workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities).order_by(workers.c.id)
+_STANDING = select(
+    workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities, workers.c.project
+).order_by(workers.c.id)
 _SEEN = update(workers).where(workers.c.id == bindparam("b_id")).values(last_seen_at=bindparam("b_at"))
 
 
@@ -26,8 +28,8 @@ def all_rows(connection: Connection) -> list[WorkerRow]:
     return [WorkerRow(*row) for row in connection.execute(select(workers).order_by(workers.c.id))]
 
 
-def standing(connection: Connection) -> Sequence[Row[str, str, str, str]]:
-    """Return id, status, session and capabilities of all workers, by id."""
+def standing(connection: Connection) -> Sequence[Row[str, str, str, str, str]]:
+    """Return id, status, session, capabilities and project of all workers, by id."""
     # All at once: there are thousands, and a fetch for each costs as much as its row.
     return connection.execute(_STANDING).all()
 

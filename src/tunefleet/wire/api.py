@@ -312,11 +312,13 @@ class KeyCreate(Body):
         name: What to call it.
         role: What it may do.
         owner: Whom the rows that it makes belong to; default: its name.
+        project: Where it works; default: where the one works that makes it.
     """
 
     name: str = Field(min_length=1, max_length=100)
     role: Role = "member"
     owner: str | None = Field(default=None, min_length=1, max_length=100)
+    project: str | None = Field(default=None, min_length=1, max_length=63)
 
 
 class KeyView(Message):
@@ -326,6 +328,7 @@ class KeyView(Message):
     name: str
     role: Role
     owner: str
+    project: str = "default"
     created_at: datetime
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None
@@ -345,6 +348,7 @@ class ServerInfo(Message):
     authenticated: bool
     role: Role | None = None
     owner: str | None = None
+    project: str | None = None
     key_id: str | None = None
 
 

@@ -40,15 +40,15 @@ async def test_what_a_worker_told_is_kept_in_order(lab: Lab) -> None:
 async def test_what_is_told_live_has_the_time_that_is_stored(lab: Lab) -> None:
     worker = await lab.online()
     known: dict[str, Load] = {}
-    live.loads(lab.core, known)
+    live.loads(lab.core, lab.admin, known)
     shown = []
     for number in range(3):
         lab.clock.advance(7.0001234)
         await worker.exchange(load=Load(memory_free_bytes=number, disk_free_bytes=1))
         lab.clock.advance(1.0)
-        shown += live.loads(lab.core, known)
+        shown += live.loads(lab.core, lab.admin, known)
         await loads.flush(lab.core)
-        assert live.loads(lab.core, known) == ()
+        assert live.loads(lab.core, lab.admin, known) == ()
     stored = (await _history(lab)).samples
     assert [(each.worker_id, each.at, each.load) for each in shown] == [("w1", each.at, each.load) for each in stored]
     assert len(shown) == 3

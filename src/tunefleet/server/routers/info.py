@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Request
 
 import tunefleet
 from tunefleet import spec
-from tunefleet.server.auth import CoreDep, Reader, identify_if_known, require_admin
+from tunefleet.server.auth import Admin, CoreDep, Reader, identify_if_known
 from tunefleet.services import prune, upkeep
 from tunefleet.services.identity import Actor
 from tunefleet.spec import gallery
@@ -49,7 +49,7 @@ async def list_examples(_: Reader) -> list[ExampleView]:
     return [ExampleView.model_validate(each._asdict()) for each in found]
 
 
-@router.post("/prune", dependencies=[Depends(require_admin)])
-async def prune_old(core: CoreDep, request: PruneRequest) -> PruneReply:
+@router.post("/prune")
+async def prune_old(core: CoreDep, who: Admin, request: PruneRequest) -> PruneReply:
     """Remove workflows that ended long ago, and files that nothing refers to."""
-    return await prune.run(core, request.older_than_s, request.dry_run)
+    return await prune.run(core, request.older_than_s, request.dry_run, project=who.project)

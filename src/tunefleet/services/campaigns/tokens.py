@@ -12,7 +12,7 @@ from typing import Final
 from tunefleet.errors import AuthError
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
-from tunefleet.services.keys import SHARED_TOKEN
+from tunefleet.services.keys import SHARED_TOKEN, refuse_archived
 from tunefleet.services.seals import seal
 from tunefleet.store import Connection, campaigns, keys
 
@@ -48,6 +48,7 @@ def _actor(connection: Connection, campaign_id: str, *, shared: bool) -> Actor:
     row = campaigns.by_id(connection, campaign_id)
     if row is None:
         raise AuthError(f"There is no campaign {campaign_id}.")
+    refuse_archived(connection, row.project)
     known = shared and row.owner == SHARED_TOKEN.owner
     mine = [key for key in keys.all_rows(connection, project=row.project) if key.owner == row.owner]
     if not known and not any(key.revoked_at is None and key.role in _SUBMITTING for key in mine):

@@ -9,7 +9,7 @@ from tunefleet.services.core import KEYS, Core
 from tunefleet.services.federation.status import find, tell
 from tunefleet.services.federation.tokens import FederationActor, Who, may_steer, proven, token_of
 from tunefleet.services.views import maybe_moment
-from tunefleet.store import Connection, after_commit, federation_tokens, wake
+from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, federation_tokens, federations, wake
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.wire.federated_tokens import FederationToken
@@ -25,15 +25,21 @@ async def authenticate(core: Core, token: str) -> FederationActor:
     known = core.keys.federations
     row = known.get(federation_id)
     if row is None:
-        row = await core.read(lambda connection: federation_tokens.get(connection, federation_id))
-        known[federation_id] = row
+        found, core.keys.projects[federation_id] = await core.read(partial(_looked_up, federation_id=federation_id))
+        row = known[federation_id] = found
     spared = row.old_until is not None and core.clock.wall() < row.old_until and serial == row.serial - 1
     if serial != row.serial and not spared:
         raise AuthError(
             f"This token of {federation_id} was taken back.",
             hint=f"`tunefleet federation token {federation_id}` prints the new one to its owner.",
         )
-    return FederationActor(federation_id)
+    return FederationActor(federation_id, core.keys.projects.get(federation_id, DEFAULT_PROJECT))
+
+
+def _looked_up(connection: Connection, *, federation_id: str) -> tuple[TokenRow, str]:
+    federation = federations.find(connection, None, federation_id)
+    project = DEFAULT_PROJECT if federation is None else federation.project
+    return federation_tokens.get(connection, federation_id), project
 
 
 def current(connection: Connection, server_secret: bytes, federation_id: str) -> str:

@@ -19,7 +19,7 @@ from tunefleet.services.federation.status import FOREVER, find
 from tunefleet.services.federation.tokens import Who, may_take_part, worker_name
 from tunefleet.services.links import Signature
 from tunefleet.services.views import moment
-from tunefleet.store import DEFAULT_PROJECT, Connection, artifacts, federation_chunks, federations
+from tunefleet.store import Connection, artifacts, federation_chunks, federations
 from tunefleet.store.federation_chunks import FREE, ChunkRow
 from tunefleet.store.federations import FederationRow
 from tunefleet.wire.federated import JobWorker
@@ -164,7 +164,7 @@ def linked(connection: Connection, reference: str) -> FederationRow:
     Raises:
         NotFoundError: If there is none.
     """
-    row = federations.find(connection, DEFAULT_PROJECT, reference)
+    row = federations.find(connection, None, reference)
     if row is None:
         raise NotFoundError(f"There is no federation {reference}.")
     return row

@@ -17,6 +17,7 @@ import orjson
 
 from tunefleet.artifacts import BlobStore, Intake
 from tunefleet.errors import DataError, NotFoundError
+from tunefleet.services import quotas
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.store import Connection, artifacts
@@ -73,6 +74,9 @@ async def cut(
 
     def operation(connection: Connection) -> None:
         now = core.clock.wall()
+        known = artifacts.known(connection, actor.project, [piece.digest for piece in pieces])
+        new = {piece.digest: piece.size_bytes for piece in pieces if piece.digest not in known}
+        quotas.refuse_storing(connection, actor.project, sum(new.values()))
         for piece in pieces:
             artifacts.add_blob(
                 connection, project=actor.project, digest=piece.digest, size_bytes=piece.size_bytes, at=now

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
+from tunefleet.services import quotas
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, chunks, files
 from tunefleet.services.federation.accepting import Accepted, Arrived, CheckAgain, Refused
@@ -272,6 +273,7 @@ def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: A
         # Files are deleted in this thread only, so that the file cannot go between this look and the commit.
         if not core.blobs.has(digest):
             raise ConflictError(f"The file {digest[:12]}… was collected as an old one.", hint="Upload it again.")
+        quotas.refuse_update(connection, row, digest, size_bytes)
         artifacts.add_blob(connection, project=row.project, digest=digest, size_bytes=size_bytes, at=now)
     accepted = accepting.accept(connection, row, arrived, now)
     # Later updates name the tokenizer by its digests alone.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -185,7 +185,7 @@ def _of_event(connection: Connection, event_id: int, event: Event, rows: dict[st
     # What is placed anew has an event of its own; what is still open waits for the worker.
     waiting = [row.task_id for row in attempts.open_of(connection, event.worker_id or "").values()]
     for row in tasks.by_ids(connection, waiting).values():
-        yield Case(event_id, event, row.owner, row)
+        yield Case(event_id, replace(event, project=row.project), row.owner, row)
 
 
 def _whole(connection: Connection, case: Case, row: TaskRow, workflow: str) -> Case:

@@ -20,7 +20,11 @@ async def list_(core: Core, actor: Actor) -> AgentList:
     may_read(actor)
     rows = await core.read(workers.all_rows)
     mine = [
-        row for row in rows if row.session == AGENT_SESSION and (actor.role != "member" or row.owner == actor.owner)
+        row
+        for row in rows
+        if row.session == AGENT_SESSION
+        and row.project == actor.project
+        and (actor.role != "member" or row.owner == actor.owner)
     ]
     return AgentList(agents=[_view(core, row) for row in mine], online_threshold_seconds=int(ONLINE_S))
 

@@ -100,7 +100,7 @@ def remember(core: Core, row: WorkerRow, about: tuple[str, ...] | None = None) -
     core.fleet.agents[row.id] = known
     before = core.fleet.presences.get(row.id)
     if before is None or before.session != AGENT_SESSION:
-        core.fleet.presences[row.id] = Presence(AGENT_SESSION, lost=row.status != "online")
+        core.fleet.presences[row.id] = Presence(AGENT_SESSION, lost=row.status != "online", project=row.project)
     return known
 
 
@@ -123,7 +123,7 @@ def _enrol(
     workers.put(connection, row)
     if before is None or before.status != "online":
         data = {"hostname": who.hostname or ""}
-        events.append(connection, [Event("worker.online", now, worker_id=row.id, data=data)])
+        events.append(connection, [Event("worker.online", now, worker_id=row.id, data=data, project=row.project)])
     return row
 
 

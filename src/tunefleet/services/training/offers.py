@@ -8,12 +8,13 @@ import orjson
 
 from tunefleet.placement import Fit, WorkerState, match
 from tunefleet.services import resuming, roster, standing
+from tunefleet.services.quotas import Holding
 from tunefleet.services.roster import Presences
 from tunefleet.services.training.config import config_of, dataset_path
 from tunefleet.services.training.held import TRAININGS
 from tunefleet.services.views import moment
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
-from tunefleet.store import Connection, queue, resumes, shards, tasks, training
+from tunefleet.store import Connection, projects, queue, resumes, shards, tasks, training
 from tunefleet.store.attempts import OfferRow
 from tunefleet.store.rows import TaskRow, WorkerRow
 from tunefleet.wire.training import PolledJob
@@ -32,10 +33,12 @@ def first(connection: Connection, agent: WorkerRow, *, owner: str | None, leased
         leased: Whether it speaks our extensions; one that does not cannot fetch what was uploaded.
         now: Unix time.
     """
-    state = _state(connection, agent, now)
+    state, held = _state(connection, agent, now), Holding(connection, now)
     found: list[TaskRow] = []
     for key, need in roster.needs(connection, queue.groups(connection)).items():
         if need.kind not in TRAININGS or not isinstance(match(need, state), Fit):
+            continue
+        if held.why(agent.project, need) is not None:
             continue
         rows = training.waiting(connection, key, project=agent.project, owner=owner, now=now, limit=_LOOK)
         allowed = (row for row in rows if refusal(connection, agent, row, leased=leased) is None)
@@ -50,6 +53,10 @@ def suits(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: boo
     verdict = match(need, state)
     if not isinstance(verdict, Fit):
         return f"This agent {verdict.reason}."
+    projects.lock(connection, [row.project])
+    over = Holding(connection, now).why(row.project, need)
+    if over is not None:
+        return over
     return refusal(connection, agent, row, leased=leased)
 
 

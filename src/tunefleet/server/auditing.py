@@ -1,0 +1,104 @@
+"""The audit log's part of a request: before an answer to what could change something goes out, its row is stored.
+
+Raw ASGI, as the rest of what every request passes. What machines do all day is left out: the exchanges of workers, the
+polls of agents, pieces of files, journals and logs; and so is whoever was not recognized, but for attempts to log in.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import Any, Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tunefleet.server.auth import NOTED
+from tunefleet.services import audit
+from tunefleet.services.core import Core
+from tunefleet.store.audit import AuditRow
+
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+ROUTINE: Final = frozenset(
+    {
+        "POST /api/v1/link/exchange",
+        "POST /api/v1/blobs/missing",
+        "PUT /api/v1/blobs/{digest}",
+        "PUT /api/v1/federations/{federation_id}/blobs/{digest}",
+        "POST /api/v1/workflows/validate",
+        "POST /api/training/agent/heartbeat",
+    }
+)
+"""Method and route of what is not in the log: it changes nothing that a person would ask about."""
+_LOGIN: Final = "POST /api/v1/session"
+_REQUEST_ID: Final = "x-request-id"
+_READABLE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_MAX_TARGET: Final = 500
+_FAILED: Final = 500
+
+
+class Audit:
+    """Write the audit log.
+
+    Args:
+        app: The app behind.
+        core: Whose log.
+    """
+
+    def __init__(self, app: ASGIApp, core: Core) -> None:
+        self._app = app
+        self._core = core
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
+            await self._app(scope, receive, send)
+            return
+        request_id, answered = request_id_of(scope), False
+
+        async def send_after_the_row(message: Message) -> None:
+            nonlocal answered
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[_REQUEST_ID] = request_id
+                answered = True
+                await self._store(scope, message["status"], request_id)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_after_the_row)
+        except Exception:
+            # Answered outside of this, once it has been logged.
+            if not answered:
+                await self._store(scope, _FAILED, request_id)
+            raise
+
+    async def _store(self, scope: Scope, status: int, request_id: str) -> None:
+        state: dict[str, Any] = scope.setdefault("state", {})
+        name, who = f"{scope['method']} {route_of(scope)}", state.get(NOTED)
+        if name not in ROUTINE and (who is not None or name == _LOGIN):
+            await audit.write(self._core, who, self._row(scope, status, request_id))
+
+    def _row(self, scope: Scope, status: int, request_id: str) -> AuditRow:
+        client = scope.get("client")
+        target = " ".join(f"{name}={value}" for name, value in scope.get("path_params", {}).items())
+        return AuditRow(
+            0, self._core.clock.wall(), None, None, None, None, client[0] if client else "", scope["method"],
+            route_of(scope), target[:_MAX_TARGET] or None, status, request_id,
+        )  # fmt: skip
+
+
+def request_id_of(scope: Scope) -> str:
+    """Return the id of a request: what the client or a proxy calls it, if that is a plain word, else a new one."""
+    state: dict[str, Any] = scope.setdefault("state", {})
+    if "request_id" not in state:
+        given = Headers(scope=scope).get(_REQUEST_ID, "")
+        state["request_id"] = given if _READABLE.fullmatch(given) else secrets.token_hex(8)
+    found: str = state["request_id"]
+    return found
+
+
+def route_of(scope: Scope) -> str:
+    """Return the template of the route that serves a request; its path, cut short, if none does."""
+    route = scope.get("route")
+    template = getattr(route, "path", None)
+    return template if isinstance(template, str) else str(scope["path"])[:200]

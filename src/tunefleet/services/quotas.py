@@ -1,0 +1,119 @@
+"""What a project may still use: tasks that run at once, GPU hours a calendar month (UTC), bytes of stored files.
+
+Looked at in the operation that would use it, with the project's row locked where two servers could count at once.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tunefleet.errors import QuotaError
+from tunefleet.store import Connection, artifacts, projects, usage
+from tunefleet.store.federations import FederationRow
+from tunefleet.store.projects import ProjectRow, RunningRow
+
+if TYPE_CHECKING:
+    from tunefleet.placement import Requirement
+
+_HOUR_S = 3600.0
+
+
+def month_start(now: float) -> float:
+    """Return when the calendar month of a time began, in UTC."""
+    at = datetime.fromtimestamp(now, UTC)
+    return datetime(at.year, at.month, 1, tzinfo=UTC).timestamp()
+
+
+def gpu_hours(connection: Connection, project: str, running: RunningRow | None, now: float) -> float:
+    """Return how many GPU hours a project has used in this calendar month, with what runs now."""
+    start = month_start(now)
+    live_s = running.gpu_s if running is not None else 0.0
+    if running is not None and running.gpus:
+        # Of what runs since before the month began, that part was the last month's.
+        live_s = min(live_s, running.gpus * (now - start))
+    return (usage.gpu_seconds(connection, project, start) + live_s) / _HOUR_S
+
+
+def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) -> str | None:
+    """Say which quota a waiting task waits for, in one sentence with the way out; null if for none.
+
+    Args:
+        connection: To read with.
+        row: The task's project.
+        need: What the task needs.
+        now: Unix time.
+    """
+    raised = f"an admin can raise it: tunefleet projects set {row.name}"
+    if row.archived_at is not None:
+        return f"waiting: the project {row.name} is archived (tunefleet projects restore {row.name} opens it)."
+    running = projects.running(connection, now, [row.name]).get(row.name)
+    count = running.tasks if running is not None else 0
+    if row.max_running is not None and count >= row.max_running:
+        return (
+            f"waiting: {count} tasks of the project {row.name} run, and its quota is {row.max_running}; "
+            f"it goes on when one ends ({raised} --max-running N)."
+        )
+    if row.gpu_hours is not None and need.gpu_count:
+        spent = gpu_hours(connection, row.name, running, now)
+        if spent >= row.gpu_hours:
+            return (
+                f"waiting: the project {row.name} has used {spent:.1f} of its {row.gpu_hours:g} GPU hours this month; "
+                f"it goes on when the next month begins, UTC ({raised} --gpu-hours N)."
+            )
+    return None
+
+
+class Holding:
+    """Which quotas hold waiting tasks back; what was found out for one task is not looked up for the next.
+
+    Args:
+        connection: To read with.
+        now: Unix time.
+    """
+
+    def __init__(self, connection: Connection, now: float) -> None:
+        self._connection = connection
+        self._now = now
+        self._rows: dict[str, ProjectRow] | None = None
+        self._told: dict[tuple[str, bool], str | None] = {}
+
+    def why(self, project: str, need: Requirement) -> str | None:
+        """Say which quota a task of a project waits for; null if for none."""
+        if self._rows is None:
+            self._rows = {row.name: row for row in projects.all_rows(self._connection)}
+        row = self._rows.get(project)
+        if row is None or not row.limited:
+            return None
+        key = project, need.gpu_count > 0
+        if key not in self._told:
+            self._told[key] = why(self._connection, row, need, self._now)
+        return self._told[key]
+
+
+def refuse_storing(connection: Connection, project: str, size_bytes: int) -> None:
+    """Refuse a file that would take a project over its quota of storage; the caller is about to store it.
+
+    Raises:
+        QuotaError: If it would.
+    """
+    row = projects.get(connection, project, lock=True) if size_bytes else None
+    if row is None or row.storage_bytes is None:
+        return
+    kept = projects.stored_bytes(connection, [project]).get(project, 0)
+    if kept + size_bytes > row.storage_bytes:
+        raise QuotaError(
+            f"The project {project} keeps {kept:,} of the {row.storage_bytes:,} bytes of its storage quota; "
+            f"{size_bytes:,} more are over it.",
+            hint=f"Remove artifacts or tasks, or let an admin raise it: tunefleet projects set {project} --storage N.",
+        )
+
+
+def refuse_update(connection: Connection, federation: FederationRow, digest: str, size_bytes: int) -> None:
+    """Refuse a file that somebody uploads to a federation, as `refuse_storing` does; not what a task's parts bring.
+
+    Raises:
+        QuotaError: If the federation's project would keep more than it may.
+    """
+    if federation.task_seq is None and not artifacts.known(connection, federation.project, [digest]):
+        refuse_storing(connection, federation.project, size_bytes)

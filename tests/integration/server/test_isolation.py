@@ -1,0 +1,180 @@
+"""A key of one project finds nothing of another: every route of the API is asked for what the other one has."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import select
+
+from tests.integration.server.support import HandWorker, Running, submit
+from tests.integration.server.test_campaigns import Engine, apply
+from tests.integration.server.test_projects import member  # noqa: F401 - a fixture
+from tunefleet.artifacts import manifest_digest
+from tunefleet.store.tables import metadata
+from tunefleet.wire.api import FileEntry
+
+MARK = "zebra"
+DOCUMENT = f"""apiVersion: tunefleet/v1
+metadata: {{name: {MARK}-flow}}
+spec: {{taskType: echo, data: {{type: list, items: [{MARK}]}}}}
+"""
+DATA = f"{MARK} rows".encode()
+STREAMS = ("/stream", "/live")
+TOKENS_ONLY = re.compile(r"/(journal|log|chat/turns|chat/turns/\{turn_id\})$|/link/|/local/|/agent/|/predictions$")
+"""Routes that a person's key is no good for, or that take a job's id in the body."""
+ABOUT_NOBODY = ("/schema", "/examples", "/healthz")
+OURS = ("workflows", "tasks", "artifacts", "federations", "campaigns", "model_versions", "notification_channels")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What there is in the first project: values of path parameters by name, and the requests that were examined."""
+
+    ids: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def running(start: Callable[..., Running], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    running = start(tmp_path_factory.mktemp("isolation"), lost_after_s=600)
+    yield running
+    running.stop()
+    running.core.close()
+
+
+def _push(client: httpx.Client) -> tuple[str, str]:
+    digest = hashlib.sha256(DATA).hexdigest()
+    headers = {"Upload-Offset": "0", "Upload-Length": str(len(DATA)), "Content-Type": "application/octet-stream"}
+    assert client.put(f"/blobs/{digest}", content=DATA, headers=headers).status_code == 201
+    entry = FileEntry(path=f"{MARK}.jsonl", digest=digest, size_bytes=len(DATA))
+    body = {
+        "name": f"{MARK}-data",
+        "kind": "dataset",
+        "files": [entry.model_dump()],
+        "digest": manifest_digest([entry]),
+    }
+    made = client.post("/artifacts", json=body)
+    assert made.status_code == 201, made.text
+    return str(made.json()["id"]), digest
+
+
+@pytest.fixture
+def first(running: Running, admin: httpx.Client, member: Callable[..., httpx.Client]) -> Known:  # noqa: F811
+    """Something of everything, in a project of its own, with a worker that serves it alone."""
+    owner = member(MARK, role="admin")
+    hand = HandWorker(member(MARK, role="worker"), f"{MARK}-box")
+    hand.register()
+    task_id = submit(owner, DOCUMENT)
+    hand.take(task_id)
+    artifact, digest = _push(owner)
+    federation = owner.post("/federations", json={"name": f"{MARK}-fed"})
+    assert federation.status_code == 201, federation.text
+    campaign = apply(owner, f"{MARK}-camp")
+    Engine(running).cycle(campaign)
+    channel = owner.post("/notifications/channels", json={"name": f"{MARK}-chn", "to": "https://example.org/x"})
+    assert channel.status_code == 201, channel.text
+    key = owner.post("/keys", json={"name": f"{MARK}-more"}).json()["id"]
+    task = owner.get(f"/tasks/{task_id}").json()
+    return Known(
+        {
+            "task_id": task_id, "workflow_id": task["workflow_id"], "artifact_id": artifact, "digest": digest,
+            "federation_id": federation.json()["id"], "job_id": str(federation.json()["number"]), "campaign": campaign,
+            "name": f"{MARK}-camp", "channel_id": channel.json()["id"], "key_id": key, "worker_id": f"{MARK}-box",
+            "project": MARK, "agent_id": f"{MARK}-box", "path": f"{MARK}.jsonl", "version": "1", "command_id": "cmd-0",
+            "number": "0", "step": "1", "worker": "w", "turn_id": "turn-0",
+        }
+    )  # fmt: skip
+
+
+def _rows(running: Running) -> dict[str, list[tuple[Any, ...]]]:
+    def read(connection: Any) -> dict[str, list[tuple[Any, ...]]]:
+        return {
+            name: [tuple(row) for row in connection.execute(select(table).where(table.c.project == MARK))]
+            for name in OURS
+            if (table := metadata.tables[name]) is not None
+        }
+
+    return running.core.db.read(read).result()
+
+
+def _requests(document: dict[str, Any], known: Known) -> Iterator[tuple[str, str, str, Any]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if path.endswith((*STREAMS, *ABOUT_NOBODY)) or TOKENS_ONLY.search(path):
+                continue
+            url = re.sub(r"\{(\w+)\}", lambda found: known.ids[found[1]], path)
+            content = operation.get("requestBody", {}).get("content", {})
+            yield method, path, url, content.get("application/json", {}).get("example")
+
+
+def test_no_route_shows_or_changes_what_another_project_has(
+    running: Running,
+    first: Known,
+    admin: httpx.Client,
+    member: Callable[..., httpx.Client],  # noqa: F811
+) -> None:
+    before = _rows(running)
+    assert all(before.values()), {name: len(rows) for name, rows in before.items()}
+    document = admin.get("/openapi.json").json()
+    nobody = Known({name: _invented(value) for name, value in first.ids.items()})
+    wrong, asked = [], 0
+    for role in ("admin", "member"):
+        stranger = member("stranger", role=role)
+        for theirs, none in zip(_requests(document, first), _requests(document, nobody), strict=True):
+            if role == "member" and theirs[0] != "get":
+                continue
+            reply = _ask(stranger, running.url, theirs)
+            other = reply if "{" not in theirs[1] else _ask(stranger, running.url, none)
+            asked += 1
+            if reply.status_code != other.status_code or _tells(reply, theirs, first):
+                wrong.append(f"{theirs[0]} {theirs[1]}: {reply.status_code}, {other.status_code} {reply.text[:150]}")
+    assert asked > 150
+    assert not wrong, "\n".join(wrong)
+    assert _rows(running) == before
+
+
+def test_a_file_is_not_had_by_knowing_its_digest(
+    running: Running,
+    admin: httpx.Client,
+    member: Callable[..., httpx.Client],  # noqa: F811
+) -> None:
+    owner, stranger = member("owners"), member("guessers")
+    content = b"only of one project"
+    digest = hashlib.sha256(content).hexdigest()
+    sent = {"Upload-Length": str(len(content)), "Content-Type": "application/octet-stream"}
+    assert owner.put(f"/blobs/{digest}", content=content, headers={**sent, "Upload-Offset": "0"}).status_code == 201
+    for offset in (0, len(content)):
+        reply = stranger.put(f"/blobs/{digest}", content=b"", headers={**sent, "Upload-Offset": str(offset)})
+        assert reply.status_code in {202, 409, 422}, reply.text
+    assert stranger.get(f"/blobs/{digest}").status_code == 404
+    assert owner.get(f"/blobs/{digest}").content == content
+
+
+def _ask(client: httpx.Client, base: str, request: tuple[str, str, str, Any]) -> httpx.Response:
+    method, path, url, body = request
+    headers = {"Upload-Offset": "0", "Upload-Length": "3", "Content-Type": "application/octet-stream"}
+    sent: dict[str, Any] = {"json": body} if body is not None else {}
+    if method == "put" and "digest" in path:
+        sent = {"content": b"abc", "headers": headers}
+    return client.request(method, f"{base}{url}", **sent)
+
+
+def _tells(reply: httpx.Response, request: tuple[str, str, str, Any], known: Known) -> bool:
+    """Whether a good answer names anything that is there; the log of one's own requests names what one asked for."""
+    method, path, _, _ = request
+    if reply.status_code >= 400 or path.endswith("/audit"):
+        return False
+    named = [value for value in known.ids.values() if len(value) > 6 and value in reply.text]
+    return MARK in reply.text or bool(named) or ("{" in path and method != "get")
+
+
+def _invented(value: str) -> str:
+    """Return a value of the same form that names nothing."""
+    if value.isdecimal():
+        return str(int(value) + 7000)
+    return "f" * 64 if len(value) == 64 else f"{value[:5]}0{value[6:]}none" if len(value) > 6 else value

@@ -1,0 +1,147 @@
+"""Quotas hold where they are counted, and what waits for one says so with the way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.services.lab import ECHO, TRAIN, Lab
+from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, QuotaError
+from tunefleet.services import artifacts, keys, placing, projects, quotas, tasks, why, workers, workflows
+from tunefleet.services.identity import Actor
+from tunefleet.wire.api import BlobQuery, FileEntry, KeyCreate, SubmitRequest
+from tunefleet.wire.link import Gpu
+from tunefleet.wire.projects import ProjectChange, ProjectCreate
+
+GPUS = tuple(Gpu(index=number, uuid=f"GPU-{number}", name="L40", memory_total_bytes=48 << 30) for number in range(2))
+ON_GPU = TRAIN.replace("spec:\n", "spec:\n  resources: {hardware: {gpu: {count: 2}}}\n")
+
+
+async def member(lab: Lab, project: str, role: str = "member", **quota: object) -> Actor:
+    """Make a project unless it is there, and return somebody of it."""
+    if project not in {each.name for each in await projects.list_(lab.core, lab.admin)}:
+        await projects.create(lab.core, lab.admin, ProjectCreate.model_validate({"name": project, **quota}))
+    made = await keys.create(lab.core, lab.admin, KeyCreate(name=f"{project}-{role}", role=role, project=project))
+    return await keys.authenticate(lab.core, made.secret)
+
+
+async def submit(lab: Lab, who: Actor, document: str = ECHO) -> str:
+    made = await workflows.submit(lab.core, who, SubmitRequest(document=document))
+    return made.tasks[0].id
+
+
+async def _why(lab: Lab, who: Actor, task_id: str) -> str:
+    told = (await why.of_task(lab.core, who, task_id)).why
+    assert (await tasks.get(lab.core, who, task_id)).why == told
+    return told or ""
+
+
+async def test_no_more_tasks_run_than_a_project_may_have(lab: Lab) -> None:
+    red, worker = await member(lab, "red", max_running=2), await lab.online()
+    ids = [await submit(lab, red) for _ in range(4)]
+    offers = await worker.offers()
+    assert [offer.task_id for offer in offers] == ids[:2]
+    assert await _why(lab, red, ids[2]) == (
+        "waiting: 2 tasks of the project red run, and its quota is 2; it goes on when one ends "
+        "(an admin can raise it: tunefleet projects set red --max-running N)."
+    )
+    await worker.accept(*(offer.token for offer in offers))
+    await worker.finish(offers[0].token)
+    assert [offer.task_id for offer in await worker.offers()] == [ids[2]]
+    await projects.change(lab.core, lab.admin, "red", ProjectChange(max_running=None))
+    assert [offer.task_id for offer in await worker.offers()][-1] == ids[3]
+
+
+async def test_a_quota_of_one_project_leaves_the_others_alone(lab: Lab) -> None:
+    red, blue, worker = await member(lab, "red", max_running=0), await member(lab, "blue"), await lab.online()
+    held, free = await submit(lab, red), await submit(lab, blue)
+    assert [offer.task_id for offer in await worker.offers()] == [free]
+    assert "its quota is 0" in await _why(lab, red, held)
+
+
+async def test_gpu_hours_of_the_month_are_counted_while_a_task_runs_and_when_it_has_ended(lab: Lab) -> None:
+    lab.clock.wall = quotas.month_start(lab.clock.wall) + 86_400.0
+    red, worker = await member(lab, "red", gpu_hours=3.0), await lab.online()
+    await worker.register(gpus=GPUS, slots={"light": 8, "job": 2})
+    first, second = await submit(lab, red, ON_GPU), await submit(lab, red, ON_GPU)
+    light = await submit(lab, red)
+    offers = {offer.task_id: offer for offer in await worker.offers()}
+    assert set(offers) == {first, light}
+    assert len(offers[first].gpus) == 2
+    await worker.accept(*(offer.token for offer in offers.values()))
+    lab.clock.advance(7200.0)
+    assert (await projects.get(lab.core, red, "red")).uses.gpu_hours == pytest.approx(4.0, abs=0.01)
+    await worker.finish(offers[first].token)
+    assert await worker.offers() == ()
+    told = await _why(lab, red, second)
+    assert "has used 4.0 of its 3 GPU hours this month" in told
+    assert "tunefleet projects set red --gpu-hours" in told
+    lab.clock.wall += 31 * 86_400.0
+    assert (await projects.get(lab.core, red, "red")).uses.gpu_hours == 0.0
+    await worker.exchange()
+    await placing.run_once(lab.core)
+    assert (await tasks.get(lab.core, red, second)).status == "dispatched"
+
+
+async def test_files_over_the_quota_are_refused_and_what_a_job_brings_is_kept(lab: Lab) -> None:
+    red, worker = await member(lab, "red", storage_bytes=10), await lab.online()
+    await lab.upload(red, b"12345678")
+    await lab.upload(red, b"12345678")  # what is there costs nothing
+    with pytest.raises(QuotaError, match="keeps 8 of the 10 bytes of its storage quota; 3 more") as refused:
+        await lab.upload(red, b"abc")
+    assert "tunefleet projects set red --storage" in str(refused.value)
+    query = BlobQuery(blobs=(FileEntry(path="x", digest="0" * 64, size_bytes=3),))
+    with pytest.raises(QuotaError):
+        await artifacts.missing(lab.core, red, query)
+    await submit(lab, red)
+    offer = await worker.start()
+    await lab.upload(await lab.attempt(offer.token), b"a result")
+    assert (await projects.get(lab.core, red, "red")).uses.storage_bytes == 16
+
+
+async def test_an_archived_project_rests_until_it_is_restored(lab: Lab) -> None:
+    red, worker = await member(lab, "red"), await lab.online()
+    task_id = await submit(lab, red)
+    await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=True))
+    assert await worker.offers() == ()
+    with pytest.raises(ConflictError, match="The project red is archived"):
+        await member(lab, "red", role="viewer")
+    await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=False))
+    assert [offer.task_id for offer in await worker.offers()] == [task_id]
+    with pytest.raises(ConflictError, match="default project cannot be archived"):
+        await projects.change(lab.core, lab.admin, "default", ProjectChange(archived=True))
+
+
+async def test_a_key_of_an_archived_project_is_refused_at_once(lab: Lab) -> None:
+    await projects.create(lab.core, lab.admin, ProjectCreate(name="red"))
+    made = await keys.create(lab.core, lab.admin, KeyCreate(name="r", project="red"))
+    await keys.authenticate(lab.core, made.secret)
+    await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=True))
+    with pytest.raises(AuthError, match="The project red is archived"):
+        await keys.authenticate(lab.core, made.secret)
+
+
+async def test_a_worker_with_a_key_of_a_project_serves_that_project_alone(lab: Lab) -> None:
+    red, blue = await member(lab, "red"), await member(lab, "blue")
+    bound = await lab.online("red-box", actor=await member(lab, "red", role="worker"))
+    await submit(lab, blue)
+    mine = await submit(lab, red)
+    assert [offer.task_id for offer in await bound.offers()] == [mine]
+    assert [each.id for each in (await workers.list_(lab.core, red)).items] == ["red-box"]
+    assert (await workers.list_(lab.core, blue)).items == ()
+    with pytest.raises(NotFoundError):
+        await workers.get(lab.core, blue, "red-box")
+
+
+async def test_only_who_looks_after_all_makes_and_changes_projects(lab: Lab) -> None:
+    boss = await member(lab, "red", role="admin")
+    with pytest.raises(ForbiddenError, match="admin key of the project default"):
+        await projects.create(lab.core, boss, ProjectCreate(name="blue"))
+    with pytest.raises(ForbiddenError):
+        await projects.change(lab.core, boss, "red", ProjectChange(gpu_hours=None))
+    assert [each.name for each in await projects.list_(lab.core, boss)] == ["red"]
+    with pytest.raises(NotFoundError):
+        await projects.get(lab.core, boss, "default")
+    with pytest.raises(NotFoundError):
+        await keys.create(lab.core, boss, KeyCreate(name="x", project="default"))
+    with pytest.raises(ConflictError, match="There is a project red already"):
+        await projects.create(lab.core, lab.admin, ProjectCreate(name="red"))
