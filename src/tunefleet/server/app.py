@@ -25,6 +25,7 @@ from tunefleet.server.routers import (
     federations,
     guide,
     info,
+    invitations,
     keys,
     link,
     listing,
@@ -93,7 +94,19 @@ def create_app(core: Core) -> FastAPI:
     app.state.lifetime = lifetime
     # Routes are looked through in this order: what is asked most often comes first.
     work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, datasets, blobs, results)
-    for module in (link, federations, *work, workers, campaigns, models, notifications, keys, info, upkeep):
+    for module in (
+        link,
+        federations,
+        *work,
+        workers,
+        campaigns,
+        models,
+        notifications,
+        keys,
+        invitations,
+        info,
+        upkeep,
+    ):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)

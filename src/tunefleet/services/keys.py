@@ -72,12 +72,36 @@ async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
     may_administer(actor)
     secret = new_secret()
     row = await core.write(
-        lambda connection: _insert(
-            connection, name=body.name, role=body.role, owner=body.owner or body.name, secret=secret,
+        lambda connection: insert(
+            connection, name=body.name, role=body.role, owner=body.owner or body.name, secret_hash=hashed(secret),
             now=core.clock.wall(),
         )
     )  # fmt: skip
     return KeyCreated(**key_view(row).model_dump(), secret=secret)
+
+
+def insert(
+    connection: Connection,
+    *,
+    name: str,
+    role: str,
+    owner: str,
+    secret_hash: str,
+    now: float,
+    project: str = DEFAULT_PROJECT,
+) -> KeyRow:
+    """Store a new key, of which the hash is known; returns its row."""
+    id_ = new_id("key")
+    keys.insert_one(
+        connection,
+        {
+            "id": id_, "project": project, "name": name, "role": role, "owner": owner,
+            "secret_hash": secret_hash, "created_at": now,
+        },
+    )  # fmt: skip
+    row = keys.by_id(connection, id_)
+    assert row is not None
+    return row
 
 
 async def list_(core: Core, actor: Actor) -> list[KeyView]:
@@ -123,7 +147,7 @@ async def ensure_first(core: Core) -> None:
 
     def operation(connection: Connection) -> None:
         for name, (role, secret) in made.items():
-            _insert(connection, name=name, role=role, owner=name, secret=secret, now=core.clock.wall())
+            insert(connection, name=name, role=role, owner=name, secret_hash=hashed(secret), now=core.clock.wall())
 
     await core.write(operation)
     log.info("Made the first keys; they lie in %s.", core.settings.data_dir / "keys")
@@ -227,20 +251,6 @@ def _actor(row: KeyRow | None) -> Actor:
     if row.revoked_at is not None:
         raise AuthError(f"The key {row.name} was revoked.", hint="Ask an admin for another one.")
     return Actor(row.id, row.owner, row.role, row.project)
-
-
-def _insert(connection: Connection, *, name: str, role: str, owner: str, secret: str, now: float) -> KeyRow:
-    id_ = new_id("key")
-    keys.insert_one(
-        connection,
-        {
-            "id": id_, "project": DEFAULT_PROJECT, "name": name, "role": role, "owner": owner,
-            "secret_hash": hashed(secret), "created_at": now,
-        },
-    )  # fmt: skip
-    row = keys.by_id(connection, id_)
-    assert row is not None
-    return row
 
 
 def _write_private(path: Path, text: str) -> None:
