@@ -26,6 +26,7 @@ from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.progress import ProgressLines
 from tunefleet.agent.site import Site
 from tunefleet.agent.verbs import Verbs
+from tunefleet.client import trust
 from tunefleet.client.backend import JobClient
 from tunefleet.client.download import Downloader
 from tunefleet.errors import MachineError
@@ -51,6 +52,7 @@ def run(settings: AgentSettings) -> bool:
         MachineError: If it cannot listen, or its settings would let anybody in.
     """
     check(settings)
+    trust.use(settings.ca_file)
     name = agent_id(settings)
     bound = bind(settings)
     try:

@@ -27,7 +27,11 @@ def write_json(path: Path, data: Any, *, mode: int = 0o644, sync: bool = False) 
         mode: Permissions of the file from its first moment.
         sync: Whether it must survive a power cut, not only a killed process.
     """
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    write_text(path, json.dumps(data, separators=(",", ":"), allow_nan=False), mode=mode, sync=sync)
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644, sync: bool = False) -> None:
+    """Replace a file in one act; arguments are those of `write_json`."""
     part = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:

@@ -21,6 +21,8 @@ from typing import Any
 
 TARGET = "transformers.trainer"
 SEEN = "seen"
+ATTACHED_TO = "TUNEFLEET_ATTACHED_TO"
+"""Names the job folder to a loop that steers itself by `tunefleet.control`: no import of a Trainer tells of it."""
 _SITE = '''"""Written by `tunefleet run`: attaches control and journal to what is trained here, then makes way."""
 
 import importlib.util as _util

@@ -24,12 +24,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from . import identity, world
+from . import identity, trainings, world
 from .attached import AttachedRun
 from .checkpoints import Checkpoint
 from .claim import jobs_dir
 from .endpoint import safe_job_id
+from .environ import variable
 from .files import read_json, write_json
+from .inject import ATTACHED_TO
 from .journal import plain_values
 from .loop_steering import NOTHING, Asked, Steering, newest, overrides
 from .meeting import Meeting
@@ -47,9 +49,11 @@ class Control:
         folder: Its job folder.
         max_steps: How many steps it will take, if that is known.
         http: Whether to open a port; without, commands are files.
+        attached: Whether the folder is that of the job which has started this process.
     """
 
-    def __init__(self, job_id: str, folder: Path, max_steps: int, *, http: bool) -> None:
+    def __init__(self, job_id: str, folder: Path, max_steps: int, *, http: bool, attached: bool = False) -> None:
+        self._attached = attached
         self.job_id = safe_job_id(job_id)
         self.folder = folder
         self._max_steps = max_steps
@@ -59,6 +63,7 @@ class Control:
         self._step = 0
         self._steering = Steering(self.folder)
         self._meeting: Meeting | None = None
+        self._lock: int | None = None
         self.values: dict[str, float] = {}
         self.resume: Checkpoint | None = None
 
@@ -71,6 +76,24 @@ class Control:
         """Make the job findable, and look for the checkpoint to go on from."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.resume = newest(self.folder)
+        job = self._job_of_process() if self._attached else self._job_of_its_own()
+        self.values = overrides(self.folder)
+        self._run = AttachedRun.open(self.folder, job, Training(1, self.folder, self.resume))
+        self._begin()
+        return self
+
+    def _job_of_process(self) -> dict[str, Any]:
+        job = read_json(self.folder / "job.json")
+        if job is None:
+            raise RuntimeError(f"{self.folder} is no job folder, and {ATTACHED_TO} names it.")
+        if world.rank() == 0 and self._lock is None:
+            self._lock = trainings.claim(self.folder)
+            if self._lock is None:
+                raise RuntimeError(f"Another process of {job['job_id']} reports already; give this loop a folder.")
+        self.job_id = str(job["job_id"])
+        return job
+
+    def _job_of_its_own(self) -> dict[str, Any]:
         before = read_json(self.folder / "job.json") or {}
         job = {
             "job_id": self.job_id,
@@ -83,13 +106,10 @@ class Control:
             "spec": {"http": self._http},
             "endpoint_dir": str(jobs_dir()),
         }
-        self.values = overrides(self.folder)
         if world.rank() == 0:
             self._refuse_a_second()
             write_json(self.folder / "job.json", job)
-        self._run = AttachedRun.open(self.folder, job, Training(1, self.folder, self.resume))
-        self._begin()
-        return self
+        return job
 
     def step(self, step: int, logs: Mapping[str, Any] | None = None, *, epoch: float | None = None) -> Asked:
         """Say that an optimizer step is done; return what is asked for.
@@ -161,6 +181,9 @@ class Control:
         finally:
             self._steering.give_up(run, "the loop ended without saying that it had saved")
             run.on_exit()
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     def _begin(self) -> None:
         run = self._opened()
@@ -200,10 +223,13 @@ def control(
     Args:
         job_id: Its name: letters, digits, dot, dash and underscore. The same name again goes on with what was saved.
         max_steps: How many steps it will take, for who watches.
-        folder: Its job folder; default: `tunefleet-runs/<job_id>` here.
+        folder: Its job folder; default: that of the task that runs this script, else `tunefleet-runs/<job_id>` here.
         http: Whether to open a port on loopback; without, commands are files.
 
     Raises:
         ValueError: If the name could not be a file's.
     """
+    attached = None if folder is not None else variable(ATTACHED_TO)
+    if attached is not None:
+        return Control(job_id, Path(attached), max_steps, http=http, attached=True)
     return Control(job_id, Path(folder or Path("tunefleet-runs", job_id)).resolve(), max_steps, http=http)

@@ -76,6 +76,8 @@ def remains() -> Iterator[Remains]:
     client, server = load(ClientSettings), load(ServerSettings)
     for path, what, is_data in (
         (client.client_file, "URL and key of a server", False),
+        (client.joined_file, "what this machine joined a server with", False),
+        (client.home_dir / "join.json", "what this machine joined a server with", False),
         (client.endpoints_dir, "where live jobs can be found", False),
         (client.envs_folder, "environments of task kinds", False),
         (server.data_dir, "tasks, metrics, artifacts, keys", True),

@@ -9,7 +9,7 @@ import typer
 
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import chosen_url
-from tunefleet.settings import WorkerSettings, load
+from tunefleet.settings import load_worker
 from tunefleet.worker.__main__ import log_to_stderr
 from tunefleet.worker.main import run
 
@@ -36,12 +36,12 @@ def worker(
 ) -> None:
     """Run tasks of a server on this machine.
 
-    The key is read from TUNEFLEET_WORKER_KEY; an admin makes one with `tunefleet keys create NAME --role worker`.
+    The key is read from TUNEFLEET_WORKER_KEY; an admin makes one with `tunefleet keys create NAME --role worker`. A
+    machine that has joined (`tunefleet join`) needs no option and no variable.
     Ctrl-C lets running jobs save and end, and the next worker on the folder goes on with them; SIGTERM leaves them
     running, to be adopted.
     """
-    settings = load(
-        WorkerSettings,
+    settings = load_worker(
         server_url=server or chosen_url.get(),
         results_dir=results_dir,
         worker_id=worker_id,

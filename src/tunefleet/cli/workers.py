@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from rich.text import Text
 
-from tunefleet.cli import words, worker_verbs
+from tunefleet.cli import invitations, words, worker_verbs
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
 from tunefleet.cli.lazy import add, examples
 from tunefleet.cli.options import WorkerId, Yes, confirm
@@ -138,4 +138,5 @@ def rm(worker: WorkerId, *, yes: Yes = False, as_json: Json = False) -> None:
 
 for _function, _name in ((ls, "ls"), (show, "show"), (rm, "rm")):
     add(app, _function, _name)
+invitations.attach(app)
 worker_verbs.attach(app)

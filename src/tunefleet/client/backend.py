@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 import tunefleet
 from tunefleet.artifacts import is_archive, unpack
+from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.wire.base import Message
@@ -170,14 +171,15 @@ class AgentClient:
 
 def _client(url: str, token: str) -> httpx.Client:
     headers = {"Authorization": f"Bearer {token}", "User-Agent": f"tunefleet/{tunefleet.__version__}"}
-    return httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT)
+    return httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, **trust.options(url))
 
 
 def _call(http: httpx.Client, method: str, path: str, body: dict[str, Any] | None, **options: Any) -> Any:
     try:
         response = http.request(method, path, json=body, **options)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UnreachableError(f"{http.base_url} does not answer.", detail=repr(error)) from error
+        silent = UnreachableError(f"{http.base_url} does not answer.", detail=repr(error))
+        raise trust.explained(str(http.base_url), error) or silent from error
     if response.is_success:
         try:
             return response.json() if response.content else {}

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import httpx
 
+from tunefleet.client import trust
 from tunefleet.client.call import Sink
 from tunefleet.errors import UnreachableError
 
@@ -84,7 +85,7 @@ async def fetch_async(
 
 
 def _options(timeout: httpx.Timeout) -> dict[str, Any]:
-    return {"timeout": timeout, "follow_redirects": True, "max_redirects": _MAX_REDIRECTS}
+    return {"timeout": timeout, "verify": trust.context(), "follow_redirects": True, "max_redirects": _MAX_REDIRECTS}
 
 
 def _wanted(headers: Mapping[str, str]) -> dict[str, str]:
@@ -107,7 +108,8 @@ def _in_our_words(link: httpx.URL) -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UnreachableError(
+        host = f"{link.scheme}://{link.host}"
+        raise trust.explained(host, error) or UnreachableError(
             f"The connection to {link.host}, where the server keeps its files, breaks: {type(error).__name__}.",
             hint="This machine must reach that host; the server's TUNEFLEET_S3_PUBLIC_ENDPOINT names it.",
         ) from error

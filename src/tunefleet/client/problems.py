@@ -10,6 +10,7 @@ import re
 import httpx
 from pydantic import ValidationError
 
+from tunefleet.client import trust
 from tunefleet.errors import (
     AuthError,
     ConflictError,
@@ -38,6 +39,10 @@ _BY_STATUS: dict[int, type[TunefleetError]] = {
     503: UnreachableError,
     504: UnreachableError,
 }
+
+
+class TooLargeForProxy(TooLargeError):
+    """What stands before the server refuses a body that the server would take."""
 
 
 def _tree(root: type[TunefleetError]) -> dict[str, type[TunefleetError]]:
@@ -84,6 +89,13 @@ def _spec_error(problem: Problem) -> SpecError:
 
 def _foreign(response: httpx.Response) -> TunefleetError:
     url = response.request.url.copy_with(query=None, userinfo=None)
+    if response.status_code == httpx.codes.PROXY_AUTHENTICATION_REQUIRED:
+        return trust.refused_by_proxy(str(url), "407")
+    if response.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE:
+        return TooLargeForProxy(
+            f"A proxy before {url} takes no body of this size (413).",
+            hint="Let it take bodies of any size; of nginx, that is `client_max_body_size 0;`.",
+        )
     return UnreachableError(
         f"{url} answered {response.status_code} {response.reason_phrase}, and not in Tunefleet's words.",
         hint="Check that the URL is that of a Tunefleet server.",

@@ -15,6 +15,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx
 
+from tunefleet.client import trust
 from tunefleet.errors import ForbiddenError, UnreachableError
 
 TIMEOUT: Final = httpx.Timeout(60.0, connect=10.0)
@@ -195,7 +196,7 @@ def shown(url: str) -> str:
 
 def _client(timeout: httpx.Timeout) -> httpx.Client:
     # No proxy from the environment: it would look the name up again, and connect to what it finds.
-    return httpx.Client(timeout=timeout, follow_redirects=False, trust_env=False)
+    return httpx.Client(timeout=timeout, follow_redirects=False, trust_env=False, verify=trust.context())
 
 
 def _timeout(client: httpx.Client | httpx.AsyncClient) -> dict[str, Any]:

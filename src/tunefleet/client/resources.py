@@ -11,6 +11,7 @@ from tunefleet.client import (
     routes_campaigns,
     routes_chat,
     routes_federations,
+    routes_joining,
     routes_notify,
     routes_projects,
     transfer,
@@ -109,6 +110,9 @@ class WorkerVerbs:
     uncordon = Verb(routes.uncordon_worker)
     drain = Verb(routes.drain_worker)
     elastic = Verb(routes.set_elastic)
+    invite = Verb(routes_joining.invite)
+    invitations = Verb(routes_joining.list_invitations)
+    withdraw = Verb(routes_joining.withdraw)
     remove = Verb(routes.remove_worker)
 
 

@@ -316,12 +316,12 @@ def missing_blobs(blobs: Iterable[FileEntry]) -> Call[BlobReply]:
     return Call("POST", "/blobs/missing", model(BlobReply), body=BlobQuery(blobs=tuple(blobs)))
 
 
-def put_blob(entry: FileEntry, offset: int, content: Callable[[], Iterator[bytes]]) -> Call[None]:
-    """Send a file from an offset to its end."""
+def put_blob(entry: FileEntry, offset: int, size_bytes: int, content: Callable[[], Iterator[bytes]]) -> Call[None]:
+    """Send so many bytes of a file from an offset."""
     headers = {
         "Upload-Offset": str(offset),
         "Upload-Length": str(entry.size_bytes),
-        "Content-Length": str(entry.size_bytes - offset),
+        "Content-Length": str(size_bytes),
         "Content-Type": "application/octet-stream",
     }
     # Not repeated blindly: after a break the server is asked first how much it has.

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final, Literal
 from tunefleet.artifacts import LocalFile, hash_file, manifest_digest, replace_file, scan, scan_size, target_path
 from tunefleet.client import routes
 from tunefleet.client.call import Call, Flow, Pause, Sink, ask, work
+from tunefleet.client.problems import TooLargeForProxy
 from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
 from tunefleet.wire.results import SINGLE_FILE, ResultFile
@@ -24,6 +25,8 @@ PIECE_BYTES: Final = 1 << 20
 FRUITLESS_TRIES: Final = 8
 """So often a transfer may break in a row without a byte getting through."""
 _LONGEST_PAUSE_S: Final = 5.0
+_PROXY_PART_BYTES: Final = 1 << 20
+_LEAST_PART_BYTES: Final = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +125,20 @@ def _missing(files: Sequence[LocalFile] | Any) -> Flow[tuple[BlobMissing, ...]]:
 
 def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
     tries = 0
-    base = meter.done
+    base, most = meter.done, file.entry.size_bytes
     while True:
         meter.at(base + offset)
+        size = min(most, file.entry.size_bytes - offset)
         try:
-            yield from ask(routes.put_blob(file.entry, offset, _reader(file, offset, meter)))
-        except OffsetConflict as conflict:
-            reached = conflict.cursor
-        except (UnreachableError, ConflictError):
-            # A conflict: somebody else is sending the same file, or the server has not let go of a broken upload yet,
-            # or passes the whole file on to its object store.
-            if tries >= _most_tries(file.entry, offset):
+            reached = yield from _upload_part(file, offset, size, meter, tries)
+        except TooLargeForProxy:
+            if size <= _LEAST_PART_BYTES:
                 raise
-            left = yield from _missing([file])
-            if not left:
-                meter.at(base + file.entry.size_bytes)
-                return
-            reached = left[0].offset
-        else:
+            # nginx takes 1 MiB unless it is told otherwise; others may take less.
+            most = max(_LEAST_PART_BYTES, min(size // 4, _PROXY_PART_BYTES))
+            continue
+        if reached is None:
+            meter.at(base + file.entry.size_bytes)
             return
         tries = 0 if reached > offset else tries + 1
         if tries > _most_tries(file.entry, offset):
@@ -151,6 +150,22 @@ def _upload_one(file: LocalFile, offset: int, meter: _Meter) -> Flow[None]:
             yield Pause(min(0.1 * 2 ** min(tries, 6), _LONGEST_PAUSE_S))
 
 
+def _upload_part(file: LocalFile, offset: int, size: int, meter: _Meter, tries: int) -> Flow[int | None]:
+    """Send a part of a file; returns how much the server has of it then, null if it has it whole."""
+    try:
+        yield from ask(routes.put_blob(file.entry, offset, size, _reader(file, offset, size, meter)))
+    except OffsetConflict as conflict:
+        return conflict.cursor
+    except (UnreachableError, ConflictError):
+        # A conflict: somebody else is sending the same file, or the server has not let go of a broken upload yet,
+        # or passes the whole file on to its object store.
+        if tries >= _most_tries(file.entry, offset):
+            raise
+        left = yield from _missing([file])
+        return left[0].offset if left else None
+    return None if offset + size >= file.entry.size_bytes else offset + size
+
+
 def _most_tries(entry: FileEntry, offset: int) -> int:
     if offset < entry.size_bytes:
         return FRUITLESS_TRIES
@@ -158,9 +173,9 @@ def _most_tries(entry: FileEntry, offset: int) -> int:
     return FRUITLESS_TRIES + int(entry.size_bytes / routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
 
 
-def _reader(file: LocalFile, offset: int, meter: _Meter) -> Callable[[], Iterator[bytes]]:
+def _reader(file: LocalFile, offset: int, size: int, meter: _Meter) -> Callable[[], Iterator[bytes]]:
     def read() -> Iterator[bytes]:
-        left = file.entry.size_bytes - offset
+        left = size
         with file.path.open("rb") as source:
             source.seek(offset)
             while left:

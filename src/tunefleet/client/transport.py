@@ -6,12 +6,10 @@ What is sent, how it is retried and what an answer means is shared; the two clas
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import httpx
@@ -19,7 +17,7 @@ import orjson
 from pydantic import ValidationError
 from tenacity import AsyncRetrying, RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from tunefleet.client import elsewhere
+from tunefleet.client import elsewhere, trust
 from tunefleet.client.call import Call, Course, Emit, Flow, NextLine, OpenLines, Pause, Step, Stream, Work
 from tunefleet.client.connection import Connection
 from tunefleet.client.problems import exception_of
@@ -28,7 +26,6 @@ from tunefleet.errors import TunefleetError, UnreachableError
 
 T = TypeVar("T")
 BUSY = frozenset({429, 502, 503, 504})
-_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +58,15 @@ class _Busy(Exception):
         self.error = error
 
 
-@lru_cache(maxsize=1)
-def _https_context() -> ssl.SSLContext:
-    return ssl.create_default_context()
-
-
 def _options(connection: Connection, policy: Policy) -> dict[str, Any]:
-    url = httpx.URL(connection.url)
     headers = {"Accept": "application/json"}
     if connection.key:
         headers["Authorization"] = f"Bearer {connection.key}"
-    # Loading the system's certificates takes 15 ms; plain http needs none, and an empty context trusts nobody.
-    verify = _https_context() if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     return {
         "base_url": f"{connection.url}/api/v1",
         "headers": headers,
         "timeout": policy.timeout,
-        "verify": verify,
-        # A proxy from the environment is of no use on the way to this machine itself.
-        "trust_env": url.host not in _LOOPBACK,
+        **trust.options(connection.url),
     }
 
 
@@ -101,6 +88,8 @@ def _text(value: Any) -> str:
 
 def _may_repeat(call: Call[Any]) -> Callable[[BaseException], bool]:
     def decide(error: BaseException) -> bool:
+        if trust.lasting(error):
+            return False
         # Nothing was sent if there was no connection, so even a call that must not be repeated may be tried again.
         return isinstance(error, httpx.ConnectError) or (
             call.repeatable and isinstance(error, (httpx.TransportError, _Busy))
@@ -110,7 +99,7 @@ def _may_repeat(call: Call[Any]) -> Callable[[BaseException], bool]:
 
 
 def _patience_over(policy: Policy, url: str) -> Callable[[RetryCallState], bool]:
-    on_this_machine = httpx.URL(url).host in _LOOPBACK
+    on_this_machine = httpx.URL(url).host in trust.LOOPBACK
 
     def decide(state: RetryCallState) -> bool:
         spent_s = state.seconds_since_start or 0.0
@@ -157,18 +146,22 @@ def _in_our_words(url: str) -> Iterator[None]:
         yield
     except _Busy as busy:
         raise busy.error from busy
-    except httpx.ConnectError as error:
-        raise UnreachableError(
+    except httpx.TransportError as error:
+        raise trust.explained(url, error) or _of_network(url, error) from error
+
+
+def _of_network(url: str, error: httpx.TransportError) -> UnreachableError:
+    if isinstance(error, httpx.ConnectError):
+        return UnreachableError(
             f"Nothing answers at {url}.",
             hint="Start a server with `tunefleet up`, or name another one with `tunefleet login URL`.",
             detail=str(error),
-        ) from error
-    except httpx.TimeoutException as error:
-        raise UnreachableError(f"{url} did not answer in time.", hint="Try again.", detail=str(error)) from error
-    except httpx.TransportError as error:
-        raise UnreachableError(
-            f"The connection to {url} broke.", hint="Try again.", detail=f"{type(error).__name__}: {error}"
-        ) from error
+        )
+    if isinstance(error, httpx.TimeoutException):
+        return UnreachableError(f"{url} did not answer in time.", hint="Try again.", detail=str(error))
+    return UnreachableError(
+        f"The connection to {url} broke.", hint="Try again.", detail=f"{type(error).__name__}: {error}"
+    )
 
 
 class Transport:

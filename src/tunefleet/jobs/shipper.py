@@ -32,7 +32,7 @@ from tunefleet.wire.jobfolder import JobFolder, Shipped
 logger = logging.getLogger(__name__)
 
 _MAX_LINES: Final = 2000
-_MAX_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 3 << 18
 _BACKOFF_S: Final = (0.1, 5.0)
 
 

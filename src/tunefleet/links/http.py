@@ -7,6 +7,7 @@ from typing import Final, TypeVar
 import httpx
 from pydantic import ValidationError
 
+from tunefleet.client import trust
 from tunefleet.client.connection import normalise
 from tunefleet.client.problems import exception_of
 from tunefleet.errors import UnreachableError
@@ -18,7 +19,6 @@ M = TypeVar("M", bound=Message)
 
 _SLACK_S: Final = 15.0
 """How much longer than the asked wait an answer may take: a busy server's commit, a slow network."""
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of a server, or of a proxy before it, that has a bad moment: worth another try."""
 
@@ -39,7 +39,7 @@ class HttpLink(WorkerLink):
             headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
             timeout=httpx.Timeout(_SLACK_S),
             limits=httpx.Limits(max_connections=4),
-            trust_env=httpx.URL(self._url).host not in _LOOPBACK,
+            **trust.options(self._url),
             transport=transport,
         )
 
@@ -60,7 +60,8 @@ class HttpLink(WorkerLink):
         try:
             response = self._client.post(path, content=body.model_dump_json(exclude_defaults=True), timeout=timeout)
         except (httpx.HTTPError, RuntimeError) as error:  # httpx raises RuntimeError once the client is closed
-            raise UnreachableError(f"The server at {self._url} does not answer.", detail=repr(error)) from error
+            silent = UnreachableError(f"The server at {self._url} does not answer.", detail=repr(error))
+            raise trust.explained(self._url, error) or silent from error
         if response.status_code in _BUSY:
             raise UnreachableError(f"The server at {self._url} is not ready ({response.status_code}).")
         if not response.is_success:

@@ -9,6 +9,7 @@ from typing import Final
 
 import httpx
 
+from tunefleet.client import trust
 from tunefleet.client.connection import normalise
 from tunefleet.client.problems import exception_of
 from tunefleet.errors import UnreachableError
@@ -18,7 +19,6 @@ from tunefleet.wire.link import Offer
 logger = logging.getLogger(__name__)
 
 _TIMEOUT_S: Final = 30.0
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _TRIES: Final = 3
 
 
@@ -34,7 +34,7 @@ class BulkClient:
         self._client = httpx.Client(
             base_url=f"{self._url}/api/v1/blobs",
             timeout=_TIMEOUT_S,
-            trust_env=httpx.URL(self._url).host not in _LOOPBACK,
+            **trust.options(self._url),
         )
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class BulkClient:
             # Where the server keeps its files in S3 it answers with a link there; httpx sends no key to another host.
             return self._client.request(method, f"/{digest}", headers=own, content=content, follow_redirects=True)
         except (httpx.HTTPError, RuntimeError) as error:
-            raise UnreachableError(
+            raise trust.explained(self._url, error) or UnreachableError(
                 f"The server at {self._url} does not answer, and a message is too large for Redis.",
                 hint="Let ORCHESTRATOR_BASE_URL name the server as this machine reaches it.",
                 detail=repr(error),

@@ -26,6 +26,7 @@ from tunefleet.server.routers import (
     federations,
     guide,
     info,
+    invitations,
     keys,
     link,
     listing,
@@ -95,7 +96,8 @@ def create_app(core: Core) -> FastAPI:
     app.state.lifetime = lifetime
     # Routes are looked through in this order: what is asked most often comes first.
     work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, datasets, blobs, results)
-    for module in (link, federations, *work, workers, campaigns, models, notifications, keys, projects, info, upkeep):
+    registry = (models, notifications, keys, projects, invitations, info, upkeep)
+    for module in (link, federations, *work, workers, campaigns, *registry):
         app.include_router(module.router, prefix=API_PREFIX, dependencies=[Depends(refuse_unknown)])
     for module in (training, training_jobs, training_agents):
         app.include_router(module.router, prefix=TRAINING_PREFIX)

@@ -79,10 +79,37 @@ async def create(core: Core, actor: Actor, body: KeyCreate) -> KeyCreated:
     def operation(connection: Connection) -> KeyRow:
         project = projects.known(connection, actor, body.project or actor.project).name
         owner = body.owner or body.name
-        return _insert(connection, name=body.name, role=body.role, owner=owner, secret=secret, now=now, project=project)
+        return insert(
+            connection, name=body.name, role=body.role, owner=owner, secret_hash=hashed(secret), now=now,
+            project=project,
+        )  # fmt: skip
 
     row = await core.write(operation)
     return KeyCreated(**key_view(row).model_dump(), secret=secret)
+
+
+def insert(
+    connection: Connection,
+    *,
+    name: str,
+    role: str,
+    owner: str,
+    secret_hash: str,
+    now: float,
+    project: str = DEFAULT_PROJECT,
+) -> KeyRow:
+    """Store a new key, of which the hash is known; returns its row."""
+    id_ = new_id("key")
+    keys.insert_one(
+        connection,
+        {
+            "id": id_, "project": project, "name": name, "role": role, "owner": owner,
+            "secret_hash": secret_hash, "created_at": now,
+        },
+    )  # fmt: skip
+    row = keys.by_id(connection, id_)
+    assert row is not None
+    return row
 
 
 async def list_(core: Core, actor: Actor) -> list[KeyView]:
@@ -131,7 +158,7 @@ async def ensure_first(core: Core) -> None:
 
     def operation(connection: Connection) -> None:
         for name, (role, secret) in made.items():
-            _insert(connection, name=name, role=role, owner=name, secret=secret, now=core.clock.wall())
+            insert(connection, name=name, role=role, owner=name, secret_hash=hashed(secret), now=core.clock.wall())
 
     await core.write(operation)
     log.info("Made the first keys; they lie in %s.", core.settings.data_dir / "keys")
@@ -264,28 +291,6 @@ def _actor(connection: Connection, row: KeyRow | None) -> Actor:
         refuse_archived(connection, row.project)
     return Actor(row.id, row.owner, row.role, row.project)
 
-
-def _insert(
-    connection: Connection,
-    *,
-    name: str,
-    role: str,
-    owner: str,
-    secret: str,
-    now: float,
-    project: str = DEFAULT_PROJECT,
-) -> KeyRow:
-    id_ = new_id("key")
-    keys.insert_one(
-        connection,
-        {
-            "id": id_, "project": project, "name": name, "role": role, "owner": owner,
-            "secret_hash": hashed(secret), "created_at": now,
-        },
-    )  # fmt: skip
-    row = keys.by_id(connection, id_)
-    assert row is not None
-    return row
 
 
 def _write_private(path: Path, text: str) -> None:

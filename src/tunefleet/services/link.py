@@ -22,9 +22,13 @@ _HOLD_SHARE: Final = 3.0
 """An exchange is held for this part of the patience with a silent worker."""
 
 
+_MAX_HOLD_S: Final = 45.0
+"""A proxy gives an answer up after a minute of silence, as nginx does unless it is told otherwise."""
+
+
 def hold_s(core: Core) -> float:
     """Return for how long an exchange may be held open."""
-    return core.settings.lost_after_s / _HOLD_SHARE
+    return min(core.settings.lost_after_s / _HOLD_SHARE, _MAX_HOLD_S)
 
 
 async def register(core: Core, actor: Actor, request: RegisterRequest) -> RegisterReply:

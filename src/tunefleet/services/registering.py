@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.services import endings, standing
 from tunefleet.services.identity import REDIS_WORKER, Actor
-from tunefleet.store import Connection, attempts, controls, events, queue, workers
+from tunefleet.store import Connection, attempts, controls, events, invitations, queue, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.link import RegisterRequest
@@ -26,9 +28,10 @@ def apply(
         now: Unix time.
 
     Raises:
-        ForbiddenError: If the id belongs to another key.
+        ForbiddenError: If the id belongs to another key, or the key to another id.
         ConflictError: If a living worker with another state folder has the id.
     """
+    request = _as_invited(connection, actor, request)
     before = workers.get(connection, request.worker_id)
     if before is not None:
         refuse_foreign_key(actor, before)
@@ -83,6 +86,26 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
         f"The worker id {row.id} belongs to another key.",
         hint="Use that key or another WORKER_ID, or let an admin remove the worker.",
     )
+
+
+def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
+    """Return a registration as the invitation binds it that its key was made by.
+
+    Raises:
+        ForbiddenError: If the invitation names another worker.
+    """
+    row = invitations.by_key(connection, actor.key_id)
+    if row is None:
+        return request
+    if row.worker_id is not None and row.worker_id != request.worker_id:
+        raise ForbiddenError(
+            f"This key is good for the worker {row.worker_id} only, as it was invited.",
+            hint=f"Start it with WORKER_ID={row.worker_id}, or invite this machine under the name {request.worker_id}.",
+        )
+    if row.tags is None:
+        return request
+    has = request.capabilities.model_copy(update={"tags": tuple(json.loads(row.tags))})
+    return request.model_copy(update={"capabilities": has})
 
 
 def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterRequest) -> None:

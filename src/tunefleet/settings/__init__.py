@@ -19,7 +19,7 @@ from tunefleet.settings.environment import (
     variables_of,
     without_credentials,
 )
-from tunefleet.settings.loading import load, load_agent
+from tunefleet.settings.loading import load, load_agent, load_worker
 from tunefleet.settings.publish import PublishSettings
 from tunefleet.settings.server import ServerSettings
 from tunefleet.settings.tracking import TrackingSettings
@@ -55,6 +55,7 @@ __all__ = [
     "inherited_environment",
     "load",
     "load_agent",
+    "load_worker",
     "replace_environment",
     "secret_variables",
     "unsupported",

@@ -42,6 +42,9 @@ class ProcessSettings(BaseSettings):
     envs_dir: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_ENVS_DIR"))
     """Where `tunefleet env` makes environments; default: `tunefleet/envs` in the user's folder for data, such as
     `~/.local/share`."""
+    ca_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_CA_FILE"))
+    """A file of certificates (PEM) that are trusted beside the system's, where the server's own comes from a private
+    authority."""
     log_level: str = Field(default="INFO", validation_alias=variable("LOG_LEVEL"))
     """What a process logs: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
 
@@ -59,6 +62,11 @@ class ProcessSettings(BaseSettings):
     def envs_folder(self) -> Path:
         """Where the environments of task kinds lie, one folder each."""
         return (self.envs_dir or platformdirs.user_data_path("tunefleet") / "envs").expanduser().absolute()
+
+    @property
+    def joined_file(self) -> Path:
+        """What `tunefleet join` has kept: the settings of this machine's worker, `NAME=value` a line."""
+        return self.home_dir / "worker.env"
 
     @property
     def client_file(self) -> Path:

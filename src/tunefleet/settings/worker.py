@@ -37,7 +37,8 @@ class CacheSettings(ProcessSettings):
         """What of it jobs get as variables, though it may stand in `.env` alone."""
         token = None if self.hf_token is None else self.hf_token.get_secret_value()
         folder = None if self.llama_cpp is None else str(self.llama_cpp.expanduser().absolute())
-        given = {"HF_TOKEN": token, "TUNEFLEET_LLAMA_CPP": folder}
+        trusted = None if self.ca_file is None else str(self.ca_file.expanduser().absolute())
+        given = {"HF_TOKEN": token, "TUNEFLEET_LLAMA_CPP": folder, "TUNEFLEET_CA_FILE": trusted}
         return {name: value for name, value in given.items() if value}
 
     @property

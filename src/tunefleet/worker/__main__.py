@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.settings import WorkerSettings, load
+from tunefleet.settings import load_worker
 from tunefleet.worker.main import run
 
 
@@ -21,8 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     try:
-        settings = load(
-            WorkerSettings,
+        settings = load_worker(
             server_url=options.server,
             key=options.key,
             results_dir=options.results_dir,

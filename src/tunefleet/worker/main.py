@@ -15,6 +15,7 @@ from functools import partial
 from types import FrameType
 from typing import Final
 
+from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, MachineError
 from tunefleet.executors import registry
@@ -55,12 +56,14 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
     Raises:
         TunefleetError: If it cannot work: no key or a bad one, a folder that cannot be written or is in use.
     """
+    trust.use(settings.ca_file)
     for sentence in unsupported("worker"):
         logger.warning(sentence)
     if settings.key is None and settings.redis_url is None:
         raise AuthError(
             "The worker has no key.",
-            hint="Set TUNEFLEET_WORKER_KEY to one; an admin makes it with `tunefleet keys create NAME --role worker`. "
+            hint="Join a server with `tunefleet join URL TOKEN`; `tunefleet workers invite` there makes the command. "
+            "Or set TUNEFLEET_WORKER_KEY to a key with the role worker. "
             "A worker that meets its server in a Redis (REDIS_URL) needs none.",
         )
     results_dir = settings.results_dir.expanduser().absolute()

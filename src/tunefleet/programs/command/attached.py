@@ -88,6 +88,7 @@ def run_attached(session: JobSession, argv: Sequence[str], *, env: Mapping[str, 
     began, folder = time.monotonic(), JobFolder(session.folder)
     site = inject.write_site(session.folder)
     environment = dict(env)
+    environment[inject.ATTACHED_TO] = str(session.folder)
     environment["PYTHONPATH"] = os.pathsep.join([str(site), *filter(None, [env.get("PYTHONPATH")])])
     session.status.write(state="running", phase="running")
     offset = folder.log.stat().st_size if folder.log.exists() else 0
