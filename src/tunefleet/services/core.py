@@ -13,12 +13,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+import tunefleet
 from tunefleet.artifacts import BlobStore
+from tunefleet.observing.spans import Spans, open_spans
 from tunefleet.services.blobs import open_blobs
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
 from tunefleet.services.notify.watch import Watch
+from tunefleet.services.observing.commits import Commits
+from tunefleet.services.observing.meters import Meters
+from tunefleet.services.observing.tasks import TaskSpans
 from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
 from tunefleet.services.tries import Tries
@@ -31,6 +36,7 @@ from tunefleet.store.folderlock import FolderLock
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves
     from tunefleet.services.live import RunningTasks
+    from tunefleet.services.observing.gauges import Gauges
     from tunefleet.services.upkeep import Count
 
 T = TypeVar("T")
@@ -125,13 +131,22 @@ class Core:
     """By project; made when somebody first watches."""
     streams: Counter[str] = field(default_factory=Counter)
     """How many of the page's streams are open, by key."""
+    meters: Meters | None = None
+    """What is counted; null where nobody is to ask."""
+    gauges: Gauges | None = None
+    """What is looked up when somebody asks."""
+    spans: Spans | None = None
+    """Where the spans of tasks go; null if nowhere."""
     looking: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, _LOOKERS, "look"))
     """Where files of rows are looked through."""
     _locks: Sequence[FolderLock] = ()
 
     async def write(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation in the writer thread; it is committed when this returns."""
-        return await asyncio.wrap_future(self.db.write(operation))
+        if self.meters is None:
+            return await asyncio.wrap_future(self.db.write(operation))
+        with self.meters.write_s.time():
+            return await asyncio.wrap_future(self.db.write(operation))
 
     async def read(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation on a snapshot, in a reader thread."""
@@ -143,6 +158,8 @@ class Core:
         self.looking.shutdown(cancel_futures=True)
         self.db.close()
         self.blobs.close()
+        if self.spans is not None:
+            self.spans.close()
         for lock in self._locks:
             lock.release()
 
@@ -159,7 +176,9 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         MachineError: If the artifact store cannot be used.
         UnreachableError: If the artifact store does not answer.
     """
-    url = settings.database_url
+    url, clock = settings.database_url, clock or Clock()
+    meters = Meters(clock.wall) if settings.metrics != "off" else None
+    spans = open_spans(settings.otlp_endpoint, "tunefleet-server", tunefleet.__version__)
     locks = [FolderLock.take(settings.data_dir)]
     try:
         file = settings.data_dir / "tunefleet.db" if url is None else sqlite_path(url.get_secret_value())
@@ -170,14 +189,26 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
             file,
             synchronous=settings.synchronous,
             on_wake=lambda topics: signals.notify(*topics),
-            before_commit=Watch(settings.public_base_url, shared_admin=settings.shared_token is not None),
+            before_commit=Commits(
+                meters,
+                None if spans is None else TaskSpans(spans, clock.wall),
+                Watch(settings.public_base_url, shared_admin=settings.shared_token is not None),
+            ),
         )
     except BaseException:
         for lock in locks:
             lock.release()
         raise
     secret = bytes.fromhex(database.write(_server_secret).result())
-    return Core(settings, database, blobs, signals, secret, clock or Clock(), _locks=locks)
+    core = Core(settings, database, blobs, signals, secret, clock, meters=meters, spans=spans, _locks=locks)
+    if meters is not None:
+        # It knows the core, so it is made when there is one.
+        from tunefleet.services.observing.gauges import Gauges  # noqa: PLC0415
+
+        core.gauges = Gauges(meters.kind)
+        meters.registry.register(core.gauges)
+        database.observe(meters.group.observe, meters.commit_s.observe)
+    return core
 
 
 def _server_secret(connection: Connection) -> str:

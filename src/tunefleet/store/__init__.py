@@ -12,6 +12,7 @@ from tunefleet.store import (  # noqa: F401 - part of the schema
     tables_campaign,
     tables_federation,
     tables_fleet,
+    tables_observing,
     tables_tracking,
 )
 from tunefleet.store.database import Database

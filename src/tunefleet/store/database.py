@@ -91,6 +91,15 @@ class Database:
         """Run an operation on one consistent snapshot, beside the writer."""
         return self._readers.submit(self._read, operation)
 
+    def observe(self, on_group: Callable[[int], None], on_commit: Callable[[float], None]) -> None:
+        """Let somebody hear of each commit, in the writer thread.
+
+        Args:
+            on_group: Gets how many operations were committed together.
+            on_commit: Gets how many seconds they took, the commit included.
+        """
+        self._writer.observers = (on_group, on_commit)
+
     def close(self) -> None:
         """Finish what is queued and let go of the file."""
         self._writer.close()

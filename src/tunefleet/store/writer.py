@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -91,6 +92,8 @@ class Writer:
         self._before_commit = before_commit
         self._queue: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._closed = False
+        self.observers: tuple[Callable[[int], None], Callable[[float], None]] | None = None
+        """Told after each commit how many operations it had, and how many seconds they took."""
         self._thread = threading.Thread(target=self._run, name="tunefleet-writer", daemon=True)
         self._thread.start()
 
@@ -149,7 +152,7 @@ class Writer:
         self._commit([job])
 
     def _transact(self, operations: list[Callable[[Connection], Any]]) -> list[Any]:
-        info = self._connection.info
+        info, started = self._connection.info, time.perf_counter()
         info[_TOPICS], info[_AFTER], info[_NOTED] = set(), [], []
         try:
             results = [operation(self._connection) for operation in operations]
@@ -159,6 +162,9 @@ class Writer:
         except BaseException:
             self._roll_back()
             raise
+        if self.observers is not None:
+            for observe, value in zip(self.observers, (len(operations), time.perf_counter() - started), strict=True):
+                observe(value)
         self._follow_up(frozenset(info[_TOPICS]), info[_AFTER])
         return results
 
