@@ -8,11 +8,14 @@ from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Final
 
+from tunefleet.observing.traceparent import Place
+
 NAMES: Final = ("request_id", "trace_id", "task_id", "attempt", "worker_id", "job_id")
 """The ids that lines may have."""
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _ids: ContextVar[Mapping[str, str]] = ContextVar("tunefleet_log_ids", default=_NONE)
 _later: ContextVar[Callable[[], Mapping[str, str]] | None] = ContextVar("tunefleet_log_ids_later", default=None)
+_parent: ContextVar[Place | None] = ContextVar("tunefleet_parent_span", default=None)
 _process: dict[str, str] = {}
 
 
@@ -48,6 +51,25 @@ def about_later(look: Callable[[], Mapping[str, str]]) -> Iterator[None]:
         yield
     finally:
         _later.reset(mark)
+
+
+@contextmanager
+def within(parent: Place | None) -> Iterator[None]:
+    """Let what the body stores belong to the trace of whoever asked for it.
+
+    Args:
+        parent: The asker's span; null if there is none.
+    """
+    mark = _parent.set(parent)
+    try:
+        yield
+    finally:
+        _parent.reset(mark)
+
+
+def parent() -> Place | None:
+    """Return the span of whoever asked for what is done now."""
+    return _parent.get()
 
 
 def about_process(**known: str) -> None:

@@ -55,7 +55,8 @@ class Measured:
 
         try:
             trace_id = None if parent is None else parent.trace_id
-            with context.about(request_id=request_id, trace_id=trace_id), context.about_later(lambda: _named(scope)):
+            about = context.about(request_id=request_id, trace_id=trace_id)
+            with about, context.within(parent), context.about_later(lambda: _named(scope)):
                 await self._app(scope, receive, send_noting_status)
         finally:
             if self._meters is not None:

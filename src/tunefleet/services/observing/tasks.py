@@ -26,6 +26,17 @@ def attempt_place(task: Place, attempt_id: str) -> Place:
     return task.span(f"attempt {attempt_id}")
 
 
+def attempt_traceparent(task: str | None, attempt_id: str) -> str | None:
+    """Return what a worker is told of an attempt's span; null if its task belongs to no trace.
+
+    Args:
+        task: The `traceparent` of the task.
+        attempt_id: The attempt.
+    """
+    place = traceparent.read(task)
+    return None if place is None else attempt_place(place, attempt_id).traceparent
+
+
 class TaskSpans:
     """Looks at the notes of each transaction.
 
