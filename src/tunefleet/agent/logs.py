@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import logging.handlers
 import socket
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from tunefleet.errors import MachineError
+from tunefleet.observing.logs import JsonLines, TextLines
 from tunefleet.settings import AgentSettings
 
 MAX_BYTES: Final = 100 << 20
@@ -33,7 +32,7 @@ def set_up(settings: AgentSettings) -> None:
         raise MachineError(f"LOG_LEVEL={settings.log_level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
     root = logging.getLogger()
     root.setLevel(level)
-    root.addHandler(_to_stderr())
+    root.addHandler(_to_stderr(settings))
     root.addHandler(_to_file(settings.logs_dir.expanduser() / "agent.log"))
     if settings.log_sink:
         root.addHandler(remote(settings.log_sink))
@@ -41,30 +40,13 @@ def set_up(settings: AgentSettings) -> None:
         logging.getLogger(name).setLevel(max(logging.WARNING, root.level))
 
 
-class Lines(logging.Formatter):
+class Lines(TextLines):
     """The document's format: `YYYY-MM-DD HH:mm:ss | LEVEL | module:function - message`."""
 
     def __init__(self) -> None:
         super().__init__(
             "%(asctime)s | %(levelname)-8s | %(module)s:%(funcName)s - %(message)s", datefmt="%Y-%m-%d %H:%M:%S"
         )
-
-
-class JsonLines(logging.Formatter):
-    """One JSON object a line, for machines."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as JSON."""
-        entry = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(),
-            "level": record.levelname,
-            "logger": record.name,
-            "where": f"{record.module}:{record.funcName}:{record.lineno}",
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
 
 
 class RotatingFile(logging.handlers.RotatingFileHandler):
@@ -118,9 +100,9 @@ def remote(url: str) -> logging.Handler:
     return handler
 
 
-def _to_stderr() -> logging.Handler:
+def _to_stderr(settings: AgentSettings) -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines())
+    handler.setFormatter(JsonLines() if settings.log_format == "json" else Lines())
     return handler
 
 

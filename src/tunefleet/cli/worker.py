@@ -48,5 +48,5 @@ def worker(
         tags=tags,
         allow_code=allow_code or None,
     )
-    log_to_stderr(settings.log_level)
+    log_to_stderr(settings.log_level, settings.log_format)
     run(settings, drain=drain)

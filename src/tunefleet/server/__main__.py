@@ -16,6 +16,7 @@ from typing import Final
 import tunefleet
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.links.redis_keys import check_url
+from tunefleet.observing.logs import formatter
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
@@ -107,7 +108,7 @@ def _set_up_log(settings: ServerSettings) -> None:
     if settings.log_file is not None:
         handlers.append(_file_handler(settings, settings.log_file.expanduser()))
     for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(formatter(settings.log_format))
         root.addHandler(handler)
     root.setLevel(level.upper())
     for library in ("uvicorn", "alembic", "boto3", "botocore", "urllib3", "httpx", "httpcore"):

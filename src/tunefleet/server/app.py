@@ -14,6 +14,7 @@ from tunefleet.server import openapi, page, problems
 from tunefleet.server.asgi import AccessLog, BodyLimit, SecurityHeaders
 from tunefleet.server.auditing import Audit
 from tunefleet.server.lifetime import Lifetime
+from tunefleet.server.measured import Measured
 from tunefleet.server.params import refuse_unknown
 from tunefleet.server.routers import (
     artifacts,
@@ -132,3 +133,4 @@ def _add_middleware(app: FastAPI, core: Core) -> None:
         )
     app.add_middleware(SecurityHeaders)
     app.add_middleware(AccessLog)
+    app.add_middleware(Measured, meters=core.meters)

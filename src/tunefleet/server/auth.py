@@ -152,6 +152,16 @@ def _role_or_attempt(*roles: str) -> Callable[[Request], Awaitable[Actor | Attem
     return role_or_attempt
 
 
+async def reader(request: Request) -> Actor:
+    """Return who asks, where a key that may read is wanted.
+
+    Raises:
+        AuthError: If there is no key, or a wrong or revoked one.
+        ForbiddenError: If the key may not read.
+    """
+    return _require(request, await identify(request), _READERS)
+
+
 async def _person(request: Request) -> Actor:
     who = await identify_participant(request)
     if not isinstance(who, Actor):

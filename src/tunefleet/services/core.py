@@ -14,13 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
+import tunefleet
 from tunefleet.artifacts import BlobStore
+from tunefleet.observing.spans import Spans, open_spans
 from tunefleet.services.blobs import open_blobs
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
 from tunefleet.services.leading import Leading, fence
 from tunefleet.services.notify.watch import CHANNELS, Watch
+from tunefleet.services.observing.commits import Commits
+from tunefleet.services.observing.meters import Meters
+from tunefleet.services.observing.tasks import TaskSpans
 from tunefleet.services.shares import Ledger
 from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
@@ -36,6 +41,7 @@ from tunefleet.store.writer import EVERYTHING
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves
     from tunefleet.services.live import RunningTasks
+    from tunefleet.services.observing.gauges import Gauges
     from tunefleet.services.upkeep import Count
 
 T = TypeVar("T")
@@ -139,6 +145,12 @@ class Core:
     """What projects have used lately, for the fair share."""
     streams: Counter[str] = field(default_factory=Counter)
     """How many of the page's streams are open, by key."""
+    meters: Meters | None = None
+    """What is counted; null where nobody is to ask."""
+    gauges: Gauges | None = None
+    """What is looked up when somebody asks."""
+    spans: Spans | None = None
+    """Where the spans of tasks go; null if nowhere."""
     looking: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, _LOOKERS, "look"))
     """Where files of rows are looked through."""
     _locks: Sequence[FolderLock] = ()
@@ -152,7 +164,10 @@ class Core:
         epoch = fence()
         if epoch is not None:
             operation = partial(servers.fenced, operation=operation, epoch=epoch)
-        return await asyncio.wrap_future(self.db.write(operation))
+        if self.meters is None:
+            return await asyncio.wrap_future(self.db.write(operation))
+        with self.meters.write_s.time():
+            return await asyncio.wrap_future(self.db.write(operation))
 
     async def read(self, operation: Callable[[Connection], T]) -> T:
         """Run an operation on a snapshot, in a reader thread."""
@@ -164,6 +179,8 @@ class Core:
         self.looking.shutdown(cancel_futures=True)
         self.db.close()
         self.blobs.close()
+        if self.spans is not None:
+            self.spans.close()
         for lock in self._locks:
             lock.release()
 
@@ -180,7 +197,9 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         MachineError: If the artifact store cannot be used.
         UnreachableError: If the artifact store does not answer.
     """
-    url = settings.database_url
+    url, clock = settings.database_url, clock or Clock()
+    meters = Meters(clock.wall) if settings.metrics != "off" else None
+    spans = open_spans(settings.otlp_endpoint, "tunefleet-server", tunefleet.__version__)
     locks = [FolderLock.take(settings.data_dir)]
     try:
         target: Path | str = settings.data_dir / "tunefleet.db" if url is None else url.get_secret_value()
@@ -199,7 +218,10 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
             _wake(signals, topics)
 
         database = Database.open(
-            target, synchronous=settings.synchronous, on_wake=woken, before_commit=watch
+            target,
+            synchronous=settings.synchronous,
+            on_wake=woken,
+            before_commit=Commits(meters, None if spans is None else TaskSpans(spans, clock.wall), watch),
         )
     except BaseException:
         for lock in locks:
@@ -207,9 +229,18 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         raise
     ledger = Ledger(settings.share_half_life_s)
     secret = bytes.fromhex(database.write(_server_secret).result())
-    return Core(
-        settings, database, blobs, signals, secret, clock or Clock(), keys=cache, ledger=ledger, _locks=locks
-    )
+    core = Core(
+        settings, database, blobs, signals, secret, clock,
+        keys=cache, ledger=ledger, meters=meters, spans=spans, _locks=locks,
+    )  # fmt: skip
+    if meters is not None:
+        # It knows the core, so it is made when there is one.
+        from tunefleet.services.observing.gauges import Gauges  # noqa: PLC0415
+
+        core.gauges = Gauges(meters.kind)
+        meters.registry.register(core.gauges)
+        database.observe(meters.group.observe, meters.commit_s.observe)
+    return core
 
 
 def _wake(signals: Signals, topics: frozenset[str]) -> None:

@@ -292,7 +292,6 @@ def _actor(connection: Connection, row: KeyRow | None) -> Actor:
     return Actor(row.id, row.owner, row.role, row.project)
 
 
-
 def _write_private(path: Path, text: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_suffix(".new")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TunefleetError
+from tunefleet.observing import context
 from tunefleet.services import registering, uplink
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import Presence
@@ -18,6 +19,7 @@ from tunefleet.services.uplink import Answer, Said
 from tunefleet.store import workers
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
+_NOTHING: Final = ExchangeReply()
 _HOLD_SHARE: Final = 3.0
 """An exchange is held for this part of the patience with a silent worker."""
 
@@ -69,6 +71,27 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
 
 
 async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
+    """Take what a worker says, and answer as soon as there is something to answer; see `_exchange`."""
+    with context.about(worker_id=request.worker_id):
+        return await _counted(core, actor, request)
+
+
+async def _counted(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
+    meters = core.meters
+    if meters is None:
+        return await _exchange(core, actor, request)
+    outcome = "refused"
+    try:
+        reply = await _exchange(core, actor, request)
+        outcome = "empty" if reply == _NOTHING else "answered"
+        if reply.offers:
+            meters.offers_sent.inc(len(reply.offers))
+        return reply
+    finally:
+        meters.exchanges.labels(outcome).inc()
+
+
+async def _exchange(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
     """Take what a worker says, and answer as soon as there is something to answer.
 
     A newer exchange of the session makes an older one return at once, empty.

@@ -46,6 +46,8 @@ class _Parsed:
     launch: dict[str, Any] | None = None
     progress: tuple[int, str] | None = None
     samples: list[tuple[int, int, float, str]] = field(default_factory=list)
+    oldest_at: float | None = None
+    """When the first record that says so was written, by its host's clock."""
 
 
 async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Cursor:
@@ -58,7 +60,13 @@ async def ingest(core: Core, attempt: AttemptActor, batch: JournalBatch) -> Curs
     parse = partial(_parse, batch.lines, batch.from_seq)
     parsed = await asyncio.to_thread(parse) if len(batch.lines) > _MANY_LINES else parse()
     now = core.clock.wall()
-    return Cursor(cursor=await core.write(partial(_store, attempt=attempt, batch=batch, parsed=parsed, now=now)))
+    cursor = await core.write(partial(_store, attempt=attempt, batch=batch, parsed=parsed, now=now))
+    if core.meters is not None and batch.lines:
+        core.meters.records.inc(len(batch.lines))
+        core.meters.batch.observe(len(batch.lines))
+        if parsed.oldest_at is not None:
+            core.meters.lag_s.observe(max(0.0, core.clock.wall() - parsed.oldest_at))
+    return Cursor(cursor=cursor)
 
 
 def _parse(lines: Sequence[str], from_seq: int) -> _Parsed:
@@ -66,8 +74,10 @@ def _parse(lines: Sequence[str], from_seq: int) -> _Parsed:
     for seq, line in enumerate(lines, from_seq):
         try:
             record = orjson.loads(line)
+            if parsed.oldest_at is None and _is_time(record.get("at")):
+                parsed.oldest_at = record["at"]
             _sort(parsed, seq, line, record)
-        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, IndexError, OverflowError):
+        except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError):
             parsed.records.append((seq, "unreadable", line))
     return parsed
 

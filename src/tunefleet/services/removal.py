@@ -22,6 +22,7 @@ from tunefleet.store import (
     resumes,
     shards,
     tasks,
+    traces,
     training,
     workflows,
 )
@@ -66,6 +67,7 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) ->
     resumes.delete_of_tasks(connection, ids)
     channels.delete_of_tasks(connection, ids)
     training.delete_of_tasks(connection, ids)
+    traces.delete_of_tasks(connection, ids)
     edges.delete_of_tasks(connection, rows)
     shards.delete_of_tasks(connection, rows)
     attempts.delete_of_tasks(connection, rows)

@@ -11,6 +11,8 @@ import orjson
 
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.observing import context, traceparent
+from tunefleet.observing.traceparent import Place
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.services import inputs, merging, moving, policies, requirements, retried, upstreams
 from tunefleet.services.federation import room
@@ -21,11 +23,12 @@ from tunefleet.services.notify import wishes
 from tunefleet.services.upstreams import Waiting
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
 from tunefleet.spec.paths import NamedTask, named_tasks
-from tunefleet.store import Connection, edges, events, tasks, workflows
+from tunefleet.store import Connection, edges, events, tasks, traces, workflows
 from tunefleet.store.edges import EdgeRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow, WorkflowRow
 from tunefleet.store.task_moves import New, enter
+from tunefleet.store.traces import TraceRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Submission:
         retry_of: The workflow that it is a retry of.
         again: Whether that may have been retried well already.
         mails: Whether this server sends mail to whom a document names.
+        parent: The span of whoever submits; null if they told none.
     """
 
     actor: Actor
@@ -59,6 +63,7 @@ class Submission:
     retry_of: str | None = None
     again: bool = False
     mails: bool = True
+    parent: Place | None = field(default_factory=context.parent)
 
     @property
     def nodes(self) -> tuple[TaskNode, ...]:
@@ -202,12 +207,18 @@ def _store_tasks(
     for need in {each.need.key: each.need for each in planned}.values():
         policies.store(connection, need)
     rows = enter(connection, new, now)
+    if submission.parent is not None:
+        traces.add(connection, (_trace(row.id, submission.parent) for row in rows))
     tasks.use_artifacts(connection, used)
     wishes.store(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
     waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]
     if waiting:
         edges.insert_all(connection, _edges(connection, submission, planned, rows))
         moving.begin(connection, waiting, now)
+
+
+def _trace(task_id: str, parent: Place) -> TraceRow:
+    return TraceRow(task_id, traceparent.of_task(task_id, parent).traceparent, parent.traceparent)
 
 
 def _inputs(connection: Connection, submission: Submission, each: _Planned) -> dict[str, Input]:

@@ -15,6 +15,7 @@ from tunefleet.services import checkpoints, metering, orders, registering, resum
 from tunefleet.services.federation import of_tasks
 from tunefleet.services.ids import attempt_of, attempt_token
 from tunefleet.services.moving import Move, switch
+from tunefleet.services.observing.tasks import attempt_traceparent
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of, settle
 from tunefleet.services.views import moment
@@ -404,6 +405,7 @@ def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> 
             resume=resumes.get(row.task_id),
             gpus=tuple(row.gpus.split(",")) if row.gpus else (),
             federation=federated.get(row.task_id),
+            traceparent=attempt_traceparent(row.traceparent, row.attempt_id),
             merged=tuple(MergedTask.model_construct(**_told(part, secret)) for part in parts.get(row.attempt_id, ())),
         )
 

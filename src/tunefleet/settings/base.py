@@ -45,6 +45,9 @@ class ProcessSettings(BaseSettings):
     ca_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_CA_FILE"))
     """A file of certificates (PEM) that are trusted beside the system's, where the server's own comes from a private
     authority."""
+    log_format: Literal["text", "json"] = Field(default="text", validation_alias=variable("TUNEFLEET_LOG_FORMAT"))
+    """How log lines look: `text` for people, `json` (one object a line, with the ids of what it belongs to) for
+    machines."""
     log_level: str = Field(default="INFO", validation_alias=variable("LOG_LEVEL"))
     """What a process logs: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
 
@@ -101,6 +104,13 @@ class MeetingSettings(ProcessSettings):
     """Names the Redis streams of tasks; the server and its workers must have the same."""
     redis_prefix: str = Field(default="", validation_alias=variable("TUNEFLEET_REDIS_PREFIX"))
     """Put before every Redis key, where a Redis is shared with others."""
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]",
+        validation_alias=variable("TUNEFLEET_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    )
+    """Where spans are sent: the base URL of an OpenTelemetry collector that takes OTLP over HTTP, such as
+    `http://localhost:4318`, with the extra `otel`; default: nowhere."""
     log_file: Path | None = Field(default=None, validation_alias=variable("LOG_FILE"))
     """A file for the log, beside standard error; default: of a worker `worker.log` in its folder, of a server none."""
     log_max_bytes: int = Field(default=5 << 20, gt=0, validation_alias=variable("LOG_MAX_BYTES"))

@@ -119,6 +119,9 @@ class ServerSettings(MeetingSettings):
     peer_url: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_PEER_URL"))
     """The URL under which other servers on the same database reach this one; default: the address that it listens on,
     unless that is all of them."""
+    metrics: Literal["key", "open", "off"] = Field(default="key", validation_alias=variable("TUNEFLEET_METRICS"))
+    """Who may read the server's figures for Prometheus (`GET /metrics`): `key`: whoever has a key that may read;
+    `open`: everybody who reaches the server; `off`: nobody, and nothing is counted."""
     public_base_url: str | None = Field(default=None, validation_alias=variable("PUBLIC_BASE_URL"))
     """The URL under which others reach the server; used for links that it hands out."""
     links_last_s: float = Field(default=7 * 86400.0, gt=0, validation_alias=variable("TUNEFLEET_LINKS_LAST_S"))

@@ -13,6 +13,7 @@ from tunefleet.store import (  # noqa: F401 - part of the schema
     tables_federation,
     tables_fleet,
     tables_joining,
+    tables_observing,
     tables_servers,
     tables_tenancy,
     tables_tracking,

@@ -12,6 +12,8 @@ from sqlalchemy import Connection, bindparam, case, delete, func, insert, select
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.tables import attempts, task_documents, tasks
+from tunefleet.store.tables_observing import task_traces
+from tunefleet.store.writer import note
 
 # A literal, not a parameter: only then can the partial index answer.
 _OPEN = text("attempts.state IN ('offered', 'accepted')")
@@ -45,9 +47,11 @@ _OFFERS = (
         task_documents.c.inputs,
         attempts.c.gpus,
         attempts.c.merged_into,
+        task_traces.c.traceparent,
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .join(task_documents, task_documents.c.task_seq == attempts.c.task_seq)
+    .outerjoin(task_traces, task_traces.c.task_id == attempts.c.task_id)
     .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN, attempts.c.state == "offered")
 )
 _DESIRED = (
@@ -132,11 +136,13 @@ class OfferRow:
     inputs: str
     gpus: str | None = None
     merged_into: str | None = None
+    traceparent: str | None = None
 
 
 def insert_all(connection: Connection, rows: Sequence[AttemptRow]) -> None:
     """Open attempts."""
     _INSERT.run(connection, rows)
+    note(connection, rows)
 
 
 def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, AttemptRow]:
@@ -184,7 +190,9 @@ def ran(connection: Connection, task_seqs: Sequence[int]) -> dict[int, float]:
 
 def store(connection: Connection, rows: Iterable[AttemptRow]) -> None:
     """Write the changed state of attempts."""
-    _UPDATE.run(connection, [_parameters(row) for row in rows])
+    changed = list(rows)
+    _UPDATE.run(connection, [_parameters(row) for row in changed])
+    note(connection, changed)
 
 
 def offers(connection: Connection, worker_id: str) -> list[OfferRow]:

@@ -132,6 +132,15 @@ class Database:
         """
         return self._writer.submit(operation) if self._pulsing is None else self._pulse.submit(self._beat, operation)
 
+    def observe(self, on_group: Callable[[int], None], on_commit: Callable[[float], None]) -> None:
+        """Let somebody hear of each commit, in the writer thread.
+
+        Args:
+            on_group: Gets how many operations were committed together.
+            on_commit: Gets how many seconds they took, the commit included.
+        """
+        self._writer.observers = (on_group, on_commit)
+
     def close(self) -> None:
         """Finish what is queued and let go of the file."""
         self._writer.close()

@@ -40,6 +40,7 @@ SERIAL: Final = BigInteger().with_variant(Integer, "sqlite")
 _QUEUED: Final = text("status = 'queued'")
 _DELAYED: Final = text("status = 'queued' AND ready_at > 0")
 _EXPIRING: Final = text("status = 'queued' AND queue_deadline IS NOT NULL")
+_SET_ASIDE: Final = text("status IN ('pending', 'paused')")
 _OPEN: Final = text("state IN ('offered', 'accepted')")
 _MERGING: Final = text("status = 'queued' AND merge_key IS NOT NULL")
 _UNDER_WAY: Final = text("state IN ('pending', 'acknowledged', 'applied')")
@@ -148,6 +149,7 @@ tasks = Table(
     Index("ix_tasks_queue", "requirement_key", "project", "rank", sqlite_where=_QUEUED, postgresql_where=_QUEUED),
     Index("ix_tasks_delayed", "ready_at", sqlite_where=_DELAYED, postgresql_where=_DELAYED),
     Index("ix_tasks_expiring", "queue_deadline", sqlite_where=_EXPIRING, postgresql_where=_EXPIRING),
+    Index("ix_tasks_set_aside", "status", "kind", sqlite_where=_SET_ASIDE, postgresql_where=_SET_ASIDE),
     Index("ix_tasks_merging", "merge_key", "rank", sqlite_where=_MERGING, postgresql_where=_MERGING),
     sqlite_autoincrement=True,
 )

@@ -21,7 +21,7 @@ from tunefleet.store.bulk import Bulk
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import task_documents, tasks, workflows
-from tunefleet.store.writer import wake
+from tunefleet.store.writer import note, wake
 
 _QUEUED: Final = TaskStatus.QUEUED.value
 _FINAL: Final = frozenset(status.value for status in lifecycle.FINAL)
@@ -124,6 +124,7 @@ def enter(connection: Connection, new: Sequence[New], now: float) -> list[TaskRo
         connection.execute(_INSERT_DOCUMENT, {"task_seq": seq, "spec": task.spec, "inputs": task.inputs})
         rows.append(TaskRow(seq=seq, **values))
     events.append(connection, [_entered(row, now) for row in rows])
+    note(connection, rows)
     if any(row.status == _QUEUED for row in rows):
         wake(connection, "placement")
     return rows
@@ -148,6 +149,7 @@ def switch(connection: Connection, moves: Sequence[Move], now: float) -> list[Ta
     after = [_moved(move, now) for move in moves]
     _UPDATE.run(connection, [_parameters(row) for row in after])
     events.append(connection, [_event(move, row, now) for move, row in zip(moves, after, strict=True)])
+    note(connection, after)
     _close_workflows(connection, after, now)
     if any(row.status == _QUEUED for row in after):
         wake(connection, "placement")

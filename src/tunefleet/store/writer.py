@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -114,6 +115,8 @@ class Writer:
         self._announce = announce
         self._queue: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
         self._closed = False
+        self.observers: tuple[Callable[[int], None], Callable[[float], None]] | None = None
+        """Told after each commit how many operations it had, and how many seconds they took."""
         self._thread = threading.Thread(target=self._run, name="tunefleet-writer", daemon=True)
         self._thread.start()
 
@@ -188,7 +191,7 @@ class Writer:
         if self._connection is None:
             self._connection = self._engine.connect()
         connection = self._connection
-        info = connection.info
+        info, started = connection.info, time.perf_counter()
         info[_TOPICS], info[_AFTER], info[_NOTED] = set(), [], []
         committing = False
         try:
@@ -205,6 +208,9 @@ class Writer:
             if committing and is_lost(error):
                 raise _UnsureError from error
             raise
+        if self.observers is not None:
+            for observe, value in zip(self.observers, (len(operations), time.perf_counter() - started), strict=True):
+                observe(value)
         self._follow_up(topics, after)
         return results
 

@@ -295,6 +295,7 @@ class Offer(Message):
         merged: Equal tasks that the executor computes in the same run. Each has its own token, is accepted and
             finished by it, and takes no slot.
         federation: How it takes part in one, if it is a part of a federated training.
+        traceparent: The span of the attempt, in W3C's form, if its task belongs to a trace.
     """
 
     token: str
@@ -311,6 +312,7 @@ class Offer(Message):
     gpus: tuple[str, ...] = ()
     merged: tuple[MergedTask, ...] = ()
     federation: FederatedPart | None = None
+    traceparent: str | None = None
 
 
 class Desired(Message):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.observing.logs import LogFormat, formatter
 from tunefleet.settings import load_worker
 from tunefleet.worker.main import run
 
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             tags=options.tags,
             allow_code=options.allow_code or None,
         )
-        log_to_stderr(settings.log_level)
+        log_to_stderr(settings.log_level, settings.log_format)
         run(settings, drain=options.drain)
     except TunefleetError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str, form: LogFormat = "text") -> None:
     """Send the log to standard error.
 
     Raises:
@@ -45,7 +46,9 @@ def log_to_stderr(level: str) -> None:
     """
     if level.upper() not in logging.getLevelNamesMapping():
         raise MachineError(f"LOG_LEVEL={level!r} is no level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(formatter(form))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     # One line for each request or lock would bury what the worker itself says.
     for chatty in ("httpx", "httpcore", "filelock"):
         logging.getLogger(chatty).setLevel(max(logging.WARNING, logging.getLogger().level))

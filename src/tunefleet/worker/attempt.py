@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import Final
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.observing import context
 from tunefleet.wire.link import Desired, Finish, Reached
 from tunefleet.worker.chatting import Relay
 from tunefleet.worker.deliver import Deliverer, reason_of
@@ -29,6 +31,7 @@ from tunefleet.worker.ports import Handle
 from tunefleet.worker.running import JobRun
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
+from tunefleet.worker.tracing import AttemptTrace
 from tunefleet.worker.uploads import CheckpointUploads
 
 logger = logging.getLogger(__name__)
@@ -80,6 +83,8 @@ class JobAttempt:
         )  # fmt: skip
         self._uploads = CheckpointUploads(record.offer, self._folder, site.delivery, self.mailbox)
         self._relay = Relay(self.task_id, self._folder.root, lambda: site.delivery(self.token), talks=executor.talks)
+        self._trace = AttemptTrace(record.offer, site.spans, site.worker_id)
+        self._held_at = self._over_at = time.time()
         self._job_over = False
         self._noting = threading.Lock()
         self._forgotten = False
@@ -137,8 +142,14 @@ class JobAttempt:
         return self._run.cancelled
 
     def _walk(self) -> None:
+        offer = self._run.record.offer
+        with context.about(task_id=self.task_id, attempt=offer.attempt, trace_id=self._trace.trace_id):
+            self._walk_through()
+
+    def _walk_through(self) -> None:
         try:
             self._say(self._to_finish_or_failure())
+            self._trace.tell("deliver", self._over_at)
         except Dropped:
             self._end_dropped()
         except Stopped:
@@ -182,6 +193,7 @@ class JobAttempt:
 
     def _to_finish(self) -> Finish:
         self.mailbox.await_ack()
+        self._trace.tell("accept", self._held_at)
         if self._after is not None:
             while self._after.alive:
                 self.mailbox.pause(0.1)
@@ -238,6 +250,7 @@ class JobAttempt:
     def _over(self) -> None:
         if not self._job_over:
             self._job_over = True
+            self._over_at = time.time()
             self._site.outbox.poke()
 
     def _failure(self, reason: TaskReason, error: str) -> Finish:

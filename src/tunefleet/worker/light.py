@@ -17,10 +17,13 @@ from tunefleet.errors import InputError, TunefleetError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.jobs.secrets import Redaction, Secrets
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.observing import context
+from tunefleet.observing.spans import Spans
 from tunefleet.wire.link import Desired, Finish, Offer, Reached
 from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.parts import each_end
+from tunefleet.worker.tracing import AttemptTrace
 from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)
@@ -42,6 +45,7 @@ class LightTasks:
         secrets: The values that a spec may name.
         transfers: Where a document may want its results.
         worker_id: Who computes, for the results.
+        spans: Where the spans of traces go; None if nowhere.
     """
 
     def __init__(
@@ -52,7 +56,9 @@ class LightTasks:
         transfers: Transfers | None = None,
         *,
         worker_id: str = "",
+        spans: Spans | None = None,
     ) -> None:
+        self._spans = spans
         self._outbox = outbox
         self._slots = slots
         self._secrets = secrets or Secrets({})
@@ -147,18 +153,26 @@ class LightTasks:
         self._outbox.accept(token)
 
     def _run_one(self, executor: LightExecutor, offer: Offer) -> None:
-        began = time.monotonic()
+        trace = AttemptTrace(offer, self._spans, self._worker_id)
+        with context.about(task_id=offer.task_id, attempt=offer.attempt, trace_id=trace.trace_id):
+            self._run_traced(executor, offer, trace)
+
+    def _run_traced(self, executor: LightExecutor, offer: Offer, trace: AttemptTrace) -> None:
+        began, began_at = time.monotonic(), time.time()
         try:
             with self._room, self._stoppable(offer) as stop:
                 finish = self._delivery(offer).refusal(offer) or run_light(executor, offer, self._secrets, stop)
             if self._over and finish.outcome == "cancelled":
                 raise _GivenUp
+            trace.tell("run", began_at, error=finish.error)
+            delivering_at = time.time()
             ends = self._delivered(offer, finish)
         except _GivenUp:
             return  # the next worker on the folder does not hold it, so that it is placed anew
         except _Unwanted:
             logger.info("Task %s was cancelled or taken away before it began.", offer.task_id)
             return
+        trace.tell("deliver", delivering_at)
         tokens = set(_tokens(offer))
         with self._lock:
             wanted = {token for token in tokens if self._wanted(token)}

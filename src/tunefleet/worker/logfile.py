@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tunefleet.errors import MachineError
+from tunefleet.observing.logs import formatter
 from tunefleet.settings import WorkerSettings
 
 
@@ -32,7 +33,7 @@ def kept(settings: WorkerSettings, results_dir: Path) -> Iterator[None]:
         raise MachineError(
             f"The log {path} cannot be written: {error.strerror or error}.", hint="Mend LOG_FILE or its folder."
         ) from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(formatter(settings.log_format))
     root = logging.getLogger()
     root.addHandler(handler)
     try:

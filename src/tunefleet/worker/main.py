@@ -15,6 +15,7 @@ from functools import partial
 from types import FrameType
 from typing import Final
 
+import tunefleet
 from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.errors import AuthError, MachineError
@@ -29,6 +30,8 @@ from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.links.base import WorkerLink
 from tunefleet.links.http import HttpLink
 from tunefleet.links.redis_keys import Keys
+from tunefleet.observing import context
+from tunefleet.observing.spans import Spans, open_spans
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
 from tunefleet.wire.link import Capabilities, Load, Offer
 from tunefleet.worker import changes, hub, logfile, probe, transfers
@@ -74,7 +77,10 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
             state.open()
             settings = changes.applied(settings, state)
             closing.enter_context(logfile.kept(settings, results_dir))
-            worker, verbs, heartbeat = _build(settings, state, executors or registry.installed(), drain=drain)
+            spans = open_spans(settings.otlp_endpoint, "tunefleet-worker", tunefleet.__version__)
+            if spans is not None:
+                closing.callback(spans.close)
+            worker, verbs, heartbeat = _build(settings, state, executors or registry.installed(), spans, drain=drain)
             stopper.attach(worker)
             for part in (worker, verbs, heartbeat):
                 closing.callback(part.close)
@@ -101,9 +107,10 @@ _JOB_DEFAULTS: Final = {
 
 
 def _build(
-    settings: WorkerSettings, state: StateFolder, executors: Registry, *, drain: bool
+    settings: WorkerSettings, state: StateFolder, executors: Registry, spans: Spans | None, *, drain: bool
 ) -> tuple[Worker, Verbs, Heartbeat]:
     worker_id, session = state.worker_id(settings.worker_id), new_session()
+    context.about_process(worker_id=worker_id)
     results_dir = state.results_dir
     sentry = _sentry(settings)
     secrets = Secrets(secret_variables(), settings.secrets_dir)
@@ -132,6 +139,8 @@ def _build(
         makes_way=settings.yielding == "pause",
         secrets=secrets,
         transfers=moving,
+        spans=spans,
+        worker_id=worker_id,
     )
     recent = RecentLog()
     logging.getLogger().addHandler(recent)

@@ -24,6 +24,7 @@ from tunefleet.worker.preparing import Preparation
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 from tunefleet.worker.steering import Steering
+from tunefleet.worker.tracing import AttemptTrace
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class JobRun:
     ) -> None:
         self._site = site
         self._parts = parts
+        self._trace = AttemptTrace(record.offer, site.spans, site.worker_id)
         self._mailbox = mailbox
         self._ending = Ending(site, record.offer.task_id)
         self._preparation = Preparation(site, executor, mailbox, delivery)
@@ -129,6 +131,9 @@ class JobRun:
                 self._guard.look(handle)
                 self._mailbox.pause(_POLL_S)
                 continue
+            self._trace.launched(
+                handle.job.launch, handle.folder.journal_dir / f"{handle.job.launch}.jsonl", end.outcome, end.error
+            )
             if self._cut_off_pausing and end.outcome not in _SETTLED:
                 return PausedEnd()
             verdict = end if self.cancelled or self._timed_out else self._guard.verdict(handle, end)
@@ -228,8 +233,11 @@ class JobRun:
                 self._mailbox.pause(1.0)
 
     def _launch(self) -> Handle:
-        job = self._preparation.job(self.record.offer, again=self.record.launch is not None, pause=self._raise_cancel)
-        job = job.model_copy(update={"merge_children": self._parts.prepare()})
+        again = self.record.launch is not None
+        with self._trace.timed("prepare", self.record.launch or ""):
+            job = self._preparation.job(self.record.offer, again=again, pause=self._raise_cancel)
+        env = job.env | self._trace.environment(job.launch)
+        job = job.model_copy(update={"merge_children": self._parts.prepare(), "env": env})
         self._note(launch=job.launch, suspended=False, watched=self._guard.started())
         return self._site.jobs.launch(job)
 

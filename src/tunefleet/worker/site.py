@@ -9,6 +9,7 @@ from pathlib import Path
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs.secrets import Secrets
 from tunefleet.jobs.yielding import GpuSentry
+from tunefleet.observing.spans import Spans
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
 from tunefleet.worker.inputs import InputStore
@@ -36,6 +37,8 @@ class Site:
         secrets: The values that a spec may name.
         makes_way: Whether a running job makes way for others on its GPU.
         transfers: How files come here and leave.
+        spans: Where the spans of traces go; None if nowhere.
+        worker_id: Who this is.
     """
 
     results_dir: Path
@@ -54,6 +57,8 @@ class Site:
     makes_way: bool = False
     secrets: Secrets = field(default_factory=lambda: Secrets({}))
     transfers: Transfers = field(default_factory=Transfers)
+    spans: Spans | None = None
+    worker_id: str = ""
 
     def folder(self, task_id: str) -> JobFolder:
         """Return the job folder of a task; all its attempts on this machine share it, and its checkpoints."""

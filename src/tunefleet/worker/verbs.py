@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.jobs import upgrading
+from tunefleet.observing.logs import TextLines
 from tunefleet.wire.link import Capabilities, Command, CommandOutcome
 from tunefleet.wire.training import AgentVerb
 from tunefleet.worker import changes
@@ -38,7 +39,7 @@ class RecentLog(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        self.setFormatter(TextLines())
         self.lines: deque[str] = deque(maxlen=_LOG_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:

@@ -80,7 +80,9 @@ class Worker:
         self._told_to_leave = False
         self._drained = False
         self._on_verb = on_verb
-        self._light = LightTasks(site.outbox, slots.get("light", 0), site.secrets, site.transfers, worker_id=worker_id)
+        self._light = LightTasks(
+            site.outbox, slots.get("light", 0), site.secrets, site.transfers, worker_id=worker_id, spans=site.spans
+        )
         self._discarder = Discarder(site.results_dir, site.outbox, self._holds)
         self._attempts: dict[str, JobAttempt] = {}
         self._lock = threading.Lock()

@@ -62,12 +62,12 @@ def test_elastic_scaling_that_is_switched_off_answers_400(start: Callable[..., R
 def test_metrics_are_a_json_snapshot(root: httpx.Client, admin: httpx.Client, hand: HandWorker) -> None:
     before = root.get("/metrics", headers={"Accept": "application/json"}).json()
     submit(admin)
-    after = root.get("/metrics").json()
+    after = root.get("/metrics", headers={"Accept": "application/json"}).json()
     assert after["counters"]["tasks_submitted"] == before["counters"]["tasks_submitted"] + 1
     assert set(after["task_timings"]) == {"overall", "inference", "training", "other"}
     assert "by-hand" in after["workers"]["workers"]
     assert after["active_workers_count"] == 1
-    refused = root.get("/metrics", headers={"Accept": "text/plain;version=0.0.4"})
+    refused = root.get("/metrics", headers={"Accept": "text/html"})
     assert (refused.status_code, "application/json" in refused.text) == (406, True)
 
 
@@ -75,7 +75,7 @@ def test_energy_is_what_the_workers_gpus_have_used_and_null_if_none_tells(root: 
     names = ("estimated_energy_kwh", "gpu_energy_kwh", "cpu_energy_kwh")
 
     def told() -> tuple[list[Any], list[Any], int]:
-        found = root.get("/metrics").json()["workers"]
+        found = root.get("/metrics", headers={"Accept": "application/json"}).json()["workers"]
         own = found["workers"]["by-hand"]
         totals = found["totals"]
         return [own[name] for name in names], [totals[name] for name in names], totals["workers_with_energy"]

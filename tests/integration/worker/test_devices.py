@@ -79,7 +79,8 @@ def test_what_the_gpus_draw_is_added_up_in_the_metrics(fleet: LocalFleet) -> Non
     with httpx.Client(base_url=fleet.url, headers={"Authorization": f"Bearer {fleet.key}"}) as client:
 
         def energy_kwh() -> float:
-            told: float | None = client.get("/metrics").json()["workers"]["totals"]["gpu_energy_kwh"]
+            found = client.get("/metrics", headers={"Accept": "application/json"}).json()
+            told: float | None = found["workers"]["totals"]["gpu_energy_kwh"]
             return told or 0.0
 
         deadline = time.monotonic() + 60

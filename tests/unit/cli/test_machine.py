@@ -224,7 +224,7 @@ def test_a_worker_without_a_key_says_how_to_get_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The handler would outlive this test.
-    monkeypatch.setattr("tunefleet.cli.worker.log_to_stderr", lambda level: None)
+    monkeypatch.setattr("tunefleet.cli.worker.log_to_stderr", lambda level, form: None)
     assert run(["worker", "--server", "http://127.0.0.1:9", "--results-dir", str(tmp_path / "results")]) == 6
     told = capsys.readouterr().err
     assert "tunefleet keys create" in told

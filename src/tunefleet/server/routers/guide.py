@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Response
+from fastapi import APIRouter, Header, Request, Response
 
-from tunefleet.server import problems
+from tunefleet.server import auth, problems
 from tunefleet.server.auth import Admin, CoreDep, Reader
 from tunefleet.server.routers.workers import set_elastic
 from tunefleet.services import guide
+from tunefleet.services.observing import exposition
 from tunefleet.wire.api import Problem
 from tunefleet.wire.fleet import ElasticRequest, ElasticView
 from tunefleet.wire.guide import GuideWorker, Health, Snapshot
 
 router = APIRouter()
 _PUBLIC: dict[str, Any] = {"security": []}
+_TEXTS: Final = frozenset({"*/*", "text/*", "text/plain", "application/openmetrics-text"})
 _REFUSED: dict[int | str, dict[str, Any]] = {406: {"model": Problem}}
 
 
@@ -49,12 +51,21 @@ async def set_elastic_of_guide(
 
 @router.get("/metrics", tags=["server"], response_model=Snapshot, responses=_REFUSED)
 async def metrics_of_guide(
-    core: CoreDep, who: Reader, accept: Annotated[str, Header(description="JSON alone, for now.")] = "*/*"
+    request: Request,
+    core: CoreDep,
+    accept: Annotated[str, Header(description="`application/json` for the snapshot; else Prometheus's text.")] = "*/*",
 ) -> Snapshot | Response:
-    """Return the server's figures as JSON."""
+    """Return the server's figures: for Prometheus, or with `Accept: application/json` as the guide's snapshot."""
     wanted = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    if not wanted & {"*/*", "application/*", "application/json"}:
+    if wanted & {"application/json", "application/*"}:
+        return await guide.snapshot(core, await auth.reader(request))
+    if not wanted & _TEXTS:
         return problems.problem(
-            "not_acceptable", f"/metrics has JSON; {accept} was asked for.", hint="Send 'Accept: application/json'."
+            "not_acceptable",
+            f"/metrics has Prometheus's text and application/json; {accept} was asked for.",
+            hint="Send 'Accept: text/plain' or 'Accept: application/json'.",
         )
-    return await guide.snapshot(core, who)
+    if core.settings.metrics != "open":
+        await auth.reader(request)
+    body, kind = await exposition.written(core, accept)
+    return Response(body, media_type=kind)

@@ -145,6 +145,14 @@ class RoundKeeper:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _do(self, taken: RoundRow, holder: str, folder: Path) -> None:
+        started = self._core.clock.monotonic()
+        outcome = await self._try(taken, holder, folder)
+        if self._core.meters is not None:
+            self._core.meters.aggregations.labels(outcome).inc()
+            self._core.meters.aggregation_s.labels(outcome).observe(self._core.clock.monotonic() - started)
+
+    async def _try(self, taken: RoundRow, holder: str, folder: Path) -> str:
+        """Try once, and return what came of it: `made`, `later` or `failed`."""
         try:
             await self._go_on(taken, holder, folder)
         except Blamed as blame:
@@ -154,13 +162,17 @@ class RoundKeeper:
             await self._end(taken, holder, RoundReason.UPDATE_REFUSED, refusal.message)
         except (TunefleetError, OSError) as error:
             await self._later(taken, holder, error.message if isinstance(error, TunefleetError) else str(error))
+            return "later"
         except Exception as error:
             log.exception("Round %d of federation %d cannot be finished.", taken.number, taken.federation_seq)
             why = f"The server has a fault ({type(error).__name__}); its log says more."
             if taken.tries < MAX_FAULTS:
                 await self._later(taken, holder, why)
-            else:
-                await self._end(taken, holder, RoundReason.SERVER_FAULT, why)
+                return "later"
+            await self._end(taken, holder, RoundReason.SERVER_FAULT, why)
+        else:
+            return "made"
+        return "failed"
 
     async def _go_on(self, taken: RoundRow, holder: str, folder: Path) -> None:
         core = self._core

@@ -99,6 +99,9 @@ class Courier:
                     log.warning("The notification %s was not taken: %s", row.id, outcome.error)
                 now = core.clock.wall()
                 await core.write(partial(_settle, row=row, lane=lane, outcome=outcome, now=now))
+                if core.meters is not None:
+                    word = "sent" if outcome.error is None else "failed" if outcome.lasting else "later"
+                    core.meters.notices.labels(format_, word).inc()
         except Exception:
             # An address is not for the log.
             log.exception(

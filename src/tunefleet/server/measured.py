@@ -1,0 +1,83 @@
+"""Counts every request by its route's template, and gives it an id that its log lines have and its answer carries."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tunefleet.observing import context, traceparent
+from tunefleet.services.observing.meters import Meters
+
+HEADER: Final = "X-Request-ID"
+_SANE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+UNMATCHED: Final = "unmatched"
+"""The route of a path that the server does not have."""
+
+
+class Measured:
+    """Put around the whole app.
+
+    Args:
+        app: The app behind.
+        meters: What is counted; null counts nothing.
+        clock: For durations.
+    """
+
+    def __init__(self, app: ASGIApp, meters: Meters | None, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._app = app
+        self._meters = meters
+        self._clock = clock
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get(HEADER)
+        request_id = given if given and _SANE.fullmatch(given) else secrets.token_hex(8)
+        parent = traceparent.read(headers.get("traceparent"))
+        started, status = self._clock(), 0
+
+        async def send_noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = request_id
+            await send(message)
+
+        try:
+            trace_id = None if parent is None else parent.trace_id
+            about = context.about(request_id=request_id, trace_id=trace_id)
+            with about, context.within(parent), context.about_later(lambda: _named(scope)):
+                await self._app(scope, receive, send_noting_status)
+        finally:
+            if self._meters is not None:
+                self._count(self._meters, scope, status, self._clock() - started)
+
+    def _count(self, meters: Meters, scope: Scope, status: int, spent_s: float) -> None:
+        method = scope["method"] if scope["method"] in _METHODS else "other"
+        route = template(scope)
+        meters.requests.labels(method, route, f"{status // 100}xx").inc()
+        meters.request_s.labels(method, route).observe(spent_s)
+
+
+def _named(scope: Scope) -> dict[str, str]:
+    """Return the ids that the path names, once the router has read it."""
+    found = scope.get("path_params") or {}
+    return {name: str(found[name]) for name in context.NAMES if name in found}
+
+
+def template(scope: Scope) -> str:
+    """Return the template of the route that has served a request, never the path itself."""
+    # With the prefix that a router is included under; before FastAPI 0.130 the route itself has it.
+    whole = (scope.get("fastapi") or {}).get("effective_route_context") or scope.get("route")
+    path = getattr(whole, "path", None)
+    return path if isinstance(path, str) else UNMATCHED

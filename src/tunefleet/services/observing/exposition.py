@@ -1,0 +1,30 @@
+"""The text that Prometheus reads."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prometheus_client.exposition import choose_encoder
+
+from tunefleet.errors import NotFoundError
+from tunefleet.services.core import Core
+
+
+async def written(core: Core, accept: str) -> tuple[bytes, str]:
+    """Return the figures of this moment, and their content type.
+
+    Args:
+        core: The server.
+        accept: What the asker takes: OpenMetrics, or the text that came before it.
+
+    Raises:
+        NotFoundError: If nothing is counted here.
+    """
+    if core.meters is None or core.gauges is None:
+        raise NotFoundError(
+            "This server counts nothing.", hint="Its operator has set TUNEFLEET_METRICS=off; leave that variable out."
+        )
+    await core.gauges.refresh(core)
+    encode, kind = choose_encoder(accept)
+    # A thousand series are some milliseconds of pure Python.
+    return await asyncio.to_thread(encode, core.meters.registry), kind

@@ -1,0 +1,211 @@
+"""The families of figures that a server counts as it goes; one registry a server.
+
+No label holds an id of a task, a user's name or a path as it was asked for: what a label may hold is a list that the
+code knows, or is cut off at `MOST`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    GCCollector,
+    Histogram,
+    Info,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+import tunefleet
+
+MOST: Final = 64
+"""How many values a label has at most that people can choose; further ones are counted as `other`."""
+OTHER: Final = "other"
+_QUICK: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_WAITS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
+# When each series began is a third of the text, and nobody's question.
+disable_created_metrics()
+_WORK: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+_SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
+_BATCHES: Final = (1, 5, 10, 50, 100, 500, 1000, 2000)
+
+
+class Bounded:
+    """Lets through the first `MOST` values of a label, and calls the others `other`."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._known: set[str] = set()
+
+    def __call__(self, value: str) -> str:
+        """Return what the label holds for a value."""
+        if value in self._known:
+            return value
+        if len(self._known) < self._most:
+            self._known.add(value)
+            return value
+        return OTHER
+
+
+class Meters:
+    """The counters and histograms of one server.
+
+    Args:
+        wall: The wall clock.
+        process: Whether figures of the process and of Python are among them.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, *, process: bool = True) -> None:
+        self.wall = wall
+        self.registry = registry = CollectorRegistry()
+        if process:
+            ProcessCollector(registry=registry)
+            PlatformCollector(registry=registry)
+            GCCollector(registry=registry)
+        self.kind = Bounded()
+        Info("tunefleet_server", "What the server is.", registry=registry).info({"version": tunefleet.__version__})
+        self._tasks(registry)
+        self._traffic(registry)
+        self._storing(registry)
+        self._learning(registry)
+
+    def _tasks(self, registry: CollectorRegistry) -> None:
+        self.moves = Counter(
+            "tunefleet_task_moves",
+            "Changes of a task's status, by the new status, its reason and the task's kind.",
+            ["status", "reason", "kind"],
+            registry=registry,
+        )
+        self.placement = Histogram(
+            "tunefleet_placement_seconds",
+            "From ready to the offer, for each attempt that placement opens.",
+            ["kind"],
+            buckets=_WAITS,
+            registry=registry,
+        )
+        self.accept = Histogram(
+            "tunefleet_accept_seconds",
+            "From the offer to its accept by the worker.",
+            ["kind"],
+            buckets=_WAITS,
+            registry=registry,
+        )
+        self.run = Histogram(
+            "tunefleet_attempt_seconds",
+            "From the accept to the end of an attempt, by how it ended.",
+            ["kind", "state"],
+            buckets=_WAITS,
+            registry=registry,
+        )
+        self.leases_lost = Counter(
+            "tunefleet_leases_lost",
+            "Accepted attempts that ended because their worker was given up.",
+            registry=registry,
+        )
+        self.offers_void = Counter(
+            "tunefleet_offers_void", "Offers that no worker accepted in time.", registry=registry
+        )
+        self.workers_lost = Counter(
+            "tunefleet_workers_lost", "Times that a worker was given up for silence.", registry=registry
+        )
+
+    def _traffic(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "tunefleet_http_requests",
+            "Requests, by route template and class of the answer's status (0xx: cut off before the answer).",
+            ["method", "route", "status"],
+            registry=registry,
+        )
+        self.request_s = Histogram(
+            "tunefleet_http_request_seconds",
+            "Time from a request's head to the end of its answer; long polls and streams are held open on purpose.",
+            ["method", "route"],
+            buckets=_QUICK,
+            registry=registry,
+        )
+        self.exchanges = Counter(
+            "tunefleet_link_exchanges",
+            "Exchanges with workers: answered with something, ended empty when their time was over, or refused.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.offers_sent = Counter(
+            "tunefleet_link_offers_sent", "Offers in answers to exchanges, repetitions included.", registry=registry
+        )
+        self.notices = Counter(
+            "tunefleet_notifications",
+            "Tries to deliver a notification, by format and outcome (sent, later, failed).",
+            ["format", "outcome"],
+            registry=registry,
+        )
+
+    def _storing(self, registry: CollectorRegistry) -> None:
+        self.group = Histogram(
+            "tunefleet_store_group_operations",
+            "Operations that were committed together.",
+            buckets=_SIZES,
+            registry=registry,
+        )
+        self.commit_s = Histogram(
+            "tunefleet_store_commit_seconds",
+            "Time that a group of operations took, its commit included.",
+            buckets=_QUICK,
+            registry=registry,
+        )
+        self.write_s = Histogram(
+            "tunefleet_store_write_seconds",
+            "Time from asking for a write to its commit, the waiting included.",
+            buckets=_QUICK,
+            registry=registry,
+        )
+        self.records = Counter("tunefleet_journal_records", "Journal records that were stored.", registry=registry)
+        self.batch = Histogram(
+            "tunefleet_journal_batch_records",
+            "Records that lay waiting when a batch was delivered.",
+            buckets=_BATCHES,
+            registry=registry,
+        )
+        self.lag_s = Histogram(
+            "tunefleet_journal_lag_seconds",
+            "From writing the oldest record of a batch, by its host's clock, to the batch being stored.",
+            buckets=_WAITS,
+            registry=registry,
+        )
+
+    def _learning(self, registry: CollectorRegistry) -> None:
+        self.aggregations = Counter(
+            "tunefleet_aggregations",
+            "Tries to aggregate a federation's round, by outcome (made, later, failed).",
+            ["outcome"],
+            registry=registry,
+        )
+        self.aggregation_s = Histogram(
+            "tunefleet_aggregation_seconds",
+            "Time that a try to aggregate a round took.",
+            ["outcome"],
+            buckets=_WORK,
+            registry=registry,
+        )
+        self.federation_events = Counter(
+            "tunefleet_federation_events",
+            "What happened to federations: rounds, versions, updates.",
+            ["event"],
+            registry=registry,
+        )
+        self.cycles = Counter(
+            "tunefleet_campaign_cycles",
+            "Cycles of campaigns: begun, completed, abandoned.",
+            ["outcome"],
+            registry=registry,
+        )
+        self.campaign_trouble = Counter(
+            "tunefleet_campaign_trouble",
+            "Steps of campaigns that are tried again, and campaigns that were held.",
+            ["event"],
+            registry=registry,
+        )
