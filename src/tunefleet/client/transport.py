@@ -73,6 +73,7 @@ def _options(connection: Connection, policy: Policy) -> dict[str, Any]:
         headers["Authorization"] = f"Bearer {connection.key}"
     # Loading the system's certificates takes 15 ms; plain http needs none, and an empty context trusts nobody.
     verify = _https_context() if url.scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    verify = connection.trust or verify
     return {
         "base_url": f"{connection.url}/api/v1",
         "headers": headers,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -45,6 +46,8 @@ class Lifetime:
     core: Core
     url: str | None = None
     """Under which this process reaches itself; without one it runs no campaigns."""
+    trust: ssl.SSLContext | None = None
+    """Of its own certificate, if it serves HTTPS: that may be for another name than the one by which it gets there."""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _hub: RedisHub | None = None
     _courier: Courier | None = None
@@ -107,7 +110,7 @@ class Lifetime:
                 return
             assert self.url is not None
             make = await asyncio.to_thread(_campaign_keeper)  # the import takes a while
-            self._campaigns = make(self.core, self.url)
+            self._campaigns = make(self.core, self.url, self.trust)
         await self._campaigns.run_once()
 
     async def _scale(self) -> None:
