@@ -16,7 +16,7 @@ from typing import Final
 import tunefleet
 from tunefleet.certificate import opened
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.links.redis_keys import check_url
+from tunefleet.links.redis_tls import address_of
 from tunefleet.server import health, launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
@@ -59,17 +59,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: ServerSettings) -> None:
-    if settings.redis_url is not None:
-        check_url(settings.redis_url.get_secret_value())
+    redis_address = address_of(settings)
     certificate = opened(settings.tls_cert_file, settings.tls_key_file)
     if certificate is not None:
         certificate.tell()
     core = open_core(settings)
     try:
-        if settings.redis_url is not None:
+        if redis_address is not None:
             from tunefleet.server.redis_desk import refuse_other_store  # noqa: PLC0415 -- most servers need no Redis
 
-            asyncio.run(refuse_other_store(core, settings.redis_url.get_secret_value()))
+            asyncio.run(refuse_other_store(core, redis_address))
         bound = launch.bind(settings.host, settings.port)
         try:
             address, port = bound.getsockname()[:2]

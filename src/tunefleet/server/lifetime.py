@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tunefleet.links.redis_tls import address_of
 from tunefleet.services import artifacts, elastic, joining, placing, settling, sweep
 from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
 from tunefleet.services.campaigns.book import Book
@@ -74,10 +75,11 @@ class Lifetime:
         loops["rounds"] = self._loop("rounds", self._rounds.run_once)
         if self.url is not None:
             loops["campaigns"] = self._loop("campaigns", self._run_campaigns)
-        if self.core.settings.redis_url is not None:
+        redis_address = address_of(self.core.settings)
+        if redis_address is not None:
             from tunefleet.server import redis_desk  # noqa: PLC0415 -- most servers need no Redis
 
-            self._hub = redis_desk.hub_of(self.core, self.core.settings.redis_url.get_secret_value())
+            self._hub = redis_desk.hub_of(self.core, redis_address)
             loops["redis"] = self._loop("redis", self._hub.serve)
         self._tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 
