@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, settings
 from tests import kept_warm
 from tests.integration.postgres.everywhere import Everywhere
 from tests.integration.postgres.process import PostgresProcess, programs
+from tests.integration.redis import secured
 from tests.integration.redis.process import RedisProcess, binary
+from tests.integration.redis.secured import SecuredRedis
 from tests.integration.s3 import gateway
 from tests.integration.s3.gateway import Gateway
 
@@ -179,6 +181,26 @@ def dropped(everywhere: Everywhere | None, request: pytest.FixtureRequest) -> It
     yield
     if everywhere is not None and folder is not None:
         everywhere.drop(folder)
+
+
+@pytest.fixture(scope="session")
+def secured_redis(
+    missing: Callable[[str], None], free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., SecuredRedis]]:
+    """Start real redis-servers with TLS and the shipped users, each on a port of its own."""
+    started: list[SecuredRedis] = []
+
+    def start(*options: str, **more: str) -> SecuredRedis:
+        if secured.binary() is None:
+            missing("a redis-server, 7 or newer, with TLS (scripts/redis.sh)")
+        if shutil.which("openssl") is None:
+            missing("openssl")
+        started.append(SecuredRedis(tmp_path_factory.mktemp("rediss"), free_port(), *options, **more))
+        return started[-1].start()
+
+    yield start
+    for each in started:
+        each.stop()
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ def check(settings: AgentSettings) -> None:
     Raises:
         MachineError: If it would listen beyond loopback without a key.
     """
-    if settings.key is None and not _is_loopback(settings.host):
+    if settings.key is None and not is_loopback(settings.host):
         raise MachineError(
             f"HOST={settings.host} lets others reach the agent, and AGENT_KEY is not set.",
             hint="Set AGENT_KEY to a long random text, or leave HOST out.",
@@ -68,7 +68,8 @@ def _listen(host: str, port: int) -> socket.socket:
     return bound
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Say whether only this machine reaches what listens on a host."""
     if host == "localhost":
         return True
     try:

@@ -20,12 +20,13 @@ from tunefleet.agent.app import create_app
 from tunefleet.agent.book import JobBook
 from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.identity import agent_id
-from tunefleet.agent.listening import bind, check
+from tunefleet.agent.listening import bind, check, is_loopback
 from tunefleet.agent.orders import Orders
 from tunefleet.agent.poller import Poller, client_for
 from tunefleet.agent.progress import ProgressLines
 from tunefleet.agent.site import Site
 from tunefleet.agent.verbs import Verbs
+from tunefleet.certificate import Certificate, kept_fresh, opened
 from tunefleet.client import trust
 from tunefleet.client.backend import JobClient
 from tunefleet.client.download import Downloader
@@ -53,12 +54,21 @@ def run(settings: AgentSettings) -> bool:
     """
     check(settings)
     trust.use(settings.ca_file)
+    certificate = opened(settings.tls_cert_file, settings.tls_key_file)
+    if certificate is not None:
+        certificate.tell()
+    elif not is_loopback(settings.host):
+        logger.warning(
+            "HOST=%s is plain HTTP that others can reach: AGENT_KEY and files can be read on the way. Set "
+            "TUNEFLEET_TLS_CERT_FILE and TUNEFLEET_TLS_KEY_FILE, or put a proxy with TLS before it.",
+            settings.host,
+        )
     name = agent_id(settings)
     bound = bind(settings)
     try:
         agent = build(settings)
         with only_one(settings):
-            server = _Server(agent, bound)
+            server = _Server(agent, bound, certificate)
             agent.open()
             ProgressLines(agent).start()
             poller = _poller(agent, server.verbs, name)
@@ -143,7 +153,7 @@ def build(settings: AgentSettings) -> Agent:
 class _Server(uvicorn.Server):
     """Uvicorn that releases streams before it waits for open connections."""
 
-    def __init__(self, agent: Agent, bound: socket.socket) -> None:
+    def __init__(self, agent: Agent, bound: socket.socket, certificate: Certificate | None) -> None:
         self._agent = agent
         self._bound = bound
         self.restart = False
@@ -161,6 +171,11 @@ class _Server(uvicorn.Server):
                 timeout_graceful_shutdown=3,
             )
         )
+        self._certificate = certificate
+        if certificate is not None:
+            self.config.load()
+            # Not by the names of files: this context lives on when its certificate is renewed.
+            self.config.ssl = certificate.context
 
     def _ask_restart(self) -> None:
         self.restart = True
@@ -177,8 +192,10 @@ class _Server(uvicorn.Server):
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: logger.debug("Signal %d was acted on.", number))
         host, port = self._bound.getsockname()[:2]
-        logger.info("Tunefleet agent %s at http://%s:%d", tunefleet.__version__, host, port)
-        self.run(sockets=[self._bound])
+        scheme = "http" if self._certificate is None else "https"
+        logger.info("Tunefleet agent %s at %s://%s:%d", tunefleet.__version__, scheme, host, port)
+        with kept_fresh(self._certificate):
+            self.run(sockets=[self._bound])
 
 
 def _make(folder: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Coroutine
 from typing import Any, Final
 
@@ -35,13 +36,14 @@ class CampaignKeeper:
     Args:
         core: The server.
         url: Under which this process reaches it.
+        trust: Of its own certificate, if it serves HTTPS.
     """
 
-    def __init__(self, core: Core, url: str) -> None:
+    def __init__(self, core: Core, url: str, trust: ssl.SSLContext | None = None) -> None:
         self._core = core
         self._book = Book(core)
         self._engine = Engine(
-            self._book, load(CampaignSettings), lambda token: AsyncClient(url, token), clock=core.clock
+            self._book, load(CampaignSettings), lambda token: AsyncClient(url, token, trust=trust), clock=core.clock
         )
         self._reporter = Reporter(Outbox(core), load(TrackingSettings), core.settings.data_dir / "tracking")
         self._work: dict[str, asyncio.Task[None]] = {}

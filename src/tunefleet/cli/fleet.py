@@ -23,7 +23,8 @@ from typing import Any, Final, Self
 import psutil
 from filelock import FileLock, Timeout
 
-from tunefleet.cli import given
+from tunefleet.certificate import opened
+from tunefleet.cli import given, here
 from tunefleet.cli.process import Child
 from tunefleet.cli.saved import SavedServer
 from tunefleet.client import Client
@@ -66,6 +67,7 @@ class LocalFleet:
         save_client: bool = True,
     ) -> None:
         self._settings = load(ServerSettings, data=data, host=host, port=port)
+        self._certificate = opened(self._settings.tls_cert_file, self._settings.tls_key_file)
         self.data = self._settings.data_dir.absolute()
         self.host = self._settings.host
         self.port = self._settings.port
@@ -83,7 +85,9 @@ class LocalFleet:
     def url(self) -> str:
         """The server's base URL, as seen from this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
-        return f"http://{host}:{self.port}"
+        if self._certificate is None:
+            return f"http://{host}:{self.port}"
+        return f"https://{here.name_of(self._certificate.facts, host)}:{self.port}"
 
     @property
     def key(self) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +133,10 @@ class AsyncClient(ServerVerbs, Awaited):
         *,
         patience_s: float = 10.0,
         refused_s: float | None = None,
+        trust: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(AsyncTransport(resolve(url, key), Policy(patience_s=patience_s, refused_s=refused_s)))
+        found = replace(resolve(url, key), trust=trust)
+        super().__init__(AsyncTransport(found, Policy(patience_s=patience_s, refused_s=refused_s)))
         self.workflows = resources.AsyncWorkflows(self.transport)
         self.tasks = resources.AsyncTasks(self.transport)
         self.events = resources.AsyncEvents(self.transport)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,6 +29,8 @@ class Connection:
 
     url: str
     key: str | None = field(default=None, repr=False)
+    trust: ssl.SSLContext | None = field(default=None, repr=False, compare=False)
+    """What to trust instead of the system's authorities; a server has it that reaches itself."""
 
 
 def resolve(url: str | None = None, key: str | None = None, *, settings: ClientSettings | None = None) -> Connection:

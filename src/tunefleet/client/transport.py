@@ -62,11 +62,14 @@ def _options(connection: Connection, policy: Policy) -> dict[str, Any]:
     headers = {"Accept": "application/json"}
     if connection.key:
         headers["Authorization"] = f"Bearer {connection.key}"
+    reaching = trust.options(connection.url)
+    if connection.trust is not None:
+        reaching["verify"] = connection.trust
     return {
         "base_url": f"{connection.url}/api/v1",
         "headers": headers,
         "timeout": policy.timeout,
-        **trust.options(connection.url),
+        **reaching,
     }
 
 

@@ -18,6 +18,8 @@ from redis.exceptions import (
 
 from tunefleet.errors import MachineError, UnreachableError
 
+ACL_FILE: Final = "deploy/redis/users.acl"
+"""Where the repository has the rights that this link takes."""
 _WORDS: Final = 300
 _AUTH_WORDS: Final = ("WRONGPASS", "NOAUTH", "invalid username-password", "invalid password")
 
@@ -61,11 +63,15 @@ def explained(error: Exception, url: str, doing: str, *, first: bool = False) ->
         if isinstance(error, NoPermissionError):
             return kind(
                 f"Redis at {where} does not let the user {user_of(url)!r} do {doing}: {words}.",
-                hint="Let an admin of that Redis grant it (ACL SETUSER), or use another user in REDIS_URL.",
+                hint=f"Let an admin of that Redis grant it (ACL SETUSER; all that is needed is in {ACL_FILE}), or use "
+                "another user in REDIS_URL.",
             )
         return kind(
-            f"Redis at {where} does not take the login of the user {user_of(url)!r}: {words}.", hint="Mend REDIS_URL."
+            f"Redis at {where} does not take the login of the user {user_of(url)!r}: {words}.",
+            hint=f"Mend REDIS_URL, or the user's line in the ACL file of that Redis ({ACL_FILE}).",
         )
+    if "SSL" in words:
+        return _not_encrypted(MachineError if first else UnreachableError, where, words)
     if isinstance(error, OutOfMemoryError) or "OOM" in words:
         return UnreachableError(
             f"Redis at {where} is full (maxmemory): it refuses {doing}.",
@@ -78,4 +84,25 @@ def explained(error: Exception, url: str, doing: str, *, first: bool = False) ->
     if isinstance(error, ResponseError):
         return UnreachableError(f"Redis at {where} refuses {doing}: {words}.", detail=repr(error))
     assert isinstance(error, RedisError | OSError)
-    return UnreachableError(f"Redis at {where} does not answer.", detail=repr(error)[:_WORDS])
+    hint = None
+    if where.startswith("rediss:") and "connecting to" not in words:
+        # TLS 1.3 tells a client late that its certificate is missed: it often sees the connection end before.
+        hint = "If it asks its clients for a certificate, set TUNEFLEET_REDIS_CERT_FILE and TUNEFLEET_REDIS_KEY_FILE."
+    return UnreachableError(f"Redis at {where} does not answer.", hint=hint, detail=repr(error)[:_WORDS])
+
+
+def _not_encrypted(
+    kind: type[MachineError | UnreachableError], where: str, words: str
+) -> UnreachableError | MachineError:
+    if "CERTIFICATE_VERIFY_FAILED" in words:
+        return kind(
+            f"Redis at {where} shows a certificate that is not trusted: {words}.",
+            hint="Let TUNEFLEET_REDIS_CA_FILE name the authority that signed it, and REDIS_URL a name that it is for.",
+        )
+    if "CERTIFICATE_REQUIRED" in words or "HANDSHAKE_FAILURE" in words:
+        return kind(
+            f"Redis at {where} asks for a certificate: {words}.",
+            hint="Set TUNEFLEET_REDIS_CERT_FILE and TUNEFLEET_REDIS_KEY_FILE, or let it ask for none "
+            "(tls-auth-clients no) and for a password instead.",
+        )
+    return kind(f"TLS to Redis at {where} fails: {words}.", hint="Is it the port for TLS that REDIS_URL names?")

@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import Final
 
 import tunefleet
+from tunefleet.certificate import opened
 from tunefleet.errors import MachineError, TunefleetError
-from tunefleet.links.redis_keys import check_url
+from tunefleet.links.redis_tls import address_of
 from tunefleet.observing.logs import formatter
-from tunefleet.server import launch
+from tunefleet.server import health, launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
 from tunefleet.settings import CampaignSettings, ServerSettings, TrackingSettings, load, unsupported
 
 log = logging.getLogger("tunefleet.server")
 _EXIT_FAILED: Final = 1
+_PLAIN: Final = (
+    "%s is plain HTTP that others can reach: keys and files can be read on the way. Set TUNEFLEET_TLS_CERT_FILE and "
+    "TUNEFLEET_TLS_KEY_FILE, or put a proxy with TLS before it and say so by PUBLIC_BASE_URL=https://…"
+)
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
@@ -39,6 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         settings = load(ServerSettings, data=options.data, host=options.host, port=options.port)
+        if options.check:
+            health.check(settings)
+            return 0
         load(CampaignSettings)
         load(TrackingSettings)  # what campaigns could not use is said now, and not when the first one runs
         _set_up_log(settings)
@@ -52,25 +60,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(settings: ServerSettings) -> None:
-    if settings.redis_url is not None:
-        check_url(settings.redis_url.get_secret_value())
+    redis_address = address_of(settings)
+    certificate = opened(settings.tls_cert_file, settings.tls_key_file)
+    if certificate is not None:
+        certificate.tell()
     core = open_core(settings)
     try:
-        if settings.redis_url is not None:
+        if redis_address is not None:
             from tunefleet.server.redis_desk import refuse_other_store  # noqa: PLC0415 -- most servers need no Redis
 
-            asyncio.run(refuse_other_store(core, settings.redis_url.get_secret_value()))
+            asyncio.run(refuse_other_store(core, redis_address))
         bound = launch.bind(settings.host, settings.port)
         try:
             address, port = bound.getsockname()[:2]
             shown = f"[{address}]" if ":" in address else address
-            log.info("Tunefleet %s at http://%s:%d, data in %s", tunefleet.__version__, shown, port, settings.data_dir)
-            server = launch.make(create_app(core))
+            scheme = "http" if certificate is None else "https"
+            place = f"{scheme}://{shown}:{port}"
+            log.info("Tunefleet %s at %s, data in %s", tunefleet.__version__, place, settings.data_dir)
+            if certificate is None and launch.is_open(settings, address):
+                log.warning(_PLAIN, place)
+            server = launch.make(create_app(core), certificate)
             # What a start makes stays to the end: no collection of garbage looks through it again.
             gc.collect()
             gc.freeze()
             _keep_what_is_freed()
-            launch.run(server, bound)
+            launch.run(server, bound, certificate)
         finally:
             bound.close()
     finally:
@@ -96,6 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one (default 8000)")
+    parser.add_argument("--check", action="store_true", help="only ask the server that runs with these settings")
     return parser
 
 

@@ -29,6 +29,7 @@ _ROUTINE_PATH: Final = re.compile(
     r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
 )
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_HSTS: Final = "max-age=31536000"
 _CLIENT_ERROR: Final = 400
 
 SECURITY_HEADERS: Final[dict[str, str]] = {
@@ -125,15 +126,23 @@ class SecurityHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        # A browser would hold every port of `localhost` to it.
+        secure = scope["scheme"] == "https" and _host(scope) != "localhost"
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
+                if secure:
+                    headers.setdefault("Strict-Transport-Security", _HSTS)
             await send(message)
 
         await self._app(scope, receive, send_with_headers)
+
+
+def _host(scope: Scope) -> str:
+    return Headers(scope=scope).get("host", "").partition(":")[0].lower()
 
 
 class AccessLog:

@@ -6,6 +6,7 @@ Knows uvicorn and sockets; not what the app does.
 from __future__ import annotations
 
 import errno
+import ipaddress
 import logging
 import signal
 import socket
@@ -16,9 +17,11 @@ import psutil
 import uvicorn
 from fastapi import FastAPI
 
+from tunefleet.certificate import Certificate, kept_fresh
 from tunefleet.errors import MachineError
 from tunefleet.server.lifetime import Lifetime
 from tunefleet.server.protocol import Protocol
+from tunefleet.settings import ServerSettings
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +43,14 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make(app: FastAPI) -> Server:
-    """Return the server of an app; `run(sockets=[...])` serves until a signal or `should_exit`."""
+def make(app: FastAPI, certificate: Certificate | None = None) -> Server:
+    """Return the server of an app; `run(sockets=[...])` serves until a signal or `should_exit`.
+
+    Args:
+        app: Of an open core.
+        certificate: To serve HTTPS with; null for plain HTTP.
+    """
+    lifetime: Lifetime = app.state.lifetime
     config = uvicorn.Config(
         app,
         loop="uvloop",
@@ -51,15 +60,19 @@ def make(app: FastAPI) -> Server:
         access_log=False,
         server_header=False,
         proxy_headers=True,
-        forwarded_allow_ips="127.0.0.1",
+        forwarded_allow_ips=list(lifetime.core.settings.trusted_proxies),
         timeout_graceful_shutdown=_GRACE_S,
         timeout_keep_alive=75,
     )
-    lifetime: Lifetime = app.state.lifetime
+    if certificate is not None:
+        config.load()
+        # Not by the names of files: this context lives on when its certificate is renewed.
+        config.ssl = certificate.context
+        lifetime.trust = certificate.trust
     return Server(config, lifetime)
 
 
-def run(server: Server, bound: socket.socket) -> None:
+def run(server: Server, bound: socket.socket, certificate: Certificate | None = None) -> None:
     """Serve until SIGTERM or SIGINT, and return.
 
     Uvicorn sends itself the signal again once it has stopped; the process would die of it before it could close its
@@ -67,21 +80,34 @@ def run(server: Server, bound: socket.socket) -> None:
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped_already)
-    server.lifetime.url = url_of(bound)
-    server.lifetime.peer_url = server.lifetime.core.settings.peer_url or peer_url_of(bound)
-    server.run(sockets=[bound])
+    tls = certificate is not None
+    server.lifetime.url = url_of(bound, tls=tls)
+    server.lifetime.peer_url = server.lifetime.core.settings.peer_url or peer_url_of(bound, tls=tls)
+    with kept_fresh(certificate):
+        server.run(sockets=[bound])
 
 
-def url_of(bound: socket.socket) -> str:
-    """Return the URL under which this machine reaches a server on a socket."""
+def url_of(bound: socket.socket, *, tls: bool = False) -> str:
+    """Return the URL under which this machine reaches a server on a socket.
+
+    Args:
+        bound: The socket.
+        tls: Whether it serves HTTPS.
+    """
     address, port = bound.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{'https' if tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def peer_url_of(bound: socket.socket) -> str | None:
+def is_open(settings: ServerSettings, address: str) -> bool:
+    """Say whether plain HTTP on an address goes over a network, as far as the settings tell."""
+    behind_proxy = (settings.public_base_url or "").lower().startswith("https://")
+    return not behind_proxy and not ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def peer_url_of(bound: socket.socket, *, tls: bool = False) -> str | None:
     """Return the URL under which other machines reach a server on a socket; null if it listens on every address."""
-    return None if bound.getsockname()[0] in {"0.0.0.0", "::"} else url_of(bound)
+    return None if bound.getsockname()[0] in {"0.0.0.0", "::"} else url_of(bound, tls=tls)
 
 
 def _stopped_already(number: int, _: FrameType | None) -> None:

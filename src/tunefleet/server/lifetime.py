@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tunefleet.links.redis_tls import address_of
 from tunefleet.services import artifacts, elastic, joining, placing, settling, sweep
 from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
 from tunefleet.services.campaigns.book import Book
@@ -52,6 +54,8 @@ class Lifetime:
     """Under which this process reaches itself; without one it runs no campaigns."""
     peer_url: str | None = None
     """Under which other servers on the same database reach it."""
+    trust: ssl.SSLContext | None = None
+    """Of its own certificate, if it serves HTTPS: that may be for another name than the one by which it gets there."""
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _own: list[asyncio.Task[None]] = field(default_factory=list)
     _election: Election | None = None
@@ -113,10 +117,11 @@ class Lifetime:
         loops["rounds"] = self._loop("rounds", self._rounds.run_once)
         if self.url is not None:
             loops["campaigns"] = self._loop("campaigns", self._run_campaigns)
-        if self.core.settings.redis_url is not None:
+        redis_address = address_of(self.core.settings)
+        if redis_address is not None:
             from tunefleet.server import redis_desk  # noqa: PLC0415 -- most servers need no Redis
 
-            self._hub = redis_desk.hub_of(self.core, self.core.settings.redis_url.get_secret_value())
+            self._hub = redis_desk.hub_of(self.core, redis_address)
             loops["redis"] = self._loop("redis", self._hub.serve)
         self._tasks = [asyncio.create_task(loop, name=name) for name, loop in loops.items()]
 
@@ -157,7 +162,7 @@ class Lifetime:
                 return
             assert self.url is not None
             make = await asyncio.to_thread(_campaign_keeper)  # the import takes a while
-            self._campaigns = make(self.core, self.url)
+            self._campaigns = make(self.core, self.url, self.trust)
         await self._campaigns.run_once()
 
     async def _scale(self) -> None:

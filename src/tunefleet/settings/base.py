@@ -90,6 +90,16 @@ class ClientSettings(ProcessSettings):
     """Hugging Face's own switch: nothing is fetched from its hub; `tunefleet doctor` says how it stands."""
 
 
+class TlsSettings(ProcessSettings):
+    """What a process needs that serves HTTPS."""
+
+    tls_cert_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_TLS_CERT_FILE"))
+    """The certificate to serve HTTPS with: PEM, its own first, then those of the authorities between; read again when
+    the file changes. Without one, plain HTTP is served."""
+    tls_key_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_TLS_KEY_FILE"))
+    """The private key of that certificate: PEM, without a passphrase."""
+
+
 class MeetingSettings(ProcessSettings):
     """How server and worker meet, and where they log."""
 
@@ -102,6 +112,12 @@ class MeetingSettings(ProcessSettings):
         validation_alias=variable("TASK_TOPIC"),
     )
     """Names the Redis streams of tasks; the server and its workers must have the same."""
+    redis_ca_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_CA_FILE"))
+    """The authorities (PEM) that may have signed the certificate of a `rediss://` Redis; default: the system's."""
+    redis_cert_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_CERT_FILE"))
+    """A certificate (PEM) to show to a Redis that asks its clients for one."""
+    redis_key_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_KEY_FILE"))
+    """The private key of that certificate."""
     redis_prefix: str = Field(default="", validation_alias=variable("TUNEFLEET_REDIS_PREFIX"))
     """Put before every Redis key, where a Redis is shared with others."""
     otlp_endpoint: str | None = Field(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from tunefleet.settings.base import CommaList, MeetingSettings, variable
+from tunefleet.settings.base import CommaList, MeetingSettings, TlsSettings, variable
 
 _S3: Final = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?$"
 _WEB: Final = r"^https?://[^/]"
 
 
-class ServerSettings(MeetingSettings):
+class ServerSettings(MeetingSettings, TlsSettings):
     """Settings of the server."""
 
     data: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_DATA"))
@@ -124,6 +125,9 @@ class ServerSettings(MeetingSettings):
     `open`: everybody who reaches the server; `off`: nobody, and nothing is counted."""
     public_base_url: str | None = Field(default=None, validation_alias=variable("PUBLIC_BASE_URL"))
     """The URL under which others reach the server; used for links that it hands out."""
+    trusted_proxies: CommaList = Field(default=("127.0.0.1",), validation_alias=variable("TUNEFLEET_TRUSTED_PROXIES"))
+    """Addresses and networks of proxies, separated by commas, that are believed when they say by `X-Forwarded-For` and
+    `X-Forwarded-Proto` who asks, and how."""
     links_last_s: float = Field(default=7 * 86400.0, gt=0, validation_alias=variable("TUNEFLEET_LINKS_LAST_S"))
     """How long a link to a task's file is good without a key."""
     cors_origins: CommaList = Field(default=(), validation_alias=variable("TUNEFLEET_CORS_ORIGINS"))
@@ -135,6 +139,19 @@ class ServerSettings(MeetingSettings):
     `smtps://…:465`; without one no mail is sent."""
     smtp_from: str = Field(default="tunefleet@localhost", validation_alias=variable("TUNEFLEET_SMTP_FROM"))
     """The address that mail comes from."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            try:
+                ipaddress.ip_network(each)
+            except ValueError:
+                raise ValueError(
+                    f"{each!r} is no address and no network such as 10.0.0.0/8; a name or * would let anybody say "
+                    "who they are"
+                ) from None
+        return value
 
     @field_validator("dispatch_mode")
     @classmethod

@@ -30,6 +30,7 @@ from tunefleet.jobs.yielding import GpuSentry
 from tunefleet.links.base import WorkerLink
 from tunefleet.links.http import HttpLink
 from tunefleet.links.redis_keys import Keys
+from tunefleet.links.redis_tls import address_of
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans, open_spans
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
@@ -175,13 +176,14 @@ def _build(
 
 
 def _link(settings: WorkerSettings, state: StateFolder) -> WorkerLink:
-    if settings.redis_url is None:
+    redis_address = address_of(settings)
+    if redis_address is None:
         assert settings.key is not None, "checked by run"
         return HttpLink(settings.server_url, settings.key.get_secret_value())
     from tunefleet.links.redis_worker import RedisLink  # noqa: PLC0415 -- most workers need no Redis
 
     return RedisLink(
-        settings.redis_url.get_secret_value(),
+        redis_address,
         Keys(settings.topic, settings.redis_prefix),
         server_url=settings.server_url,
         heartbeat_interval_s=settings.heartbeat_interval_s,

@@ -51,13 +51,17 @@ class Site:
         return self.client.submit(ECHO).task_id
 
 
-@pytest.fixture(scope="module", params=["http", "redis"])
+@pytest.fixture(scope="module", params=["http", "redis", pytest.param("rediss", marks=pytest.mark.long)])
 def site(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, redis_server: Callable[..., RedisProcess]
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    redis_server: Callable[..., RedisProcess],
+    secured_redis: Callable[..., RedisProcess],
 ) -> Iterator[Site]:
     data: Path = tmp_path_factory.mktemp("data")
-    redis = redis_server() if request.param == "redis" else None
-    met = {"redis_url": redis.url} if redis is not None else {}
+    start = {"redis": redis_server, "rediss": secured_redis}.get(request.param)
+    redis = start() if start is not None else None
+    met = {"redis_url": redis.server_url} if redis is not None else {}
     core = open_core(load(ServerSettings, data=data, synchronous="NORMAL", lost_after_s=180, **met))
     bound = launch.bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -39,6 +39,11 @@ class RedisProcess:
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
+    def server_url(self) -> str:
+        """The address for a server, where that is another user than a worker."""
+        return self.url
+
+    @property
     def client(self) -> Any:
         return Redis.from_url(self.url, decode_responses=True, protocol=2, socket_timeout=60)
 
