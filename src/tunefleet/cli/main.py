@@ -58,6 +58,7 @@ class Root(LazyGroup):
         Entry("keys", "keys:app", "Create, list and revoke API keys.", FLEET),
         Entry("storage", "storage:storage", "Show how much room the server's data takes.", FLEET),
         Entry("prune", "prune:prune", "Remove what ended long ago.", FLEET),
+        Entry("simulate", "simulate:simulate", "Load a real server with simulated workers and measure it.", FLEET),
         Entry("worker", "worker:worker", "Run tasks of a server on this machine.", HERE),
         Entry("agent", "agent:app", "Run the training agent of this machine.", HERE),
         Entry("run", "run:run", "Run a training script so that it can be steered, paused and resumed.", HERE),
