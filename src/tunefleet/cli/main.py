@@ -61,6 +61,7 @@ class Root(LazyGroup):
         Entry("audit", "usage:audit", "List who changed what, and from where.", FLEET),
         Entry("storage", "storage:storage", "Show how much room the server's data takes.", FLEET),
         Entry("prune", "prune:prune", "Remove what ended long ago.", FLEET),
+        Entry("simulate", "simulate:simulate", "Load a real server with simulated workers and measure it.", FLEET),
         Entry("join", "join:join", "Make this machine a worker of a server, with a join token.", HERE),
         Entry("worker", "worker:worker", "Run tasks of a server on this machine.", HERE),
         Entry("agent", "agent:app", "Run the training agent of this machine.", HERE),

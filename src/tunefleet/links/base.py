@@ -26,3 +26,19 @@ class WorkerLink(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give up connections; a call in another thread fails with `UnreachableError`."""
+
+
+class AsyncWorkerLink(ABC):
+    """The same for a worker that shares an event loop with many others; raises what `WorkerLink` raises."""
+
+    @abstractmethod
+    async def register(self, request: RegisterRequest) -> RegisterReply:
+        """Say who the worker is and what it holds; starts a session."""
+
+    @abstractmethod
+    async def exchange(self, request: ExchangeRequest) -> ExchangeReply:
+        """Say what is new and wait up to `request.wait_s` for what the server wants."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Give up connections."""

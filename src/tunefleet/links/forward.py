@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ssl
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Final
 
 import httpx
 
+from tunefleet.client import trust
 from tunefleet.errors import UnreachableError
 
 Header = tuple[bytes, bytes]
@@ -84,13 +86,18 @@ class Answer:
 
 
 class Peers:
-    """Connections to the other servers, kept open between requests."""
+    """Connections to the other servers, kept open between requests.
 
-    def __init__(self) -> None:
+    Args:
+        secure: Whether they are reached by HTTPS: their certificates are checked as those of any server.
+    """
+
+    def __init__(self, *, secure: bool = False) -> None:
         # An answer may take as long as it takes: who waits for it is told when another server leads.
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=_CONNECT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=_IDLE_S),
+            verify=trust.context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
             trust_env=False,
         )
 

@@ -17,7 +17,7 @@ from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, R
 
 M = TypeVar("M", bound=Message)
 
-_SLACK_S: Final = 15.0
+SLACK_S: Final = 15.0
 """How much longer than the asked wait an answer may take: a busy server's commit, a slow network."""
 _BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses of a server, or of a proxy before it, that has a bad moment: worth another try."""
@@ -37,7 +37,7 @@ class HttpLink(WorkerLink):
         self._client = httpx.Client(
             base_url=f"{self._url}/api/v1/link",
             headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
-            timeout=httpx.Timeout(_SLACK_S),
+            timeout=httpx.Timeout(SLACK_S),
             limits=httpx.Limits(max_connections=4),
             **trust.options(self._url),
             transport=transport,
@@ -56,19 +56,34 @@ class HttpLink(WorkerLink):
         self._client.close()
 
     def _call(self, path: str, body: Message, reply: type[M], *, wait_s: float) -> M:
-        timeout = httpx.Timeout(_SLACK_S, read=wait_s + _SLACK_S)
+        timeout = httpx.Timeout(SLACK_S, read=wait_s + SLACK_S)
         try:
             response = self._client.post(path, content=body.model_dump_json(exclude_defaults=True), timeout=timeout)
         except (httpx.HTTPError, RuntimeError) as error:  # httpx raises RuntimeError once the client is closed
             silent = UnreachableError(f"The server at {self._url} does not answer.", detail=repr(error))
             raise trust.explained(self._url, error) or silent from error
-        if response.status_code in _BUSY:
-            raise UnreachableError(f"The server at {self._url} is not ready ({response.status_code}).")
-        if not response.is_success:
-            raise exception_of(response, response.content)
-        try:
-            return reply.model_validate_json(response.content)
-        except ValidationError as error:
-            raise UnreachableError(
-                f"What answers at {self._url} is not a Tunefleet server of a fitting version.", detail=str(error)
-            ) from error
+        return reply_in(response, reply, self._url)
+
+
+def reply_in(response: httpx.Response, reply: type[M], url: str) -> M:
+    """Read an answer of the link.
+
+    Args:
+        response: As it came, with its body.
+        reply: What it should be.
+        url: The server's, for messages.
+
+    Raises:
+        UnreachableError: If the server has a bad moment, or is none that fits.
+        TunefleetError: What the server says is wrong.
+    """
+    if response.status_code in _BUSY:
+        raise UnreachableError(f"The server at {url} is not ready ({response.status_code}).")
+    if not response.is_success:
+        raise exception_of(response, response.content)
+    try:
+        return reply.model_validate_json(response.content)
+    except ValidationError as error:
+        raise UnreachableError(
+            f"What answers at {url} is not a Tunefleet server of a fitting version.", detail=str(error)
+        ) from error

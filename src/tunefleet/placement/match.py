@@ -79,6 +79,8 @@ def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | No
     return gpus, max(0, memory), max(0, cores)
 
 
+_ONLY: Final = "only:"
+"""A worker with a tag that begins so takes no task that does not ask for it."""
 _MAX_NEEDS: Final = 2_000
 _MAX_ALIKE: Final = 20_000
 _lacking: dict[Requirement, dict[int, str | None]] = {}
@@ -138,6 +140,9 @@ def _lacks_names(need: Requirement, worker: WorkerState) -> str | None:
     missing = [name for name in need.tags if name not in worker.tags and name != worker.id]
     if missing:
         return f"lacks the tag {', '.join(missing)}"
+    foreign = [name for name in worker.tags if name.startswith(_ONLY) and name not in need.tags]
+    if foreign:
+        return f"takes only tasks with the tag {foreign[0]}"
     missing = [name for name in need.secrets if name not in worker.secrets]
     if missing:
         return f"lacks the secret {', '.join(missing)}"

@@ -109,7 +109,9 @@ class Forward:
     def peers(self) -> Peers:
         """Return the connections to other servers."""
         if self._peers is None:
-            self._peers = Peers()
+            settings = self._core.settings
+            by_https = settings.tls_cert_file is not None or (settings.peer_url or "").startswith("https:")
+            self._peers = Peers(secure=by_https)
         return self._peers
 
     @property

@@ -59,6 +59,7 @@ def need(**changes: Any) -> Requirement:
         (need(cpu=16), worker(), "has 8 cores, 16 are needed"),
         (need(memory_bytes=64 << 30), worker(), "has 32 GiB memory, 64 GiB are needed"),
         (need(tags=("fast",)), worker(tags=frozenset({"slow"})), "lacks the tag fast"),
+        (need(), worker(tags=frozenset({"only:lab"})), "takes only tasks with the tag only:lab"),
         (need(code=True), worker(), "--allow-code, TUNEFLEET_ALLOW_CODE=true"),
         (need(gpu_count=1), worker(), "has 0 GPUs"),
         (need(gpu_count=1, gpu_type="h100"), worker(gpus=(A100,)), "h100"),

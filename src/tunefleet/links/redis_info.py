@@ -1,0 +1,62 @@
+"""What a Redis says of itself: whether it answers, and how much goes through it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from tunefleet.links.redis_faults import explained
+from tunefleet.links.redis_keys import check_url
+
+_ANSWER_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class RedisUse:
+    """How much a Redis has done since it began.
+
+    Args:
+        commands: Commands that it has answered.
+        input_bytes: What it has read from its clients.
+        output_bytes: What it has written to them.
+        memory_bytes: What its data take now.
+        clients: Connections now.
+    """
+
+    commands: int
+    input_bytes: int
+    output_bytes: int
+    memory_bytes: int
+    clients: int
+
+
+def use_of(url: str) -> RedisUse:
+    """Ask a Redis for its counters.
+
+    Raises:
+        UnreachableError: If it does not answer.
+        MachineError: If the URL is none, or the login is refused.
+    """
+    check_url(url)
+    client: Any = Redis.from_url(
+        url, decode_responses=True, protocol=2, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S,
+        retry=Retry(NoBackoff(), 0),
+    )  # fmt: skip
+    try:
+        told = client.info()
+    except (RedisError, OSError) as error:
+        raise explained(error, url, "INFO", first=True) from error
+    finally:
+        client.close()
+    return RedisUse(
+        int(told["total_commands_processed"]),
+        int(told["total_net_input_bytes"]),
+        int(told["total_net_output_bytes"]),
+        int(told["used_memory"]),
+        int(told["connected_clients"]),
+    )

@@ -1,0 +1,68 @@
+"""One process of simulated workers: reads its share on standard input, and says how far it is on standard output.
+
+Whoever started it ends it by closing its standard input; its workers leave before it goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import Final
+
+import uvloop
+
+from tunefleet.errors import TunefleetError
+from tunefleet.simulation.crowd import Crowd
+from tunefleet.simulation.plan import CrowdPlan
+from tunefleet.simulation.report import CrowdFailed, CrowdReady
+from tunefleet.wire.base import Message
+
+_TICK_S: Final = 0.25
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for who started this
+    share = CrowdPlan.model_validate_json(sys.stdin.readline())
+    uvloop.run(_run(share))
+
+
+async def _run(share: CrowdPlan) -> None:
+    over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    crowd = Crowd(share)
+    refusal: TunefleetError | None = None
+    try:
+        await crowd.start()
+    except* TunefleetError as found:
+        refusal = _first(found)
+    if refusal is not None:
+        _say_fault(refusal)
+        await crowd.stop()
+        return
+    _say(CrowdReady(workers=share.count))
+    while not over.done():
+        await asyncio.wait({over}, timeout=_TICK_S)
+        if crowd.fatal is not None:
+            _say_fault(crowd.fatal)
+            break
+        _say(crowd.tick())
+    _say(await crowd.stop())
+
+
+def _first(found: BaseExceptionGroup[TunefleetError]) -> TunefleetError:
+    first = found.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+def _say_fault(error: TunefleetError) -> None:
+    _say(CrowdFailed(message=error.message, hint=error.hint))
+
+
+def _say(message: Message) -> None:
+    sys.stdout.write(message.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

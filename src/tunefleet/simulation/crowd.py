@@ -1,0 +1,191 @@
+"""Many simulated workers in one event loop, and the notes that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import psutil
+
+from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.links.base import AsyncWorkerLink
+from tunefleet.links.http_async import AsyncHttpLink, AsyncJournals, Traffic
+from tunefleet.links.redis_keys import Keys
+from tunefleet.links.redis_worker import RedisLink
+from tunefleet.links.threaded import ThreadedLink
+from tunefleet.simulation.held import Trace
+from tunefleet.simulation.plan import CrowdPlan
+from tunefleet.simulation.report import CrowdEnd, CrowdTick
+from tunefleet.simulation.worker import SimulatedWorker
+
+_AT_ONCE: Final = 50
+"""Workers that register or leave at the same time."""
+_LAG_S: Final = 0.05
+_KEPT: Final = 20_000
+"""Durations that are kept of a kind; of more a fair sample is."""
+
+
+class Durations:
+    """A fair sample of durations.
+
+    Args:
+        chance: Decides which are kept.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self.count = 0
+        self.kept: list[float] = []
+
+    def add(self, seconds: float) -> None:
+        """Take one."""
+        self.count += 1
+        if len(self.kept) < _KEPT:
+            self.kept.append(seconds)
+        elif (place := self._chance.randrange(self.count)) < _KEPT:
+            self.kept[place] = seconds
+
+
+class Crowd:
+    """A share of a plan's workers, and the ledger that they write in.
+
+    Args:
+        share: Which of them, and where the server is.
+    """
+
+    def __init__(self, share: CrowdPlan) -> None:
+        self._share = share
+        self._traffic = Traffic()
+        chance = random.Random(share.first)
+        self._spoken, self._lags = Durations(chance), Durations(chance)
+        self._exchanges = self._offers = self._faults = 0
+        self._last_fault: str | None = None
+        self._traces: list[Trace] = []
+        self._foreign: list[str] = []
+        self._fatal: TunefleetError | None = None
+        self._workers: list[SimulatedWorker] = []
+        self._journals: AsyncJournals | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._watch: asyncio.Task[None] | None = None
+        self._began = 0.0
+        self._process = psutil.Process()
+        self._cpu_s = 0.0
+
+    async def start(self) -> None:
+        """Register all workers, a part of them at a time.
+
+        Raises:
+            TunefleetError: If the server does not take one of them.
+        """
+        share = self._share
+        if share.meeting.link == "redis":
+            self._threads = ThreadPoolExecutor(2 * share.count, thread_name_prefix="redis-link")
+        if share.plan.metrics_per_s:
+            self._journals = AsyncJournals(share.meeting.url, self._traffic)
+        self._workers = [self._worker(number) for number in range(share.first, share.first + share.count)]
+        await _each(self._workers, SimulatedWorker.start)
+        self._began, self._cpu_s = time.monotonic(), sum(self._process.cpu_times()[:2])
+        self._watch = asyncio.create_task(self._watch_lag())
+
+    async def stop(self) -> CrowdEnd:
+        """Let all workers leave, and return what was noted."""
+        if self._watch is not None:
+            self._watch.cancel()
+        ran_s = max(1e-9, time.monotonic() - self._began)
+        cpu = (sum(self._process.cpu_times()[:2]) - self._cpu_s) / ran_s
+        await _each(self._workers, SimulatedWorker.leave)
+        if self._journals is not None:
+            await self._journals.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        return CrowdEnd(
+            traces=tuple(self._traces),
+            exchanges=self._exchanges,
+            spoken=self._spoken.count,
+            spoken_s=tuple(self._spoken.kept),
+            lags_s=tuple(self._lags.kept),
+            cpu_share=cpu,
+            rss_bytes=self._process.memory_info().rss,
+            up_bytes=self._traffic.up_bytes,
+            down_bytes=self._traffic.down_bytes,
+            faults=self._faults,
+            last_fault=self._last_fault,
+            foreign=tuple(self._foreign),
+        )
+
+    @property
+    def fatal(self) -> TunefleetError | None:
+        """What ended a worker before its time."""
+        return self._fatal
+
+    def tick(self) -> CrowdTick:
+        """Return how far it is."""
+        ended = sum(trace.finished_at is not None for trace in self._traces)
+        return CrowdTick(offers=self._offers, ended=ended, exchanges=self._exchanges, faults=self._faults)
+
+    def exchanged(self, took_s: float, *, spoke: bool) -> None:
+        """Count an exchange."""
+        self._exchanges += 1
+        if spoke:
+            self._spoken.add(took_s)
+
+    def offered(self) -> None:
+        """Count an offer."""
+        self._offers += 1
+
+    def ended(self, trace: Trace) -> None:
+        """Note an attempt that is over."""
+        self._traces.append(trace)
+
+    def fault(self, error: TunefleetError) -> None:
+        """Count something that is tried again."""
+        self._faults += 1
+        self._last_fault = str(error)
+
+    def foreign(self, task_id: str) -> None:
+        """Note a task that is not ours, and was given back."""
+        self._foreign.append(task_id)
+
+    def _worker(self, number: int) -> SimulatedWorker:
+        ship = None if self._journals is None else self._journals.ship
+        return SimulatedWorker(
+            self._share.plan, number, self._link(), self, ship=ship, link_name=self._share.meeting.link,
+            on_fatal=self._note_fatal,
+        )  # fmt: skip
+
+    def _link(self) -> AsyncWorkerLink:
+        meeting = self._share.meeting
+        if self._threads is None:
+            return AsyncHttpLink(meeting.url, meeting.key, traffic=self._traffic)
+        if meeting.redis_url is None:
+            raise MachineError("The Redis link needs a Redis.", hint="Set REDIS_URL, as for a worker.")
+        keys = Keys(meeting.topic, meeting.redis_prefix)
+        beat_s = self._share.plan.load_every_s
+        link = RedisLink(meeting.redis_url, keys, server_url=meeting.url, heartbeat_interval_s=beat_s)
+        return ThreadedLink(link, self._threads)
+
+    def _note_fatal(self, error: TunefleetError) -> None:
+        self._fatal = self._fatal or error
+
+    async def _watch_lag(self) -> None:
+        """Measure how late this loop is: what it is late, it adds to all that it measures."""
+        while True:
+            due = time.monotonic() + _LAG_S
+            await asyncio.sleep(_LAG_S)
+            self._lags.add(max(0.0, time.monotonic() - due))
+
+
+async def _each(workers: list[SimulatedWorker], act: Callable[[SimulatedWorker], Awaitable[None]]) -> None:
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(worker: SimulatedWorker) -> None:
+        async with room:
+            await act(worker)
+
+    async with asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(one(worker))

@@ -1,0 +1,85 @@
+"""How what a load costs grows with the load: a straight line and a power through what was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tunefleet.simulation.report import Report
+from tunefleet.wire.base import Message
+
+Read = Callable[[Report], float | None]
+_MIB: Final = 1 << 20
+
+
+def _mib(size_bytes: int | None) -> float | None:
+    return None if size_bytes is None else size_bytes / _MIB
+
+
+COSTS: Final[dict[str, Read]] = {
+    "decisions_per_s": lambda one: one.decisions_per_s,
+    "exchange_p95_ms": lambda one: one.exchange.p95_ms,
+    "submit_to_offer_p95_ms": lambda one: one.submit_to_offer.p95_ms,
+    "server_cpu_share": lambda one: one.server.cpu_share,
+    "server_cpu_per_task_ms": lambda one: one.server.cpu_per_task_ms,
+    "server_rss_mib": lambda one: _mib(one.server.rss_max_bytes),
+    "database_mib": lambda one: _mib(one.server.database_bytes),
+    "renewals_per_s": lambda one: one.renewals_per_s,
+}
+"""What is drawn and fitted, and where it stands in a report."""
+
+
+class Curve(Message):
+    """One cost over the loads.
+
+    Args:
+        workers: The loads.
+        values: What was measured at each.
+        per_1000_workers: Slope of the straight line through them.
+        at_0: Where that line begins.
+        exponent: The cost grows with the load to this power: 1 is in proportion, 0 not at all. None where a value is 0.
+    """
+
+    name: str
+    workers: tuple[int, ...]
+    values: tuple[float, ...]
+    per_1000_workers: float
+    at_0: float
+    exponent: float | None
+
+
+class Series(Message):
+    """Several loads, smallest first, and how the costs grow."""
+
+    loads: tuple[Report, ...]
+    curves: tuple[Curve, ...]
+
+
+def series(loads: Sequence[Report]) -> Series:
+    """Fit the costs of several loads."""
+    return Series(loads=tuple(loads), curves=tuple(curve for name in COSTS if (curve := _curve(name, loads))))
+
+
+def _curve(name: str, loads: Sequence[Report]) -> Curve | None:
+    read = COSTS[name]
+    points = [(one.workers, value) for one in loads if (value := read(one)) is not None]
+    if len({workers for workers, _ in points}) < 2:
+        return None
+    workers, values = tuple(x for x, _ in points), tuple(round(y, 4) for _, y in points)
+    slope, start = _line(workers, values)
+    exponent = None
+    if min(values) > 0:
+        exponent = round(_line([math.log(x) for x in workers], [math.log(y) for y in values])[0], 3)
+    return Curve(
+        name=name, workers=workers, values=values, per_1000_workers=round(1e3 * slope, 4), at_0=round(start, 4),
+        exponent=exponent,
+    )  # fmt: skip
+
+
+def _line(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """Return slope and start of the line with the least squares."""
+    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    slope = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
+    return slope, mean_y - slope * mean_x

@@ -1,0 +1,76 @@
+"""A plot of what was measured, as SVG; needs matplotlib, which the extra `examples` brings."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tunefleet.errors import InputError, MachineError
+from tunefleet.simulation.curves import Series
+from tunefleet.simulation.report import Report
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MIB = 1 << 20
+
+
+def check(file: Path) -> None:
+    """Refuse a plot that could not be drawn, before anything is measured.
+
+    Raises:
+        MachineError: If matplotlib is not installed.
+        InputError: If the file cannot be written as SVG.
+    """
+    if find_spec("matplotlib") is None:
+        raise MachineError("A plot needs matplotlib, which is not installed.", hint="pip install 'tunefleet[examples]'")
+    if file.suffix.lower() != ".svg":
+        raise InputError(f"{file} is no name of an SVG file.", hint="Let it end in .svg.")
+    if not file.absolute().parent.is_dir():
+        raise InputError(f"The folder of {file} is not there.", hint="Make it, or name another.")
+
+
+def draw_load(report: Report, file: Path) -> None:
+    """Draw what one load took over time."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- only who draws needs it
+
+    figure = Figure(figsize=(8, 7), layout="constrained")
+    rows: list[tuple[str, list[tuple[float, float]]]] = [
+        ("memory of the server, MiB", [(s.at_s, s.rss_bytes / _MIB) for s in report.samples if s.rss_bytes]),
+        ("processor, cores", [(s.at_s, s.cpu_share) for s in report.samples if s.cpu_share is not None]),
+        ("tasks ended", [(s.at_s, float(s.ended)) for s in report.samples]),
+    ]
+    for number, (name, points) in enumerate(rows, 1):
+        axes = figure.add_subplot(len(rows), 1, number)
+        axes.plot([x for x, _ in points], [y for _, y in points])
+        axes.set_ylabel(name)
+        axes.set_ylim(bottom=0)
+    axes.set_xlabel("seconds")
+    _save(figure, f"{report.workers:,} workers, {report.tasks:,} tasks", file)
+
+
+def draw_series(found: Series, file: Path) -> None:
+    """Draw each cost over the loads."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 -- only who draws needs it
+
+    columns = 2
+    rows = -(-len(found.curves) // columns)
+    figure = Figure(figsize=(10, 2.6 * rows), layout="constrained")
+    for number, curve in enumerate(found.curves, 1):
+        axes = figure.add_subplot(rows, columns, number)
+        axes.plot(curve.workers, curve.values, marker="o")
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        grows = "" if curve.exponent is None else f" (∝ load^{curve.exponent:.2f})"
+        axes.set_title(f"{curve.name.replace('_', ' ')}{grows}", fontsize="small")
+        axes.set_xlabel("workers")
+    _save(figure, "What a load costs", file)
+
+
+def _save(figure: Figure | Any, title: str, file: Path) -> None:
+    figure.suptitle(title)
+    try:
+        figure.savefig(file, format="svg")
+    except OSError as error:
+        raise MachineError(f"{file} cannot be written: {error.strerror or error}.") from error

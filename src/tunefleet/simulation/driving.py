@@ -1,0 +1,209 @@
+"""One load: its workers come, its tasks are submitted, it is waited for, and the server's own list is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+from tunefleet.client import AsyncClient
+from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.simulation import profile, summing
+from tunefleet.simulation.documents import documents
+from tunefleet.simulation.plan import Meeting, Plan
+from tunefleet.simulation.processes import Crowds
+from tunefleet.simulation.report import CrowdEnd, Report
+from tunefleet.simulation.sampling import Machine, Sampler
+from tunefleet.wire.api import SubmitRequest, TaskView
+
+Ended = Literal["done", "time", "interrupted", "stalled"]
+_LOOK_S: Final = 0.05
+_SUBMITS: Final = 4
+"""Documents on their way at the same time."""
+_STILL_S: Final = 60.0
+"""So long nothing may happen, beside the time that a task runs; then it is over."""
+
+
+class Progress(NamedTuple):
+    """How far a load is."""
+
+    submitted: int
+    offered: int
+    ended: int
+    tasks: int
+
+
+@dataclass(slots=True)
+class Submits:
+    """What was submitted: workflow → when the call was made, and the tasks of each."""
+
+    called_at: dict[str, float] = field(default_factory=dict)
+    answered_at: dict[str, float] = field(default_factory=dict)
+    task_ids: dict[str, str] = field(default_factory=dict)
+
+
+class Load:
+    """Drives one load.
+
+    Args:
+        plan: What is simulated.
+        meeting: Where the server is.
+        admin_key: Submits, and looks.
+        machine: Where the server can be looked at.
+        renewals: Whether workers renew while it runs; said in the report.
+        tidy: Whether what was made is removed at the end; not worth it on a server of one's own.
+        processes: Of workers; as many as are needed if None.
+        told: Called with how far it is, now and then.
+    """
+
+    def __init__(
+        self, plan: Plan, meeting: Meeting, *, admin_key: str, machine: Machine, renewals: bool = True,
+        tidy: bool = False, processes: int | None = None, told: Callable[[Progress], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        self._plan, self._meeting, self._machine = plan, meeting, machine
+        self._renewals, self._tidy, self._told = renewals, tidy, told
+        self._client = AsyncClient(meeting.url, admin_key)
+        self._crowds = Crowds(plan, meeting, processes)
+        self._submits = Submits()
+        self._interrupted = asyncio.Event()
+        self._workers_came = False
+
+    def interrupt(self) -> None:
+        """End it early; what was measured is reported."""
+        self._interrupted.set()
+
+    async def run(self) -> Report:
+        """Drive it to its end.
+
+        Raises:
+            TunefleetError: If the server or the workers cannot go on.
+        """
+        try:
+            async with self._client, self._crowds:
+                sampler = Sampler(self._machine, lambda: self._crowds.tick.ended)
+                try:
+                    return await self._run(sampler)
+                finally:
+                    if self._tidy:
+                        await self._remove_all()
+        finally:
+            await self._client.close()
+
+    async def _run(self, sampler: Sampler) -> Report:
+        if self._plan.fill_first:
+            await self._submit()
+        self._workers_came = True
+        await self._crowds.start()
+        sampler.start()
+        began = time.monotonic()
+        submitting = None if self._plan.fill_first else asyncio.create_task(self._submit())
+        ended = await self._wait(submitting, began)
+        took_s = time.monotonic() - began
+        if submitting is not None and not submitting.done():
+            submitting.cancel()
+            await asyncio.wait({submitting})
+        await sampler.stop()
+        tasks = await self._listed()
+        cost, redis = sampler.server(self._crowds.tick.ended), sampler.redis()
+        ends = await self._crowds.stop()
+        return self._report(ended, took_s, tasks, ends).model_copy(
+            update={"server": cost, "redis": redis, "samples": tuple(sampler.samples)}
+        )
+
+    def _report(self, ended: Ended, took_s: float, tasks: list[TaskView], ends: list[CrowdEnd]) -> Report:
+        found = summing.Found(
+            self._plan, self._meeting.link, self._renewals, ended, took_s, tasks, ends,
+            self._submits.called_at, self._submits.answered_at,
+        )  # fmt: skip
+        return summing.report(found)
+
+    # ---- submitting ----
+
+    async def _submit(self) -> None:
+        began, due = time.monotonic(), 0
+        room, rate = asyncio.Semaphore(_SUBMITS), self._plan.rate_per_s
+
+        async def one(document: str) -> None:
+            async with room:
+                await self._create(document)
+
+        async with asyncio.TaskGroup() as group:
+            for count, document in documents(self._plan):
+                if rate is not None:
+                    await asyncio.sleep(max(0.0, began + due / rate - time.monotonic()))
+                due += count
+                await asyncio.sleep(0)
+                group.create_task(one(document))
+                self._tell()
+
+    async def _create(self, document: str) -> None:
+        called_at = time.monotonic()
+        flow = await self._client.workflows.create(SubmitRequest(document=document), uuid.uuid4().hex)
+        self._submits.called_at[flow.id] = called_at
+        self._submits.answered_at[flow.id] = time.monotonic()
+        self._submits.task_ids.update((task.id, flow.id) for task in flow.tasks)
+        self._tell()
+
+    # ---- waiting ----
+
+    async def _wait(self, submitting: asyncio.Task[None] | None, began: float) -> Ended:
+        still_since, before = time.monotonic(), self._progress()
+        patience_s = _STILL_S + 1.2 * self._plan.task_s
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._interrupted.wait(), _LOOK_S)
+            self._crowds.check()
+            if submitting is not None and submitting.done():
+                submitting.result()
+            now = self._tell()
+            if now != before:
+                before, still_since = now, time.monotonic()
+            if self._interrupted.is_set():
+                return "interrupted"
+            if now.ended >= self._plan.tasks:
+                return "done"
+            if self._plan.for_s is not None and time.monotonic() - began > self._plan.for_s:
+                return "time"
+            if time.monotonic() - still_since > patience_s:
+                return "done" if await self._all_final() else "stalled"
+
+    def _progress(self) -> Progress:
+        tick = self._crowds.tick
+        return Progress(len(self._submits.task_ids), tick.offers, tick.ended, self._plan.tasks)
+
+    def _tell(self) -> Progress:
+        now = self._progress()
+        self._told(now)
+        return now
+
+    # ---- what the server says, and what is left there ----
+
+    async def _listed(self) -> list[TaskView]:
+        found: list[TaskView] = []
+        for id_ in self._submits.called_at:
+            found += (await self._client.workflows.get(id_)).tasks
+        return found
+
+    async def _all_final(self) -> bool:
+        final = {"completed", "failed", "cancelled", "skipped"}
+        return all(task.status in final for task in await self._listed())
+
+    async def _remove_all(self) -> None:
+        """Remove what this run has made; a document whose answer did not come is found by its name."""
+        ids = dict.fromkeys(self._submits.called_at)
+        async for flow in self._client.workflows.iterate(name=self._plan.run_id):
+            if flow.name.startswith(self._plan.run_id):
+                ids[flow.id] = None
+        for id_ in ids:
+            with contextlib.suppress(ConflictError):  # it is over
+                await self._client.workflows.cancel(id_)
+        await self._crowds.leave()
+        for number in range(self._plan.workers if self._workers_came else 0):
+            with contextlib.suppress(NotFoundError):  # it did not come so far
+                await self._client.workers.remove(profile.worker_id(self._plan, number))
+        for id_ in ids:
+            await self._client.workflows.remove(id_)

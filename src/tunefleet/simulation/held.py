@@ -1,0 +1,94 @@
+"""One attempt that a simulated worker holds: its clock, its journal, and what is noted of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.link import Finish, FinishOutcome, JournalBatch, Offer
+
+EVERY_S = 1.0
+"""Seconds between two deliveries of a journal, as a real shipper batches them."""
+
+
+class Trace(NamedTuple):
+    """What befell an attempt; times on the machine's monotonic clock, `None` where it did not come so far."""
+
+    task_id: str
+    attempt: int
+    offered_at: float
+    accepted_at: float | None
+    finished_at: float | None
+    outcome: FinishOutcome | None
+
+
+@dataclass(slots=True)
+class Held:
+    """An attempt.
+
+    Args:
+        offer: As it came.
+        runs_s: How long it runs.
+        offered_at: When it came, on the monotonic clock.
+    """
+
+    offer: Offer
+    runs_s: float
+    offered_at: float = field(default_factory=time.monotonic)
+    accepted_at: float | None = None
+    finish: Finish | None = None
+    shipped: int = 0
+    clock: asyncio.TimerHandle | None = None
+    journal: asyncio.Task[None] | None = None
+
+    @property
+    def launch(self) -> str:
+        """Names the only launch of this attempt."""
+        return f"sim-{self.offer.attempt}"
+
+    def start(self, when_over: Callable[[], None]) -> None:
+        """Let the run begin."""
+        self.clock = asyncio.get_running_loop().call_later(self.runs_s, when_over)
+
+    def let_go(self) -> None:
+        """Stop what still goes on for it."""
+        if self.clock is not None:
+            self.clock.cancel()
+        if self.journal is not None:
+            self.journal.cancel()
+
+    def ended(self, outcome: FinishOutcome, reason: TaskReason) -> Finish:
+        """Write down how it ended; the first end counts."""
+        if self.finish is None:
+            result = {"simulated": True, "runs_s": round(self.runs_s, 3)} if outcome == "completed" else {}
+            cursors = {self.launch: self.shipped} if self.shipped else {}
+            self.finish = Finish(token=self.offer.token, outcome=outcome, reason=reason, result=result, cursors=cursors)
+        return self.finish
+
+    def batch(self, per_s: float, *, now: float) -> JournalBatch | None:
+        """Write the journal records that are due; None if there are none."""
+        began = self.accepted_at if self.accepted_at is not None else now
+        due = 1 + int(min(now - began, self.runs_s) * per_s)
+        if due <= self.shipped:
+            return None
+        lines = tuple(self._record(seq) for seq in range(self.shipped, due))
+        return JournalBatch(launch=self.launch, from_seq=self.shipped, lines=lines)
+
+    def _record(self, seq: int) -> str:
+        about = {"seq": seq, "at": time.time()}
+        if seq == 0:
+            return json.dumps({**about, "type": "launch", "launch": self.launch, "attempt": self.offer.attempt})
+        values = {"loss": 0.5 + 2.0 * math.exp(-seq / 50), "learning_rate": 2e-4, "grad_norm": 1.0, "epoch": seq / 100}
+        return json.dumps({**about, "type": "metric", "step": seq, "window": [seq, seq], "values": values})
+
+    def trace(self, finished_at: float | None) -> Trace:
+        """Sum up what befell it."""
+        outcome = None if self.finish is None or finished_at is None else self.finish.outcome
+        accepted_at = self.accepted_at if self.accepted_at is not None else finished_at
+        return Trace(self.offer.task_id, self.offer.attempt, self.offered_at, accepted_at, finished_at, outcome)

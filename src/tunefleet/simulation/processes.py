@@ -1,0 +1,158 @@
+"""The processes of simulated workers, seen from who starts them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tunefleet.errors import MachineError
+from tunefleet.settings import inherited_environment
+from tunefleet.simulation.plan import CrowdPlan, Meeting, Plan
+from tunefleet.simulation.report import CrowdEnd, CrowdTick
+
+_LINE_BYTES: Final = 1 << 30
+"""The last word of a process tells of every attempt."""
+_LEAVE_S: Final = 120.0
+_SHARES: Final = {"http": 1_000, "redis": 250}
+"""Workers of one process. A worker's end of the Redis link has three threads."""
+
+
+class Crowds:
+    """All workers of a plan; an asynchronous context manager that leaves no process behind.
+
+    Args:
+        plan: What is simulated.
+        meeting: Where the server is.
+        processes: How many share the workers; as many as they need, and cores are there, if None.
+    """
+
+    def __init__(self, plan: Plan, meeting: Meeting, processes: int | None = None) -> None:
+        wanted = processes or min(max(1, (os.cpu_count() or 1) - 1), -(-plan.workers // _SHARES[meeting.link]))
+        self.count = min(wanted, plan.workers)
+        self._plan, self._meeting = plan, meeting
+        self._ones: list[_One] = []
+
+    async def start(self) -> None:
+        """Start the processes, and wait until all workers are registered.
+
+        Raises:
+            MachineError: If one of them cannot, in its own words.
+        """
+        bounds = [round(number * self._plan.workers / self.count) for number in range(self.count + 1)]
+        for first, last in itertools.pairwise(bounds):
+            share = CrowdPlan(plan=self._plan, meeting=self._meeting, first=first, count=last - first)
+            one = _One()
+            self._ones.append(one)
+            await one.start(share)
+        await asyncio.gather(*(one.ready() for one in self._ones))
+
+    @property
+    def tick(self) -> CrowdTick:
+        """How far all of them are together."""
+        ticks = [one.tick for one in self._ones]
+        return CrowdTick.model_validate(
+            {name: sum(getattr(tick, name) for tick in ticks) for name in ("offers", "ended", "exchanges", "faults")}
+        )
+
+    def check(self) -> None:
+        """Raise `MachineError` if one of them has failed."""
+        for one in self._ones:
+            one.check()
+
+    async def leave(self) -> None:
+        """Let all workers leave, whatever became of their processes; may be called again."""
+        await asyncio.gather(*(one.stop() for one in self._ones))
+
+    async def stop(self) -> list[CrowdEnd]:
+        """Let all workers leave, and return the last words of the processes.
+
+        Raises:
+            MachineError: If one of them has failed.
+        """
+        ends = await asyncio.gather(*(one.stop() for one in self._ones))
+        self.check()
+        return [end for end in ends if end is not None]
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.gather(*(one.kill() for one in self._ones))
+
+
+class _One:
+    """One process."""
+
+    def __init__(self) -> None:
+        self.tick = CrowdTick(offers=0, ended=0, exchanges=0, faults=0)
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._is_ready = asyncio.Event()
+        self._end: CrowdEnd | None = None
+        self._failed: MachineError | None = None
+
+    async def start(self, share: CrowdPlan) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tunefleet.simulation",
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES,
+            env=inherited_environment(), start_new_session=True,
+        )  # fmt: skip
+        self._reader = asyncio.create_task(self._read())
+        assert self._process.stdin is not None
+        self._process.stdin.write(_text(share).encode() + b"\n")
+        await self._process.stdin.drain()
+
+    async def ready(self) -> None:
+        await self._is_ready.wait()
+        self.check()
+
+    def check(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    async def stop(self) -> CrowdEnd | None:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if self._reader is not None:
+            await asyncio.wait({self._reader}, timeout=_LEAVE_S)
+        return self._end
+
+    async def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        if self._reader is not None:
+            await asyncio.wait({self._reader})
+
+    async def _read(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            self._take(json.loads(line))
+        if self._end is None and self._failed is None:
+            code = await self._process.wait()
+            self._failed = MachineError(f"A process of simulated workers ended with status {code}.")
+        self._is_ready.set()
+
+    def _take(self, said: dict[str, Any]) -> None:
+        match said["type"]:
+            case "tick":
+                self.tick = CrowdTick.model_validate(said)
+            case "end":
+                self._end = CrowdEnd.model_validate(said)
+            case "failed":
+                self._failed = MachineError(said["message"], hint=said["hint"])
+            case "ready":
+                self._is_ready.set()
+
+
+def _text(share: CrowdPlan) -> str:
+    return share.model_dump_json()

@@ -1,0 +1,202 @@
+"""What was found: of one process of workers, and of a whole load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from tunefleet.simulation.held import Trace
+from tunefleet.wire.base import Message
+
+
+class CrowdTick(Message):
+    """How far a process of workers is."""
+
+    type: Literal["tick"] = "tick"
+    offers: int
+    ended: int
+    exchanges: int
+    faults: int
+
+
+class CrowdReady(Message):
+    """All workers of a process are registered."""
+
+    type: Literal["ready"] = "ready"
+    workers: int
+
+
+class CrowdFailed(Message):
+    """A process of workers cannot go on."""
+
+    type: Literal["failed"] = "failed"
+    message: str
+    hint: str | None = None
+
+
+class CrowdEnd(Message):
+    """The last word of a process of workers.
+
+    Args:
+        traces: Each attempt that it held.
+        exchanges: All that were answered.
+        spoken: Those of them that said something of a task, and so were answered at once.
+        spoken_s: How long those took; a fair sample if there are many.
+        lags_s: How late the event loop was.
+        cpu_share: Of one core.
+    """
+
+    type: Literal["end"] = "end"
+    traces: tuple[Trace, ...]
+    exchanges: int
+    spoken: int
+    spoken_s: tuple[float, ...]
+    lags_s: tuple[float, ...]
+    cpu_share: float
+    rss_bytes: int
+    up_bytes: int
+    down_bytes: int
+    faults: int
+    last_fault: str | None
+    foreign: tuple[str, ...]
+
+
+class Spread(Message):
+    """Durations in milliseconds; None where nothing was measured."""
+
+    count: int = 0
+    p50_ms: float | None = None
+    p95_ms: float | None = None
+    p99_ms: float | None = None
+    max_ms: float | None = None
+
+
+class Sample(Message):
+    """What the server takes at one moment; what cannot be seen from here is None."""
+
+    at_s: float
+    rss_bytes: int | None = None
+    cpu_share: float | None = None
+    database_bytes: int | None = None
+    ended: int = 0
+
+
+class ServerCost(Message):
+    """What a load has cost the server.
+
+    Args:
+        rss_start_bytes: Memory before the workers came.
+        cpu_share: Of one core, on average while tasks ran.
+        cpu_per_task_ms: Of the processor, for each task that ended.
+        written_bytes: What its process has written to its disk; None if the system does not tell, or the folder lies in
+            memory.
+        database_bytes: Of the database, with its log, at the end.
+    """
+
+    rss_start_bytes: int | None = None
+    rss_end_bytes: int | None = None
+    rss_max_bytes: int | None = None
+    cpu_share: float | None = None
+    cpu_per_task_ms: float | None = None
+    written_bytes: int | None = None
+    database_start_bytes: int | None = None
+    database_bytes: int | None = None
+
+
+class RedisCost(Message):
+    """What went through Redis."""
+
+    commands: int
+    input_bytes: int
+    output_bytes: int
+    memory_bytes: int
+    clients: int
+
+
+class Generator(Message):
+    """Whether what loads the server was fast enough itself.
+
+    Args:
+        lag: How late its event loops were.
+        cpu_share: Of one core, of the busiest process.
+    """
+
+    processes: int
+    lag: Spread
+    cpu_share: float
+    rss_bytes: int
+    bottleneck: bool
+
+
+class Report(Message):
+    """One load.
+
+    Args:
+        ended: `done`; `time` if `--for` was over; `interrupted`; `stalled` if nothing happened any more.
+        lost: Tasks that should be completed and are not, by the server's own list.
+        doubled: Tasks that were run to their end more than once.
+        left: Tasks that had not ended when the load was ended early.
+        retried: Further attempts, of all tasks together.
+        decisions_per_s: Offers a second, from the first to the last.
+        warnings: What limits what the figures say.
+    """
+
+    run_id: str
+    workers: int
+    tasks: int
+    link: str
+    renewals: bool
+    ended: Literal["done", "time", "interrupted", "stalled"]
+    took_s: float
+    submitted: int
+    completed: int
+    failed: int
+    cancelled: int
+    lost: int
+    doubled: int
+    left: int
+    retried: int
+    decisions_per_s: float | None
+    finished_per_s: float | None
+    submit_per_s: float | None
+    submit_to_offer: Spread
+    offer_to_accept: Spread
+    submit_to_finish: Spread
+    exchange: Spread
+    exchanges_per_s: float
+    renewals_per_s: float
+    link_up_bytes: int
+    link_down_bytes: int
+    server: ServerCost
+    redis: RedisCost | None = None
+    generator: Generator
+    samples: tuple[Sample, ...] = ()
+    faults: int = 0
+    warnings: tuple[str, ...] = Field(default=())
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was lost or run twice, and it went to its end."""
+        return not self.lost and not self.doubled and self.ended in {"done", "time"}
+
+
+def spread(seconds: Sequence[float]) -> Spread:
+    """Sum up durations."""
+    ordered = sorted(seconds)
+    if not ordered:
+        return Spread()
+
+    def at(share: float) -> float:
+        return round(1e3 * ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)], 3)
+
+    return Spread(count=len(ordered), p50_ms=at(0.5), p95_ms=at(0.95), p99_ms=at(0.99), max_ms=at(1.0))
+
+
+def rate(moments: Sequence[float]) -> float | None:
+    """Return how many happen a second, from the first to the last; None if that cannot be said."""
+    if len(moments) < 2 or max(moments) == min(moments):
+        return None
+    return round((len(moments) - 1) / (max(moments) - min(moments)), 2)

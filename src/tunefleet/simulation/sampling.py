@@ -1,0 +1,147 @@
+"""What a load takes of the server's machine, looked at from outside while it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from tunefleet.links.redis_info import RedisUse, use_of
+from tunefleet.simulation.report import RedisCost, Sample, ServerCost
+
+_EVERY_S: Final = 0.5
+_MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the server can be looked at; what is None cannot be.
+
+    Args:
+        server_pid: Its process.
+        data: Its data folder.
+        redis_url: The Redis that it uses.
+    """
+
+    server_pid: int | None = None
+    data: Path | None = None
+    redis_url: str | None = None
+
+
+class Sampler:
+    """Looks at the server twice a second.
+
+    Args:
+        machine: Where it can be looked at.
+        ended: How many tasks have ended.
+    """
+
+    def __init__(self, machine: Machine, ended: Callable[[], int]) -> None:
+        self._machine, self._ended = machine, ended
+        self._process = None if machine.server_pid is None else psutil.Process(machine.server_pid)
+        self._on_disk = machine.data is not None and not _in_memory(machine.data)
+        self._began = time.monotonic()
+        self._first = self._look()
+        self._cpu_s = self._busy_from = self._cpu_now()
+        self._at = self._busy_at = self._began
+        self._written_from = self._written()
+        self._redis_from = self._redis()
+        self.samples: list[Sample] = [self._first]
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; what is spent from now on is spent on the load."""
+        self._busy_from, self._busy_at = self._cpu_now(), time.monotonic()
+        self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """Look a last time."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        self.samples.append(await asyncio.to_thread(self._look))
+
+    def server(self, ended: int) -> ServerCost:
+        """Sum up what the server took.
+
+        Args:
+            ended: Tasks that ended.
+        """
+        last = self.samples[-1]
+        ran_s = max(1e-9, time.monotonic() - self._busy_at)
+        spent_s = None if (now := self._cpu_now()) is None else now - (self._busy_from or 0.0)
+        written = self._written()
+        return ServerCost(
+            rss_start_bytes=self._first.rss_bytes,
+            rss_end_bytes=last.rss_bytes,
+            rss_max_bytes=max((each.rss_bytes for each in self.samples if each.rss_bytes), default=None),
+            cpu_share=None if spent_s is None else round(spent_s / ran_s, 3),
+            cpu_per_task_ms=None if spent_s is None or not ended else round(1e3 * spent_s / ended, 3),
+            written_bytes=None if written is None or self._written_from is None else written - self._written_from,
+            database_start_bytes=self._first.database_bytes,
+            database_bytes=last.database_bytes,
+        )
+
+    def redis(self) -> RedisCost | None:
+        """Return what went through Redis since this began; None if there is none."""
+        before, now = self._redis_from, self._redis()
+        if before is None or now is None:
+            return None
+        return RedisCost(
+            commands=now.commands - before.commands,
+            input_bytes=now.input_bytes - before.input_bytes,
+            output_bytes=now.output_bytes - before.output_bytes,
+            memory_bytes=now.memory_bytes,
+            clients=now.clients,
+        )
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            self.samples.append(await asyncio.to_thread(self._look))
+
+    def _look(self) -> Sample:
+        now, share = time.monotonic(), None
+        spent_s = self._cpu_now()
+        before_s = getattr(self, "_cpu_s", None)
+        if spent_s is not None and before_s is not None:
+            share = round((spent_s - before_s) / max(1e-9, now - self._at), 3)
+        self._cpu_s, self._at = spent_s, now
+        return Sample(
+            at_s=round(now - self._began, 3),
+            rss_bytes=None if self._process is None else self._process.memory_info().rss,
+            cpu_share=share,
+            database_bytes=self._database(),
+            ended=self._ended(),
+        )
+
+    def _cpu_now(self) -> float | None:
+        return None if self._process is None else sum(self._process.cpu_times()[:2])
+
+    def _database(self) -> int | None:
+        if self._machine.data is None:
+            return None
+        return sum(file.stat().st_size for file in self._machine.data.glob("*.db*"))
+
+    def _written(self) -> int | None:
+        if self._process is None or not self._on_disk or not hasattr(self._process, "io_counters"):
+            return None
+        written: int = self._process.io_counters().write_bytes
+        return written
+
+    def _redis(self) -> RedisUse | None:
+        return None if self._machine.redis_url is None else use_of(self._machine.redis_url)
+
+
+def _in_memory(folder: Path) -> bool:
+    """Return whether a folder lies in memory, where no write reaches a disk."""
+    mounts = {Path(each.mountpoint): each.fstype for each in psutil.disk_partitions(all=True)}
+    holder = next(
+        each for each in (folder.resolve(), *folder.resolve().parents) if each in mounts or each.parent == each
+    )
+    return mounts.get(holder, "") in _MEMORY_FILE_SYSTEMS

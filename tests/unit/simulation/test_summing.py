@@ -1,0 +1,120 @@
+"""What a load has lost, run twice or left, how it grows, and how it is shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tunefleet.cli import simulate_view
+from tunefleet.simulation import curves, drawing
+from tunefleet.simulation.held import Trace
+from tunefleet.simulation.plan import Plan
+from tunefleet.simulation.report import CrowdEnd, Report, Sample, ServerCost, rate, spread
+from tunefleet.simulation.summing import Found, report
+from tunefleet.wire.api import TaskView
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def task(name: str, status: str = "completed", attempts: int = 1) -> TaskView:
+    return TaskView(
+        id=name, workflow_id="wf", name=name, kind="echo", status=status, owner="me", attempts=attempts, created_at=NOW
+    )
+
+
+def trace(name: str, offered_at: float = 1.0, outcome: Any = "completed") -> Trace:
+    done = outcome is not None
+    return Trace(name, 1, offered_at, offered_at + 0.1, offered_at + 1 if done else None, outcome)
+
+
+def found(tasks: list[TaskView], traces: list[Trace], ended: Any = "done", **more: Any) -> Report:
+    plain = {
+        "exchanges": 10, "spoken": 4, "spoken_s": (0.01, 0.02), "lags_s": (0.001,), "cpu_share": 0.1, "rss_bytes": 1,
+        "up_bytes": 1, "down_bytes": 1, "faults": 0, "last_fault": None, "foreign": (),
+    }  # fmt: skip
+    end = CrowdEnd.model_validate({**plain, "traces": traces, **more})
+    plan = Plan(workers=2, tasks=len(tasks))
+    return report(Found(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}))
+
+
+def test_a_whole_load_has_lost_and_doubled_nothing() -> None:
+    one = found([task("a"), task("b")], [trace("a"), trace("b", 2.0)])
+    assert (one.completed, one.lost, one.doubled, one.left, one.retried) == (2, 0, 0, 0, 0)
+    assert one.whole
+    assert one.decisions_per_s == 1.0
+    assert one.submit_to_offer.p50_ms == 500.0
+    assert one.submit_to_finish.max_ms == 2500.0
+    assert one.offer_to_accept.p99_ms == pytest.approx(100.0)
+    assert (one.exchanges_per_s, one.renewals_per_s) == (5.0, 3.0)
+
+
+@pytest.mark.parametrize("status", ["queued", "running", "failed"])
+def test_what_the_server_does_not_list_as_completed_is_lost(status: str) -> None:
+    one = found([task("a"), task("b", status)], [trace("a"), trace("b", outcome=None)])
+    assert (one.lost, one.left, one.whole) == (1, 0, False)
+
+
+def test_what_runs_when_a_load_is_ended_early_is_left_but_what_was_acknowledged_must_be_there() -> None:
+    tasks = [task("a"), task("b", "running"), task("c", "queued")]
+    assert (found(tasks, [trace("a")], "interrupted").lost, found(tasks, [trace("a")], "interrupted").left) == (0, 2)
+    gone = found(tasks, [trace("a"), trace("c")], "time")
+    assert (gone.lost, gone.left, gone.whole) == (1, 1, False)
+
+
+def test_a_task_that_ended_well_twice_is_doubled_and_one_more_attempt_is_not() -> None:
+    tasks = [task("a", attempts=2), task("b", attempts=2)]
+    one = found(tasks, [trace("a"), trace("a", 3.0), trace("b", outcome=None), trace("b", 3.0)])
+    assert (one.doubled, one.retried, one.lost, one.whole) == (1, 2, 0, False)
+
+
+def test_a_generator_that_is_late_says_so_and_so_do_foreign_tasks_and_faults() -> None:
+    late = found([task("a")], [trace("a")], lags_s=(0.2, 0.3), faults=3, last_fault="away", foreign=("task-x",))
+    assert late.generator.bottleneck
+    assert len(late.warnings) == 3
+    assert not found([task("a")], [trace("a")]).generator.bottleneck
+    assert found([task("a")], [trace("a")], cpu_share=0.95).generator.bottleneck
+
+
+def test_spreads_and_rates_of_little() -> None:
+    assert spread([]).p50_ms is None
+    assert spread([0.001 * number for number in range(1, 101)]).model_dump() == {
+        "count": 100, "p50_ms": 50.0, "p95_ms": 95.0, "p99_ms": 99.0, "max_ms": 100.0,
+    }  # fmt: skip
+    assert rate([1.0]) is None
+    assert rate([1.0, 1.0]) is None
+
+
+def _at(workers: int, mib: float) -> Report:
+    one = found([task("a"), task("b")], [trace("a"), trace("b", 2.0)])
+    cost = ServerCost(rss_start_bytes=1 << 20, rss_max_bytes=int(mib * (1 << 20)), cpu_share=0.5)
+    samples = (Sample(at_s=0.0, rss_bytes=1 << 20), Sample(at_s=1.0, rss_bytes=2 << 20, cpu_share=0.5, ended=2))
+    return one.model_copy(update={"workers": workers, "server": cost, "samples": samples})
+
+
+def test_slopes_are_those_of_what_was_measured() -> None:
+    series = curves.series([_at(10, 101.0), _at(100, 110.0), _at(1000, 200.0)])
+    memory = next(curve for curve in series.curves if curve.name == "server_rss_mib")
+    assert memory.per_1000_workers == pytest.approx(100.0)
+    assert memory.at_0 == pytest.approx(100.0)
+    flat = next(curve for curve in series.curves if curve.name == "server_cpu_share")
+    assert flat.exponent == pytest.approx(0.0)
+    assert not any(curve.name == "database_mib" for curve in series.curves)  # it was not measured
+
+
+def test_a_load_and_a_series_are_shown_and_drawn(tmp_path: Path) -> None:
+    one, more = _at(10, 101.0), curves.series([_at(10, 101.0), _at(1000, 200.0)])
+    console = Console(width=160, record=True)
+    console.print(simulate_view.load(one))
+    console.print(simulate_view.series(more))
+    text = console.export_text()
+    assert "2 completed, 0 lost, 0 ran twice" in text
+    assert "server rss mib" in text
+    pytest.importorskip("matplotlib")
+    drawing.draw_load(one, tmp_path / "one.svg")
+    drawing.draw_series(more, tmp_path / "more.svg")
+    assert "<svg" in (tmp_path / "one.svg").read_text()
+    assert "<svg" in (tmp_path / "more.svg").read_text()
