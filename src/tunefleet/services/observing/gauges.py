@@ -166,7 +166,7 @@ class Gauges(Collector):
         return self._kind(need.kind), gpu, str(need.gpu_count), vram_gib, tags
 
     def _devices(self, connection: Connection, here: Presences, answering: frozenset[str], look: _Look) -> None:
-        for worker_id, _, _, text in workers.standing(connection):
+        for worker_id, _, _, text, _ in workers.standing(connection):
             if worker_id not in answering:
                 continue
             load = here.loads.get(worker_id)
