@@ -61,7 +61,7 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
     from tunefleet.store.opening import closing_all, standing
 
     target, folder = _place(data)
-    locks = ()
+    locks: tuple[FolderLock, ...] = ()
     if isinstance(target, Path):
         locks = (FolderLock.take(folder), FolderLock.take_database(target, folder))
     with closing_all(*locks):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Connection, Engine, MetaData, Table, func, inspect, select, text
+from sqlalchemy import Column, Connection, Engine, MetaData, Table, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from tunefleet.errors import StoreError
@@ -137,10 +137,11 @@ def closing_all(*locks: FolderLock) -> Iterator[None]:
 
 def tables_of(connection: Connection) -> list[Table]:
     """Return the tables as they are in a database, which may be those of an older version."""
+    # Their columns alone: indexes and the like are made by migrations, and take long to look up.
+    found = inspect(connection).get_multi_columns()
+    columns = {name: of_one for (_, name), of_one in found.items() if name and name != VERSION_TABLE}
     there = MetaData()
-    names = [name for name in inspect(connection).get_table_names() if name != VERSION_TABLE]
-    there.reflect(connection, only=names)
-    return [there.tables[name] for name in sorted(names)]
+    return [Table(name, there, *(Column(c["name"], c["type"]) for c in columns[name])) for name in sorted(columns)]
 
 
 @contextmanager

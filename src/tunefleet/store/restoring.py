@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection, func, inspect, select, text
+from sqlalchemy import Connection, delete, func, inspect, select, text
 
 from tunefleet.errors import ConflictError
 from tunefleet.store import archive, migrate, opening
@@ -36,16 +36,22 @@ def restore(
     manifest = archive.verified(file)
     with opening.writing(target, folder) as connection:
         name = opening.name_of(target)
-        if migrate.revision_of(connection, name) is not None:
+        revision = migrate.revision_of(connection, name)
+        if revision is not None:
             _refuse_full(connection, name, force=force)
-            _empty(connection)
-        migrate.upgrade(connection, manifest.revision)
+        if revision == manifest.revision:
+            for table in opening.tables_of(connection):
+                connection.execute(delete(table))
+        else:
+            _drop(connection)
+            migrate.upgrade(connection, manifest.revision)
         for table in opening.tables_of(connection):
             if (part := manifest.tables.get(table.name)) is not None:
                 progress(table.name)
                 archive.fill(connection, table, part, archive.lines_of(file, table.name))
         _count_on(connection, manifest.counters)
-        migrate.upgrade(connection)
+        if manifest.revision != migrate.HEAD:
+            migrate.upgrade(connection)
     return manifest
 
 
@@ -61,7 +67,7 @@ def _refuse_full(connection: Connection, name: str, *, force: bool) -> None:
         )
 
 
-def _empty(connection: Connection) -> None:
+def _drop(connection: Connection) -> None:
     for name in inspect(connection).get_table_names():
         connection.exec_driver_sql(f'DROP TABLE "{name}"')
 

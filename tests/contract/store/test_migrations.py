@@ -16,7 +16,7 @@ from tunefleet.store import Connection, Database, channels, migrate, opening, tr
 from tunefleet.store.tables import metadata
 
 REVISIONS = sorted(each.revision for each in ScriptDirectory(str(migrate.FOLDER)).walk_revisions())
-QUICK = {"0001", "0008"}
+QUICK = {"0001"}
 
 
 def differences(connection: Connection) -> list[object]:
