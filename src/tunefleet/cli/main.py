@@ -57,6 +57,7 @@ class Root(LazyGroup):
         Entry("notify", "notify:app", "Be told when tasks end, fail or stall: webhook, Slack, Discord, e-mail.", FLEET),
         Entry("keys", "keys:app", "Create, list and revoke API keys.", FLEET),
         Entry("storage", "storage:storage", "Show how much room the server's data takes.", FLEET),
+        Entry("servers", "servers:servers", "List the servers that share one database.", FLEET),
         Entry("prune", "prune:prune", "Remove what ended long ago.", FLEET),
         Entry("worker", "worker:worker", "Run tasks of a server on this machine.", HERE),
         Entry("agent", "agent:app", "Run the training agent of this machine.", HERE),

@@ -21,6 +21,7 @@ class ServerVerbs:
     prune = Verb(routes.prune)
     server = Verb(routes.server)
     storage = Verb(routes.storage)
+    servers = Verb(routes.servers)
 
 
 class Client(ServerVerbs, Blocking):

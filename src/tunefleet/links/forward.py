@@ -40,7 +40,7 @@ def proof(secret: bytes, epoch: int) -> bytes:
 def epoch_of(secret: bytes, given: bytes) -> int | None:
     """Return the epoch that a proof was made for; null if no server of this database made it."""
     number = given.partition(b".")[0]
-    if not number.isdigit() or len(number) > 18:  # noqa: PLR2004 -- more digits than an epoch ever has
+    if not number.isdigit() or len(number) > 18:
         return None
     return int(number) if hmac.compare_digest(given, proof(secret, int(number))) else None
 

@@ -16,7 +16,15 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from tunefleet.errors import AdapterRefused, Fault, NotLeadingError, OffsetConflict, SpecError, TooManyError, TunefleetError
+from tunefleet.errors import (
+    AdapterRefused,
+    Fault,
+    NotLeadingError,
+    OffsetConflict,
+    SpecError,
+    TooManyError,
+    TunefleetError,
+)
 from tunefleet.wire.api import PROBLEM_PREFIX, Problem
 
 log = logging.getLogger(__name__)

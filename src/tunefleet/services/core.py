@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.services import filemark
 from tunefleet.services.blobs import open_blobs
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
@@ -191,10 +192,16 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
                 watch.forget()
             _wake(signals, topics)
 
-        database = Database.open(
-            target, synchronous=settings.synchronous, on_wake=woken, before_commit=watch
-        )
+        database = Database.open(target, synchronous=settings.synchronous, on_wake=woken, before_commit=watch)
     except BaseException:
+        for lock in locks:
+            lock.release()
+        raise
+    try:
+        filemark.check(database, blobs)
+    except BaseException:
+        database.close()
+        blobs.close()
         for lock in locks:
             lock.release()
         raise

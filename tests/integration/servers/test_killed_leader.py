@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.integration.server.support import until
-from tests.integration.servers.trio import LONG, QUICK, Trio, named
+from tests.integration.servers.trio import LONG, QUICK, Trio, named, submit
 
 
 @pytest.mark.slow
@@ -20,8 +20,8 @@ def test_a_killed_leader_is_followed_and_nothing_runs_twice(trio: Trio) -> None:
     with trio.client(through) as client, trio.client(other) as elsewhere:
         # It met the leader through a server that follows, and any of them says so.
         until(lambda: [each["status"] for each in elsewhere.get("/workers").json()["items"]] == ["online"])
-        done = client.post("/workflows", content=named(QUICK, "before")).raise_for_status().json()
-        job = elsewhere.post("/workflows", content=named(LONG, "long", trio.folder)).raise_for_status().json()
+        done = submit(client, named(QUICK, "before"))
+        job = submit(elsewhere, named(LONG, "long", trio.folder))
         until((trio.folder / "began").exists)
         before, epoch = trio.leader(), trio.epoch()
         assert before is not None
@@ -29,10 +29,10 @@ def test_a_killed_leader_is_followed_and_nothing_runs_twice(trio: Trio) -> None:
         began = time.monotonic()
         until(lambda: trio.epoch() > epoch)
         assert time.monotonic() - began < 30
-        after = client.post("/workflows", content=named(QUICK, "after")).raise_for_status().json()
+        after = submit(client, named(QUICK, "after"))
         (trio.folder / "end").touch()
         for each in (done, job, after):
-            until(lambda each=each: elsewhere.get(f"/workflows/{each['workflow_id']}").json()["status"] == "completed")
+            until(lambda each=each: elsewhere.get(f"/workflows/{each}").json()["status"] == "completed")
     # One attempt for each task, and one start of each job.
     assert trio.rows("SELECT count(*), count(DISTINCT task_id) FROM attempts") == [(3, 3)]
     assert trio.rows("SELECT DISTINCT status FROM tasks") == [("completed",)]

@@ -117,5 +117,12 @@ class Trio:
         self.postgres.drop(self.url)
 
 
+def submit(client: httpx.Client, document: str, **headers: str) -> str:
+    """Submit a document, and return the workflow's id."""
+    reply = client.post("/workflows", content=document, headers={"Content-Type": "application/yaml", **headers})
+    assert reply.is_success, reply.text
+    return str(reply.json()["id"])
+
+
 def named(text: str, name: str, folder: Path | None = None) -> str:
     return text.replace("NAME", name).replace("$FOLDER", str(folder))
