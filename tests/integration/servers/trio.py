@@ -98,6 +98,11 @@ class Trio:
         found = self.rows("SELECT epoch FROM leader")
         return int(found[0][0]) if found else 0
 
+    def ran(self) -> int:
+        """How many attempts were more than an offer."""
+        found = self.rows("SELECT count(*) FROM attempts WHERE reason IS NULL OR reason <> 'not_accepted'")
+        return int(found[0][0])
+
     def follower(self) -> int:
         until(lambda: self.leader() is not None)
         return next(number for number in self.processes if number != self.leader())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -120,9 +121,13 @@ async def served_here(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": b"here"})
 
 
-def asked(core: Any) -> httpx.AsyncClient:
-    transport = httpx.ASGITransport(Forward(served_here, core=core), client=("192.0.2.7", 1))
-    return httpx.AsyncClient(transport=transport, base_url="http://follower")
+@asynccontextmanager
+async def asked(core: Any) -> AsyncIterator[httpx.AsyncClient]:
+    forward = Forward(served_here, core=core)
+    transport = httpx.ASGITransport(forward, client=("192.0.2.7", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://follower") as client:
+        yield client
+    await forward.peers().close()
 
 
 async def test_a_request_arrives_as_it_came_and_so_does_the_answer(here: Server, leader: Leader) -> None:
@@ -181,7 +186,8 @@ async def test_a_held_answer_ends_when_another_server_leads(here: Server, leader
         "type": "http", "method": "GET", "path": "/api/v1/live", "raw_path": b"/api/v1/live", "query_string": b"",
         "headers": [], "client": ("192.0.2.7", 1),
     }  # fmt: skip
-    asking = asyncio.create_task(Forward(served_here, core=here)(scope, receive, send))  # type: ignore[arg-type]
+    forward = Forward(served_here, core=here)  # type: ignore[arg-type]
+    asking = asyncio.create_task(forward(scope, receive, send))
     while len(sent) < 2:
         await asyncio.sleep(0.01)
     assert sent[1]["body"] == b"first"
@@ -190,3 +196,4 @@ async def test_a_held_answer_ends_when_another_server_leads(here: Server, leader
     # It is cut off, so that whoever reads it sees that it is not whole; and the leader of before is left alone.
     assert all(message.get("more_body", True) for message in sent)
     assert await asyncio.to_thread(leader.left.wait, 60)
+    await forward.peers().close()
