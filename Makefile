@@ -48,6 +48,7 @@ test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage
 	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
 	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"
 	@scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"
+	@scripts/postgres.sh || echo "-> without PostgreSQL: tests that need it say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy and not long" $(ARGS)
 	@$(BIN)/coverage combine --quiet
@@ -59,9 +60,10 @@ test-heavy: $(DEV_READY) ## set up the large environments (vLLM: 4 GB), then run
 	@$(BIN)/python -m pytest tests -m heavy $(ARGS)
 
 .PHONY: proofs
-proofs: $(DEV_READY) ## run the further cases of slow proofs that `make test` leaves out
+proofs: $(DEV_READY) ## run the further cases of slow proofs that `make test` leaves out, and the services on PostgreSQL
 	@scripts/environments.sh
 	@$(BIN)/python -m pytest $(SPREAD) tests -m "long and not heavy" $(ARGS)
+	@$(BIN)/python -m pytest $(SPREAD) tests/unit/services tests/contract/links --store postgres $(ARGS)
 
 .PHONY: unit
 unit: $(DEV_READY) ## run the quick tests only, without coverage

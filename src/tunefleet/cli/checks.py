@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final, Literal
 
 import psutil
@@ -18,7 +19,7 @@ from tunefleet.artifacts import disk_free
 from tunefleet.cli import words
 from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
-from tunefleet.errors import MachineError, TunefleetError
+from tunefleet.errors import MachineError, StoreError, TunefleetError
 from tunefleet.jobs.envs import FAMILIES, at
 from tunefleet.settings import ClientSettings, ServerSettings, load
 from tunefleet.store.inspection import fault_of
@@ -202,6 +203,25 @@ def data_folder() -> Finding:
     return good("Data folder", f"{folder}" + (", database whole" if databases else ", no database yet"))
 
 
+def database() -> Finding:
+    """Check that the server's database can be reached and read, and whether a start would migrate it."""
+    from tunefleet.store.opening import name_of, standing, target_of
+
+    settings = load(ServerSettings)
+    url = settings.database_url
+    target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
+    if url is None and not Path(target).exists():
+        return good("Database", f"{name_of(target)} will be made at the first start")
+    try:
+        found = standing(target)
+    except StoreError as error:
+        return bad("Database", error.message, error.hint or "Mend TUNEFLEET_DATABASE_URL.")
+    told = f"{found.address}, {found.engine}, revision {found.revision or 'none yet'}"
+    if found.revision is not None and not found.current:
+        return warning("Database", told, f"`tunefleet backup FILE`, then `tunefleet db migrate` (to {found.newest}).")
+    return good("Database", told)
+
+
 def server() -> Finding:
     """Check that the chosen server answers and knows the key."""
     from tunefleet import __version__
@@ -237,6 +257,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     disk,
     port,
     data_folder,
+    database,
     server,
     hub,
 )

@@ -27,10 +27,9 @@ from tunefleet.services.talks import Talks
 from tunefleet.services.tries import Tries
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, keys, servers
-from tunefleet.store.database import sqlite_path
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.folderlock import FolderLock
-from tunefleet.store.postgres import is_postgres
+from tunefleet.store.opening import target_of
 from tunefleet.store.writer import EVERYTHING
 
 if TYPE_CHECKING:
@@ -177,10 +176,10 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
     url = settings.database_url
     locks = [FolderLock.take(settings.data_dir)]
     try:
-        target: Path | str = settings.data_dir / "tunefleet.db" if url is None else url.get_secret_value()
-        if not is_postgres(target):
+        target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
+        if isinstance(target, Path):
             # What other servers on one file write is not heard; those on PostgreSQL tell each other.
-            locks.append(FolderLock.take_database(sqlite_path(target), settings.data_dir))
+            locks.append(FolderLock.take_database(target, settings.data_dir))
         blobs = open_blobs(settings)
         signals, cache = Signals(), KeyCache()
         watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)

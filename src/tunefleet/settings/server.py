@@ -45,7 +45,8 @@ class ServerSettings(MeetingSettings):
     s3_session_token: SecretStr | None = Field(default=None, validation_alias=variable("AWS_SESSION_TOKEN"))
     """The token that belongs to both, if they are temporary."""
     database_url: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_DATABASE_URL"))
-    """Where the truth is kept; default: an SQLite file in the data folder. One server at a time."""
+    """Where the truth is kept: `sqlite:///FILE`, which one server at a time opens, or, with the extra `postgres`,
+    `postgresql://USER:PASSWORD@HOST:5432/DATABASE`; default: an SQLite file in the data folder."""
     synchronous: str = Field(default="FULL", pattern="^(FULL|NORMAL)$", validation_alias=variable("TUNEFLEET_SYNC"))
     """SQLite's `synchronous`: `FULL` survives a power cut, `NORMAL` a killed process."""
     lost_after_s: float = Field(default=30.0, ge=1.0, validation_alias=variable("TUNEFLEET_LOST_AFTER_S"))

@@ -82,9 +82,9 @@ class Database:
             return cls._open_postgres(target, on_wake, before_commit)
         path = sqlite_path(target)
         _refuse_foreign(path)
-        engines = _engine(path, synchronous, writing=True), _engine(path, synchronous, writing=False)
+        engines = sqlite_engine(path, synchronous, writing=True), sqlite_engine(path, synchronous, writing=False)
         try:
-            _keep_private(path)
+            keep_private(path)
             _prepare(engines[0], path)
         except (DBAPIError, sqlite3.DatabaseError, OSError, StoreError) as error:
             for engine in engines:
@@ -215,7 +215,8 @@ def _unusable(path: Path, error: BaseException) -> StoreError:
     )
 
 
-def _engine(path: Path, synchronous: str, *, writing: bool) -> Engine:
+def sqlite_engine(path: Path, synchronous: str, *, writing: bool) -> Engine:
+    """Return an engine with one connection that writes, or some that only read."""
     engine = create_engine(
         f"sqlite+pysqlite:///{path}",
         connect_args={"check_same_thread": False, "timeout": 30.0},
@@ -237,7 +238,7 @@ def _engine(path: Path, synchronous: str, *, writing: bool) -> Engine:
     return engine
 
 
-def _keep_private(path: Path) -> None:
+def keep_private(path: Path) -> None:
     """Make the file readable by this user alone: it holds what tokens are made of. SQLite's other files follow it."""
     path.touch(mode=_PRIVATE)
     if path.stat().st_mode & 0o077:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 from tunefleet.errors import StoreError
+from tunefleet.store.postgres_text import sort_by_code
 
 HEAD: Final = "0031"
 """The newest revision; a test holds it against the folder."""
@@ -18,6 +19,8 @@ FOLDER: Final = Path(__file__).parent / "migrations"
 _KNOWN: Final = frozenset(
     {"0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0014", "0011", "0020", HEAD}
 )
+
+_OURS: Final = frozenset({"alembic_version", "meta"})
 
 
 def to_head(engine: Engine, name: str) -> None:
@@ -31,23 +34,47 @@ def to_head(engine: Engine, name: str) -> None:
         StoreError: If a newer version of Tunefleet made the tables, or another program.
     """
     with engine.begin() as connection:
-        found = set(inspect(connection).get_table_names())
-        if "alembic_version" in found:
-            revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-            if revision == HEAD:
-                return
-            if revision not in _KNOWN:
-                raise StoreError(
-                    f"{name} was made by a newer version of Tunefleet (revision {revision}, this one knows {HEAD}).",
-                    hint="Upgrade Tunefleet, or use another data folder.",
-                )
-        elif found:
-            raise StoreError(f"{name} has tables of another program.", hint="Use another data folder.")
+        if revision_of(connection, name) != HEAD:
+            upgrade(connection)
 
-        from alembic import command  # noqa: PLC0415 - a third of a second, needed once per upgrade
-        from alembic.config import Config  # noqa: PLC0415
 
-        config = Config()
-        config.set_main_option("script_location", str(FOLDER))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "head")
+def revision_of(connection: Connection, name: str) -> str | None:
+    """Return the revision of a database's tables, `None` if it has no tables.
+
+    Args:
+        connection: To look with.
+        name: What to call the database in a message.
+
+    Raises:
+        StoreError: If a newer version of Tunefleet made the tables, or another program.
+    """
+    found = set(inspect(connection).get_table_names())
+    if not found:
+        return None
+    if not found >= _OURS:
+        raise StoreError(f"{name} has tables of another program.", hint="Use another data folder, or database.")
+    revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    if revision is not None and revision not in _KNOWN:
+        raise StoreError(
+            f"{name} was made by a newer version of Tunefleet (revision {revision}, this one knows {HEAD}).",
+            hint="Upgrade Tunefleet, or use another data folder, or database.",
+        )
+    return revision
+
+
+def upgrade(connection: Connection, revision: str = HEAD) -> None:
+    """Run the migrations up to a revision, in the caller's transaction."""
+    from alembic import command  # noqa: PLC0415 - a third of a second, needed once per upgrade
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config()
+    config.set_main_option("script_location", str(FOLDER))
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+    if connection.dialect.name == "postgresql":
+        sort_by_code(connection)
+
+
+def is_known(revision: str) -> bool:
+    """Whether this version can work with tables of a revision, or bring them up to date."""
+    return revision in _KNOWN

@@ -87,7 +87,7 @@ def cannot_be_used(name: str, error: DBAPIError, password: object) -> StoreError
     else:
         reason = _said(error)
         hint = next((hint for words, hint in _OPENING if words in reason), _OTHERWISE)
-    if password:
+    if password and len(str(password)) > 3:  # a shorter one would make the words unreadable
         reason = reason.replace(str(password), "***")
     return StoreError(f"The database {name} cannot be used: {reason.rstrip('.')}.", hint=hint)
 

@@ -20,7 +20,8 @@ from tunefleet.store import Database
 USER = "tunefleet"
 PASSWORD = "p@ss/word"
 _SHOWN = "p%40ss%2Fword"
-_FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=32MB", "max_connections=200", "log_min_messages=warning")
+_ALWAYS = ("shared_buffers=64MB", "max_connections=200", "log_min_messages=warning")
+_FAST = ("fsync=off", "full_page_writes=off")
 
 
 def programs() -> Path | None:
@@ -36,10 +37,12 @@ class PostgresProcess:
 
     Args:
         port: To listen on.
+        durable: Whether a commit waits for the disk, as it does by default everywhere but in tests.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, durable: bool = False) -> None:
         self.port = port
+        self._settings = _ALWAYS if durable else (*_ALWAYS, *_FAST)
         # Not pytest's folder: PostgreSQL refuses to run as root, and others may not look into that.
         self.folder = Path(tempfile.mkdtemp(prefix="tunefleet-postgres-"))
         self._process: subprocess.Popen[bytes] | None = None
@@ -53,7 +56,7 @@ class PostgresProcess:
         data = self.folder / "data"
         if not data.exists():
             self._make(data)
-        settings = [word for setting in _FAST for word in ("-c", setting)]
+        settings = [word for setting in self._settings for word in ("-c", setting)]
         where = ["-c", "listen_addresses=127.0.0.1", "-p", str(self.port), "-k", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -78,7 +81,8 @@ class PostgresProcess:
 
     def remove(self) -> None:
         self.stop(signal.SIGQUIT)
-        shutil.rmtree(self.folder)
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
 
     def connect(self, url: str | None = None) -> psycopg.Connection[Any]:
         """Connect as the superuser, each statement a transaction of its own."""

@@ -28,7 +28,7 @@ spec:
 
 
 def ends(client: Client) -> str:
-    return client.workflows.wait(client.submit(CHAIN).get().workflow_id, timeout_s=60).status
+    return client.workflows.wait(client.submit(CHAIN).workflow.id, timeout_s=60).status
 
 
 @pytest.mark.slow

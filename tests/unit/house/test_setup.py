@@ -57,7 +57,7 @@ def test_ci_runs_checks_and_tests(repository: Path) -> None:
     assert ".ci/run" in (repository / ".github/workflows/ci.yml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("script", [".ci/run", "scripts/setup.sh", "scripts/gateway.sh"])
+@pytest.mark.parametrize("script", [".ci/run", "scripts/setup.sh", "scripts/gateway.sh", "scripts/postgres.sh"])
 def test_shell_scripts_parse(repository: Path, script: str) -> None:
     subprocess.run(["bash", "-n", script], cwd=repository, check=True)
 

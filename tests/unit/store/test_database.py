@@ -1,4 +1,4 @@
-"""One writer with group commit, readers on snapshots, and files that are refused."""
+"""What is SQLite's alone: indexes that it chooses, and files that are refused."""
 
 from __future__ import annotations
 
@@ -7,208 +7,48 @@ import sqlite3
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import Select, create_engine, insert, select, text
+from sqlalchemy import Select, event
 
-from tunefleet.errors import ConflictError, StoreError
-from tunefleet.store import (
-    Connection,
-    Database,
-    after_commit,
-    attempts,
-    migrate,
-    queue,
-    training,
-    undone_if_failed,
-    wake,
-)
+from tunefleet.errors import StoreError
+from tunefleet.store import Connection, Database, attempts, federation_updates, queue, rounds
 from tunefleet.store.folderlock import FolderLock
-from tunefleet.store.tables import meta, metadata
-from tunefleet.store.writer import MAX_GROUP
 
 
 @pytest.fixture
-def woken() -> list[frozenset[str]]:
-    return []
-
-
-@pytest.fixture
-def database(tmp_path: Path, woken: list[frozenset[str]]) -> Iterator[Database]:
-    opened = Database.open(tmp_path / "test.db", synchronous="NORMAL", on_wake=woken.append)
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database.open(tmp_path / "test.db", synchronous="NORMAL")
     yield opened
     opened.close()
 
 
-def put(name: str, *, value: str = "") -> object:
-    def operation(connection: Connection) -> str:
-        connection.execute(insert(meta).values(name=name, value=value))
-        wake(connection, name)
-        return name
+def test_what_every_upload_asks_for_is_found_by_an_index(database: Database) -> None:
+    asked: list[tuple[str, Any]] = []
 
-    return operation
+    def operation(connection: Connection) -> list[list[str]]:
+        event.listen(connection, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
+        federation_updates.same(connection, 1, "w1", 1, "d")
+        federation_updates.standing(connection, 1, "w1", 1)
+        federation_updates.standing(connection, 1, "w1", None)
+        federation_updates.counted_workers(connection, 1, 1)
+        federation_updates.waiting(connection, 1)
+        rounds.to_look_after(connection)
+        plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said}", given) for said, given in asked[-6:]]
+        return [[str(row[-1]) for row in plan] for plan in plans]
 
-
-def names(connection: Connection) -> set[str]:
-    return set(connection.execute(select(meta.c.name)).scalars())
-
-
-def held(database: Database) -> tuple[threading.Event, Future[None]]:
-    """Keep the writer busy, so that what follows makes one group."""
-    begun, gate = threading.Event(), threading.Event()
-
-    def operation(_: Connection) -> None:
-        begun.set()
-        gate.wait(10)
-
-    done = database.write(operation)
-    assert begun.wait(10)
-    return gate, done
-
-
-def test_an_operation_is_committed_when_its_result_is_there(database: Database) -> None:
-    assert database.write(put("a")).result(5) == "a"
-    assert database.read(names).result(5) == {"a"}
-
-
-def test_what_waits_is_committed_together(database: Database, woken: list[frozenset[str]]) -> None:
-    gate, busy = held(database)
-    done = [database.write(put(f"n{number}")) for number in range(10)]
-    gate.set()
-    assert [future.result(5) for future in done] == [f"n{number}" for number in range(10)]
-    busy.result(5)
-    assert woken == [frozenset(f"n{number}" for number in range(10))]
-
-
-def test_a_group_has_an_upper_bound(database: Database, woken: list[frozenset[str]]) -> None:
-    gate, busy = held(database)
-    done = [database.write(put(f"n{number}")) for number in range(MAX_GROUP + 5)]
-    gate.set()
-    for future in (busy, *done):
-        future.result(5)
-    assert [len(topics) for topics in woken] == [MAX_GROUP, 5]
-
-
-def test_one_failure_in_a_group_leaves_the_others(database: Database, woken: list[frozenset[str]]) -> None:
-    runs: list[str] = []
-
-    def refuse(connection: Connection) -> None:
-        runs.append("refused")
-        connection.execute(insert(meta).values(name="half", value=""))
-        wake(connection, "half")
-        raise ConflictError("No.")
-
-    gate, _ = held(database)
-    before, bad, after = database.write(put("before")), database.write(refuse), database.write(put("after"))
-    gate.set()
-    assert before.result(5) == "before"
-    assert after.result(5) == "after"
-    with pytest.raises(ConflictError, match="No"):
-        bad.result(5)
-    assert database.read(names).result(5) == {"before", "after"}
-    # It ran once with the group and once alone; what it wanted to wake stayed asleep.
-    assert runs == ["refused", "refused"]
-    assert woken == [frozenset({"before"}), frozenset({"after"})]
-
-
-def test_a_part_that_fails_is_undone_and_the_rest_of_the_operation_stays(
-    database: Database, woken: list[frozenset[str]]
-) -> None:
-    ran: list[str] = []
-
-    def part(connection: Connection, name: str, error: Exception | None) -> None:
-        with undone_if_failed(connection):
-            connection.execute(insert(meta).values(name=name, value=""))
-            wake(connection, name)
-            after_commit(connection, lambda: ran.append(name))
-            if error is not None:
-                raise error
-
-    def operation(connection: Connection) -> None:
-        part(connection, "first", None)
-        with pytest.raises(ValueError, match="poison"):
-            part(connection, "second", ValueError("poison"))
-        with pytest.raises(StoreError, match="refused an operation"):
-            part(connection, "first", None)  # the database's own errors are told apart
-        part(connection, "third", None)
-
-    database.write(operation).result()
-    assert {"first", "third"} <= database.read(names).result()
-    assert "second" not in database.read(names).result()
-    database.write(lambda _: None).result()  # behind what follows the commit
-    assert ran == ["first", "third"]
-    assert woken == [frozenset({"first", "third"})]
-
-
-def test_what_follows_a_commit_runs_once_and_only_then(database: Database) -> None:
-    done: list[str] = []
-
-    def good(connection: Connection) -> None:
-        after_commit(connection, lambda: done.append("good"))
-
-    def bad(connection: Connection) -> None:
-        after_commit(connection, lambda: done.append("bad"))
-        raise ConflictError("No.")
-
-    gate, _ = held(database)
-    futures = [database.write(good), database.write(bad), database.write(good)]
-    assert done == []
-    gate.set()
-    futures[2].result(5)
-    assert isinstance(futures[1].exception(5), ConflictError)
-    assert done == ["good", "good"]
-
-
-def test_a_follow_up_that_fails_harms_nobody(database: Database, caplog: pytest.LogCaptureFixture) -> None:
-    def operation(connection: Connection) -> str:
-        after_commit(connection, lambda: 1 / 0)
-        return "stored"
-
-    assert database.write(operation).result(5) == "stored"
-    assert database.write(put("next")).result(5) == "next"
-    assert "ZeroDivisionError" in caplog.text
-
-
-def test_a_cancelled_operation_is_left_out(database: Database) -> None:
-    gate, _ = held(database)
-    unwanted, wanted = database.write(put("unwanted")), database.write(put("wanted"))
-    assert unwanted.cancel()
-    gate.set()
-    wanted.result(5)
-    assert database.read(names).result(5) == {"wanted"}
-
-
-def test_a_reader_sees_a_snapshot_and_cannot_write(database: Database) -> None:
-    def look(connection: Connection) -> tuple[set[str], set[str]]:
-        first = names(connection)
-        database.write(put("meanwhile")).result(5)
-        return first, names(connection)
-
-    assert database.read(look).result(5) == (set(), set())
-    with pytest.raises(StoreError, match="cannot be written"):
-        database.read(put("x")).result(5)
-
-
-def test_what_is_queued_at_the_end_is_still_written(tmp_path: Path) -> None:
-    database = Database.open(tmp_path / "test.db")
-    futures = [database.write(put(f"n{number}")) for number in range(100)]
-    database.close()
-    assert all(future.done() for future in futures)
-    with pytest.raises(StoreError, match="closed"):
-        database.write(put("late"))
-    again = Database.open(tmp_path / "test.db")
-    assert len(again.read(names).result(5)) == 100
-    again.close()
+    plans = database.read(operation).result(20)
+    for plan in plans:
+        assert not [line for line in plan if line.startswith("SCAN federation_updates") and "INDEX" not in line], plan
+    used = [plan[0].partition("INDEX ")[2].split()[0] for plan in plans[:5]]
+    assert used == [
+        "ix_federation_updates_worker", "uq_federation_updates_counted", "uq_federation_updates_waiting",
+        "uq_federation_updates_counted", "uq_federation_updates_waiting",
+    ]  # fmt: skip
+    assert any("ix_federation_rounds_open" in line for line in plans[5]), plans[5]
 
 
 def test_a_reopened_database_needs_no_alembic(tmp_path: Path) -> None:
@@ -218,39 +58,6 @@ def test_a_reopened_database_needs_no_alembic(tmp_path: Path) -> None:
         f"Database.open(pathlib.Path({str(tmp_path / 'test.db')!r})).close(); assert 'alembic' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_the_migrations_make_the_tables_that_the_code_works_with(database: Database) -> None:
-    def differences(connection: Connection) -> list[object]:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
-        return list(compare_metadata(context, metadata))
-
-    assert database.write(differences).result(10) == []
-    script = ScriptDirectory(str(migrate.FOLDER))
-    assert script.get_current_head() == migrate.HEAD
-
-
-def test_what_was_registered_survives_the_upgrade_that_drops_a_column(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    engine = create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(migrate.FOLDER))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0003")
-        connection.execute(
-            text(
-                "INSERT INTO training_jobs (task_id, registered, body, resumed_from, checkpoint, updates) "
-                "VALUES ('task-1', 1, '{}', NULL, '/ckpt', '[]')"
-            )
-        )
-    engine.dispose()
-    opened = Database.open(path)
-    try:
-        kept = opened.write(lambda connection: training.job(connection, "task-1")).result(10)
-    finally:
-        opened.close()
-    assert kept == training.JobRow("task-1", "{}", None, "/ckpt", "[]")
 
 
 def test_the_partial_indexes_answer_what_placement_asks(database: Database) -> None:

@@ -1,19 +1,16 @@
-"""Rows of campaigns: claims by compare-and-swap, what is there once only, and what an upgrade keeps."""
+"""Rows of campaigns: claims by compare-and-swap, and what is there once only."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from alembic import command
-from alembic.config import Config
-from sqlalchemy import create_engine, text
 
+from tests.contract.store.conftest import Opener
 from tunefleet.errors import StoreError
-from tunefleet.store import Connection, Database, campaign_log, campaigns, channels, cycles, migrate, models, spend
+from tunefleet.store import Connection, Database, campaign_log, campaigns, cycles, models, spend
 from tunefleet.store.campaign_log import LineRow
 from tunefleet.store.campaigns import CampaignRow
 from tunefleet.store.cycles import CycleRow
@@ -21,18 +18,6 @@ from tunefleet.store.models import ModelRow
 from tunefleet.store.spend import SpendRow
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "test.db"
-
-
-@pytest.fixture
-def database(path: Path) -> Iterator[Database]:
-    opened = Database.open(path, synchronous="NORMAL")
-    yield opened
-    opened.close()
 
 
 def write(database: Database, operation: Callable[[Connection], T]) -> T:
@@ -56,25 +41,21 @@ def version(number: int, stage: str = "archived", **more: Any) -> ModelRow:
     return row._replace(**more)
 
 
-def test_of_many_that_want_a_campaign_one_gets_it(database: Database, path: Path) -> None:
+def test_of_many_that_want_a_campaign_one_gets_it(database: Database, another: Opener) -> None:
     row = campaign(database)
-    others = [database, *(Database.open(path, synchronous="NORMAL") for _ in range(2))]
-    try:
-        with ThreadPoolExecutor(6) as threads:
-            for turn in range(5):
+    others = [database, *(another() for _ in range(2))]
+    with ThreadPoolExecutor(6) as threads:
+        for turn in range(5):
 
-                def claim(index: int, now: float = 100.0 * turn) -> CampaignRow | None:
-                    return write(
-                        others[index % 3],
-                        lambda connection: campaigns.claim(
-                            connection, row, holder=f"h{index}-{now}", now=now, until=now + 50.0
-                        ),
-                    )
+            def claim(index: int, now: float = 100.0 * turn) -> CampaignRow | None:
+                return write(
+                    others[index % 3],
+                    lambda connection: campaigns.claim(
+                        connection, row, holder=f"h{index}-{now}", now=now, until=now + 50.0
+                    ),
+                )
 
-                assert len([each for each in threads.map(claim, range(6)) if each is not None]) == 1
-    finally:
-        for other in others[1:]:
-            other.close()
+            assert len([each for each in threads.map(claim, range(6)) if each is not None]) == 1
 
 
 def test_a_cycle_moves_only_from_where_it_was_seen(database: Database) -> None:
@@ -141,29 +122,3 @@ def test_a_log_keeps_about_the_newest_lines_of_each_campaign(
     assert (len(kept), kept[0].text, kept[-1].text) == (20, "79", "99")
     rare = database.read(lambda connection: campaign_log.after(connection, 2, 0, limit=1000)).result(5)
     assert [line.text for line in rare] == ["3", "23", "43", "63", "83"]
-
-
-def test_who_was_told_everything_is_told_of_campaigns_after_the_upgrade(path: Path) -> None:
-    engine = create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(migrate.FOLDER))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0005")
-        for name, events in (("all", "done,failed,out_of_memory,stalled,paused,worker_lost"), ("few", "done,failed")):
-            connection.execute(
-                text(
-                    "INSERT INTO notification_channels (id, project, owner, name, format, target, events, everyone, "
-                    "enabled, created_at) "
-                    "VALUES (:id, 'default', 'me', :name, 'webhook', 'https://x', :events, 0, 1, 1)"
-                ),
-                {"id": f"chn-{name}", "name": name, "events": events},
-            )
-    engine.dispose()
-    opened = Database.open(path)
-    try:
-        told = {row.name: row.events for row in opened.read(channels.all_rows).result(10)}
-    finally:
-        opened.close()
-    assert told["all"].split(",")[-2:] == ["promoted", "budget"]
-    assert told["few"] == "done,failed"

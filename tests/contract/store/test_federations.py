@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import event
 
+from tests.contract.store.conftest import Opener
 from tunefleet.errors import IllegalTransition, StoreError
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.store import (
@@ -28,18 +27,6 @@ from tunefleet.store.federations import MemberRow
 from tunefleet.store.rounds import RoundRow
 
 T = TypeVar("T")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "test.db"
-
-
-@pytest.fixture
-def database(path: Path) -> Iterator[Database]:
-    opened = Database.open(path, synchronous="NORMAL")
-    yield opened
-    opened.close()
 
 
 def write(database: Database, operation: Callable[[Connection], T]) -> T:
@@ -108,28 +95,24 @@ def test_a_round_has_one_version_and_a_rollback_none(database: Database) -> None
     write(database, twice)
 
 
-def test_of_many_who_claim_a_round_from_several_processes_one_gets_it(database: Database, path: Path) -> None:
+def test_of_many_who_claim_a_round_from_several_processes_one_gets_it(database: Database, another: Opener) -> None:
     write(database, lambda connection: rounds.insert_one(connection, a_round(1)))
-    others = [database, *(Database.open(path, synchronous="NORMAL") for _ in range(3))]
-    try:
-        with ThreadPoolExecutor(8) as threads:
-            for turn in range(5):
-                now = 100.0 * turn
-                row = database.read(lambda connection: rounds.get(connection, 1, 1)).result(20)
-                assert row is not None
+    others = [database, *(another() for _ in range(3))]
+    with ThreadPoolExecutor(8) as threads:
+        for turn in range(5):
+            now = 100.0 * turn
+            row = database.read(lambda connection: rounds.get(connection, 1, 1)).result(20)
+            assert row is not None
 
-                def claim(index: int, row: RoundRow = row, now: float = now) -> RoundRow | None:
-                    return write(
-                        others[index % 4],
-                        lambda connection: rounds.claim(connection, row, holder=f"h{index}", now=now, until=now + 50.0),
-                    )
+            def claim(index: int, row: RoundRow = row, now: float = now) -> RoundRow | None:
+                return write(
+                    others[index % 4],
+                    lambda connection: rounds.claim(connection, row, holder=f"h{index}", now=now, until=now + 50.0),
+                )
 
-                taken = [each for each in threads.map(claim, range(8)) if each is not None]
-                assert len(taken) == 1
-                assert (taken[0].tries, taken[0].lease_until) == (turn + 1, now + 50.0)
-    finally:
-        for other in others[1:]:
-            other.close()
+            taken = [each for each in threads.map(claim, range(8)) if each is not None]
+            assert len(taken) == 1
+            assert (taken[0].tries, taken[0].lease_until) == (turn + 1, now + 50.0)
 
 
 def test_a_round_moves_for_its_holder_only_and_from_where_it_was_seen(database: Database) -> None:
@@ -182,31 +165,6 @@ def test_what_is_to_be_looked_after(database: Database) -> None:
         assert rounds.without_round(connection) == [bare.seq]
 
     write(database, operation)
-
-
-def test_what_every_upload_asks_for_is_found_by_an_index(database: Database) -> None:
-    asked: list[tuple[str, Any]] = []
-
-    def operation(connection: Connection) -> list[list[str]]:
-        event.listen(connection, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
-        federation_updates.same(connection, 1, "w1", 1, "d")
-        federation_updates.standing(connection, 1, "w1", 1)
-        federation_updates.standing(connection, 1, "w1", None)
-        federation_updates.counted_workers(connection, 1, 1)
-        federation_updates.waiting(connection, 1)
-        rounds.to_look_after(connection)
-        plans = [connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {said}", given) for said, given in asked[-6:]]
-        return [[str(row[-1]) for row in plan] for plan in plans]
-
-    plans = database.read(operation).result(20)
-    for plan in plans:
-        assert not [line for line in plan if line.startswith("SCAN federation_updates") and "INDEX" not in line], plan
-    used = [plan[0].partition("INDEX ")[2].split()[0] for plan in plans[:5]]
-    assert used == [
-        "ix_federation_updates_worker", "uq_federation_updates_counted", "uq_federation_updates_waiting",
-        "uq_federation_updates_counted", "uq_federation_updates_waiting",
-    ]  # fmt: skip
-    assert any("ix_federation_rounds_open" in line for line in plans[5]), plans[5]
 
 
 def test_a_chunk_is_one_workers_until_its_lease_ends(database: Database) -> None:

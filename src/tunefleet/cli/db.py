@@ -1,0 +1,171 @@
+"""`tunefleet db`, `tunefleet backup` and `tunefleet restore`: the server's database, on the server's machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tunefleet.cli import words
+from tunefleet.cli.console import Json, err, facts, print_json, say
+from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.lazy import add, examples
+from tunefleet.errors import StoreError
+from tunefleet.settings import ServerSettings, load
+
+if TYPE_CHECKING:
+    from tunefleet.store.archive import Manifest
+    from tunefleet.store.opening import Standing
+
+app = typer.Typer(help="Check and migrate the server's database.", no_args_is_help=True)
+
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="FOLDER", help="The server's data folder; TUNEFLEET_DATABASE_URL is heeded, too."),
+]
+_NOT_IN_IT = "It has the database alone: files (artifacts) stay where they are, in {where}."
+
+
+@examples("tunefleet db check", "tunefleet db check --json | jq .current")
+def check(*, data: Data = None, as_json: Json = False) -> None:
+    """Say what the database is, and whether this version can work with it; changes nothing.
+
+    The exit code is 1 if it has to be migrated or restored first.
+    """
+    from tunefleet.store.inspection import fault_of
+    from tunefleet.store.opening import standing
+
+    target, _ = _place(data)
+    fault = fault_of(target) if isinstance(target, Path) and target.exists() else None
+    if fault:
+        raise StoreError(f"{target} is damaged: {fault}", hint="Restore a backup (`tunefleet restore`).")
+    found = standing(target)
+    if as_json:
+        print_json(_told(found))
+    else:
+        say(facts(_lines(found)))
+    if found.revision is not None and not found.current:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+@examples("tunefleet db migrate", "tunefleet db migrate --data ./fleet")
+def migrate(*, data: Data = None, as_json: Json = False) -> None:
+    """Bring the database's tables to this version, as a server does when it starts.
+
+    Nothing happens if they are there. Several at once wait for each other. Take a backup first.
+    """
+    from tunefleet.store.database import Database
+    from tunefleet.store.folderlock import FolderLock
+    from tunefleet.store.opening import closing_all, standing
+
+    target, folder = _place(data)
+    locks: tuple[FolderLock, ...] = ()
+    if isinstance(target, Path):
+        locks = (FolderLock.take(folder), FolderLock.take_database(target, folder))
+    with closing_all(*locks):
+        before = standing(target)
+        Database.open(target).close()
+        after = standing(target)
+    if as_json:
+        print_json(_told(after) | {"before": before.revision})
+    elif before.current:
+        say(f"{after.address} is at revision {after.revision} already.")
+    else:
+        say(f"{after.address} is at revision {after.revision} now ({before.revision or 'no tables'} before).")
+
+
+@examples("tunefleet backup fleet.zip", "TUNEFLEET_DATABASE_URL=postgresql://… tunefleet backup fleet.zip")
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write it; a file there is replaced.")],
+    *,
+    data: Data = None,
+    as_json: Json = False,
+) -> None:
+    """Write the whole database into a file, also while a server runs: one moment of it, from SQLite or PostgreSQL.
+
+    `tunefleet restore` fills a database of either kind from it. Keep it as you keep a password.
+    """
+    from tunefleet.store import archive
+
+    target, folder = _place(data)
+    if not file.absolute().parent.is_dir():
+        raise StoreError(f"There is no folder {file.absolute().parent}.", hint="Make it first.")
+    try:
+        manifest = archive.write(target, file, progress=_shown(as_json))
+    except OSError as error:
+        raise StoreError(f"{file} cannot be written: {error.strerror}.", hint="Choose another place.") from error
+    if as_json:
+        print_json(_summary(manifest, file))
+        return
+    say(
+        f"{file}: {words.plural(manifest.rows, 'row')} of {words.plural(len(manifest.tables), 'table')}"
+        f" ({words.size(file.stat().st_size)}), from {manifest.engine} at revision {manifest.revision}."
+    )
+    say(_NOT_IN_IT.format(where=_files(folder)))
+
+
+@examples(
+    "tunefleet restore fleet.zip --data ./fleet",
+    "TUNEFLEET_DATABASE_URL=postgresql://… tunefleet restore fleet.zip",
+)
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `tunefleet backup` has written.")],
+    *,
+    data: Data = None,
+    force: Annotated[bool, typer.Option("--force", help="Throw away what the database has.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fill a database from a backup, SQLite's or PostgreSQL's, wherever the backup came from.
+
+    Stop its servers first. The file is checked whole before anything changes, and all of it is restored or nothing. A
+    backup of an older version is migrated. Keys that worked then work again.
+    """
+    from tunefleet.store.restoring import restore as restored
+
+    target, folder = _place(data)
+    manifest = restored(file, target, folder, force=force, progress=_shown(as_json))
+    if as_json:
+        print_json(_summary(manifest, file))
+        return
+    say(f"Restored {words.plural(manifest.rows, 'row')} of {manifest.made_at}, from {manifest.engine}.")
+    say(_NOT_IN_IT.format(where=_files(folder)))
+
+
+def _place(data: Path | None) -> tuple[Path | str, Path]:
+    from tunefleet.store.opening import target_of
+
+    settings = load(ServerSettings) if data is None else load(ServerSettings, data=data)
+    url = settings.database_url
+    return target_of(None if url is None else url.get_secret_value(), settings.data_dir), settings.data_dir
+
+
+def _files(folder: Path) -> str:
+    return load(ServerSettings).artifacts or str(folder / "artifacts")
+
+
+def _told(found: Standing) -> dict[str, Any]:
+    return asdict(found) | {"current": found.current}
+
+
+def _lines(found: Standing) -> list[tuple[str, str | None]]:
+    if found.engine is None:
+        return [("database", found.address), ("", "It is not there yet; the server's first start makes it.")]
+    state = "as this version wants it" if found.current else f"this version wants {found.newest}: tunefleet db migrate"
+    revision = f"{found.revision}, {state}" if found.revision else "no tables yet; the server's first start makes them"
+    held = f"{words.plural(found.rows, 'row')} in {words.plural(found.tables, 'table')}"
+    return [("database", found.address), ("engine", found.engine), ("revision", revision), ("holds", held)]
+
+
+def _summary(manifest: Manifest, file: Path) -> dict[str, Any]:
+    known = asdict(manifest) | {"file": str(file), "size_bytes": file.stat().st_size, "rows": manifest.rows}
+    return {name: value for name, value in known.items() if name not in {"counters"}}
+
+
+def _shown(as_json: bool) -> Any:
+    return (lambda _name: None) if as_json else (lambda name: err().print(name, style="dim", markup=False))
+
+
+for _function, _name in ((check, "check"), (migrate, "migrate")):
+    add(app, _function, _name)

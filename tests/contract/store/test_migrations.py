@@ -1,0 +1,112 @@
+"""Tables up from nothing and from every older revision, in each store; and what their upgrades keep."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import text
+
+from tunefleet.errors import StoreError
+from tunefleet.store import Connection, Database, channels, migrate, opening, training
+from tunefleet.store.tables import metadata
+
+REVISIONS = sorted(each.revision for each in ScriptDirectory(str(migrate.FOLDER)).walk_revisions())
+QUICK = {"0001"}
+
+
+def differences(connection: Connection) -> list[object]:
+    context = MigrationContext.configure(connection, opts={"compare_type": True})
+    return list(compare_metadata(context, metadata))
+
+
+def at(target: Path | str, folder: Path, revision: str, *statements: tuple[str, dict[str, object]]) -> None:
+    """Make a database as an older version had it."""
+    with opening.writing(target, folder) as connection:
+        migrate.upgrade(connection, revision)
+        for statement, values in statements:
+            connection.execute(text(statement), values)
+
+
+def test_the_migrations_make_the_tables_that_the_code_works_with(database: Database) -> None:
+    assert database.write(differences).result(30) == []
+    assert ScriptDirectory(str(migrate.FOLDER)).get_current_head() == migrate.HEAD
+
+
+@pytest.mark.parametrize(
+    "revision", [pytest.param(each, marks=() if each in QUICK else pytest.mark.long) for each in REVISIONS]
+)
+def test_each_older_revision_comes_up_to_date(empty: Path | str, tmp_path: Path, revision: str) -> None:
+    at(empty, tmp_path, revision, ("INSERT INTO meta (name, value) VALUES ('kept', 'x')", {}))
+    before = opening.standing(empty)
+    assert (before.revision, before.current, before.rows) == (revision, revision == migrate.HEAD, 1)
+    opened = Database.open(empty)
+    try:
+        assert opened.write(differences).result(30) == []
+    finally:
+        opened.close()
+    after = opening.standing(empty)
+    assert (after.current, after.tables, after.rows) == (True, len(metadata.tables), 1)
+
+
+def test_of_several_who_open_an_empty_database_at_once_one_makes_the_tables(postgres_empty: str) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        opened = list(threads.map(Database.open, [postgres_empty] * 4))
+    try:
+        assert opened[0].write(differences).result(30) == []
+    finally:
+        for each in opened:
+            each.close()
+
+
+def test_a_newer_database_is_refused(target: Path | str, tmp_path: Path) -> None:
+    Database.open(target).close()
+    with opening.writing(target, tmp_path) as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(StoreError, match=r"newer version of Tunefleet \(revision 9999"):
+        Database.open(target)
+    with pytest.raises(StoreError, match="newer version"):
+        opening.standing(target)
+
+
+@pytest.mark.parametrize("table", ["theirs", "alembic_version"])
+def test_tables_of_another_program_are_refused(empty: Path | str, tmp_path: Path, table: str) -> None:
+    with opening.writing(empty, tmp_path) as connection:
+        connection.execute(text(f"CREATE TABLE {table} (version_num VARCHAR)"))
+    with pytest.raises(StoreError, match="another program"):
+        Database.open(empty)
+
+
+def test_what_was_registered_survives_the_upgrade_that_drops_a_column(empty: Path | str, tmp_path: Path) -> None:
+    registered = (
+        "INSERT INTO training_jobs (task_id, registered, body, resumed_from, checkpoint, updates) "
+        "VALUES ('task-1', 1, '{}', NULL, '/ckpt', '[]')"
+    )
+    at(empty, tmp_path, "0003", (registered, {}))
+    opened = Database.open(empty)
+    try:
+        kept = opened.write(lambda connection: training.job(connection, "task-1")).result(30)
+    finally:
+        opened.close()
+    assert kept == training.JobRow("task-1", "{}", None, "/ckpt", "[]")
+
+
+def test_who_was_told_everything_is_told_of_campaigns_after_the_upgrade(empty: Path | str, tmp_path: Path) -> None:
+    channel = (
+        "INSERT INTO notification_channels (id, project, owner, name, format, target, events, everyone, enabled, "
+        "created_at) VALUES (:id, 'default', 'me', :name, 'webhook', 'https://x', :events, 0, 1, 1)"
+    )
+    asked = {"all": "done,failed,out_of_memory,stalled,paused,worker_lost", "few": "done,failed"}
+    rows = [(channel, {"id": f"chn-{name}", "name": name, "events": events}) for name, events in asked.items()]
+    at(empty, tmp_path, "0005", *rows)
+    opened = Database.open(empty)
+    try:
+        told = {row.name: row.events for row in opened.read(channels.all_rows).result(30)}
+    finally:
+        opened.close()
+    assert told["all"].split(",")[-2:] == ["promoted", "budget"]
+    assert told["few"] == "done,failed"
