@@ -60,6 +60,7 @@ class Root(LazyGroup):
         Entry("usage", "usage:usage", "Show what was used: GPU hours, energy, cost.", FLEET),
         Entry("audit", "usage:audit", "List who changed what, and from where.", FLEET),
         Entry("storage", "storage:storage", "Show how much room the server's data takes.", FLEET),
+        Entry("servers", "servers:servers", "List the servers that share one database.", FLEET),
         Entry("prune", "prune:prune", "Remove what ended long ago.", FLEET),
         Entry("simulate", "simulate:simulate", "Load a real server with simulated workers and measure it.", FLEET),
         Entry("join", "join:join", "Make this machine a worker of a server, with a join token.", HERE),

@@ -23,6 +23,7 @@ class ServerVerbs:
     prune = Verb(routes.prune)
     server = Verb(routes.server)
     storage = Verb(routes.storage)
+    servers = Verb(routes.servers)
     usage = Verb(routes_projects.usage)
     audit = Verb(routes_projects.audit)
 

@@ -43,7 +43,7 @@ from tunefleet.wire.api import (
 from tunefleet.wire.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.wire.link import Cursor, JournalBatch
 from tunefleet.wire.results import ResultEnvelope, ResultFiles
-from tunefleet.wire.upkeep import ServerView, StorageView
+from tunefleet.wire.upkeep import PeersView, ServerView, StorageView
 
 PASSED_ON_BYTES_PER_S: Final = 4 << 20
 """A server that keeps its files in an object store answers an upload when they are there; it is no slower than this."""
@@ -465,3 +465,8 @@ def server() -> Call[ServerView]:
 def storage() -> Call[StorageView]:
     """Return how much room the server's data takes, by kind."""
     return Call("GET", "/storage", model(StorageView))
+
+
+def servers() -> Call[PeersView]:
+    """List the servers that share the database."""
+    return Call("GET", "/servers", model(PeersView))

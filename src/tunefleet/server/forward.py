@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tunefleet.errors import NotLeadingError, UnreachableError
 from tunefleet.links.forward import FORWARDED_FOR, PEER, Answer, NotSentError, Peers, epoch_of, proof
-from tunefleet.server import problems
+from tunefleet.server import mirror, problems
 from tunefleet.services.core import Core
 from tunefleet.services.leading import SEEN, fenced
 
@@ -66,6 +67,9 @@ class Forward:
             await self._app(scope, receive, send)
             return
         asked = self._from_peer(scope)
+        if asked is not None and scope["path"] == mirror.PATH and self._leads():
+            await Response(mirror.dump(self._core.fleet), media_type="application/json")(scope, receive, send)
+            return
         if not needs_leader(scope["path"]):
             await self._app(scope, receive, send)
             return

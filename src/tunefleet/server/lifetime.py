@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tunefleet.errors import NotLeadingError, TunefleetError, UnreachableError
 from tunefleet.links.redis_tls import address_of
 from tunefleet.services import artifacts, elastic, joining, placing, settling, sweep
 from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
@@ -29,6 +30,7 @@ from tunefleet.services.notify.courier import Courier
 if TYPE_CHECKING:
     from tunefleet.campaign.keeper import CampaignKeeper
     from tunefleet.links.redis_server import RedisHub
+    from tunefleet.server.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ GARBAGE_S: Final = 900.0
 FOLLOW_S: Final = 0.1
 """How soon a server that was elected begins to work, and one that was not ends."""
 _MAX_BACKOFF_S: Final = 30.0
+_GIVE_BACK_S: Final = 3.0
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class Lifetime:
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _own: list[asyncio.Task[None]] = field(default_factory=list)
     _election: Election | None = None
+    _mirror: Mirror | None = None
     _epoch: int | None = None
     _hub: RedisHub | None = None
     _courier: Courier | None = None
@@ -74,9 +78,14 @@ class Lifetime:
         self.stop()
         await self._end(self._own)
         await self._rest()
+        if self._mirror is not None:
+            await self._mirror.close()
         if self._election is not None:
             election, self._election = self._election, None
-            await election.close()
+            try:
+                await asyncio.wait_for(election.close(), _GIVE_BACK_S)
+            except (TunefleetError, TimeoutError) as error:
+                log.warning("The lead could not be given back; another server takes it in a moment: %s", error)
 
     def start(self) -> None:
         """Start the background loops; of several servers on one database only the leader has them."""
@@ -84,7 +93,11 @@ class Lifetime:
             self._work()
             return
         self._election = Election(self.core, own_id(self.core.settings.data_dir), self.peer_url)
+        from tunefleet.server.mirror import Mirror  # noqa: PLC0415 -- most servers are alone
+
+        self._mirror = Mirror(self.core)
         self._own = [
+            asyncio.create_task(self._loop("mirror", self._mirror.run_once), name="mirror"),
             asyncio.create_task(keep_place(self._election, self.core), name="election"),
             asyncio.create_task(self._loop("leading", self._follow, every_s=FOLLOW_S), name="leading"),
             asyncio.create_task(self._loop("keys", lambda: sweep.flush_keys(self.core), every_s=sweep.FLUSH_S)),
@@ -196,6 +209,9 @@ class Lifetime:
             try:
                 await step()
                 failures = 0
+            except (NotLeadingError, UnreachableError) as error:
+                failures += 1
+                log.log(logging.WARNING if failures == 1 else logging.DEBUG, "The %s loop waits: %s", name, error)
             except Exception:
                 failures += 1
                 log.exception("The %s loop failed (%d in a row).", name, failures)

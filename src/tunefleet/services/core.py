@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import tunefleet
 from tunefleet.artifacts import BlobStore
 from tunefleet.observing.spans import Spans, open_spans
+from tunefleet.services import filemark
 from tunefleet.services.blobs import open_blobs
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
@@ -223,6 +224,14 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
             before_commit=Commits(meters, None if spans is None else TaskSpans(spans, clock.wall), watch),
         )
     except BaseException:
+        for lock in locks:
+            lock.release()
+        raise
+    try:
+        filemark.check(database, blobs)
+    except BaseException:
+        database.close()
+        blobs.close()
         for lock in locks:
             lock.release()
         raise

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.services import filemark
 from tunefleet.services.core import Core
 from tunefleet.store import Connection, after_commit, artifacts
 
@@ -44,7 +45,8 @@ def _collect(connection: Connection, *, blobs: BlobStore, old: dict[str, int], n
     found = dict(artifacts.garbage(connection, now=now, verified_before=now - GRACE_S))
     # A crash between a file and its row leaves a file that no row knows.
     recorded = artifacts.known_anywhere(connection, list(old))
-    found |= {digest: size for digest, size in old.items() if digest not in recorded}
+    mark = filemark.digest_of(connection)
+    found |= {digest: size for digest, size in old.items() if digest not in recorded and digest != mark}
     artifacts.delete_blobs(connection, list(found), now=now)
     if found:
         after_commit(connection, partial(_delete, blobs, list(found)))

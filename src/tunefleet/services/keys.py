@@ -156,11 +156,18 @@ async def ensure_first(core: Core) -> None:
     for name, (_, secret) in made.items():
         _write_private(core.settings.data_dir / "keys" / f"{name}.key", secret)
 
-    def operation(connection: Connection) -> None:
+    def operation(connection: Connection) -> bool:
+        if keys.all_rows(connection, project=DEFAULT_PROJECT):
+            return False
         for name, (role, secret) in made.items():
             insert(connection, name=name, role=role, owner=name, secret_hash=hashed(secret), now=core.clock.wall())
+        return True
 
-    await core.write(operation)
+    if not await core.write(operation):
+        # Another server on the database was faster: the keys lie in its folder.
+        for name in made:
+            (core.settings.data_dir / "keys" / f"{name}.key").unlink()
+        return
     log.info("Made the first keys; they lie in %s.", core.settings.data_dir / "keys")
 
 

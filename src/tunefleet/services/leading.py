@@ -66,6 +66,7 @@ class Leading:
 
     Args:
         shared: Whether other servers may be there; else this one leads always.
+        server_id: This server's name.
         epoch: The epoch that this server leads in; null while it follows.
         until: When that ends unless it is renewed, on the monotonic clock.
         row: Who leads, as was last seen.
@@ -73,6 +74,7 @@ class Leading:
     """
 
     shared: bool = False
+    server_id: str | None = None
     epoch: int | None = None
     until: float = 0.0
     row: LeaderRow = field(default_factory=lambda: LeaderRow(0))
@@ -102,7 +104,7 @@ class Election:
         self._since = self._looked_at = self._clock()
         self._present_at: float | None = None
         self._first = True
-        core.leading.shared = True
+        core.leading.shared, core.leading.server_id = True, server_id
 
     async def run_once(self) -> None:
         """Renew or look, once; call it again and again."""

@@ -25,6 +25,11 @@ def put_meta(connection: Connection, name: str, value: str) -> None:
     connection.execute(insert(meta).values(name=name, value=value))
 
 
+def change_meta(connection: Connection, name: str, value: str) -> None:
+    """Change a value that belongs to the database as a whole."""
+    connection.execute(update(meta).where(meta.c.name == name).values(value=value))
+
+
 def insert_one(connection: Connection, row: Mapping[str, Any]) -> None:
     """Store a key."""
     connection.execute(insert(api_keys), [dict(row)])

@@ -63,3 +63,38 @@ class StorageView(Message):
     journal_records: int
     disk_free_bytes: int
     disk_total_bytes: int
+
+
+class PeerView(Message):
+    """One of the servers on a database.
+
+    Args:
+        id: Its name; it stays with its data folder.
+        url: Under which other servers reach it; null if it has not said.
+        leads: Whether it places work, and remembers workers.
+        this: Whether it is the one that answers.
+        started_at: By its own clock.
+        silent_s: For how long the one that answers has not seen it renew its row; one that was killed grows silent.
+    """
+
+    id: str
+    host: str
+    url: str | None
+    version: str
+    leads: bool
+    this: bool
+    started_at: datetime
+    silent_s: float
+
+
+class PeersView(Message):
+    """The servers that share a database.
+
+    Args:
+        shared: Whether there can be several; one on SQLite is alone.
+        epoch: How often the lead was taken.
+    """
+
+    shared: bool
+    epoch: int
+    servers: tuple[PeerView, ...]

@@ -98,6 +98,11 @@ class Trio:
         found = self.rows("SELECT epoch FROM leader")
         return int(found[0][0]) if found else 0
 
+    def ran(self) -> int:
+        """How many attempts were more than an offer."""
+        found = self.rows("SELECT count(*) FROM attempts WHERE reason IS NULL OR reason <> 'not_accepted'")
+        return int(found[0][0])
+
     def follower(self) -> int:
         until(lambda: self.leader() is not None)
         return next(number for number in self.processes if number != self.leader())
@@ -115,6 +120,13 @@ class Trio:
                 process.kill()
                 process.wait()
         self.postgres.drop(self.url)
+
+
+def submit(client: httpx.Client, document: str, **headers: str) -> str:
+    """Submit a document, and return the workflow's id."""
+    reply = client.post("/workflows", content=document, headers={"Content-Type": "application/yaml", **headers})
+    assert reply.is_success, reply.text
+    return str(reply.json()["id"])
 
 
 def named(text: str, name: str, folder: Path | None = None) -> str:

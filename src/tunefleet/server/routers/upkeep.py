@@ -5,8 +5,8 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from tunefleet.server.auth import CoreDep, Reader
-from tunefleet.services import upkeep
-from tunefleet.wire.upkeep import ServerView, StorageView
+from tunefleet.services import peers, upkeep
+from tunefleet.wire.upkeep import PeersView, ServerView, StorageView
 
 router = APIRouter(tags=["server"])
 
@@ -21,3 +21,9 @@ async def show_server(core: CoreDep, who: Reader) -> ServerView:
 async def show_storage(core: CoreDep, who: Reader) -> StorageView:
     """Show how much room the server's data takes, by kind; counted anew every few seconds at most."""
     return await upkeep.storage(core, who)
+
+
+@router.get("/servers")
+async def list_servers(core: CoreDep, who: Reader) -> PeersView:
+    """Show the servers that share the database, and which of them leads."""
+    return await peers.show(core, who)

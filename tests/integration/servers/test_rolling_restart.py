@@ -1,0 +1,100 @@
+"""Restart every server, one after the other, while others submit: what was acknowledged is there, once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.server.support import until
+from tests.integration.servers.trio import QUICK, Trio, named
+from tunefleet.artifacts import FolderStore
+from tunefleet.errors import StoreError
+from tunefleet.services import filemark
+from tunefleet.services.core import open_core
+from tunefleet.settings import ServerSettings
+from tunefleet.store import Database, servers
+from tunefleet.store.servers import ServerRow
+
+
+class Submitter(threading.Thread):
+    """Submits one document after the other, each until some server has acknowledged it."""
+
+    def __init__(self, trio: Trio) -> None:
+        super().__init__(daemon=True)
+        self.trio, self.acknowledged, self.over = trio, list[tuple[str, str]](), threading.Event()
+
+    def run(self) -> None:
+        key = self.trio.key()
+        turn = 0
+        while not self.over.is_set():
+            name = f"flow-{len(self.acknowledged)}"
+            headers = {"Content-Type": "application/yaml", "Idempotency-Key": name, "Authorization": f"Bearer {key}"}
+            while not self.over.is_set():
+                turn += 1
+                try:
+                    url = f"{self.trio.base(turn % 3)}/api/v1/workflows"
+                    reply = httpx.post(url, content=named(QUICK, name), headers=headers, timeout=10)
+                except httpx.TransportError:
+                    continue
+                if reply.is_success:
+                    self.acknowledged.append((name, reply.json()["id"]))
+                    break
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_a_rolling_restart_loses_nothing_that_was_acknowledged(trio: Trio) -> None:
+    trio.start(0, 1, 2)
+    trio.work(0)
+    load = Submitter(trio)
+    load.start()
+    for number in range(3):
+        count = len(load.acknowledged)
+        until(lambda count=count: len(load.acknowledged) > count + 5)
+        trio.processes[number].send_signal(signal.SIGTERM)
+        trio.processes[number].wait(60)
+        trio.start(number)
+    load.over.set()
+    load.join(60)
+    assert load.acknowledged
+    names = dict(load.acknowledged)
+    stored = trio.rows("SELECT name, id FROM workflows")
+    assert len(stored) == len({name for name, _ in stored})
+    assert names.items() <= dict(stored).items()
+    until(lambda: trio.rows("SELECT count(*) FROM tasks WHERE status <> 'completed'") == [(0,)])
+    assert trio.rows("SELECT count(*) FROM tasks") == [(trio.ran(),)]
+
+
+def test_a_server_with_other_files_is_refused_while_others_serve(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def settings(name: str) -> ServerSettings:
+        return ServerSettings(data=tmp_path / name, database_url=postgres_url)
+
+    open_core(settings("a")).close()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "artifacts").symlink_to(tmp_path / "a" / "artifacts", target_is_directory=True)
+    open_core(settings("b")).close()
+    database = Database.open(postgres_url)
+    row = ServerRow("srv-a", "p", "host", None, "0", 0.0)
+    database.write(lambda connection: servers.appear(connection, row)).result()
+
+    def lives(_: float) -> None:
+        database.write(lambda connection: servers.be_here(connection, row)).result()
+
+    monkeypatch.setattr(filemark.time, "sleep", lives)
+    with pytest.raises(StoreError, match="keep their files elsewhere"):
+        open_core(settings("c"))
+    # Nobody lives: the files were moved, and their new place is marked.
+    monkeypatch.setattr(filemark.time, "sleep", lambda _: None)
+    core = open_core(settings("c"))
+    digest = core.db.read(filemark.digest_of).result()
+    assert digest is not None
+    assert FolderStore(tmp_path / "c" / "artifacts").has(digest)
+    core.close()
+    database.close()
