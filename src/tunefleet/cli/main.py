@@ -64,6 +64,7 @@ class Root(LazyGroup):
         Entry("control", "control:app", "See and steer the trainings of this machine.", HERE),
         Entry("env", "env:app", "Make and check the environments that some task kinds run in.", HERE),
         Entry("doctor", "doctor:doctor", "Check this machine and say how to mend what is wrong.", HERE),
+        Entry("debug-dump", "debug_dump:debug_dump", "Write one archive that helps to find what is wrong.", HERE),
         Entry("completion", "completion:completion", "Print the completion script of a shell.", HERE),
         Entry("uninstall", "uninstall:uninstall", "Show what Tunefleet left on this machine, and remove it.", HERE),
     )
