@@ -73,6 +73,7 @@ class Root(LazyGroup):
         Entry("backup", "db:backup", "Write the server's database into a file, also while it runs.", HERE),
         Entry("restore", "db:restore", "Fill a database from a backup: SQLite's or PostgreSQL's.", HERE),
         Entry("doctor", "doctor:doctor", "Check this machine and say how to mend what is wrong.", HERE),
+        Entry("debug-dump", "debug_dump:debug_dump", "Write one archive that helps to find what is wrong.", HERE),
         Entry("completion", "completion:completion", "Print the completion script of a shell.", HERE),
         Entry("uninstall", "uninstall:uninstall", "Show what Tunefleet left on this machine, and remove it.", HERE),
     )
