@@ -21,6 +21,7 @@ NOUNS = (
     ("client.campaigns", resources.CampaignVerbs),
     ("client.models", resources.ModelVerbs),
     ("client.notifications", resources.NotificationVerbs),
+    ("client.projects", resources.ProjectVerbs),
     ("client.keys", resources.KeyVerbs),
     ("run: what `client.submit` returns", resources.RunVerbs),
 )

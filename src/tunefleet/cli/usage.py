@@ -33,7 +33,10 @@ def usage(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what was used, running tasks included: GPU hours, energy, cost; default: in this calendar month, UTC."""
+    """Show what was used: GPU hours, energy, cost.
+
+    Running tasks count too; default: in this calendar month, UTC.
+    """
     with connect() as client:
         view = client.usage(project=project, since=moment(since), by=by)
     if as_json:
@@ -66,7 +69,10 @@ def audit(
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many at most.")] = 100,
     as_json: Json = False,
 ) -> None:
-    """List who changed what, newest first; takes an admin key."""
+    """List who changed what, and from where.
+
+    Newest first; takes an admin key.
+    """
     with connect() as client:
         found = client.audit(actor=actor, route=route, since=moment(since), limit=limit).items
     if as_json:

@@ -10,7 +10,9 @@ import re
 import secrets
 from typing import Any, Final
 
+from fastapi.routing import APIRoute
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tunefleet.server.auth import NOTED
@@ -33,7 +35,9 @@ ROUTINE: Final = frozenset(
 _LOGIN: Final = "POST /api/v1/session"
 _REQUEST_ID: Final = "x-request-id"
 _READABLE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
+_PREFIXES: Final = ("/api/v1", "/api/training", "/api", "")
 _MAX_TARGET: Final = 500
+_MAX_PATH: Final = 200
 _FAILED: Final = 500
 
 
@@ -99,6 +103,10 @@ def request_id_of(scope: Scope) -> str:
 
 def route_of(scope: Scope) -> str:
     """Return the template of the route that serves a request; its path, cut short, if none does."""
-    route = scope.get("route")
-    template = getattr(route, "path", None)
-    return template if isinstance(template, str) else str(scope["path"])[:200]
+    path, route = str(scope["path"]), scope.get("route")
+    if isinstance(route, Route | APIRoute):
+        for prefix in _PREFIXES:
+            # A route knows its path below what its router was included under.
+            if path.startswith(prefix) and route.path_regex.match(path.removeprefix(prefix)):
+                return prefix + route.path
+    return path[:_MAX_PATH]

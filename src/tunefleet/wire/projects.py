@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from tunefleet.wire.base import Body, Message
 
@@ -56,6 +56,11 @@ class ProjectChange(Body):
     gpu_hours: GpuHours | None = None
     storage_bytes: StorageBytes | None = None
     archived: bool | None = None
+
+    @model_serializer(mode="wrap")
+    def _named(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A null that was given takes a quota away; what was not given must not become one.
+        return {name: value for name, value in whole(self).items() if name in self.model_fields_set}
 
 
 class ProjectUse(Message):

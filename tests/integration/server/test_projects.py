@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.integration.server.support import HandWorker, Running, is_problem, submit, until
-
-GPUS = [{"uuid": f"GPU-{number}", "name": "L40", "memory_total_bytes": 48 << 30} for number in range(2)]
+from tests.integration.server.support import ECHO, HandWorker, Running, is_problem, submit, until
+from tunefleet.cli.fleet import LocalFleet
+from tunefleet.cli.main import run
+from tunefleet.client import Client
+from tunefleet.store import audit
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +78,90 @@ def test_two_projects_share_a_worker_within_their_quotas(
     entries = admin.get("/audit", params={"route": "/workflows", "actor": "red-member"}).json()["items"]
     assert [entry["status"] for entry in entries] == [201] * 6
     assert {(entry["project"], entry["address"]) for entry in entries} == {("red", "127.0.0.1")}
+
+
+def test_every_write_is_in_the_log_before_it_is_answered_and_no_secret_is(
+    running: Running, admin: httpx.Client, worker: httpx.Client, member: Callable[..., httpx.Client]
+) -> None:
+    plain, viewer = member("green"), member("green", role="viewer")
+    made = admin.post("/keys", json={"name": "s3cret-free", "project": "green"}, headers={"X-Request-ID": "mine-1"})
+    assert made.headers["x-request-id"] == "mine-1"
+    assert admin.delete(f"/keys/{made.json()['id']}").status_code == 204
+    assert viewer.post("/workflows", json={"document": ECHO}).status_code == 403
+    assert plain.post("/workflows", json={"document": "nonsense: ["}).status_code == 422
+    assert plain.get("/tasks").status_code == 200
+    with running.client("tf_" + "x" * 40) as nobody:
+        assert nobody.post("/workflows", json={"document": ECHO}).status_code == 401
+        page = {"Origin": running.url, "Sec-Fetch-Site": "same-origin"}
+        assert nobody.post("/session", json={"key": "tf_wrong"}, headers=page).status_code == 401
+    hand = HandWorker(worker, "logged")
+    hand.register()
+    hand.exchange()
+    found = admin.get("/audit", params={"limit": 8}).json()["items"]
+    told = [(each["actor"], each["method"], each["route"], each["status"]) for each in found]
+    assert told[:6] == [
+        ("worker", "POST", "/api/v1/link/register", 200),
+        (None, "POST", "/api/v1/session", 401),
+        ("green-member", "POST", "/api/v1/workflows", 422),
+        ("green-viewer", "POST", "/api/v1/workflows", 403),
+        ("admin", "DELETE", "/api/v1/keys/{key_id}", 204),
+        ("admin", "POST", "/api/v1/keys", 201),
+    ]
+    assert found[4]["target"] == f"key_id={made.json()['id']}"
+    assert found[5]["request_id"] == "mine-1"
+    secrets = (made.json()["secret"], "tf_wrong", running.admin_key, ECHO)
+    stored = str(running.core.db.read(lambda connection: audit.page(
+        connection, project=None, actor=None, route=None, since=None, before=None, limit=1000
+    )).result())  # fmt: skip
+    assert not [secret for secret in secrets if secret in stored]
+    assert is_problem(plain.get("/audit"), 403, "forbidden")
+
+
+def test_the_command_line_shows_projects_use_and_log(
+    running: Running, member: Callable[..., httpx.Client], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("TUNEFLEET_URL", running.url)
+    monkeypatch.setenv("TUNEFLEET_KEY", running.admin_key)
+
+    def told(*args: str) -> str:
+        code = run(args)
+        out: str = capsys.readouterr().out
+        assert code == 0, (args, out)
+        return out
+
+    assert "weight 2" in told("projects", "create", "cli", "--weight", "2", "--gpu-hours", "5", "--storage", "1GB")
+    assert (
+        json.loads(told("projects", "set", "cli", "--max-running", "3", "--storage", "none", "--json"))["storage_bytes"]
+        is None
+    )
+    assert "archived" in told("projects", "archive", "cli", "--yes")
+    assert "0 of 3" in told("projects", "restore", "cli") + told("projects", "ls")
+    assert "project cli" in told("keys", "create", "cli-key", "--project", "cli")
+    submit(member("cli"))
+    assert json.loads(told("usage", "--since", "7d", "--by", "kind", "--json"))["by"] == "kind"
+    assert told("usage", "--csv", "--since", "2026-01-01").splitlines()[0] == (
+        "project,attempts,wall_s,cpu_s,gpu_s,energy_wh,cost"
+    )
+    assert "/api/v1/projects" in told("audit", "--actor", "admin", "--since", "1h")
+    assert run(("usage", "--since", "soon")) != 0
+    assert "is no time" in capsys.readouterr().err
+
+
+def test_a_worker_of_its_own_process_runs_for_two_projects(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    quiet = {"TUNEFLEET_WARM_START": "false", "LOG_FILE": "", "WORKER_COST_PER_HOUR": "3600"}
+    with LocalFleet(tmp_path, port=free_port(), environment=quiet, save_client=False) as fleet:
+        fleet.await_workers(60)
+        with Client(fleet.url, (tmp_path / "keys" / "admin.key").read_text().strip()) as boss:
+            for name in ("left", "right"):
+                boss.projects.create(name, max_running=2)
+            keys = {name: boss.keys.create(name, project=name).secret for name in ("left", "right")}
+            for name, key in keys.items():
+                with Client(fleet.url, key) as own:
+                    runs = [own.submit(ECHO) for _ in range(4)]
+                    assert [each.wait(timeout_s=120).status for each in runs] == ["completed"] * 4
+                    assert [row.key for row in own.usage().rows] == [name]
+            rows = {row.key: row for row in boss.usage().rows}
+            assert {name: rows[name].attempts for name in keys} == {"left": 4, "right": 4}
+            assert all(rows[name].cost is not None for name in keys)
+            submitted = boss.audit(route="/workflows").items
+            assert sorted(each.project or "" for each in submitted) == ["left"] * 4 + ["right"] * 4
