@@ -113,8 +113,8 @@ class WorkerSettings(
     worker_id: str | None = Field(default=None, validation_alias=variable("WORKER_ID"))
     """The worker's name; default: made once and kept in the results folder."""
     tags: CommaList = Field(default=(), validation_alias=variable("WORKER_TAGS"))
-    """Tags that a task may ask for, separated by commas. A worker with a tag that begins with `only:` takes no task that
-    does not ask for it."""
+    """Tags that a task may ask for, separated by commas. A worker with a tag that begins with `only:` takes no task
+    that does not ask for it."""
     heartbeat_interval_s: float = Field(default=30.0, gt=0, validation_alias=variable("HEARTBEAT_INTERVAL_SEC"))
     """Seconds between two reports of load; the lease does not hang on them."""
     cost_per_hour: float = Field(default=1.0, ge=0, validation_alias=variable("WORKER_COST_PER_HOUR"))

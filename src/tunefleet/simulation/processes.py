@@ -150,6 +150,7 @@ class _One:
                 self._end = CrowdEnd.model_validate(said)
             case "failed":
                 self._failed = MachineError(said["message"], hint=said["hint"])
+                self._is_ready.set()  # nobody waits for it any more
             case "ready":
                 self._is_ready.set()
 
