@@ -83,7 +83,7 @@ def _shown(one: Report) -> Report:
         f"{one.decisions_per_s or 0:>8,.1f} decisions/s, {one.finished_per_s or 0:>8,.1f} tasks/s, "
         f"memory {(cost.rss_max_bytes or 0) / MIB:>7,.1f} MiB, processor {cost.cpu_share or 0:.2f} cores "
         f"({cost.cpu_per_task_ms or 0:.2f} ms a task), exchange p95 {spoken.p95_ms or 0:,.1f} ms, "
-        f"{one.renewals_per_s:,.1f} quiet exchanges/s, lost {one.lost}, twice {one.doubled}"
+        f"{one.renewals_per_s:,.1f} renewals/s, lost {one.lost}, twice {one.doubled}"
         f"{', generator' if one.generator.bottleneck else ''}",
         file=sys.stderr,
         flush=True,

@@ -58,7 +58,7 @@ def load(report: Report) -> RenderableType:
         ("tasks", _tasks(report)),
         ("placement", _rate(report.decisions_per_s, "decisions")),
         ("finishes", _rate(report.finished_per_s, "tasks")),
-        ("exchanges", f"{report.exchanges_per_s:,.1f}/s, {report.renewals_per_s:,.1f}/s of them say nothing of a task"),
+        ("exchanges", f"{report.exchanges_per_s:,.1f}/s, {report.renewals_per_s:,.1f}/s of them renewals"),
         ("over the link", f"{_mib(report.link_up_bytes)} up, {_mib(report.link_down_bytes)} down"),
         ("server memory", _range(server.rss_start_bytes, server.rss_max_bytes)),
         ("server processor", None if server.cpu_share is None else f"{server.cpu_share:.2f} cores, "

@@ -33,7 +33,7 @@ def trace(name: str, offered_at: float = 1.0, outcome: Any = "completed") -> Tra
 
 def found(tasks: list[TaskView], traces: list[Trace], ended: Any = "done", **more: Any) -> Report:
     plain = {
-        "exchanges": 10, "spoken": 4, "spoken_s": (0.01, 0.02), "lags_s": (0.001,), "cpu_share": 0.1, "rss_bytes": 1,
+        "exchanges": 10, "renewals": 6, "spoken_s": (0.01, 0.02), "lags_s": (0.001,), "cpu_share": 0.1, "rss_bytes": 1,
         "up_bytes": 1, "down_bytes": 1, "faults": 0, "last_fault": None, "foreign": (),
     }  # fmt: skip
     end = CrowdEnd.model_validate({**plain, "traces": traces, **more})
