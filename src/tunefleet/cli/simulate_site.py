@@ -132,7 +132,7 @@ def _refuse_what_is_not_ours() -> None:
 
 
 def _admin(there: Connection) -> Connection:
-    with Client(there.url, there.key) as client:
+    with Client(there.url, there.key, patience_s=2.0, refused_s=1.0) as client:
         info = client.info()
     if info.role != "admin":
         raise ForbiddenError(

@@ -58,7 +58,7 @@ def load(report: Report) -> RenderableType:
         ("tasks", _tasks(report)),
         ("placement", _rate(report.decisions_per_s, "decisions")),
         ("finishes", _rate(report.finished_per_s, "tasks")),
-        ("exchanges", f"{report.exchanges_per_s:,.1f}/s, {report.renewals_per_s:,.1f}/s of them say nothing of a task"),
+        ("exchanges", f"{report.exchanges_per_s:,.1f}/s, {report.renewals_per_s:,.1f}/s of them renewals"),
         ("over the link", f"{_mib(report.link_up_bytes)} up, {_mib(report.link_down_bytes)} down"),
         ("server memory", _range(server.rss_start_bytes, server.rss_max_bytes)),
         ("server processor", None if server.cpu_share is None else f"{server.cpu_share:.2f} cores, "
@@ -81,10 +81,10 @@ def series(found: Series) -> RenderableType:
         [*(f"{one.workers:,}" for one in found.loads), "per 1,000", "grows with"]
     ))  # fmt: skip
     for curve in found.curves:
-        at = dict(zip(curve.workers, curve.values, strict=True))
+        at = dict(zip(curve.loads, curve.values, strict=True))
         cells = [f"{at[one.workers]:,.2f}" if one.workers in at else "–" for one in found.loads]
         power = "–" if curve.exponent is None else f"load^{curve.exponent:.2f}"
-        costs.add_row(curve.name.replace("_", " "), *cells, f"{curve.per_1000_workers:+,.2f}", power)
+        costs.add_row(curve.name.replace("_", " "), *cells, f"{curve.per_1000:+,.2f}", power)
     whole = [Text(f"{one.workers:,} workers: {_tasks(one).plain}") for one in found.loads]
     drawn = [_drawn(curve) for curve in found.curves if curve.name in _DRAWN and names]
     warnings = [Text(f"! {one.workers:,}: {each}", style="warn") for one in found.loads for each in one.warnings]
@@ -92,7 +92,7 @@ def series(found: Series) -> RenderableType:
 
 
 def _drawn(curve: Curve) -> Text:
-    points = list(zip(curve.workers, curve.values, strict=True))
+    points = list(zip(curve.loads, curve.values, strict=True))
     title = f"{curve.name.replace('_', ' ')} over workers"
     return chart.curve(points, title=title, width=min(out().width, 100), height=_CHART_ROWS)
 

@@ -6,8 +6,11 @@ Whoever started it ends it by closing its standard input; its workers leave befo
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import signal
 import sys
+import threading
 from typing import Final
 
 import uvloop
@@ -26,10 +29,12 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for who started this
     share = CrowdPlan.model_validate_json(sys.stdin.readline())
     uvloop.run(_run(share))
+    # The thread at standard input holds its lock, for which the interpreter's end would wait.
+    os._exit(0)
 
 
 async def _run(share: CrowdPlan) -> None:
-    over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
+    over = _end_of_input()
     crowd = Crowd(share)
     refusal: TunefleetError | None = None
     try:
@@ -41,13 +46,27 @@ async def _run(share: CrowdPlan) -> None:
         await crowd.stop()
         return
     _say(CrowdReady(workers=share.count))
-    while not over.done():
-        await asyncio.wait({over}, timeout=_TICK_S)
+    while not over.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(over.wait(), _TICK_S)
         if crowd.fatal is not None:
             _say_fault(crowd.fatal)
             break
         _say(crowd.tick())
     _say(await crowd.stop())
+
+
+def _end_of_input() -> asyncio.Event:
+    """Return what is set when standard input ends; the thread that waits for it holds up nothing."""
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def wait() -> None:
+        sys.stdin.read()
+        with contextlib.suppress(RuntimeError):  # the loop is closed: this process ends by itself
+            loop.call_soon_threadsafe(over.set)
+
+    threading.Thread(target=wait, name="standard-input", daemon=True).start()
+    return over
 
 
 def _first(found: BaseExceptionGroup[TunefleetError]) -> TunefleetError:

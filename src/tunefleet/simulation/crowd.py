@@ -62,7 +62,7 @@ class Crowd:
         self._traffic = Traffic()
         chance = random.Random(share.first)
         self._spoken, self._lags = Durations(chance), Durations(chance)
-        self._exchanges = self._offers = self._faults = 0
+        self._exchanges = self._renewals = self._offers = self._faults = 0
         self._last_fault: str | None = None
         self._traces: list[Trace] = []
         self._foreign: list[str] = []
@@ -105,7 +105,7 @@ class Crowd:
         return CrowdEnd(
             traces=tuple(self._traces),
             exchanges=self._exchanges,
-            spoken=self._spoken.count,
+            renewals=self._renewals,
             spoken_s=tuple(self._spoken.kept),
             lags_s=tuple(self._lags.kept),
             cpu_share=cpu,
@@ -127,9 +127,10 @@ class Crowd:
         ended = sum(trace.finished_at is not None for trace in self._traces)
         return CrowdTick(offers=self._offers, ended=ended, exchanges=self._exchanges, faults=self._faults)
 
-    def exchanged(self, took_s: float, *, spoke: bool) -> None:
+    def exchanged(self, took_s: float, *, spoke: bool, renewed: bool) -> None:
         """Count an exchange."""
         self._exchanges += 1
+        self._renewals += renewed
         if spoke:
             self._spoken.add(took_s)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from tunefleet.simulation.report import Report
 from tunefleet.wire.base import Message
@@ -34,17 +34,17 @@ class Curve(Message):
     """One cost over the loads.
 
     Args:
-        workers: The loads.
+        loads: The loads, in workers or in tasks.
         values: What was measured at each.
-        per_1000_workers: Slope of the straight line through them.
+        per_1000: Slope of the straight line through them, for 1,000 more.
         at_0: Where that line begins.
         exponent: The cost grows with the load to this power: 1 is in proportion, 0 not at all. None where a value is 0.
     """
 
     name: str
-    workers: tuple[int, ...]
+    loads: tuple[int, ...]
     values: tuple[float, ...]
-    per_1000_workers: float
+    per_1000: float
     at_0: float
     exponent: float | None
 
@@ -52,27 +52,34 @@ class Curve(Message):
 class Series(Message):
     """Several loads, smallest first, and how the costs grow."""
 
+    by: Literal["workers", "tasks"] = "workers"
     loads: tuple[Report, ...]
     curves: tuple[Curve, ...]
 
 
-def series(loads: Sequence[Report]) -> Series:
-    """Fit the costs of several loads."""
-    return Series(loads=tuple(loads), curves=tuple(curve for name in COSTS if (curve := _curve(name, loads))))
+def series(loads: Sequence[Report], by: Literal["workers", "tasks"] = "workers") -> Series:
+    """Fit the costs of several loads.
+
+    Args:
+        loads: What was measured, smallest first.
+        by: What they differ in.
+    """
+    curves = tuple(curve for name in COSTS if (curve := _curve(name, loads, by)))
+    return Series(by=by, loads=tuple(loads), curves=curves)
 
 
-def _curve(name: str, loads: Sequence[Report]) -> Curve | None:
+def _curve(name: str, loads: Sequence[Report], by: Literal["workers", "tasks"]) -> Curve | None:
     read = COSTS[name]
-    points = [(one.workers, value) for one in loads if (value := read(one)) is not None]
-    if len({workers for workers, _ in points}) < 2:
+    points = [(one.tasks if by == "tasks" else one.workers, value) for one in loads if (value := read(one)) is not None]
+    if len({load for load, _ in points}) < 2:
         return None
-    workers, values = tuple(x for x, _ in points), tuple(round(y, 4) for _, y in points)
-    slope, start = _line(workers, values)
+    sizes, values = tuple(x for x, _ in points), tuple(round(y, 4) for _, y in points)
+    slope, start = _line(sizes, values)
     exponent = None
     if min(values) > 0:
-        exponent = round(_line([math.log(x) for x in workers], [math.log(y) for y in values])[0], 3)
+        exponent = round(_line([math.log(x) for x in sizes], [math.log(y) for y in values])[0], 3)
     return Curve(
-        name=name, workers=workers, values=values, per_1000_workers=round(1e3 * slope, 4), at_0=round(start, 4),
+        name=name, loads=sizes, values=values, per_1000=round(1e3 * slope, 4), at_0=round(start, 4),
         exponent=exponent,
     )  # fmt: skip
 

@@ -59,12 +59,12 @@ def draw_series(found: Series, file: Path) -> None:
     figure = Figure(figsize=(10, 2.6 * rows), layout="constrained")
     for number, curve in enumerate(found.curves, 1):
         axes = figure.add_subplot(rows, columns, number)
-        axes.plot(curve.workers, curve.values, marker="o")
+        axes.plot(curve.loads, curve.values, marker="o")
         axes.set_xscale("log")
         axes.set_ylim(bottom=0)
         grows = "" if curve.exponent is None else f" (∝ load^{curve.exponent:.2f})"
         axes.set_title(f"{curve.name.replace('_', ' ')}{grows}", fontsize="small")
-        axes.set_xlabel("workers")
+        axes.set_xlabel(found.by)
     _save(figure, "What a load costs", file)
 
 

@@ -76,7 +76,10 @@ class Crowds:
         """
         ends = await asyncio.gather(*(one.stop() for one in self._ones))
         self.check()
-        return [end for end in ends if end is not None]
+        heard = [end for end in ends if end is not None]
+        if len(heard) < len(ends):
+            raise MachineError(f"{len(ends) - len(heard)} processes of simulated workers did not leave in time.")
+        return heard
 
     async def __aenter__(self) -> Self:
         return self
@@ -136,7 +139,12 @@ class _One:
         assert self._process is not None
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
-            self._take(json.loads(line))
+            try:
+                self._take(json.loads(line))
+            except ValueError as error:
+                self._failed = MachineError(
+                    "A process of simulated workers said something that cannot be read.", detail=str(error)
+                )
         if self._end is None and self._failed is None:
             code = await self._process.wait()
             self._failed = MachineError(f"A process of simulated workers ended with status {code}.")
@@ -150,6 +158,7 @@ class _One:
                 self._end = CrowdEnd.model_validate(said)
             case "failed":
                 self._failed = MachineError(said["message"], hint=said["hint"])
+                self._is_ready.set()  # nobody waits for it any more
             case "ready":
                 self._is_ready.set()
 

@@ -43,8 +43,9 @@ class CrowdEnd(Message):
     Args:
         traces: Each attempt that it held.
         exchanges: All that were answered.
-        spoken: Those of them that said something of a task, and so were answered at once.
-        spoken_s: How long those took; a fair sample if there are many.
+        renewals: Those of them that were held to their end for nothing, or only told a load.
+        spoken_s: How long those took that said something of a task, and so were answered at once; a fair sample if
+            there are many.
         lags_s: How late the event loop was.
         cpu_share: Of one core.
     """
@@ -52,7 +53,7 @@ class CrowdEnd(Message):
     type: Literal["end"] = "end"
     traces: tuple[Trace, ...]
     exchanges: int
-    spoken: int
+    renewals: int
     spoken_s: tuple[float, ...]
     lags_s: tuple[float, ...]
     cpu_share: float

@@ -59,7 +59,6 @@ def report(found: Found) -> Report:
     lost = vanished | failed | (set() if early else open_)
     generator = _generator(found.ends)
     exchanges = sum(end.exchanges for end in found.ends)
-    spoken = sum(end.spoken for end in found.ends)
     firsts = _firsts(traces)
     return Report(
         run_id=found.plan.run_id,
@@ -93,7 +92,7 @@ def report(found: Found) -> Report:
         ),
         exchange=spread([took_s for end in found.ends for took_s in end.spoken_s]),
         exchanges_per_s=round(exchanges / max(1e-9, found.took_s), 2),
-        renewals_per_s=round((exchanges - spoken) / max(1e-9, found.took_s), 2),
+        renewals_per_s=round(sum(end.renewals for end in found.ends) / max(1e-9, found.took_s), 2),
         link_up_bytes=sum(end.up_bytes for end in found.ends),
         link_down_bytes=sum(end.down_bytes for end in found.ends),
         server=ServerCost(),

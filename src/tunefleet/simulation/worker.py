@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.lifecycle.task import TaskReason
@@ -31,12 +31,21 @@ from tunefleet.wire.link import (
     SlotClass,
 )
 
+_HELD_OUT: Final = 0.9
+"""An exchange that was held for this part of its time, or longer, had nothing to tell."""
+
 
 class Ledger(Protocol):
     """Where workers write down what they see."""
 
-    def exchanged(self, took_s: float, *, spoke: bool) -> None:
-        """Count an exchange; one that spoke is answered at once, so that its time says something."""
+    def exchanged(self, took_s: float, *, spoke: bool, renewed: bool) -> None:
+        """Count an exchange; one that spoke is answered at once, so that its time says something.
+
+        Args:
+            took_s: How long it took.
+            spoke: Whether it said something of a task.
+            renewed: Whether it was held to its end for nothing, or only told the load.
+        """
 
     def offered(self) -> None:
         """Count an offer."""
@@ -170,7 +179,10 @@ class SimulatedWorker:
 
     def heard(self, request: ExchangeRequest, reply: ExchangeReply, took_s: float) -> None:
         """Act on an answer."""
-        self._ledger.exchanged(took_s, spoke=bool(request.accepts or request.finishes))
+        spoke = bool(request.accepts or request.finishes)
+        held_out = request.wait_s > 0 and took_s >= _HELD_OUT * request.wait_s
+        renewed = not spoke and (held_out or request.load is not None)
+        self._ledger.exchanged(took_s, spoke=spoke, renewed=renewed)
         now, outbox = time.monotonic(), self._outbox
         outbox.outcomes = [each for each in outbox.outcomes if each not in request.outcomes]
         outbox.reached = {t: each for t, each in outbox.reached.items() if each not in request.reached}

@@ -22,6 +22,7 @@ from tunefleet.simulation.documents import documents
 from tunefleet.simulation.driving import Load, Progress
 from tunefleet.simulation.held import Trace
 from tunefleet.simulation.plan import Meeting, Plan
+from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.sampling import Machine
 from tunefleet.simulation.worker import SimulatedWorker
 from tunefleet.wire.api import SubmitRequest
@@ -70,7 +71,7 @@ class Notes:
     foreigners: list[str] = field(default_factory=list)
     fatal: list[TunefleetError] = field(default_factory=list)
 
-    def exchanged(self, took_s: float, *, spoke: bool) -> None:
+    def exchanged(self, took_s: float, *, spoke: bool, renewed: bool) -> None:
         self.exchanges += 1
 
     def offered(self) -> None:
@@ -202,3 +203,11 @@ async def test_workers_that_the_server_refuses_end_the_load_in_its_words(site: S
     with pytest.raises(TunefleetError, match="key"):
         await one.run()
     assert not [flow for flow in site.client.workflows.list().items if flow.name.startswith(plan.run_id)]
+
+
+async def test_a_process_whose_last_word_cannot_be_read_is_no_good_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    crowds = Crowds(Plan(workers=1, tasks=1), Meeting(url="http://127.0.0.1:9", key="k"))
+    monkeypatch.setattr("tunefleet.simulation.processes.sys.executable", "/bin/echo")  # says its arguments, and ends
+    async with crowds:
+        with pytest.raises(TunefleetError, match="cannot be read"):
+            await crowds.start()

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tunefleet.cli import simulate_view
+from tunefleet.cli.console import say
 from tunefleet.simulation import curves, drawing
 from tunefleet.simulation.held import Trace
 from tunefleet.simulation.plan import Plan
@@ -33,7 +33,7 @@ def trace(name: str, offered_at: float = 1.0, outcome: Any = "completed") -> Tra
 
 def found(tasks: list[TaskView], traces: list[Trace], ended: Any = "done", **more: Any) -> Report:
     plain = {
-        "exchanges": 10, "spoken": 4, "spoken_s": (0.01, 0.02), "lags_s": (0.001,), "cpu_share": 0.1, "rss_bytes": 1,
+        "exchanges": 10, "renewals": 6, "spoken_s": (0.01, 0.02), "lags_s": (0.001,), "cpu_share": 0.1, "rss_bytes": 1,
         "up_bytes": 1, "down_bytes": 1, "faults": 0, "last_fault": None, "foreign": (),
     }  # fmt: skip
     end = CrowdEnd.model_validate({**plain, "traces": traces, **more})
@@ -98,19 +98,18 @@ def _at(workers: int, mib: float) -> Report:
 def test_slopes_are_those_of_what_was_measured() -> None:
     series = curves.series([_at(10, 101.0), _at(100, 110.0), _at(1000, 200.0)])
     memory = next(curve for curve in series.curves if curve.name == "server_rss_mib")
-    assert memory.per_1000_workers == pytest.approx(100.0)
+    assert memory.per_1000 == pytest.approx(100.0)
     assert memory.at_0 == pytest.approx(100.0)
     flat = next(curve for curve in series.curves if curve.name == "server_cpu_share")
     assert flat.exponent == pytest.approx(0.0)
     assert not any(curve.name == "database_mib" for curve in series.curves)  # it was not measured
 
 
-def test_a_load_and_a_series_are_shown_and_drawn(tmp_path: Path) -> None:
+def test_a_load_and_a_series_are_shown_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, more = _at(10, 101.0), curves.series([_at(10, 101.0), _at(1000, 200.0)])
-    console = Console(width=160, record=True)
-    console.print(simulate_view.load(one))
-    console.print(simulate_view.series(more))
-    text = console.export_text()
+    say(simulate_view.load(one))
+    say(simulate_view.series(more))
+    text = capsys.readouterr().out
     assert "2 completed, 0 lost, 0 ran twice" in text
     assert "server rss mib" in text
     pytest.importorskip("matplotlib")

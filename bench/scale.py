@@ -1,0 +1,133 @@
+"""What a fleet costs its server as it grows: decisions a second, memory and processor, over workers and over the queue.
+
+    python bench/scale.py            # long: up to 5,000 workers and 100,000 queued tasks
+    python bench/scale.py --quick    # some minutes: up to 100 workers and 1,000 queued tasks
+    python bench/scale.py --json     # one document, for docs/explanation/scale.md
+
+Each load is a real server in a process of its own, on an empty store (SQLite, synced), which `tunefleet simulate` loads
+with workers that keep the protocol: they register, hold an exchange open, renew, accept, finish. Two series:
+
+1. Over workers: 10, 100 and 1,000 with renewals, as real ones do, and 5,000 without, which is named in the line. Three
+   tasks for each worker, submitted while they work.
+2. Over the queue: 1,000 to 100,000 tasks are queued before 100 workers come, which then take from it for a while. A
+   decision is an offer that has reached a worker: what bench/placement.py measures in one process, here with all that
+   stands around it.
+
+Named are slopes, not points alone: the straight line through the loads, and the power of the load that a cost grows
+with. There is no peer that could be loaded with the same protocol. A line that ends in "generator" was limited by what
+loads the server, so that the server can do more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import platform
+import sys
+
+import psutil
+
+from tunefleet.cli.simulate_site import Site
+from tunefleet.simulation.curves import Series, series
+from tunefleet.simulation.plan import DEFAULT_GPUS, Plan, read_gpus
+from tunefleet.simulation.report import Report
+
+WITH_RENEWALS = (10, 100, 1_000)
+WITHOUT = 5_000
+QUEUES = (1_000, 10_000, 100_000)
+QUICK_WORKERS, QUICK_QUEUES = (10, 30, 100), (100, 300, 1_000)
+TAKERS = 100
+MIB = 1 << 20
+
+
+def load(plan: Plan, *, renewals: bool = True) -> Report:
+    """Drive one load on a server of its own."""
+
+    async def drive() -> Report:
+        site = Site(link="http", renewals=renewals, url=None, key=None)
+        async with site.running(plan, None, lambda _: None) as one:
+            return await one.run()
+
+    return asyncio.run(drive())
+
+
+def over_workers(counts: tuple[int, ...], task_s: float) -> list[Report]:
+    """Measure the first series, with renewals."""
+    return [_shown(load(_plan(count, 3 * count, task_s))) for count in counts]
+
+
+def without_renewals(count: int, task_s: float) -> Report:
+    """Measure the largest fleet, whose idle workers do not renew."""
+    return _shown(load(_plan(count, 3 * count, task_s), renewals=False))
+
+
+def over_the_queue(lengths: tuple[int, ...], for_s: float) -> list[Report]:
+    """Measure the second series."""
+    found = []
+    for length in lengths:
+        plan = _plan(TAKERS, length, 0.1).model_copy(update={"fill_first": True, "for_s": for_s})
+        found.append(_shown(load(plan)))
+    return found
+
+
+def _plan(workers: int, tasks: int, task_s: float) -> Plan:
+    return Plan(workers=workers, tasks=tasks, task_s=task_s, gpus=read_gpus(DEFAULT_GPUS))
+
+
+def _shown(one: Report) -> Report:
+    """Print a load as soon as it is over."""
+    cost, spoken = one.server, one.exchange
+    print(
+        f"  {one.workers:>6,} workers {one.tasks:>8,} tasks{'' if one.renewals else ' WITHOUT renewals'}: "
+        f"{one.decisions_per_s or 0:>8,.1f} decisions/s, {one.finished_per_s or 0:>8,.1f} tasks/s, "
+        f"memory {(cost.rss_max_bytes or 0) / MIB:>7,.1f} MiB, processor {cost.cpu_share or 0:.2f} cores "
+        f"({cost.cpu_per_task_ms or 0:.2f} ms a task), exchange p95 {spoken.p95_ms or 0:,.1f} ms, "
+        f"{one.renewals_per_s:,.1f} renewals/s, lost {one.lost}, twice {one.doubled}"
+        f"{', generator' if one.generator.bottleneck else ''}",
+        file=sys.stderr,
+        flush=True,
+    )
+    return one
+
+
+def _slopes(name: str, found: Series, by: str) -> None:
+    print(name)
+    for curve in found.curves:
+        power = "" if curve.exponent is None else f", grows with {by}^{curve.exponent:.2f}"
+        print(f"  {curve.name:<24} {curve.per_1000:+12,.3f} per 1,000 {by}{power}")
+
+
+def _machine() -> str:
+    memory = psutil.virtual_memory().total / (1 << 30)
+    cpus = os.cpu_count()
+    return f"{cpus} cores, {memory:.0f} GiB, {platform.system()}, load average {os.getloadavg()[0]:.1f}"
+
+
+def main() -> int:
+    """Measure, print, and return 1 if a task was lost or ran twice."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small loads")
+    parser.add_argument("--json", action="store_true", help="print one document")
+    options = parser.parse_args()
+    counts, lengths = (QUICK_WORKERS, QUICK_QUEUES) if options.quick else (WITH_RENEWALS, QUEUES)
+    print(f"{_machine()}; the simulated workers run on the same machine", file=sys.stderr)
+    fleets = series(over_workers(counts, 1.0 if options.quick else 5.0))
+    largest = None if options.quick else without_renewals(WITHOUT, 5.0)
+    queues = series(over_the_queue(lengths, 10.0 if options.quick else 30.0), by="tasks")
+    loads = [*fleets.loads, *queues.loads, *([] if largest is None else [largest])]
+    if options.json:
+        told = "null" if largest is None else largest.model_dump_json()
+        machine = f'"{_machine()}"'
+        print(
+            f'{{"machine": {machine}, "workers": {fleets.model_dump_json()}, "queue": {queues.model_dump_json()}, '
+            f'"without_renewals": {told}}}'
+        )
+    else:
+        _slopes("Over workers, with renewals", fleets, "workers")
+        _slopes(f"Over the queue, {TAKERS} workers", queues, "tasks")
+    return int(any(one.lost or one.doubled for one in loads))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
