@@ -29,6 +29,7 @@ PROCESSES = {
     "ClientSettings": "CLI and SDK",
     "MeetingSettings": "Server and worker",
     "ServerSettings": "Server",
+    "TlsSettings": "Server and agent, for HTTPS",
     "SharedGpuSettings": "Processes that run jobs",
     "WorkerSettings": "Worker",
     "SecretSettings": "Worker, for secrets of tasks",
@@ -69,6 +70,8 @@ def _default(field: FieldInfo) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return str(value)
 
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
 
 from tunefleet.agent.logs import set_up
 from tunefleet.errors import TunefleetError
 from tunefleet.settings import load_agent
 
 
-def main() -> int:
+def main(arguments: Sequence[str] = ()) -> int:
     """Run an agent.
+
+    Args:
+        arguments: Of the command line; it takes none but `--help`.
 
     Returns:
         0 after a clean stop, 1 if it cannot work; the reason is on standard error in one sentence.
     """
+    argparse.ArgumentParser(
+        prog="python -m tunefleet.agent",
+        description="Run the training agent of this machine. It is set by the environment, by .env and by agent.env in "
+        "TUNEFLEET_HOME; SIGTERM ends it, and its jobs go on.",
+    ).parse_args(arguments)
     try:
         settings = load_agent()
         set_up(settings)
@@ -33,4 +43,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

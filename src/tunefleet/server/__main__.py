@@ -18,7 +18,7 @@ from tunefleet.certificate import opened
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.links.redis_tls import address_of
 from tunefleet.observing.logs import formatter
-from tunefleet.server import health, launch
+from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.core import open_core
 from tunefleet.settings import CampaignSettings, ServerSettings, TrackingSettings, load, unsupported
@@ -44,9 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         settings = load(ServerSettings, data=options.data, host=options.host, port=options.port)
-        if options.check:
-            health.check(settings)
-            return 0
         load(CampaignSettings)
         load(TrackingSettings)  # what campaigns could not use is said now, and not when the first one runs
         _set_up_log(settings)
@@ -110,7 +107,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on; 0 takes a free one (default 8000)")
-    parser.add_argument("--check", action="store_true", help="only ask the server that runs with these settings")
     return parser
 
 

@@ -1,15 +1,16 @@
-"""`python -m tunefleet.server --check`: whether the server of these settings answers, for whoever watches it."""
+"""`python -m tunefleet.server.health`: whether the server of these settings answers, for whoever watches it."""
 
 from __future__ import annotations
 
 import http
 import http.client
 import ssl
+import sys
 from typing import Final
 
 from tunefleet.certificate import opened
-from tunefleet.errors import UnreachableError
-from tunefleet.settings import ServerSettings
+from tunefleet.errors import TunefleetError, UnreachableError
+from tunefleet.settings import ServerSettings, load
 
 _TIMEOUT_S: Final = 5.0
 
@@ -39,3 +40,21 @@ def check(settings: ServerSettings) -> None:
         asked.close()
     if status != http.HTTPStatus.OK:
         raise UnreachableError(f"The server at {host}:{settings.port} answers with {status}.")
+
+
+def main() -> int:
+    """Ask the server that the environment names.
+
+    Returns:
+        0 if it answers, 1 if not; the reason is on standard error in one sentence.
+    """
+    try:
+        check(load(ServerSettings))
+    except TunefleetError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from tunefleet.certificate import Certificate, kept_fresh
 from tunefleet.errors import MachineError
+from tunefleet.server import ready
 from tunefleet.server.lifetime import Lifetime
 from tunefleet.server.protocol import Protocol
 from tunefleet.settings import ServerSettings
@@ -37,8 +38,15 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.lifetime = lifetime
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start as uvicorn does; then whoever has started this is told."""
+        await super().startup(sockets)
+        if self.started:
+            ready.tell("READY=1")
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Release long polls and streams, then end as uvicorn does."""
+        ready.tell("STOPPING=1")
         await self.lifetime.leave()
         await super().shutdown(sockets)
 

@@ -5,7 +5,7 @@ builds its settings once, in its `main`, and passes them down. `.env` is read th
 """
 
 from tunefleet.settings.agent import AgentSettings
-from tunefleet.settings.base import ClientSettings, MeetingSettings, ProcessSettings, SharedGpuSettings
+from tunefleet.settings.base import ClientSettings, MeetingSettings, ProcessSettings, SharedGpuSettings, TlsSettings
 from tunefleet.settings.campaign import CampaignSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
@@ -13,6 +13,7 @@ from tunefleet.settings.environment import (
     amazon_variables,
     forget_secret_variables,
     inherited_environment,
+    notify_socket,
     replace_environment,
     secret_variables,
     unsupported,
@@ -47,6 +48,7 @@ __all__ = [
     "SecretSettings",
     "ServerSettings",
     "SharedGpuSettings",
+    "TlsSettings",
     "TrackingSettings",
     "TransferSettings",
     "WorkerSettings",
@@ -56,6 +58,7 @@ __all__ = [
     "load",
     "load_agent",
     "load_worker",
+    "notify_socket",
     "replace_environment",
     "secret_variables",
     "unsupported",

@@ -78,6 +78,11 @@ def forget_secret_variables() -> None:
         del os.environ[name]
 
 
+def notify_socket() -> str | None:
+    """Return where systemd wants to be told that a service is ready; null without it."""
+    return os.environ.get("NOTIFY_SOCKET") or None
+
+
 def replace_environment(environment: Mapping[str, str]) -> None:
     """Make this the environment of the process: a forked trainer takes the one that its job names.
 
