@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any
 
 from . import identity, trainings, world
+from .adoption import adopt
 from .attached import AttachedRun
 from .checkpoints import Checkpoint
 from .claim import jobs_dir
@@ -78,9 +79,20 @@ class Control:
         self.resume = newest(self.folder)
         job = self._job_of_process() if self._attached else self._job_of_its_own()
         self.values = overrides(self.folder)
-        self._run = AttachedRun.open(self.folder, job, Training(1, self.folder, self.resume))
+        self._run = AttachedRun.open(self.folder, job, self._training(job))
         self._begin()
         return self
+
+    def _training(self, job: dict[str, Any]) -> Training:
+        if not self._attached:
+            return Training(1, self.folder, self.resume)
+        if world.rank() == 0:
+            training = trainings.begin(self.folder, job, (self.folder / "checkpoints").resolve(), wanted=True)
+        else:
+            training = trainings.await_begin(self.folder, job["launch"], 0)
+        # What the task's journal begins with, so that no point of an earlier launch is hidden.
+        self.resume = training.checkpoint
+        return training
 
     def _job_of_process(self) -> dict[str, Any]:
         job = read_json(self.folder / "job.json")
@@ -157,6 +169,8 @@ class Control:
         fault: OSError | None = None
         if run.session.rank == 0:
             try:
+                if self._attached:
+                    adopt(self.folder, Path(path).resolve().parent, {})
                 self._steering.finish(run, Path(path).resolve(), self._step if step is None else step)
             except OSError as error:
                 fault = error

@@ -70,6 +70,7 @@ def join(
     """
     base, file = normalise(url), settings.joined_file
     _refuse_other_server(file, base, replace=replace)
+    kept = [_line(name, value) for name, value in wishes.items()]
     secret = _made_up(settings.home_dir, base, token)
     digest = hashlib.sha256(secret.encode()).hexdigest()
     transport = Transport(Connection(base), Policy(patience_s=patience_s))
@@ -77,10 +78,11 @@ def join(
         reply = transport.run(exchange(JoinRequest(token=token, secret_hash=digest, name=socket.gethostname()[:100])))
     finally:
         transport.close()
-    found = {"ORCHESTRATOR_BASE_URL": base, "TUNEFLEET_WORKER_KEY": secret, **wishes}
+    found = {"ORCHESTRATOR_BASE_URL": base, "TUNEFLEET_WORKER_KEY": secret}
     found |= {"WORKER_ID": reply.worker_id} if reply.worker_id is not None else {}
     found |= {"WORKER_TAGS": ",".join(reply.tags)} if reply.tags is not None else {}
-    text = "".join(f"{name}={_quoted(name, value)}\n" for name, value in found.items())
+    # Of two lines with one name the later counts: what the invitation binds stands behind what is wished.
+    text = "".join([*kept, *(_line(name, value) for name, value in found.items())])
     write_text(file, _HEAD + text, mode=0o600, sync=True)
     return Joined(base, file, reply)
 
@@ -106,7 +108,7 @@ def _made_up(home: Path, base: str, token: str) -> str:
     return secret
 
 
-def _quoted(name: str, value: str) -> str:
+def _line(name: str, value: str) -> str:
     if "'" in value or "\n" in value:
         raise InputError(f"{name} has a quote or a line break, which worker.env cannot hold.", hint="Choose another.")
-    return f"'{value}'"
+    return f"{name}='{value}'\n"

@@ -9,9 +9,10 @@ from tests.unit.client.fake import URL, FakeServer, problem
 from tunefleet.client import transfer
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.client.call import Flow
+from tunefleet.client.connection import Connection
 from tunefleet.client.transfer import Progress
-from tunefleet.client.transport import Policy
-from tunefleet.errors import ArtifactError, NotFoundError, UnreachableError
+from tunefleet.client.transport import Policy, Transport
+from tunefleet.errors import ArtifactError, NotFoundError, TooLargeError, UnreachableError
 from tunefleet.wire.link import JournalBatch
 
 MEGABYTE = 1 << 20
@@ -192,3 +193,38 @@ def test_who_uploads_the_same_file_at_once_is_waited_for(tmp_path: Path, monkeyp
     server.blobs[digest] = b"0123456789"  # by then the other one is done
     assert server.sync().run(transfer.push(tmp_path / "f")).size_bytes == 10
     assert len([request for request in server.seen if request.startswith("PUT")]) == 2
+
+
+@pytest.mark.parametrize("most", [1 << 20, 100_000])
+def test_a_proxy_that_takes_no_large_bodies_gets_small_ones(most: int, tmp_path: Path) -> None:
+    server, sizes = FakeServer(), []
+
+    def before(request: httpx.Request) -> httpx.Response:
+        size = int(request.headers.get("content-length", 0))
+        if request.method == "PUT":
+            sizes.append(size)
+        if size > most:
+            return httpx.Response(413, text="<html>413 Request Entity Too Large</html>", request=request)
+        return server.handle_request(request)
+
+    (tmp_path / "model.bin").write_bytes(bytes(range(256)) * 12_345)
+    transport = Transport(Connection(URL, "tf_key"), Policy(patience_s=0), network=httpx.MockTransport(before))
+    pushed = transport.run(transfer.push(tmp_path / "model.bin"))
+    assert pushed.size_bytes == 256 * 12_345
+    assert max(sizes[len([size for size in sizes if size > most]) :]) <= most
+    assert sum(size for size in sizes if size <= most) == pushed.size_bytes, "nothing was sent twice"
+
+
+def test_a_proxy_that_takes_next_to_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(bytes(300_000))
+    server = FakeServer()
+
+    def before(request: httpx.Request) -> httpx.Response:
+        if request.method == "PUT":
+            return httpx.Response(413, request=request)
+        return server.handle_request(request)
+
+    transport = Transport(Connection(URL, "tf_key"), Policy(patience_s=0), network=httpx.MockTransport(before))
+    with pytest.raises(TooLargeError, match="A proxy before") as refused:
+        transport.run(transfer.push(tmp_path / "model.bin"))
+    assert "client_max_body_size" in str(refused.value.hint)
