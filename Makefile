@@ -48,6 +48,7 @@ test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage
 	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
 	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"
 	@scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"
+	@scripts/azurite.sh || echo "-> without Azurite: tests that need it say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy and not long" $(ARGS)
 	@$(BIN)/coverage combine --quiet
