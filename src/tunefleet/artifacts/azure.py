@@ -28,6 +28,7 @@ try:
         BlobSasPermissions,
         BlobServiceClient,
         ContentSettings,
+        ExponentialRetry,
         generate_blob_sas,
     )
 except ImportError as missing:
@@ -77,7 +78,10 @@ class AzureStore(RemoteStore):
         super().__init__(root, repr(container), container.prefix, link_s=link_s)
         try:
             self._service: Any = BlobServiceClient.from_connection_string(
-                container.connection, max_single_put_size=_BLOCK_BYTES, retry_total=3, connection_timeout=5
+                container.connection,
+                max_single_put_size=_BLOCK_BYTES,
+                retry_policy=ExponentialRetry(initial_backoff=1, increment_base=2, retry_total=2),
+                connection_timeout=5,
             )
             self._key_of_account = str(self._service.credential.account_key)
         except (AttributeError, ValueError) as error:

@@ -181,16 +181,24 @@ class BlobStore(ABC):
         Raises:
             NoRoomError: If there is not, or the server's limit forbids it.
         """
-        if self.limit_bytes is not None and self.used_bytes + size_bytes > self.limit_bytes:
-            raise NoRoomError(
-                f"The server keeps {self.used_bytes:,} of {self.limit_bytes:,} bytes; the file needs {size_bytes:,}.",
-                hint="Remove old artifacts (`tunefleet artifacts rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
-            )
+        self.within_limit(size_bytes)
         free = disk_free(self.root)
         if size_bytes > free:
             raise NoRoomError(
                 f"The disk at {self.root} has {free:,} bytes free; the file needs {size_bytes:,} more.",
                 hint="Free some space or remove old artifacts.",
+            )
+
+    def within_limit(self, size_bytes: int) -> None:
+        """Look whether the server's limit lets so much more be kept.
+
+        Raises:
+            NoRoomError: If it does not.
+        """
+        if self.limit_bytes is not None and self.used_bytes + size_bytes > self.limit_bytes:
+            raise NoRoomError(
+                f"The server keeps {self.used_bytes:,} of {self.limit_bytes:,} bytes; the file needs {size_bytes:,}.",
+                hint="Remove old artifacts (`tunefleet artifacts rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
             )
 
     def sweep_partials(self, older_than_s: float) -> int:

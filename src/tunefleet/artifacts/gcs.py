@@ -26,6 +26,7 @@ try:
     from google.auth.credentials import AnonymousCredentials
     from google.auth.exceptions import GoogleAuthError, TransportError
     from google.cloud import storage
+    from google.cloud.storage.retry import DEFAULT_RETRY
     from google.oauth2.service_account import Credentials
 except ImportError as missing:
     raise MachineError(
@@ -34,6 +35,7 @@ except ImportError as missing:
     ) from missing
 
 _TIMEOUT_S: Final = 60
+_RETRY: Any = DEFAULT_RETRY.with_timeout(20.0)
 _RESUMABLE_BYTES: Final = 16 << 20
 
 
@@ -79,7 +81,10 @@ class GcsStore(RemoteStore):
         self._client: Any = storage.Client(project=self._signer.project_id, credentials=asker, client_options=options)
         self._bucket: Any = self._client.bucket(bucket.name)
         with self._explained():
-            next(iter(self._client.list_blobs(self._bucket, prefix=f"{self._prefix}/", max_results=1)), None)
+            next(
+                iter(self._client.list_blobs(self._bucket, prefix=f"{self._prefix}/", max_results=1, retry=_RETRY)),
+                None,
+            )
 
     def close(self) -> None:
         """Finish what is being sent; what is left to delete is found at the next collection."""
@@ -87,7 +92,7 @@ class GcsStore(RemoteStore):
         self._client.close()
 
     def _head(self, key: str) -> int | None:
-        found = self._bucket.get_blob(key, timeout=_TIMEOUT_S)
+        found = self._bucket.get_blob(key, timeout=_TIMEOUT_S, retry=_RETRY)
         return None if found is None else int(found.size)
 
     def _url(self, key: str, filename: str) -> str:
@@ -109,18 +114,20 @@ class GcsStore(RemoteStore):
                 yield piece
 
     def _listed(self) -> Iterator[Found]:
-        for each in self._client.list_blobs(self._bucket, prefix=f"{self._prefix}/", timeout=_TIMEOUT_S):
+        for each in self._client.list_blobs(self._bucket, prefix=f"{self._prefix}/", timeout=_TIMEOUT_S, retry=_RETRY):
             yield Found(each.name, int(each.size), each.updated.timestamp())
 
     def _send(self, part: Path, key: str, digest: str) -> None:
         blob = self._bucket.blob(key, chunk_size=_RESUMABLE_BYTES)
         with part.open("rb") as raw:
             file = _Hashed(raw, part.stat().st_size, digest)
-            blob.upload_from_file(file, size=file.size_bytes, content_type=TYPE, checksum="crc32c", timeout=_TIMEOUT_S)
+            blob.upload_from_file(
+                file, size=file.size_bytes, content_type=TYPE, checksum="crc32c", timeout=_TIMEOUT_S, retry=_RETRY
+            )
 
     def _remove(self, key: str) -> None:
         with contextlib.suppress(NotFound):
-            self._bucket.blob(key).delete(timeout=_TIMEOUT_S)
+            self._bucket.blob(key).delete(timeout=_TIMEOUT_S, retry=_RETRY)
 
     def _sweep_there(self, limit: float) -> None:
         """Do nothing: Google drops resumable uploads by itself, after a week."""
@@ -185,5 +192,8 @@ def _credentials(key_file: Path) -> Any:
 def _word(error: Exception, status: int) -> str:
     if not isinstance(error, GoogleAPICallError):
         return type(error).__name__
-    reasons = [str(each.get("reason")) for each in error.errors if isinstance(each, dict) and each.get("reason")]
-    return {"quotaExceeded": "QuotaExceeded"}.get(reasons[0], str(status)) if reasons else str(status)
+    reasons = {str(each.get("reason")) for each in error.errors if isinstance(each, dict)}
+    if reasons & {"quotaExceeded", "insufficientStorage"}:
+        return "QuotaExceeded"
+    # An object that is not there is no error here: what is missing is the bucket.
+    return "NoSuchBucket" if isinstance(error, NotFound) else str(status)

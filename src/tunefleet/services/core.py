@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.services import ration
 from tunefleet.services.blobs import open_blobs
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
@@ -176,6 +177,8 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         for lock in locks:
             lock.release()
         raise
+    blobs.limit_bytes = settings.storage_limit_bytes
+    database.write(partial(ration.count, blobs=blobs)).result()
     secret = bytes.fromhex(database.write(_server_secret).result())
     return Core(settings, database, blobs, signals, secret, clock or Clock(), _locks=locks)
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.store import Connection, after_commit, artifacts
 
@@ -47,6 +48,7 @@ def _collect(
     recorded = artifacts.known_anywhere(connection, list(old))
     found |= {digest: size for digest, size in old.items() if digest not in recorded}
     artifacts.delete_blobs(connection, list(found), now=now)
+    ration.count(connection, blobs)
     if found:
         after_commit(connection, partial(_delete, blobs, list(found)))
     return found

@@ -10,7 +10,7 @@ from tunefleet.settings.campaign import CampaignSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
     SECRETS_DIR,
-    amazon_variables,
+    cloud_variables,
     forget_secret_variables,
     inherited_environment,
     replace_environment,
@@ -50,7 +50,7 @@ __all__ = [
     "TrackingSettings",
     "TransferSettings",
     "WorkerSettings",
-    "amazon_variables",
+    "cloud_variables",
     "forget_secret_variables",
     "inherited_environment",
     "load",
