@@ -50,6 +50,7 @@ test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage
 	@scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"
 	@scripts/redis.sh || echo "-> without a Redis that speaks TLS: tests that need one say so"
 	@scripts/postgres.sh || echo "-> without PostgreSQL: tests that need it say so"
+	@scripts/azurite.sh || echo "-> without Azurite: tests that need it say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy and not long" $(ARGS)
 	@$(BIN)/coverage combine --quiet

@@ -9,6 +9,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,8 +23,12 @@ from tests.integration.redis.secured import SecuredRedis
 from tests.integration.s3 import gateway
 from tests.integration.s3.gateway import Gateway
 
+if TYPE_CHECKING:
+    from tests.integration.clouds.azurite import Azurite
+    from tests.integration.clouds.google import Emulator
+
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
-OURS = ("TUNEFLEET_", "ORCHESTRATOR_", "AWS_")
+OURS = ("TUNEFLEET_", "ORCHESTRATOR_", "AWS_", "AZURE_", "GOOGLE_")
 EXACT = {
     "HEARTBEAT_INTERVAL_SEC", "HOST_APP_HOST", "HOST_APP_PORT", "LOG_FILE", "LOG_LEVEL", "PORT", "PUBLIC_BASE_URL",
     "REDIS_URL", "RESULTS_DIR", "TASK_TOPIC", "WORKER_COST_PER_HOUR", "WORKER_ID", "WORKER_TAGS",
@@ -209,6 +214,30 @@ def s3_server(missing: Callable[[str], None], free_port: Callable[[], int]) -> I
     if lacking := gateway.missing_programs():
         missing(f"{', '.join(lacking)} (scripts/gateway.sh)")
     started = Gateway(free_port(), free_port()).start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def azure_server(
+    missing: Callable[[str], None], free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Azurite]:
+    """Azure's own emulator with an empty container."""
+    from tests.integration.clouds import azurite
+
+    if lacking := azurite.missing_programs():
+        missing(f"{', '.join(lacking)} (scripts/azurite.sh)")
+    started = azurite.Azurite(free_port(), tmp_path_factory.mktemp("azurite")).start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="session")
+def gcs_server(free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulator]:
+    """An emulator of Google Cloud Storage with an empty bucket."""
+    from tests.integration.clouds import google
+
+    started = google.Emulator(free_port(), tmp_path_factory.mktemp("google")).start()
     yield started
     started.stop()
 

@@ -1,7 +1,8 @@
 """Files as artifacts: digests, manifests, content-addressed stores, archives that are unpacked with care.
 
 Knows files and bytes only: no database, no names of artifacts, and not what the files mean. Standard library and
-filelock; the store in S3 (`artifacts.s3`) is imported by who wants it, speaks to its bucket and needs boto3.
+filelock; the stores in S3, Google's and Microsoft's clouds (`artifacts.s3`, `gcs`, `azure`) are imported by who wants
+them, speak to their service and need its library.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tunefleet.artifacts.manifest import (
     target_path,
 )
 from tunefleet.artifacts.packing import Packing, pack
+from tunefleet.artifacts.shared import SharedFolderStore
 from tunefleet.artifacts.upload import Upload
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "LocalFile",
     "NoRoomError",
     "Packing",
+    "SharedFolderStore",
     "UnpackLimits",
     "Upload",
     "begin_writing",

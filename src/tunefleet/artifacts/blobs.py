@@ -48,6 +48,11 @@ class BlobStore(ABC):
     executor: Executor | None = None
     """Threads for `Upload.finish` and `Intake.finish`, where those take long; null: any will do."""
 
+    limit_bytes: int | None = None
+    """How much all files together may take; null: what there is."""
+    used_bytes: int = 0
+    """How much they take; counted by who knows all of them."""
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.uploads = root / "uploads"
@@ -174,13 +179,26 @@ class BlobStore(ABC):
         """Look whether there is room for what is to be written.
 
         Raises:
-            NoRoomError: If there is not.
+            NoRoomError: If there is not, or the server's limit forbids it.
         """
+        self.within_limit(size_bytes)
         free = disk_free(self.root)
         if size_bytes > free:
             raise NoRoomError(
                 f"The disk at {self.root} has {free:,} bytes free; the file needs {size_bytes:,} more.",
                 hint="Free some space or remove old artifacts.",
+            )
+
+    def within_limit(self, size_bytes: int) -> None:
+        """Look whether the server's limit lets so much more be kept.
+
+        Raises:
+            NoRoomError: If it does not.
+        """
+        if self.limit_bytes is not None and self.used_bytes + size_bytes > self.limit_bytes:
+            raise NoRoomError(
+                f"The server keeps {self.used_bytes:,} of {self.limit_bytes:,} bytes; the file needs {size_bytes:,}.",
+                hint="Remove old artifacts (`tunefleet artifacts rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
             )
 
     def sweep_partials(self, older_than_s: float) -> int:

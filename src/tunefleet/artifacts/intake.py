@@ -43,9 +43,10 @@ class Intake:
         """Append bytes.
 
         Raises:
-            MachineError: If the disk is full.
+            MachineError: If the disk is full, or the server keeps as much as it may.
         """
         rest = memoryview(data)
+        self._store.within_limit(self.size_bytes + len(rest))
         self._hash.update(rest)
         self.size_bytes += len(rest)
         try:

@@ -17,7 +17,7 @@ from tunefleet.settings import (
     SECRET_PREFIX,
     ServerSettings,
     WorkerSettings,
-    amazon_variables,
+    cloud_variables,
     inherited_environment,
     load,
     secret_variables,
@@ -53,7 +53,7 @@ def to_worker(
         of: How many there are.
     """
     # Amazon's variables open the server's bucket, and every job inherits what its worker has.
-    plain = {**_values(REDIS_URL=settings.redis_url), **inherited_environment(*amazon_variables()), **extra}
+    plain = {**_values(REDIS_URL=settings.redis_url), **inherited_environment(*cloud_variables()), **extra}
     # What tasks may name is for workers alone; the server needs no value.
     secret = {f"{SECRET_PREFIX}{name}": value for name, value in secret_variables().items()}
     own = {"LOG_FILE": ""}  # the server's; two processes cannot put one file aside

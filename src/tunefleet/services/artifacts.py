@@ -12,7 +12,7 @@ import orjson
 
 from tunefleet.artifacts import check_files, manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
-from tunefleet.services import checkpoints, garbage, quotas
+from tunefleet.services import checkpoints, garbage, quotas, ration
 from tunefleet.services.core import Core
 from tunefleet.services.garbage import Collected
 from tunefleet.services.identity import Actor, AttemptActor, Who, may_change, may_read, may_submit
@@ -81,6 +81,7 @@ async def stored(core: Core, who: Who, digest: str, size_bytes: int) -> None:
         now = core.clock.wall()
         if isinstance(who, Actor) and not artifacts.known(connection, who.project, [digest]):
             quotas.refuse_storing(connection, who.project, size_bytes)
+        ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=who.project, digest=digest, size_bytes=size_bytes, at=now)
         artifacts.pin(connection, [digest], holder=_holder(who), until=now + PIN_S)
 

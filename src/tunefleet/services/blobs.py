@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Final, Literal
+
 from pydantic import SecretStr
 
-from tunefleet.artifacts import BlobStore, FolderStore
+from tunefleet.artifacts import BlobStore, FolderStore, SharedFolderStore
+from tunefleet.errors import MachineError
 from tunefleet.settings import ServerSettings
+
+Kind = Literal["folder", "shared folder", "s3", "gcs", "azure"]
 
 
 def open_blobs(settings: ServerSettings) -> BlobStore:
-    """Return the server's store: a bucket if one is named, else a folder.
+    """Return the server's store: what the settings name, else a folder.
 
     Raises:
-        MachineError: If the bucket cannot be used.
+        MachineError: If the store cannot be used.
         UnreachableError: If its service does not answer.
     """
     folder = settings.data_dir / "artifacts"
     if settings.artifacts is None:
         return FolderStore(folder)
-    # boto3 takes 0.3 s to import, and is installed where it is wanted only.
+    scheme, _, rest = settings.artifacts.partition("://")
+    if scheme == "file":
+        return SharedFolderStore(folder, Path(rest))
+    name, _, prefix = rest.partition("/")
+    return _REMOTE[scheme](folder, settings, name, prefix.strip("/"))
+
+
+def kind(settings: ServerSettings) -> Kind:
+    """Return what the store is: `folder`, `shared folder`, `s3`, `gcs` or `azure`."""
+    return "folder" if settings.artifacts is None else _KINDS[settings.artifacts.partition("://")[0]]
+
+
+# The libraries take up to a second to import, and are installed where they are wanted only.
+
+
+def _s3(folder: Path, settings: ServerSettings, name: str, prefix: str) -> BlobStore:
     from tunefleet.artifacts.s3 import Bucket, S3Store  # noqa: PLC0415
 
-    name, _, prefix = settings.artifacts.removeprefix("s3://").partition("/")
     bucket = Bucket(
         name,
-        prefix.strip("/"),
+        prefix,
         endpoint=settings.s3_endpoint,
         public_endpoint=settings.s3_public_endpoint,
         region=settings.s3_region,
@@ -33,6 +53,33 @@ def open_blobs(settings: ServerSettings) -> BlobStore:
         session_token=_plain(settings.s3_session_token),
     )
     return S3Store(folder, bucket)
+
+
+def _gcs(folder: Path, settings: ServerSettings, name: str, prefix: str) -> BlobStore:
+    from tunefleet.artifacts.gcs import GcsBucket, GcsStore  # noqa: PLC0415
+
+    if settings.gcs_key_file is None:
+        raise MachineError(
+            f"{settings.artifacts} needs GOOGLE_APPLICATION_CREDENTIALS.",
+            hint="Name the JSON file of a service account's key: links are signed with it.",
+        )
+    return GcsStore(folder, GcsBucket(name, settings.gcs_key_file, prefix, endpoint=settings.gcs_endpoint))
+
+
+def _azure(folder: Path, settings: ServerSettings, name: str, prefix: str) -> BlobStore:
+    from tunefleet.artifacts.azure import AzureStore, Container  # noqa: PLC0415
+
+    connection = _plain(settings.azure_connection)
+    if connection is None:
+        raise MachineError(
+            f"{settings.artifacts} needs AZURE_STORAGE_CONNECTION_STRING.",
+            hint="Copy it from the access keys of the storage account.",
+        )
+    return AzureStore(folder, Container(name, connection, prefix))
+
+
+_KINDS: Final[dict[str, Kind]] = {"file": "shared folder", "s3": "s3", "gs": "gcs", "az": "azure"}
+_REMOTE: Final = {"s3": _s3, "gs": _gcs, "az": _azure}
 
 
 def _plain(secret: SecretStr | None) -> str | None:

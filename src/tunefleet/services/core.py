@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 import tunefleet
 from tunefleet.artifacts import BlobStore
 from tunefleet.observing.spans import Spans, open_spans
-from tunefleet.services import filemark
+from tunefleet.services import filemark, ration
 from tunefleet.services.blobs import open_blobs
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
@@ -227,8 +227,10 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         for lock in locks:
             lock.release()
         raise
+    blobs.limit_bytes = settings.storage_limit_bytes
     try:
         filemark.check(database, blobs)
+        database.write(partial(ration.count, blobs=blobs)).result()
     except BaseException:
         database.close()
         blobs.close()

@@ -13,13 +13,11 @@ from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
-from tunefleet.services import filemark
+from tunefleet.services import filemark, ration
 from tunefleet.services.core import Core
 from tunefleet.store import Connection, after_commit, artifacts
 
 log = logging.getLogger(__name__)
-GRACE_S: Final = 3600.0
-"""How long a file may lie there before anything refers to it."""
 PARTIAL_S: Final = 24 * 3600.0
 """How long what an unfinished upload left is kept."""
 
@@ -35,19 +33,23 @@ class Collected:
 async def collect(core: Core) -> Collected:
     """Delete files that nothing needs, and what given-up uploads left."""
     now = core.clock.wall()
-    old = await asyncio.to_thread(core.blobs.kept_before, now - GRACE_S)
-    sizes = await core.write(partial(_collect, blobs=core.blobs, old=old, now=now))
+    before = now - core.settings.garbage_grace_s
+    old = await asyncio.to_thread(core.blobs.kept_before, before)
+    sizes = await core.write(partial(_collect, blobs=core.blobs, old=old, now=now, before=before))
     await asyncio.to_thread(core.blobs.sweep_partials, PARTIAL_S)
     return Collected(len(sizes), sum(sizes.values()))
 
 
-def _collect(connection: Connection, *, blobs: BlobStore, old: dict[str, int], now: float) -> dict[str, int]:
-    found = dict(artifacts.garbage(connection, now=now, verified_before=now - GRACE_S))
+def _collect(
+    connection: Connection, *, blobs: BlobStore, old: dict[str, int], now: float, before: float
+) -> dict[str, int]:
+    found = dict(artifacts.garbage(connection, now=now, verified_before=before))
     # A crash between a file and its row leaves a file that no row knows.
     recorded = artifacts.known_anywhere(connection, list(old))
     mark = filemark.digest_of(connection)
     found |= {digest: size for digest, size in old.items() if digest not in recorded and digest != mark}
     artifacts.delete_blobs(connection, list(found), now=now)
+    ration.count(connection, blobs)
     if found:
         after_commit(connection, partial(_delete, blobs, list(found)))
     return found

@@ -14,6 +14,7 @@ from typing import Final, cast
 import tunefleet
 from tunefleet.errors import ForbiddenError
 from tunefleet.services import checkpoints
+from tunefleet.services.blobs import kind as store_kind
 from tunefleet.services.core import Core
 from tunefleet.services.federation import files as federation_files
 from tunefleet.services.identity import Actor, may_read
@@ -88,7 +89,7 @@ async def server(core: Core, actor: Actor) -> ServerView:
         platform=f"{platform.system()} {platform.release()} {platform.machine()}",
         schema_revision=migrate.HEAD,
         database=await core.read(room.engine),
-        artifacts="folder" if core.settings.artifacts is None else "s3",
+        artifacts=store_kind(core.settings),
         elastic_scaling=core.settings.elastic,
         data_dir=str(core.settings.data_dir.absolute()) if actor.role == "admin" else None,
     )

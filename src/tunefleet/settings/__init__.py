@@ -10,7 +10,7 @@ from tunefleet.settings.campaign import CampaignSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
     SECRETS_DIR,
-    amazon_variables,
+    cloud_variables,
     forget_secret_variables,
     inherited_environment,
     notify_socket,
@@ -52,7 +52,7 @@ __all__ = [
     "TrackingSettings",
     "TransferSettings",
     "WorkerSettings",
-    "amazon_variables",
+    "cloud_variables",
     "forget_secret_variables",
     "inherited_environment",
     "load",

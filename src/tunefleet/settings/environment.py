@@ -25,6 +25,7 @@ _CREDENTIALS: Final = re.compile(
 """Ends of the names of variables such as `HF_TOKEN`, `WANDB_API_KEY` or `PGPASSWORD`."""
 _SIGNED: Final = re.compile(r"\w+://[^/\s@]*:[^/\s@]*@")
 """An address with a password in it."""
+_CLOUDS: Final = ("AWS_", "AZURE_STORAGE_", "GOOGLE_APPLICATION_")
 
 
 def inherited_environment(*drop: str) -> dict[str, str]:
@@ -47,13 +48,13 @@ def without_credentials(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if not _CREDENTIALS.search(name) and not _SIGNED.search(value) and not name.startswith("AWS_")
+        if not _CREDENTIALS.search(name) and not _SIGNED.search(value) and not name.startswith(_CLOUDS)
     }
 
 
-def amazon_variables() -> tuple[str, ...]:
-    """Return the names of Amazon's variables that are set: keys, profiles and roles, which may open a bucket."""
-    return tuple(name for name in os.environ if name.startswith("AWS_"))
+def cloud_variables() -> tuple[str, ...]:
+    """Return the names of the clouds' variables that are set: keys, profiles and roles, which may open a bucket."""
+    return tuple(name for name in os.environ if name.startswith(_CLOUDS))
 
 
 def variables_of(prefixes: Sequence[str]) -> dict[str, str]:

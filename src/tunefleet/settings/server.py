@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from tunefleet.settings.base import CommaList, MeetingSettings, TlsSettings, variable
 
-_S3: Final = r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?$"
+_PLACE: Final = r"^((s3|gs|az)://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?|file:///[^?#]+)$"
 _WEB: Final = r"^https?://[^/]"
 
 
@@ -29,8 +29,9 @@ class ServerSettings(MeetingSettings, TlsSettings):
     shared_token: SecretStr | None = Field(default=None, validation_alias=variable("ORCHESTRATOR_TOKEN"))
     """A secret that is good as an admin's key for as long as it is set, for clients that share one token; beside it
     every other key works as before."""
-    artifacts: str | None = Field(default=None, pattern=_S3, validation_alias=variable("TUNEFLEET_ARTIFACTS"))
-    """Where files are kept: `s3://BUCKET/PREFIX`, with the extra `s3`; default: `artifacts` in the data folder."""
+    artifacts: str | None = Field(default=None, pattern=_PLACE, validation_alias=variable("TUNEFLEET_ARTIFACTS"))
+    """Where files are kept: `s3://BUCKET/PREFIX` (extra `s3`), `gs://BUCKET/PREFIX` (extra `gcs`), `az://CONTAINER/PREFIX`
+    (extra `azure`), `file:///FOLDER` (one that several servers share); default: `artifacts` in the data folder."""
     s3_endpoint: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_S3_ENDPOINT"))
     """The URL of an S3 service that is not Amazon's."""
     s3_public_endpoint: str | None = Field(
@@ -45,6 +46,20 @@ class ServerSettings(MeetingSettings, TlsSettings):
     """The secret that belongs to it."""
     s3_session_token: SecretStr | None = Field(default=None, validation_alias=variable("AWS_SESSION_TOKEN"))
     """The token that belongs to both, if they are temporary."""
+    gcs_key_file: Path | None = Field(default=None, validation_alias=variable("GOOGLE_APPLICATION_CREDENTIALS"))
+    """Key of a service account (JSON) for `gs://`; links are signed with it."""
+    gcs_endpoint: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_GCS_ENDPOINT"))
+    """The URL of an emulator of Google's storage, which is asked without a key."""
+    azure_connection: SecretStr | None = Field(
+        default=None, validation_alias=variable("AZURE_STORAGE_CONNECTION_STRING")
+    )
+    """The account's connection string for `az://`, with its key; links are signed with it."""
+    storage_limit_bytes: int | None = Field(
+        default=None, gt=0, validation_alias=variable("TUNEFLEET_STORAGE_LIMIT_BYTES")
+    )
+    """Limit for all files together; uploads beyond it are refused with 507. From 90 % on the server warns."""
+    garbage_grace_s: float = Field(default=3600.0, ge=0.0, validation_alias=variable("TUNEFLEET_GARBAGE_GRACE_S"))
+    """How long a file is kept before anything refers to it."""
     database_url: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_DATABASE_URL"))
     """Where the truth is kept: `sqlite:///FILE`, which one server at a time opens, or, with the extra `postgres`,
     `postgresql://USER:PASSWORD@HOST:5432/DATABASE`; default: an SQLite file in the data folder."""

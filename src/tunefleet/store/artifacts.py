@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import ArtifactRow
@@ -240,6 +240,12 @@ def garbage(connection: Connection, *, now: float, verified_before: float) -> li
         ~exists().where(blob_pins.c.digest == blobs.c.digest, blob_pins.c.until > now),
     )
     return [tuple(row) for row in connection.execute(query)]
+
+
+def stored_bytes(connection: Connection) -> int:
+    """Return how much all files take together; one that several projects have counts once."""
+    each = select(func.max(blobs.c.size_bytes).label("size_bytes")).group_by(blobs.c.digest).subquery()
+    return int(connection.execute(select(func.coalesce(func.sum(each.c.size_bytes), 0))).scalar_one())
 
 
 def delete_blobs(connection: Connection, digests: Sequence[str], *, now: float) -> None:

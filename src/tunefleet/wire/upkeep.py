@@ -19,7 +19,7 @@ class ServerView(Message):
     Args:
         schema_revision: Of its tables.
         database: What keeps them, with its version.
-        artifacts: What keeps files: `folder` or `s3`.
+        artifacts: What keeps files: `folder`, `shared folder`, `s3`, `gcs` or `azure`.
         elastic_scaling: Whether idle workers may rest.
         data_dir: Its folder; for admins only.
     """
@@ -30,7 +30,7 @@ class ServerView(Message):
     platform: str
     schema_revision: str
     database: str
-    artifacts: Literal["folder", "s3"]
+    artifacts: Literal["folder", "shared folder", "s3", "gcs", "azure"]
     elastic_scaling: bool
     data_dir: str | None = None
 

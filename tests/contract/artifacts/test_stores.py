@@ -15,9 +15,14 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.integration.clouds import azurite, google
+from tests.integration.clouds.azurite import Azurite
+from tests.integration.clouds.google import Emulator
 from tests.integration.s3.gateway import BUCKET, SECRET_KEY, Gateway
-from tunefleet.artifacts import BlobStore, FolderStore, Intake, Link
+from tunefleet.artifacts import BlobStore, FolderStore, Intake, Link, SharedFolderStore
 from tunefleet.artifacts import s3 as s3_module
+from tunefleet.artifacts.azure import AzureStore, Container
+from tunefleet.artifacts.gcs import GcsBucket, GcsStore
 from tunefleet.artifacts.s3 import Bucket, S3Store
 from tunefleet.errors import (
     ArtifactError,
@@ -57,12 +62,41 @@ def make(s3_server: Gateway, tmp_path: Path) -> Iterator[Make]:
         each.close()
 
 
-@pytest.fixture(params=["folder", "s3"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
-    if request.param == "folder":
-        return FolderStore(tmp_path / "store")
-    made: S3Store = request.getfixturevalue("make")()
-    return made
+@pytest.fixture(params=["folder", "shared", "s3", "gcs", "azure"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[BlobStore]:
+    made: BlobStore = request.getfixturevalue(f"in_{request.param}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path) -> BlobStore:
+    return FolderStore(tmp_path / "store")
+
+
+@pytest.fixture
+def in_shared(tmp_path: Path) -> BlobStore:
+    (tmp_path / "shared").mkdir()
+    return SharedFolderStore(tmp_path / "store", tmp_path / "shared")
+
+
+@pytest.fixture
+def in_s3(make: Make) -> BlobStore:
+    return make()
+
+
+@pytest.fixture
+def in_gcs(gcs_server: Emulator, tmp_path: Path) -> BlobStore:
+    bucket = GcsBucket(
+        google.BUCKET, gcs_server.key_file, prefix=f"test-{next(_numbers)}", endpoint=gcs_server.endpoint
+    )
+    return GcsStore(tmp_path / "store", bucket)
+
+
+@pytest.fixture
+def in_azure(azure_server: Azurite, tmp_path: Path) -> BlobStore:
+    container = Container(azurite.CONTAINER, azure_server.connection, prefix=f"test-{next(_numbers)}")
+    return AzureStore(tmp_path / "store", container)
 
 
 @pytest.fixture

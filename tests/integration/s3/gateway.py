@@ -125,6 +125,10 @@ class Gateway:
         self.client.create_bucket(Bucket=BUCKET)
         return self
 
+    def admin(self, *arguments: str) -> None:
+        """Run a command of who manages the service: users, keys, quotas."""
+        self._run("radosgw-admin", "-n", "client.admin", *arguments)
+
     def stop(self) -> None:
         """End what was started, the gateway first, and leave nothing."""
         for process in reversed(self._started):

@@ -1,0 +1,199 @@
+"""Files named by their digest in a bucket of Google Cloud Storage.
+
+    gs://<bucket>/<prefix>/blobs/ab/<digest>
+
+A large file goes in one resumable upload, whose cut pieces the library sends again; each upload carries a checksum
+that the service compares. A link is signed here, with the key of a service account.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, Any, Final
+
+from tunefleet.artifacts.files import CHUNK_BYTES
+from tunefleet.artifacts.refusals import in_our_words
+from tunefleet.artifacts.remote import LINK_S, TYPE, Found, RemoteStore, attachment, check
+from tunefleet.errors import MachineError
+
+try:
+    from google.api_core.exceptions import GoogleAPICallError, NotFound, RetryError
+    from google.auth.credentials import AnonymousCredentials
+    from google.auth.exceptions import GoogleAuthError, TransportError
+    from google.cloud import storage
+    from google.cloud.storage.retry import DEFAULT_RETRY
+    from google.oauth2.service_account import Credentials
+except ImportError as missing:
+    raise MachineError(
+        "Artifacts in Google Cloud Storage need the package google-cloud-storage.",
+        hint="Install it: pip install 'tunefleet[gcs]'.",
+    ) from missing
+
+_TIMEOUT_S: Final = 60
+_RETRY: Any = DEFAULT_RETRY.with_timeout(20.0)
+_RESUMABLE_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GcsBucket:
+    """Where files are kept.
+
+    Args:
+        name: Of the bucket.
+        prefix: Before every key; may be empty.
+        key_file: Key of a service account (JSON): asks the service and signs links.
+        endpoint: URL of an emulator, which is asked without a key; null: Google's.
+    """
+
+    name: str
+    key_file: Path
+    prefix: str = ""
+    endpoint: str | None = None
+
+    def __repr__(self) -> str:
+        return f"gs://{'/'.join(filter(None, (self.name, self.prefix)))}"
+
+
+class GcsStore(RemoteStore):
+    """Content-addressed files in a bucket of Google's; one process at a time may delete from a prefix.
+
+    Args:
+        root: A folder for uploads that are on their way.
+        bucket: Where the files go.
+        link_s: How long a link is good, in seconds.
+
+    Raises:
+        MachineError: If the bucket or the key cannot be used, or the folder still holds files.
+        UnreachableError: If the service does not answer.
+    """
+
+    def __init__(self, root: Path, bucket: GcsBucket, *, link_s: int = LINK_S) -> None:
+        super().__init__(root, repr(bucket), bucket.prefix, link_s=link_s)
+        self._signer = _credentials(bucket.key_file)
+        asker = AnonymousCredentials() if bucket.endpoint else self._signer  # type: ignore[no-untyped-call]
+        options = {"api_endpoint": bucket.endpoint} if bucket.endpoint else None
+        self._endpoint = bucket.endpoint
+        self._client: Any = storage.Client(project=self._signer.project_id, credentials=asker, client_options=options)
+        self._bucket: Any = self._client.bucket(bucket.name)
+        with self._explained():
+            next(
+                iter(self._client.list_blobs(self._bucket, prefix=f"{self._prefix}/", max_results=1, retry=_RETRY)),
+                None,
+            )
+
+    def close(self) -> None:
+        """Finish what is being sent; what is left to delete is found at the next collection."""
+        super().close()
+        self._client.close()
+
+    def _head(self, key: str) -> int | None:
+        found = self._bucket.get_blob(key, timeout=_TIMEOUT_S, retry=_RETRY)
+        return None if found is None else int(found.size)
+
+    def _url(self, key: str, filename: str) -> str:
+        return str(
+            self._bucket.blob(key).generate_signed_url(
+                version="v4",
+                expiration=timedelta(seconds=self._link_s),
+                credentials=self._signer,
+                api_access_endpoint=self._endpoint or "https://storage.googleapis.com",
+                # A browser must never run what a user stored.
+                response_type=TYPE,
+                response_disposition=attachment(filename),
+            )
+        )
+
+    def _read(self, key: str) -> Iterator[bytes]:
+        with self._bucket.blob(key).open("rb", chunk_size=CHUNK_BYTES) as file:
+            while piece := file.read(CHUNK_BYTES):
+                yield piece
+
+    def _listed(self) -> Iterator[Found]:
+        for each in self._client.list_blobs(self._bucket, prefix=f"{self._prefix}/", timeout=_TIMEOUT_S, retry=_RETRY):
+            yield Found(each.name, int(each.size), each.updated.timestamp())
+
+    def _send(self, part: Path, key: str, digest: str) -> None:
+        blob = self._bucket.blob(key, chunk_size=_RESUMABLE_BYTES)
+        with part.open("rb") as raw:
+            file = _Hashed(raw, part.stat().st_size, digest)
+            blob.upload_from_file(
+                file, size=file.size_bytes, content_type=TYPE, checksum="crc32c", timeout=_TIMEOUT_S, retry=_RETRY
+            )
+
+    def _remove(self, key: str) -> None:
+        with contextlib.suppress(NotFound):
+            self._bucket.blob(key).delete(timeout=_TIMEOUT_S, retry=_RETRY)
+
+    def _sweep_there(self, limit: float) -> None:
+        """Do nothing: Google drops resumable uploads by itself, after a week."""
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (GoogleAPICallError, GoogleAuthError, RetryError, OSError) as error:
+            # Errors of the connection are of a library below, and are OSErrors; those of a file are Python's own.
+            if type(error).__module__ == "builtins" and not isinstance(error, ConnectionError | TimeoutError):
+                raise
+            status = int(getattr(error, "code", None) or 0) if isinstance(error, GoogleAPICallError) else 0
+            passes = isinstance(error, RetryError | TransportError | OSError)
+            said = _word(error, status)
+            raise in_our_words(
+                self.name, said, status, str(error),
+                passes=passes, check="the network", variables="GOOGLE_APPLICATION_CREDENTIALS",
+            ) from error  # fmt: skip
+
+
+class _Hashed:
+    """A file that is hashed as it is read, and refuses its last piece if it is not what it was.
+
+    An object that is complete cannot be taken back: the refusal comes before its last piece goes.
+    """
+
+    def __init__(self, raw: IO[bytes], size_bytes: int, digest: str) -> None:
+        self._raw, self._digest, self.size_bytes = raw, digest, size_bytes
+        self._hash, self._hashed = hashlib.sha256(), 0
+
+    def read(self, count: int = -1) -> bytes:
+        start, piece = self._raw.tell(), self._raw.read(count)
+        # A piece that was cut off is read and sent again.
+        fresh = memoryview(piece)[max(0, self._hashed - start) :]
+        self._hash.update(fresh)
+        self._hashed += len(fresh)
+        if self._hashed >= self.size_bytes:
+            check(self._hash.hexdigest(), self._digest)
+        return piece
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._raw.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._raw.tell()
+
+
+def _credentials(key_file: Path) -> Any:
+    try:
+        return Credentials.from_service_account_file(  # type: ignore[no-untyped-call]
+            str(key_file), scopes=["https://www.googleapis.com/auth/devstorage.read_write"]
+        )
+    except (OSError, ValueError) as error:
+        raise MachineError(
+            f"GOOGLE_APPLICATION_CREDENTIALS={key_file} is no key of a service account: {type(error).__name__}.",
+            hint="Name the JSON file of a service account's key: links are signed with it.",
+            detail=str(error),
+        ) from error
+
+
+def _word(error: Exception, status: int) -> str:
+    if not isinstance(error, GoogleAPICallError):
+        return type(error).__name__
+    reasons = {str(each.get("reason")) for each in error.errors if isinstance(each, dict)}
+    if reasons & {"quotaExceeded", "insufficientStorage"}:
+        return "QuotaExceeded"
+    # An object that is not there is no error here: what is missing is the bucket.
+    return "NoSuchBucket" if isinstance(error, NotFound) else str(status)

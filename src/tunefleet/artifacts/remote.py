@@ -1,0 +1,261 @@
+"""What every store behind a network does: send and hash again, remember what is there, delete behind one's back.
+
+Uploads gather in the server's folder, where they can break and go on, and go to the service once their digest is
+right. A service adds the requests of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tunefleet.artifacts.blobs import BlobStore, Link, checked
+from tunefleet.artifacts.folder import BLOBS, FolderStore
+from tunefleet.artifacts.manifest import is_digest
+from tunefleet.errors import ArtifactError, MachineError, TunefleetError
+
+_log = logging.getLogger(__name__)
+
+LINK_S: Final = 900
+SENDERS: Final = 8
+TYPE: Final = "application/octet-stream"
+_REMEMBERED: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One object as a service lists it; times are Unix times."""
+
+    key: str
+    size_bytes: int
+    kept_at: float
+
+
+class RemoteStore(BlobStore):
+    """Content-addressed files in a service; one process at a time may delete from a prefix.
+
+    Args:
+        root: A folder for uploads that are on their way.
+        name: How errors call the place.
+        prefix: Before every key; may be empty.
+        link_s: How long a link is good, in seconds.
+
+    Raises:
+        MachineError: If the folder still holds files of a server that kept them there.
+    """
+
+    def __init__(self, root: Path, name: str, prefix: str, *, link_s: int) -> None:
+        super().__init__(root)
+        refuse_two_places(root, name)
+        self.name = name
+        self._prefix = "/".join(filter(None, (prefix, BLOBS)))
+        self._link_s = link_s
+        self.executor = ThreadPoolExecutor(SENDERS, thread_name_prefix="store-send")
+        self._deleter = ThreadPoolExecutor(1, thread_name_prefix="store-delete")
+        self._sizes: dict[str, int] = {}
+        self._doomed: set[str] = set()
+        self._arriving: Counter[str] = Counter()
+        self._deleting: str | None = None
+        self._deletions = 0
+        self._may_list_parts = True
+        # Held for what is remembered of objects, never for a request. One that arrives while it is deleted waits.
+        self._order = threading.Condition()
+
+    @abstractmethod
+    def _head(self, key: str) -> int | None:
+        """Return the length of an object in bytes; null if there is none."""
+
+    @abstractmethod
+    def _url(self, key: str, filename: str) -> str:
+        """Return a signed link to an object."""
+
+    @abstractmethod
+    def _read(self, key: str) -> Iterator[bytes]:
+        """Yield the content of an object."""
+
+    @abstractmethod
+    def _listed(self) -> Iterator[Found]:
+        """Yield the objects below the prefix."""
+
+    @abstractmethod
+    def _send(self, part: Path, key: str, digest: str) -> None:
+        """Store a file, whole or not at all, hashing what is sent."""
+
+    @abstractmethod
+    def _remove(self, key: str) -> None:
+        """Delete an object; one that is not there counts as deleted."""
+
+    @abstractmethod
+    def _sweep_there(self, limit: float) -> None:
+        """Remove parts of broken uploads that were begun before a Unix time."""
+
+    @abstractmethod
+    def _explained(self) -> AbstractContextManager[None]:
+        """Say what goes wrong inside in our words."""
+
+    def close(self) -> None:
+        """Finish what is being sent; what is left to delete is found at the next collection."""
+        self._deleter.shutdown(cancel_futures=True)
+        if self.executor is not None:
+            self.executor.shutdown()
+
+    def find(self, digest: str) -> int | None:
+        """Return the length of a file in bytes; null if it is not in the store."""
+        key = self._key(digest)
+        with self._order:
+            if digest in self._doomed:
+                return None
+            known, deletions = self._sizes.get(digest), self._deletions
+        if known is not None:
+            return known
+        with self._explained():
+            size_bytes = self._head(key)
+        if size_bytes is None:
+            return None
+        with self._order:
+            # What was deleted since it was asked for may be gone for good by now.
+            if deletions == self._deletions:
+                self._remember(digest, size_bytes)
+        return size_bytes
+
+    def source(self, digest: str, filename: str) -> Link:
+        """Return a link to a file, good for some minutes.
+
+        Raises:
+            NotFoundError: If it is not in the store.
+        """
+        self.size(digest)
+        with self._explained():
+            return Link(self._url(self._key(digest), filename))
+
+    def pieces(self, digest: str) -> Iterator[bytes]:
+        """Yield the content of a file; raises as `source` does."""
+        self.size(digest)
+        with self._explained():
+            yield from self._read(self._key(digest))
+
+    def kept_before(self, at: float) -> dict[str, int]:
+        """Return digest and size in bytes of each file that was kept before a Unix time."""
+        found: dict[str, int] = {}
+        with self._explained():
+            for each in self._listed():
+                digest = each.key.rpartition("/")[2]
+                if is_digest(digest) and each.kept_at < at:
+                    found[digest] = each.size_bytes
+        return found
+
+    def keep(self, part: Path, digest: str) -> None:
+        """Send a file to the store.
+
+        Raises:
+            ArtifactError: If it is not any more what was hashed.
+        """
+        key, size_bytes, arrived = self._key(digest), part.stat().st_size, False
+        with self._order:
+            self._arriving[digest] += 1
+            self._order.wait_for(lambda: self._deleting != digest)
+        try:
+            with self._explained():
+                self._send(part, key, digest)
+            arrived = True
+        finally:
+            with self._order:
+                self._arriving -= Counter((digest,))
+                if arrived:
+                    self._doomed.discard(digest)
+                    self._remember(digest, size_bytes)
+        part.unlink()
+
+    def delete(self, digest: str) -> None:
+        """Remove a file: at once it is not found any more, and soon it is gone."""
+        key = self._key(digest)
+        with self._order:
+            self._deletions += 1
+            self._doomed.add(digest)
+            self._sizes.pop(digest, None)
+        self._deleter.submit(self._delete, digest, key)
+
+    def sweep_partials(self, older_than_s: float) -> int:
+        """Remove what uploads left that nobody has gone on with, here and in the store; returns the bytes here."""
+        freed = super().sweep_partials(older_than_s)
+        try:
+            with self._explained():
+                self._sweep_there(time.time() - older_than_s)
+        except MachineError as error:
+            level = logging.WARNING if self._may_list_parts else logging.DEBUG
+            self._may_list_parts = False
+            _log.log(level, "What broken uploads left in %s stays there: %s", self.name, error.detail or error)
+        return freed
+
+    def _delete(self, digest: str, key: str) -> None:
+        with self._order:
+            if digest not in self._doomed or self._arriving[digest]:
+                return
+            self._deleting = digest
+        gone = False
+        try:
+            with self._explained():
+                self._remove(key)
+            gone = True
+        except TunefleetError as error:
+            # It stays doomed, so that nobody is told it is here; the next collection tries again.
+            _log.warning("%s could not be deleted from %s: %s", key, self.name, error.detail or error)
+        finally:
+            with self._order:
+                self._deleting = None
+                if gone:
+                    self._doomed.discard(digest)
+                self._order.notify_all()
+
+    def _remember(self, digest: str, size_bytes: int) -> None:
+        while len(self._sizes) >= _REMEMBERED:
+            self._sizes.pop(next(iter(self._sizes)), None)
+        self._sizes[digest] = size_bytes
+
+    def _key(self, digest: str) -> str:
+        return f"{self._prefix}/{checked(digest)[:2]}/{digest}"
+
+
+def refuse_two_places(root: Path, name: str) -> None:
+    """Refuse a store elsewhere while the server's own folder still holds files.
+
+    Raises:
+        MachineError: If it does.
+    """
+    if (root / BLOBS).exists() and FolderStore(root).kept_before(float("inf")):
+        raise MachineError(
+            f"The folder {root / BLOBS} holds files, and artifacts are to be kept in {name}.",
+            hint="Copy them there with the service's own tool, then give that folder another name.",
+        )
+
+
+def check(found: str, digest: str) -> None:
+    """Refuse what is not any more what was hashed.
+
+    Raises:
+        ArtifactError: If the digests differ.
+    """
+    if found != digest:
+        raise ArtifactError(f"The file {digest[:12]}… changed on the server's disk.", hint="Upload it again.")
+
+
+def read_pieces(path: Path, size_bytes: int) -> Iterator[bytes]:
+    """Yield a file in pieces of a size."""
+    with path.open("rb") as file:
+        while piece := file.read(size_bytes):
+            yield piece
+
+
+def attachment(filename: str) -> str:
+    """Return the header that makes a browser save a file under a name."""
+    plain = "".join(letter if letter.isascii() and letter.isprintable() else "_" for letter in filename)
+    return 'attachment; filename="{}"'.format(plain.replace("\\", "_").replace('"', "_"))
