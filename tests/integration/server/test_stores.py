@@ -70,7 +70,7 @@ def test_beyond_its_limit_a_server_takes_no_file_and_loses_none(
         refused = is_problem(put(admin, b"b" * 6000), 507, "machine")
         assert refused["detail"] == "The server keeps 6,000 of 10,000 bytes; the file needs 6,000."
         assert "TUNEFLEET_STORAGE_LIMIT_BYTES" in refused["hint"]
-        query = {"blobs": [{"digest": hashlib.sha256(b"a" * 6000).hexdigest(), "size_bytes": 6000}]}
+        query = {"blobs": [{"path": "a", "digest": hashlib.sha256(b"a" * 6000).hexdigest(), "size_bytes": 6000}]}
         assert admin.post("/blobs/missing", json=query).json()["missing"] == [], "what is here is not asked for"
         assert "allows; beyond it" not in caplog.text
         assert put(admin, b"c" * 3000).status_code == 201
