@@ -16,8 +16,9 @@ import orjson
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Requirement
 from tunefleet.services import keys, ranking
-from tunefleet.services.core import Core, open_core
+from tunefleet.services.core import Core
 from tunefleet.services.ids import new_id
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, journal, tasks
 from tunefleet.store import workflows as workflow_rows

@@ -35,9 +35,10 @@ from pathlib import Path
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
 from tunefleet.services import keys, placing, ranking
-from tunefleet.services.core import Core, open_core
+from tunefleet.services.core import Core
 from tunefleet.services.fleet import Presence
 from tunefleet.services.ids import new_id
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, attempts, tasks, workers
 from tunefleet.store import workflows as workflow_rows

@@ -33,8 +33,9 @@ sys.path.insert(0, str(ROOT))
 
 from tests.integration.postgres.process import PostgresProcess, programs  # noqa: E402
 from tunefleet.services import keys, link, metrics, placing, workflows  # noqa: E402
-from tunefleet.services.core import Core, open_core  # noqa: E402
+from tunefleet.services.core import Core  # noqa: E402
 from tunefleet.services.identity import Actor  # noqa: E402
+from tunefleet.services.opening import open_core  # noqa: E402
 from tunefleet.settings import ServerSettings, load  # noqa: E402
 from tunefleet.wire.api import SubmitRequest  # noqa: E402
 from tunefleet.wire.link import (  # noqa: E402

@@ -20,7 +20,7 @@ from tunefleet.links.redis_tls import address_of
 from tunefleet.observing.logs import formatter
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import CampaignSettings, ServerSettings, TrackingSettings, load, unsupported
 
 log = logging.getLogger("tunefleet.server")

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-import tunefleet
 from tunefleet.artifacts import BlobStore
-from tunefleet.observing.spans import Spans, open_spans
-from tunefleet.services import filemark, ration
-from tunefleet.services.blobs import open_blobs
+from tunefleet.observing.spans import Spans
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
 from tunefleet.services.leading import Leading, fence
-from tunefleet.services.notify.watch import CHANNELS, Watch
-from tunefleet.services.observing.commits import Commits
 from tunefleet.services.observing.meters import Meters
-from tunefleet.services.observing.tasks import TaskSpans
 from tunefleet.services.shares import Ledger
 from tunefleet.services.signals import Signals
 from tunefleet.services.talks import Talks
 from tunefleet.services.tries import Tries
 from tunefleet.settings import ServerSettings
-from tunefleet.store import Connection, Database, keys, servers
+from tunefleet.store import Connection, Database, servers
 from tunefleet.store.federation_tokens import TokenRow
 from tunefleet.store.folderlock import FolderLock
-from tunefleet.store.opening import target_of
-from tunefleet.store.writer import EVERYTHING
 
 if TYPE_CHECKING:
     from tunefleet.services.curves import Curves
@@ -45,7 +35,6 @@ if TYPE_CHECKING:
     from tunefleet.services.upkeep import Count
 
 T = TypeVar("T")
-_SECRET: Final = "server_secret"
 KEYS: Final = "keys"
 """Woken when a key or a federation's token is taken back: no server may know it any more."""
 _LOOKERS: Final = 2
@@ -115,7 +104,7 @@ class JoinWait:
 
 @dataclass(slots=True)
 class Core:
-    """One server's state; `open_core` makes it."""
+    """One server's state; `opening.open_core` makes it."""
 
     settings: ServerSettings
     db: Database
@@ -183,86 +172,3 @@ class Core:
             self.spans.close()
         for lock in self._locks:
             lock.release()
-
-
-def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
-    """Open a data folder; it is made if there is none.
-
-    Args:
-        settings: Of the server.
-        clock: Default: the machine's.
-
-    Raises:
-        StoreError: If another process uses the folder or the database, or something in it cannot be used.
-        MachineError: If the artifact store cannot be used.
-        UnreachableError: If the artifact store does not answer.
-    """
-    url, clock = settings.database_url, clock or Clock()
-    meters = Meters(clock.wall) if settings.metrics != "off" else None
-    spans = open_spans(settings.otlp_endpoint, "tunefleet-server", tunefleet.__version__)
-    locks = [FolderLock.take(settings.data_dir)]
-    try:
-        target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
-        if isinstance(target, Path):
-            # What other servers on one file write is not heard; those on PostgreSQL tell each other.
-            locks.append(FolderLock.take_database(target, settings.data_dir))
-        blobs = open_blobs(settings)
-        signals, cache = Signals(), KeyCache()
-        watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)
-
-        def woken(topics: frozenset[str]) -> None:
-            if not topics.isdisjoint({KEYS, EVERYTHING}):
-                cache.forget()
-            if not topics.isdisjoint({CHANNELS, EVERYTHING}):
-                watch.forget()
-            _wake(signals, topics)
-
-        database = Database.open(
-            target,
-            synchronous=settings.synchronous,
-            on_wake=woken,
-            before_commit=Commits(meters, None if spans is None else TaskSpans(spans, clock.wall), watch),
-        )
-    except BaseException:
-        for lock in locks:
-            lock.release()
-        raise
-    blobs.limit_bytes = settings.storage_limit_bytes
-    try:
-        filemark.check(database, blobs)
-        database.write(partial(ration.count, blobs=blobs)).result()
-    except BaseException:
-        database.close()
-        blobs.close()
-        for lock in locks:
-            lock.release()
-        raise
-    ledger = Ledger(settings.share_half_life_s)
-    secret = bytes.fromhex(database.write(_server_secret).result())
-    core = Core(
-        settings, database, blobs, signals, secret, clock,
-        keys=cache, ledger=ledger, meters=meters, spans=spans, _locks=locks,
-    )  # fmt: skip
-    if meters is not None:
-        # It knows the core, so it is made when there is one.
-        from tunefleet.services.observing.gauges import Gauges  # noqa: PLC0415
-
-        core.gauges = Gauges(meters.kind)
-        meters.registry.register(core.gauges)
-        database.observe(meters.group.observe, meters.commit_s.observe)
-    return core
-
-
-def _wake(signals: Signals, topics: frozenset[str]) -> None:
-    if EVERYTHING in topics:
-        signals.notify_all()
-    else:
-        signals.notify(*topics)
-
-
-def _server_secret(connection: Connection) -> str:
-    known = keys.get_meta(connection, _SECRET)
-    if known is None:
-        known = secrets.token_hex(32)
-        keys.put_meta(connection, _SECRET, known)
-    return known

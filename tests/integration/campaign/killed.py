@@ -24,7 +24,8 @@ from tunefleet.campaign.steps.wait import WaitStep
 from tunefleet.client import AsyncClient
 from tunefleet.lifecycle.cycle import STEPS
 from tunefleet.services.campaigns import jobs
-from tunefleet.services.core import Core, open_core
+from tunefleet.services.core import Core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import CampaignSettings, ServerSettings
 from tunefleet.store import campaigns
 

@@ -18,7 +18,7 @@ from tunefleet.client import Client
 from tunefleet.client.attempt import AttemptClient
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 from tunefleet.wire.link import JournalBatch
 

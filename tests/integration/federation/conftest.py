@@ -12,7 +12,7 @@ from tests.fakes.federation import FEDERATION, TOKEN, Double, serving
 from tests.integration.server.support import Running, until
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 
 

@@ -16,7 +16,7 @@ from sqlalchemy import insert, select, text, update
 from tests.integration.postgres.process import PASSWORD, PostgresProcess
 from tests.integration.server.support import until
 from tunefleet.errors import StoreError
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, opening, wake
 from tunefleet.store.tables import meta

@@ -20,7 +20,7 @@ from tunefleet.links.redis_keys import Keys
 from tunefleet.links.redis_worker import RedisLink
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, Offer
 

@@ -14,7 +14,7 @@ import pytest
 from tests.integration.server.support import HandWorker, Running
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 
 

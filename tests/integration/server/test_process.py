@@ -19,7 +19,7 @@ import pytest
 
 from tests.fakes.receiver import receiving
 from tunefleet.server.__main__ import main
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 
 START_S = 100.0

@@ -14,7 +14,7 @@ from tests.integration.servers.trio import QUICK, Trio, named
 from tunefleet.artifacts import FolderStore
 from tunefleet.errors import StoreError
 from tunefleet.services import filemark
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Database, servers
 from tunefleet.store.servers import ServerRow

@@ -16,7 +16,7 @@ from tunefleet.errors import TunefleetError
 from tunefleet.links.http_async import AsyncHttpLink, AsyncJournals, Traffic
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 from tunefleet.simulation.documents import documents
 from tunefleet.simulation.driving import Load, Progress

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.services.lab import Lab, open_lab
 from tunefleet.services import keys
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 
 

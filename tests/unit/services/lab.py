@@ -13,8 +13,9 @@ from typing import Any
 
 from tunefleet.artifacts import manifest_digest
 from tunefleet.services import artifacts, keys, link, metrics, placing, sweep, tasks, workflows
-from tunefleet.services.core import Clock, Core, open_core
+from tunefleet.services.core import Clock, Core
 from tunefleet.services.identity import Actor, AttemptActor
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 from tunefleet.wire.api import ArtifactCreate, FileEntry, KeyCreate, SubmitRequest, TaskDetail
 from tunefleet.wire.link import (

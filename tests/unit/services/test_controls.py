@@ -7,7 +7,7 @@ import pytest
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.services import controls, workers
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.wire.link import Finish, Offer
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.services import controls, elastic, workers
-from tunefleet.services.core import open_core
+from tunefleet.services.opening import open_core
 from tunefleet.wire.link import Gpu
 
 GPU = TRAIN.rstrip() + "\n  resources: {hardware: {gpu: {count: 1}}}\n"

@@ -14,7 +14,8 @@ import pytest
 from tests.unit.services.lab import Lab
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.services import ids, keys
-from tunefleet.services.core import Core, open_core
+from tunefleet.services.core import Core
+from tunefleet.services.opening import open_core
 from tunefleet.services.signals import MAX_TOPICS, Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection

@@ -11,7 +11,8 @@ import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tunefleet.services import placing, workers
-from tunefleet.services.core import Core, open_core
+from tunefleet.services.core import Core
+from tunefleet.services.opening import open_core
 from tunefleet.store import Connection
 
 WAITS = TRAIN.replace("taskType: lora_sft", "taskType: lora_sft\n  on_lost: wait")

@@ -10,10 +10,11 @@ from typing import Any
 from tests.fakes.receiver import Seen
 from tests.unit.services.lab import ECHO, FakeClock, Lab
 from tunefleet.services import keys
-from tunefleet.services.core import Clock, open_core
+from tunefleet.services.core import Clock
 from tunefleet.services.identity import Actor
 from tunefleet.services.notify import channels, history
 from tunefleet.services.notify.courier import Courier
+from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings
 from tunefleet.wire.notify import ChannelCreate, NotificationView
 

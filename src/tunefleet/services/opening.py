@@ -1,0 +1,104 @@
+"""Open a server's data: its folder, database and artifact store, and make of them what every verb works on."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import tunefleet
+from tunefleet.observing.spans import open_spans
+from tunefleet.services import filemark, ration
+from tunefleet.services.blobs import open_blobs
+from tunefleet.services.core import KEYS, Clock, Core, KeyCache
+from tunefleet.services.notify.watch import CHANNELS, Watch
+from tunefleet.services.observing.commits import Commits
+from tunefleet.services.observing.meters import Meters
+from tunefleet.services.observing.tasks import TaskSpans
+from tunefleet.services.shares import Ledger
+from tunefleet.services.signals import Signals
+from tunefleet.settings import ServerSettings
+from tunefleet.store import Connection, Database, keys
+from tunefleet.store.folderlock import FolderLock
+from tunefleet.store.opening import target_of
+from tunefleet.store.writer import EVERYTHING
+
+_SECRET: Final = "server_secret"
+
+
+def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
+    """Open a data folder; it is made if there is none.
+
+    Args:
+        settings: Of the server.
+        clock: Default: the machine's.
+
+    Raises:
+        StoreError: If another process uses the folder or the database, or something in it cannot be used.
+        MachineError: If the artifact store cannot be used, or is another than that of the database's other servers.
+        UnreachableError: If the artifact store does not answer.
+    """
+    url, clock = settings.database_url, clock or Clock()
+    meters = Meters(clock.wall) if settings.metrics != "off" else None
+    spans = open_spans(settings.otlp_endpoint, "tunefleet-server", tunefleet.__version__)
+    with ExitStack() as undone:
+        locks = [FolderLock.take(settings.data_dir)]
+        undone.callback(lambda: [lock.release() for lock in locks])
+        target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
+        if isinstance(target, Path):
+            # What other servers on one file write is not heard; those on PostgreSQL tell each other.
+            locks.append(FolderLock.take_database(target, settings.data_dir))
+        blobs = open_blobs(settings)
+        undone.callback(blobs.close)
+        signals, cache = Signals(), KeyCache()
+        watch = Watch(settings.public_base_url, shared_admin=settings.shared_token is not None)
+        database = Database.open(
+            target,
+            synchronous=settings.synchronous,
+            on_wake=_waker(signals, cache, watch),
+            before_commit=Commits(meters, None if spans is None else TaskSpans(spans, clock.wall), watch),
+        )
+        undone.callback(database.close)
+        filemark.check(database, blobs)
+        blobs.limit_bytes = settings.storage_limit_bytes
+        database.write(lambda connection: ration.count(connection, blobs)).result()
+        secret = bytes.fromhex(database.write(_server_secret).result())
+        undone.pop_all()
+    core = Core(
+        settings, database, blobs, signals, secret, clock,
+        keys=cache, ledger=Ledger(settings.share_half_life_s), meters=meters, spans=spans, _locks=locks,
+    )  # fmt: skip
+    if meters is not None:
+        # It knows the core, so it is made when there is one.
+        from tunefleet.services.observing.gauges import Gauges  # noqa: PLC0415
+
+        core.gauges = Gauges(meters.kind)
+        meters.registry.register(core.gauges)
+        database.observe(meters.group.observe, meters.commit_s.observe)
+    return core
+
+
+def _waker(signals: Signals, cache: KeyCache, watch: Watch) -> Callable[[frozenset[str]], None]:
+    """Return what follows a commit, this server's or another's: nobody goes by what is no longer so."""
+
+    def woken(topics: frozenset[str]) -> None:
+        if not topics.isdisjoint({KEYS, EVERYTHING}):
+            cache.forget()
+        if not topics.isdisjoint({CHANNELS, EVERYTHING}):
+            watch.forget()
+        if EVERYTHING in topics:
+            signals.notify_all()
+        else:
+            signals.notify(*topics)
+
+    return woken
+
+
+def _server_secret(connection: Connection) -> str:
+    known = keys.get_meta(connection, _SECRET)
+    if known is None:
+        known = secrets.token_hex(32)
+        keys.put_meta(connection, _SECRET, known)
+    return known
