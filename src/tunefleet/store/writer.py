@@ -163,8 +163,9 @@ class Writer:
             self._roll_back()
             raise
         if self.observers is not None:
-            for observe, value in zip(self.observers, (len(operations), time.perf_counter() - started), strict=True):
-                observe(value)
+            on_group, on_commit = self.observers
+            on_group(len(operations))
+            on_commit(time.perf_counter() - started)
         self._follow_up(frozenset(info[_TOPICS]), info[_AFTER])
         return results
 
