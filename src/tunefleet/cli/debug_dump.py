@@ -20,7 +20,7 @@ from tunefleet.errors import MachineError
 _PRIVATE = 0o600
 
 
-@examples("tunefleet debug-dump", "tunefleet debug-dump /tmp/what-is-wrong.tar.gz", "tunefleet --url URL debug-dump")
+@examples("tunefleet debug-dump", "tunefleet debug-dump /tmp/what-is-wrong.tar.gz")
 def debug_dump(
     file: Annotated[
         Path | None, typer.Argument(help="Where it goes; default: tunefleet-debug-<time>.tar.gz in this folder.")

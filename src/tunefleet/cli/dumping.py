@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
@@ -80,7 +81,7 @@ class Part:
 def parts() -> Iterator[Part]:
     """Collect every part."""
     yield _tried("about.json", _about)
-    yield from (_tried(f"settings/{name}.json", lambda cls=cls: _plain(load(cls))) for name, cls in _KNOWN.items())
+    yield from (_tried(f"settings/{name}.json", partial(_settings, cls)) for name, cls in _KNOWN.items())
     yield _tried("settings/agent.json", lambda: _plain(load_agent()))
     yield _tried("environment.json", lambda: variables_of(_OURS))
     yield _tried("doctor.json", _findings)
@@ -107,6 +108,10 @@ def _about() -> dict[str, Any]:
     }
 
 
+def _settings(cls: type[ProcessSettings]) -> dict[str, Any]:
+    return _plain(load(cls))
+
+
 def _plain(settings: BaseModel) -> dict[str, Any]:
     # A secret is written as stars by its own type.
     return settings.model_dump(mode="json")
@@ -123,7 +128,7 @@ def _of_server() -> Iterator[Part]:
         with connect() as client:
             client.info()
             yield from (
-                _tried(f"server/{name}", lambda path=path, params=params: _asked(client, path, **params))
+                _tried(f"server/{name}", partial(_asked, client, path, **params))
                 for name, (path, params) in _ASKED.items()
             )
             yield _tried("server/events.json", lambda: _newest_events(client))
@@ -162,7 +167,7 @@ def _logs() -> Iterator[Part]:
         if whole in seen or not whole.is_file():
             continue
         seen.add(whole)
-        yield _tried(f"logs/{len(seen)}-{whole.name}", lambda whole=whole: _tail(whole))
+        yield _tried(f"logs/{len(seen)}-{whole.name}", partial(_tail, whole))
     if not seen:
         yield Part("logs", missing="No log was found on this machine where the settings say that one lies.")
 

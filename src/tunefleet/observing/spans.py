@@ -102,7 +102,7 @@ class _Exported:
 
     def close(self) -> None:
         self._processor.force_flush(SEND_WITHIN_S * 1000)
-        self._processor.shutdown()
+        self._processor.shutdown()  # type: ignore[no-untyped-call]
 
     def _readable(self, span: Told) -> ReadableSpan:
         from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415

@@ -6,16 +6,14 @@ polls of agents, pieces of files, journals and logs; and so is whoever was not r
 
 from __future__ import annotations
 
-import re
-import secrets
 from typing import Any, Final
 
 from fastapi.routing import APIRoute
-from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tunefleet.server.auth import NOTED
+from tunefleet.server.measured import request_id_of
 from tunefleet.services import audit
 from tunefleet.services.core import Core
 from tunefleet.store.audit import AuditRow
@@ -33,8 +31,6 @@ ROUTINE: Final = frozenset(
 )
 """Method and route of what is not in the log: it changes nothing that a person would ask about."""
 _LOGIN: Final = "POST /api/v1/session"
-_REQUEST_ID: Final = "x-request-id"
-_READABLE: Final = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 _PREFIXES: Final = ("/api/v1", "/api/training", "/api", "")
 _MAX_TARGET: Final = 500
 _MAX_PATH: Final = 200
@@ -63,7 +59,6 @@ class Audit:
         async def send_after_the_row(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[_REQUEST_ID] = request_id
                 answered = True
                 await self._store(scope, message["status"], request_id)
             await send(message)
@@ -89,16 +84,6 @@ class Audit:
             0, self._core.clock.wall(), None, None, None, None, client[0] if client else "", scope["method"],
             route_of(scope), target[:_MAX_TARGET] or None, status, request_id,
         )  # fmt: skip
-
-
-def request_id_of(scope: Scope) -> str:
-    """Return the id of a request: what the client or a proxy calls it, if that is a plain word, else a new one."""
-    state: dict[str, Any] = scope.setdefault("state", {})
-    if "request_id" not in state:
-        given = Headers(scope=scope).get(_REQUEST_ID, "")
-        state["request_id"] = given if _READABLE.fullmatch(given) else secrets.token_hex(8)
-    found: str = state["request_id"]
-    return found
 
 
 def route_of(scope: Scope) -> str:

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -40,10 +40,8 @@ class Measured:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        given = headers.get(HEADER)
-        request_id = given if given and _SANE.fullmatch(given) else secrets.token_hex(8)
-        parent = traceparent.read(headers.get("traceparent"))
+        request_id = request_id_of(scope)
+        parent = traceparent.read(Headers(scope=scope).get("traceparent"))
         started, status = self._clock(), 0
 
         async def send_noting_status(message: Message) -> None:
@@ -67,6 +65,16 @@ class Measured:
         route = template(scope)
         meters.requests.labels(method, route, f"{status // 100}xx").inc()
         meters.request_s.labels(method, route).observe(spent_s)
+
+
+def request_id_of(scope: Scope) -> str:
+    """Return the id of a request: what the client or a proxy calls it, if that is a plain word, else a new one."""
+    state: dict[str, Any] = scope.setdefault("state", {})
+    if "request_id" not in state:
+        given = Headers(scope=scope).get(HEADER, "")
+        state["request_id"] = given if _SANE.fullmatch(given) else secrets.token_hex(8)
+    found: str = state["request_id"]
+    return found
 
 
 def _named(scope: Scope) -> dict[str, str]:

@@ -29,7 +29,7 @@ OTHER: Final = "other"
 _QUICK: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _WAITS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 # When each series began is a third of the text, and nobody's question.
-disable_created_metrics()
+disable_created_metrics()  # type: ignore[no-untyped-call]
 _WORK: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
 _BATCHES: Final = (1, 5, 10, 50, 100, 500, 1000, 2000)
