@@ -46,7 +46,7 @@ def draw_load(report: Report, file: Path) -> None:
         axes.plot([x for x, _ in points], [y for _, y in points])
         axes.set_ylabel(name)
         axes.set_ylim(bottom=0)
-    axes.set_xlabel("seconds")
+    figure.supxlabel("seconds")
     _save(figure, f"{report.workers:,} workers, {report.tasks:,} tasks", file)
 
 

@@ -24,6 +24,8 @@ Ended = Literal["done", "time", "interrupted", "stalled"]
 _LOOK_S: Final = 0.05
 _SUBMITS: Final = 4
 """Documents on their way at the same time."""
+_SETTLED_S: Final = 3.0
+"""After so long without anything new the server's own list is asked whether all is over."""
 _STILL_S: Final = 60.0
 """So long nothing may happen, beside the time that a task runs; then it is over."""
 
@@ -152,6 +154,7 @@ class Load:
 
     async def _wait(self, submitting: asyncio.Task[None] | None, began: float) -> Ended:
         still_since, before = time.monotonic(), self._progress()
+        looked_after_s = _SETTLED_S
         patience_s = _STILL_S + 1.2 * self._plan.task_s
         while True:
             with contextlib.suppress(TimeoutError):
@@ -161,15 +164,21 @@ class Load:
                 submitting.result()
             now = self._tell()
             if now != before:
-                before, still_since = now, time.monotonic()
+                before, still_since, looked_after_s = now, time.monotonic(), _SETTLED_S
             if self._interrupted.is_set():
                 return "interrupted"
             if now.ended >= self._plan.tasks:
                 return "done"
             if self._plan.for_s is not None and time.monotonic() - began > self._plan.for_s:
                 return "time"
-            if time.monotonic() - still_since > patience_s:
-                return "done" if await self._all_final() else "stalled"
+            still_s = time.monotonic() - still_since
+            # A worker may be told to drop what it has just finished: it does not learn that its word was taken.
+            if still_s > looked_after_s and now.submitted == self._plan.tasks:
+                looked_after_s = still_s + _SETTLED_S
+                if await self._all_final():
+                    return "done"
+            if still_s > patience_s:
+                return "stalled"
 
     def _progress(self) -> Progress:
         tick = self._crowds.tick

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
@@ -110,7 +111,8 @@ class _One:
         self._reader = asyncio.create_task(self._read())
         assert self._process.stdin is not None
         self._process.stdin.write(_text(share).encode() + b"\n")
-        await self._process.stdin.drain()
+        with contextlib.suppress(ConnectionError):  # it has ended: who reads its words says how
+            await self._process.stdin.drain()
 
     async def ready(self) -> None:
         await self._is_ready.wait()
