@@ -54,7 +54,7 @@ class Mirror:
                 body = b"".join([piece async for piece in answer.pieces()])
             if answer.status == 200:
                 fleet = await asyncio.to_thread(_WHOLE.validate_json, body)
-                if core.leading.epoch is None and core.leading.row.epoch == row.epoch:
+                if core.leading.row.epoch == row.epoch:
                     core.fleet = fleet
         spent_s = core.clock.monotonic() - began
         await core.signals.wait(SEEN, max(COPY_S, _SHARE * spent_s), seen)
