@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Table, insert, select, text
 
 import tunefleet
 from tunefleet.errors import ArtifactError, StoreError
-from tunefleet.store import migrate, opening
+from tunefleet.store import migrate, opening, room
 
 FORMAT: Final = "tunefleet-backup/1"
 _MANIFEST: Final = "manifest.json"
@@ -111,7 +111,7 @@ def _write(connection: Connection, name: str, out: IO[bytes], progress: Progress
             revision=revision,
             made_at=datetime.now(UTC).isoformat(timespec="seconds"),
             made_by=tunefleet.__version__,
-            engine=opening.engine_name(connection),
+            engine=room.engine(connection),
             tables=parts,
             counters=_counters(connection),
         )

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from tunefleet.errors import StoreError
-from tunefleet.store import migrate, postgres
+from tunefleet.store import migrate, postgres, postgres_faults
 from tunefleet.store.faults import is_lost, translate
 from tunefleet.store.writer import BeforeCommit, Writer
 
@@ -102,7 +102,13 @@ class Database:
 
         url = postgres.address(target)
         engines = postgres.open_engines(url, READERS)
-        wakes = Wakes(url, uuid.uuid4().hex, on_wake)
+        try:
+            wakes = Wakes(url, uuid.uuid4().hex, on_wake)
+        except Exception as error:
+            for engine in engines:
+                engine.dispose()
+            told = DBAPIError(None, None, error)
+            raise postgres_faults.cannot_be_used(postgres.name_of(url), told, url.password) from error
         return cls(engines, on_wake, before_commit, wakes, postgres.engine(url, writing=True, in_turn=False))
 
     @property

@@ -82,5 +82,5 @@ def _count_on(connection: Connection, counters: dict[str, int]) -> None:
         return
     put = text("SELECT setval(pg_get_serial_sequence(:table, :column)::regclass, :last)")
     for table, column in archive.counted(connection):
-        if last := counters.get(table):
-            connection.execute(put, {"table": table, "column": column, "last": last})
+        if table in counters:
+            connection.execute(put, {"table": table, "column": column, "last": counters[table]})

@@ -101,11 +101,12 @@ class Wakes:
             except Exception as error:  # noqa: BLE001 - whatever broke: it is listened anew, and nobody misses a thing
                 if failures == 0:
                     log.warning("The database cannot be heard: %s", error)
-                self._connection = _closed(self._connection)
+                _close(self._connection)
+                self._connection = None
                 if self._stopped(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)]):
                     break
                 failures += 1
-        _closed(self._connection)
+        _close(self._connection)
 
     def _hear(self) -> bool:
         """Wait for the next word; false once the server closes."""
@@ -137,6 +138,6 @@ class Wakes:
         return bool(select.select([self._stop], [], [], within_s)[0])
 
 
-def _closed(connection: Any) -> None:
+def _close(connection: Any) -> None:
     if connection is not None:
         connection.close()

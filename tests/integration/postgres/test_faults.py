@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.integration.postgres.process import PASSWORD, PostgresProcess
 from tests.integration.server.support import until
 from tunefleet.errors import StoreError
 from tunefleet.services.opening import open_core
+from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, opening, wake
 from tunefleet.store.tables import meta
@@ -181,6 +183,18 @@ def test_another_process_wakes_who_waits_here(postgres_url: str, opened: Callabl
     assert woken.count(frozenset({"mine"})) == 1  # not heard again from itself
 
 
+async def test_after_a_time_of_silence_everybody_looks() -> None:
+    signals = Signals()
+    seen = {topic: signals.version(topic) for topic in ("known", "never named")}
+    signals.notify("known")
+    known = signals.version("known")
+    waiting = asyncio.create_task(signals.wait("known", WAIT_S, known))
+    await asyncio.sleep(0)
+    signals.notify_all()
+    assert await waiting != known  # who waited was woken
+    assert signals.version("never named") != seen["never named"]  # who was about to wait does not
+
+
 def test_what_is_rolled_back_wakes_nobody(postgres_url: str, opened: Callable[..., Database]) -> None:
     woken: list[frozenset[str]] = []
     opened(postgres_url, on_wake=woken.append)
@@ -251,6 +265,19 @@ def test_a_role_that_lacks_rights_is_refused(postgres: PostgresProcess, postgres
         with postgres.connect(postgres_url) as connection:
             for statement in ("SET default_transaction_read_only = off", "DROP OWNED BY reader", "DROP ROLE reader"):
                 connection.execute(statement)
+
+
+def test_too_few_connections_are_told(postgres: PostgresProcess, postgres_url_2: str) -> None:
+    name = postgres_url_2.rpartition("/")[2]
+    with postgres.connect() as connection:
+        connection.execute("CREATE ROLE few LOGIN PASSWORD 'fewfew' CONNECTION LIMIT 1")
+        connection.execute(f"ALTER DATABASE {name} OWNER TO few")
+    try:
+        assert "too many connections for role" in refusal(postgres.url(name, user="few", password="fewfew"))
+    finally:
+        with postgres.connect() as connection:
+            connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            connection.execute("DROP ROLE few")
 
 
 @pytest.fixture
