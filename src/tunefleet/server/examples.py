@@ -33,6 +33,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "ManyRequest": {"action": "cancel", "task_ids": ["task-0123456789ab"]},
     "SessionRequest": {"code": "Zm9yIG9uZSB1c2Ugb25seSwgdGVuIG1pbnV0ZXM"},
     "KeyCreate": {"name": "laptop", "role": "member"},
+    "InvitationCreate": {"worker_id": "gpu-3", "tags": ["a100"], "expires_s": 3600},
+    "JoinRequest": {"token": "tfj_example", "secret_hash": "0123456789abcdef" * 4, "name": "gpu-3"},
     "ChannelCreate": {"name": "team", "to": "https://example.org/hook", "on": ["failed", "stalled"]},
     "ChannelChange": {"enabled": False},
     "PruneRequest": {"older_than_s": 2_592_000, "dry_run": True},
