@@ -35,6 +35,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "KeyCreate": {"name": "laptop", "role": "member"},
     "ProjectCreate": {"name": "vision", "weight": 2.0, "max_running": 8, "gpu_hours": 500.0},
     "ProjectChange": {"gpu_hours": 800.0},
+    "InvitationCreate": {"worker_id": "gpu-3", "tags": ["a100"], "expires_s": 3600},
+    "JoinRequest": {"token": "tfj_example", "secret_hash": "0123456789abcdef" * 4, "name": "gpu-3"},
     "ChannelCreate": {"name": "team", "to": "https://example.org/hook", "on": ["failed", "stalled"]},
     "ChannelChange": {"enabled": False},
     "PruneRequest": {"older_than_s": 2_592_000, "dry_run": True},

@@ -20,11 +20,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from tunefleet.errors import NotLeadingError, UnreachableError
 from tunefleet.links.forward import FORWARDED_FOR, PEER, Answer, NotSentError, Peers, epoch_of, proof
 from tunefleet.server import mirror, problems
+from tunefleet.server.measured import HEADER, request_id_of
 from tunefleet.services.core import Core
 from tunefleet.services.leading import SEEN, fenced
 
 log = logging.getLogger(__name__)
 
+REQUEST_ID: Final = HEADER.lower().encode()
 WAIT_S: Final = 6.0
 """How long a request waits for a leader; another one is there within five seconds."""
 _PAUSE_S: Final = 0.2
@@ -216,7 +218,9 @@ class _Passage:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _headers(self, epoch: int) -> list[tuple[bytes, bytes]]:
-        given = [(name, value) for name, value in self._scope["headers"] if name not in {PEER, FORWARDED_FOR}]
+        anew = {PEER, FORWARDED_FOR, REQUEST_ID}
+        given = [(name, value) for name, value in self._scope["headers"] if name not in anew]
+        given.append((REQUEST_ID, request_id_of(self._scope).encode()))
         client = self._scope.get("client")
         if client is not None:
             given.append((FORWARDED_FOR, str(client[0]).encode()))

@@ -45,11 +45,12 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
     spans = open_spans(settings.otlp_endpoint, "tunefleet-server", tunefleet.__version__)
     with ExitStack() as undone:
         locks = [FolderLock.take(settings.data_dir)]
-        undone.callback(lambda: [lock.release() for lock in locks])
+        undone.callback(locks[0].release)
         target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
         if isinstance(target, Path):
             # What other servers on one file write is not heard; those on PostgreSQL tell each other.
             locks.append(FolderLock.take_database(target, settings.data_dir))
+            undone.callback(locks[1].release)
         blobs = open_blobs(settings)
         undone.callback(blobs.close)
         signals, cache = Signals(), KeyCache()

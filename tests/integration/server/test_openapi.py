@@ -25,7 +25,7 @@ from tunefleet.spec import federating
 
 BUDGET_S = 20.0
 HOMES = [federating, *(import_module(f"{wire.__name__}.{each.name}") for each in pkgutil.iter_modules(wire.__path__))]
-PUBLIC = {"/api/v1/healthz", "/api/v1/session", "/api/v1/info", "/api/v1/schema", "/healthz"}
+PUBLIC = {"/api/v1/healthz", "/api/v1/session", "/api/v1/join", "/api/v1/info", "/api/v1/schema", "/healthz"}
 
 
 @pytest.fixture
