@@ -83,8 +83,9 @@ def backup(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Write the whole database into a file, also while a server runs: one moment of it, from SQLite or PostgreSQL.
+    """Write the server's database into a file, also while it runs.
 
+    The file holds one moment of it, whether it is SQLite's or PostgreSQL's.
     `tunefleet restore` fills a database of either kind from it. Keep it as you keep a password.
     """
     from tunefleet.store import archive
@@ -117,7 +118,7 @@ def restore(
     force: Annotated[bool, typer.Option("--force", help="Throw away what the database has.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Fill a database from a backup, SQLite's or PostgreSQL's, wherever the backup came from.
+    """Fill a database from a backup: SQLite's or PostgreSQL's.
 
     Stop its servers first. The file is checked whole before anything changes, and all of it is restored or nothing. A
     backup of an older version is migrated. Keys that worked then work again.

@@ -27,7 +27,7 @@ def debug_dump(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one archive with all that helps to find out what is wrong here, to attach to a report.
+    """Write one archive that helps to find what is wrong.
 
     In it: versions, settings, what `tunefleet doctor` finds, the server's state, its queue, workers, newest events and
     figures, and the last lines of the logs on this machine. Values of keys, tokens and passwords are left out. What

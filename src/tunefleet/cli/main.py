@@ -63,7 +63,7 @@ class Root(LazyGroup):
         Entry("servers", "servers:servers", "List the servers that share one database.", FLEET),
         Entry("prune", "prune:prune", "Remove what ended long ago.", FLEET),
         Entry("simulate", "simulate:simulate", "Load a real server with simulated workers and measure it.", FLEET),
-        Entry("join", "join:join", "Make this machine a worker of a server, with a join token.", HERE),
+        Entry("join", "join:join", "Make this machine a worker of a server, and run it.", HERE),
         Entry("worker", "worker:worker", "Run tasks of a server on this machine.", HERE),
         Entry("agent", "agent:app", "Run the training agent of this machine.", HERE),
         Entry("run", "run:run", "Run a training script so that it can be steered, paused and resumed.", HERE),

@@ -11,7 +11,7 @@ _MISSED_S = 10.0
 
 @examples("tunefleet servers", "tunefleet servers --json")
 def servers(*, as_json: Json = False) -> None:
-    """List the servers that share one database, and which of them leads.
+    """List the servers that share one database.
 
     One on SQLite is alone.
     """

@@ -69,7 +69,7 @@ def simulate(
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw it too.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Load a real server with simulated workers, and measure what that costs.
+    """Load a real server with simulated workers and measure it.
 
     Starts a server of its own on a temporary folder, unless --url names one; its own tasks and workers are removed
     there at the end. The workers keep the protocol to the letter, and hold each task for a while in place of running

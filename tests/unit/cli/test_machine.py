@@ -227,6 +227,7 @@ def test_a_worker_without_a_key_says_how_to_get_one(
     monkeypatch.setattr("tunefleet.cli.worker.log_to_stderr", lambda level, form: None)
     assert run(["worker", "--server", "http://127.0.0.1:9", "--results-dir", str(tmp_path / "results")]) == 6
     told = capsys.readouterr().err
-    assert "tunefleet keys create" in told
+    assert "tunefleet join URL TOKEN" in told
+    assert "tunefleet workers invite" in told
     assert "TUNEFLEET_WORKER_KEY" in told
     assert "--key" not in told

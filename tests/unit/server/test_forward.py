@@ -22,6 +22,7 @@ from tunefleet.server.forward import Forward, needs_leader
 from tunefleet.services.core import Clock
 from tunefleet.services.leading import SEEN, Leading
 from tunefleet.services.signals import Signals
+from tunefleet.settings import ServerSettings, load
 from tunefleet.store.servers import LeaderRow
 
 SECRET = b"of one database"
@@ -83,6 +84,7 @@ class Server:
     """As much of a core as the hand-over looks at."""
 
     clock: Clock
+    settings: ServerSettings = field(default_factory=lambda: load(ServerSettings))
     secret: bytes = SECRET
     leading: Leading = field(default_factory=lambda: Leading(shared=True))
     signals: Signals = field(default_factory=Signals)

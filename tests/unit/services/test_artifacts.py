@@ -12,7 +12,7 @@ from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
 from tunefleet.services import artifacts, events, prune, tasks
 from tunefleet.services.artifacts import PIN_S
-from tunefleet.services.garbage import GRACE_S, Collected
+from tunefleet.services.garbage import Collected
 from tunefleet.wire.api import ArtifactCreate, BlobQuery, FileEntry
 
 
@@ -119,7 +119,7 @@ async def test_what_nobody_needs_is_collected(lab: Lab) -> None:
     kept = await lab.publish(lab.admin, "kept", b"kept")
     removed = await lab.publish(lab.admin, "removed", b"removed")
     await lab.upload(lab.admin, b"never published")
-    lab.clock.advance(PIN_S + GRACE_S)
+    lab.clock.advance(PIN_S + lab.core.settings.garbage_grace_s)
     await lab.upload(lab.admin, b"fresh")
     assert await artifacts.collect_garbage(lab.core) == Collected(1, len(b"never published"))
     await artifacts.remove(lab.core, lab.admin, removed.id)
@@ -132,12 +132,12 @@ async def test_what_nobody_needs_is_collected(lab: Lab) -> None:
 
 async def test_who_was_told_that_a_file_is_there_keeps_it(lab: Lab) -> None:
     removed = await lab.publish(lab.admin, "removed", b"shared")
-    lab.clock.advance(PIN_S + GRACE_S)
+    lab.clock.advance(PIN_S + lab.core.settings.garbage_grace_s)
     assert await missing(lab, b"shared") == []
     await artifacts.remove(lab.core, lab.admin, removed.id)
     assert await artifacts.collect_garbage(lab.core) == Collected(0, 0)
     assert (await lab.publish(lab.admin, "again", b"shared")).digest == removed.digest
-    lab.clock.advance(PIN_S + GRACE_S)
+    lab.clock.advance(PIN_S + lab.core.settings.garbage_grace_s)
     assert await artifacts.collect_garbage(lab.core) == Collected(0, 0)
 
 
@@ -150,7 +150,7 @@ async def test_files_that_no_row_knows_are_collected(lab: Lab) -> None:
     lab.clock.wall = written_at + 1
     assert await artifacts.collect_garbage(lab.core) == Collected(0, 0)
     assert lab.core.blobs.has(orphan.digest)
-    lab.clock.wall = written_at + GRACE_S + 1
+    lab.clock.wall = written_at + lab.core.settings.garbage_grace_s + 1
     assert await artifacts.collect_garbage(lab.core) == Collected(1, orphan.size_bytes)
     assert not lab.core.blobs.has(orphan.digest)
 
@@ -162,7 +162,7 @@ async def test_prune_removes_what_ended_long_ago(lab: Lab) -> None:
     made = await lab.publish(await lab.attempt(offer.token), "final_lora", b"weights")
     await worker.finish(offer.token)
     running = await lab.submit(TRAIN)
-    lab.clock.advance(PIN_S + GRACE_S)
+    lab.clock.advance(PIN_S + lab.core.settings.garbage_grace_s)
     recent = await lab.submit(TRAIN)
     await tasks.cancel(lab.core, lab.admin, recent)
     seen = await prune.run(lab.core, 3600.0, True)

@@ -43,7 +43,8 @@ async def box(lab: Lab, id_: str, *names: str, slots: int = 4) -> FakeWorker:
 
 
 def all_waiting(connection: Connection, now: float) -> list[TaskRow]:
-    return [row for key in queue.groups(connection) for row in queue.first(connection, key, now=now, count=1000)]
+    lines = queue.lines(connection)
+    return [row for key, project in lines for row in queue.first(connection, key, project, now=now, count=1000)]
 
 
 async def expected(lab: Lab) -> dict[str, tuple[str, str]]:
