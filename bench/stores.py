@@ -1,7 +1,7 @@
-"""How fast the store is: SQLite beside PostgreSQL, both on this machine's disk, in turns in one run.
+"""How fast the store is: SQLite beside PostgreSQL, and one server beside three, on this machine's disk, in turns.
 
     python bench/stores.py            # some minutes
-    python bench/stores.py --quick    # about one minute
+    python bench/stores.py --quick    # about two minutes
 
 Two questions, asked of the services that answer every worker, without HTTP before them:
 
@@ -11,6 +11,10 @@ Two questions, asked of the services that answer every worker, without HTTP befo
 Both commit durably: SQLite syncs its log at each commit (`TUNEFLEET_SYNC=FULL`), PostgreSQL has its own defaults. There
 is no budget: SQLite is a function call, PostgreSQL a process behind a socket. What is printed is the ratio of a turn's
 two measurements, its median and its 95 % interval.
+
+Then real servers over HTTP, on PostgreSQL: what one of them and what three answer to eight clients on the same cores
+(several servers are for going on when one ends, and for more cores than these), and how soon a killed leader is
+followed.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ from _common import free_port, interval
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from _servers import compare, kills  # noqa: E402
 
 from tests.integration.postgres.process import PostgresProcess, programs  # noqa: E402
 from tunefleet.services import keys, link, metrics, placing, workflows  # noqa: E402
@@ -193,6 +199,8 @@ def main() -> int:
                 f"ratio {statistics.median(ratios):.2f} [{low:.2f}, {high:.2f}]",
                 flush=True,
             )
+        compare(root, postgres, turns, 10 if options.quick else 40)
+        kills(root, postgres, 3 if options.quick else 10)
     return 0
 
 

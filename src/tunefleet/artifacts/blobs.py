@@ -52,6 +52,8 @@ class BlobStore(ABC):
     """How much all files together may take; null: what there is."""
     used_bytes: int = 0
     """How much they take; counted by who knows all of them."""
+    others_write: bool = False
+    """Whether other processes write and delete here too."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

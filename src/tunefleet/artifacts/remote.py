@@ -41,7 +41,9 @@ class Found:
 
 
 class RemoteStore(BlobStore):
-    """Content-addressed files in a service; one process at a time may delete from a prefix.
+    """Content-addressed files in a service.
+
+    Several processes may use a prefix if each says so (`others_write`) and they delete in turn.
 
     Args:
         root: A folder for uploads that are on their way.
@@ -114,7 +116,8 @@ class RemoteStore(BlobStore):
         with self._order:
             if digest in self._doomed:
                 return None
-            known, deletions = self._sizes.get(digest), self._deletions
+            # Where other servers delete, only the service knows.
+            known, deletions = None if self.others_write else self._sizes.get(digest), self._deletions
         if known is not None:
             return known
         with self._explained():
@@ -176,13 +179,16 @@ class RemoteStore(BlobStore):
         part.unlink()
 
     def delete(self, digest: str) -> None:
-        """Remove a file: at once it is not found any more, and soon it is gone."""
+        """Remove a file: at once it is not found any more, and soon it is gone; with other servers, it is gone."""
         key = self._key(digest)
         with self._order:
             self._deletions += 1
             self._doomed.add(digest)
             self._sizes.pop(digest, None)
-        self._deleter.submit(self._delete, digest, key)
+        if self.others_write:
+            self._delete(digest, key)
+        else:
+            self._deleter.submit(self._delete, digest, key)
 
     def sweep_partials(self, older_than_s: float) -> int:
         """Remove what uploads left that nobody has gone on with, here and in the store; returns the bytes here."""

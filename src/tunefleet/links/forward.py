@@ -86,20 +86,21 @@ class Answer:
 
 
 class Peers:
-    """Connections to the other servers, kept open between requests.
+    """Connections to the other servers, kept open between requests; certificates are checked as any server's."""
 
-    Args:
-        secure: Whether they are reached by HTTPS: their certificates are checked as those of any server.
-    """
+    def __init__(self) -> None:
+        self._clients: dict[str, httpx.AsyncClient] = {}
 
-    def __init__(self, *, secure: bool = False) -> None:
-        # An answer may take as long as it takes: who waits for it is told when another server leads.
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=_CONNECT_S),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=_IDLE_S),
-            verify=trust.context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
-            trust_env=False,
-        )
+    def _client(self, scheme: str) -> httpx.AsyncClient:
+        if scheme not in self._clients:
+            self._clients[scheme] = httpx.AsyncClient(
+                # An answer may take as long as it takes: who waits for it is told when another server leads.
+                timeout=httpx.Timeout(None, connect=_CONNECT_S),
+                limits=httpx.Limits(max_connections=None, max_keepalive_connections=256, keepalive_expiry=_IDLE_S),
+                verify=trust.context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+                trust_env=False,
+            )
+        return self._clients[scheme]
 
     async def send(
         self, method: str, url: str, target: bytes, headers: Iterable[Header], body: AsyncIterator[bytes] | None
@@ -110,17 +111,19 @@ class Peers:
             method: Of the request.
             url: Of the other server.
             target: Path and query, as they came.
-            headers: As they came; what belongs to the connection is left out.
+            headers: As they came, `Host` too: a page's origin is held against it. What belongs to the connection is
+                left out.
             body: As it comes; null if there is none.
 
         Raises:
             NotSentError: If the other server cannot be reached.
             UnreachableError: If it broke off before it answered: it may have done what was asked, or not.
         """
-        mine = [(name, value) for name, value in headers if name not in _HOP and name != b"host"]
-        request = httpx.Request(method, httpx.URL(url).copy_with(raw_path=target), headers=mine, content=body)
+        mine = [(name, value) for name, value in headers if name not in _HOP]
+        there = httpx.URL(url).copy_with(raw_path=target)
+        request = httpx.Request(method, there, headers=mine, content=body)
         try:
-            return Answer(await self._client.send(request, stream=True))
+            return Answer(await self._client(there.scheme).send(request, stream=True))
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise NotSentError(f"The leading server at {url} cannot be reached.", detail=repr(error)) from error
         except (httpx.HTTPError, RuntimeError) as error:
@@ -128,4 +131,5 @@ class Peers:
 
     async def close(self) -> None:
         """Let go of the connections."""
-        await self._client.aclose()
+        for client in self._clients.values():
+            await client.aclose()

@@ -12,10 +12,13 @@ from fastapi.routing import APIRoute
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from tunefleet.errors import TunefleetError, UnreachableError
+from tunefleet.server import problems
 from tunefleet.server.auth import NOTED
 from tunefleet.server.measured import request_id_of
 from tunefleet.services import audit
 from tunefleet.services.core import Core
+from tunefleet.services.leading import fenced
 from tunefleet.store.audit import AuditRow
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -30,7 +33,8 @@ ROUTINE: Final = frozenset(
     }
 )
 """Method and route of what is not in the log: it changes nothing that a person would ask about."""
-_LOGIN: Final = "POST /api/v1/session"
+_NAMELESS: Final = frozenset({"POST /api/v1/session", "POST /login", "POST /api/v1/join"})
+"""Where nobody is known yet: logins, and machines that join. All tries are in the log."""
 _PREFIXES: Final = ("/api/v1", "/api/training", "/api", "")
 _MAX_TARGET: Final = 500
 _MAX_PATH: Final = 200
@@ -54,14 +58,22 @@ class Audit:
         if scope["type"] != "http" or scope["method"] in _SAFE_METHODS:
             await self._app(scope, receive, send)
             return
-        request_id, answered = request_id_of(scope), False
+        request_id, answered, refused = request_id_of(scope), False, False
 
         async def send_after_the_row(message: Message) -> None:
-            nonlocal answered
+            nonlocal answered, refused
             if message["type"] == "http.response.start":
                 answered = True
-                await self._store(scope, message["status"], request_id)
-            await send(message)
+                try:
+                    await self._store(scope, message["status"], request_id)
+                except TunefleetError as error:
+                    # Done, and not in the log: who asked is told to ask again, which changes nothing twice.
+                    refused = True
+                    await problems.from_error(UnreachableError(error.message, detail=error.detail))(
+                        scope, receive, send
+                    )
+            if not refused:
+                await send(message)
 
         try:
             await self._app(scope, receive, send_after_the_row)
@@ -74,8 +86,10 @@ class Audit:
     async def _store(self, scope: Scope, status: int, request_id: str) -> None:
         state: dict[str, Any] = scope.setdefault("state", {})
         name, who = f"{scope['method']} {route_of(scope)}", state.get(NOTED)
-        if name not in ROUTINE and (who is not None or name == _LOGIN):
-            await audit.write(self._core, who, self._row(scope, status, request_id))
+        if name not in ROUTINE and (who is not None or name in _NAMELESS):
+            # Any server may write it, also one that has just ceased to lead.
+            with fenced(None):
+                await audit.write(self._core, who, self._row(scope, status, request_id))
 
     def _row(self, scope: Scope, status: int, request_id: str) -> AuditRow:
         client = scope.get("client")

@@ -34,7 +34,7 @@ _LONG_S: Final = 60.0
 _LEADERS: Final = re.compile(
     r"^/api/v1/(link/|workers(/|$)|live$|tasks/[^/]+/(chat(/|$)|v1/))"
     r"|^/api/training/(agents?(/|$)|local(/|$)|jobs/[^/]+/metrics$)"
-    r"|^/workers(/|$)|^/metrics$"
+    r"|^/workers(/|$)"
 )
 _BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -115,9 +115,7 @@ class Forward:
     def peers(self) -> Peers:
         """Return the connections to other servers."""
         if self._peers is None:
-            settings = self._core.settings
-            by_https = settings.tls_cert_file is not None or (settings.peer_url or "").startswith("https:")
-            self._peers = Peers(secure=by_https)
+            self._peers = Peers()
         return self._peers
 
     @property

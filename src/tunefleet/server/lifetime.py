@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from tunefleet.errors import NotLeadingError, TunefleetError, UnreachableError
 from tunefleet.links.redis_tls import address_of
-from tunefleet.services import artifacts, elastic, joining, placing, settling, sweep
+from tunefleet.services import artifacts, elastic, joining, placing, ration, settling, sweep
 from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.campaigns.tracking import Outbox
@@ -38,6 +38,7 @@ PLACEMENT_SWEEP_S: Final = 10.0
 """Placement runs when something changed; this often even if nothing said so."""
 SWEEP_S: Final = 1.0
 GARBAGE_S: Final = 900.0
+ROOM_S: Final = 30.0
 FOLLOW_S: Final = 0.1
 """How soon a server that was elected begins to work, and one that was not ends."""
 _MAX_BACKOFF_S: Final = 30.0
@@ -101,7 +102,12 @@ class Lifetime:
             asyncio.create_task(keep_place(self._election, self.core), name="election"),
             asyncio.create_task(self._loop("leading", self._follow, every_s=FOLLOW_S), name="leading"),
             asyncio.create_task(self._loop("keys", lambda: sweep.flush_keys(self.core), every_s=sweep.FLUSH_S)),
+            asyncio.create_task(self._loop("room", self._count_room, every_s=ROOM_S)),
         ]
+
+    async def _count_room(self) -> None:
+        """Other servers store and delete files, too."""
+        await self.core.read(lambda connection: ration.count(connection, self.core.blobs))
 
     async def _follow(self) -> None:
         """Have the loops of a leader exactly while this server is one."""

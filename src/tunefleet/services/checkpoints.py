@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import orjson
 
 from tunefleet.artifacts import BlobStore
+from tunefleet.services.deleting import delete_files
 from tunefleet.spec.training import TrainingSpec
-from tunefleet.store import Connection, after_commit, artifacts, attempts, journal, tasks
+from tunefleet.store import Connection, artifacts, attempts, journal, tasks
 from tunefleet.store.rows import ArtifactRow, TaskRow
 
 KIND: Final = "checkpoint"
@@ -134,13 +134,7 @@ def drop(connection: Connection, blobs: BlobStore, uploads: Sequence[ArtifactRow
     artifacts.unpin_files(connection, sorted(digests), [u.attempt_id for u in uploads if u.attempt_id])
     free = artifacts.unreferenced(connection, sorted(digests), now=now)
     artifacts.delete_blobs(connection, free, now=now)
-    if free:
-        after_commit(connection, partial(_delete, blobs, free))
-
-
-def _delete(blobs: BlobStore, digests: Sequence[str]) -> None:
-    for digest in digests:
-        blobs.delete(digest)
+    delete_files(connection, blobs, free)
 
 
 def _records(connection: Connection, task_id: str) -> list[tuple[dict[str, Any], str, bool]]:

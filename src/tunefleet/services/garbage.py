@@ -15,6 +15,7 @@ from typing import Final
 from tunefleet.artifacts import BlobStore
 from tunefleet.services import filemark, ration
 from tunefleet.services.core import Core
+from tunefleet.services.deleting import delete_files
 from tunefleet.store import Connection, after_commit, artifacts
 
 log = logging.getLogger(__name__)
@@ -51,11 +52,6 @@ def _collect(
     artifacts.delete_blobs(connection, list(found), now=now)
     ration.count(connection, blobs)
     if found:
-        after_commit(connection, partial(_delete, blobs, list(found)))
+        delete_files(connection, blobs, list(found))
+        after_commit(connection, partial(log.info, "Deleted %d files that nothing refers to.", len(found)))
     return found
-
-
-def _delete(blobs: BlobStore, digests: list[str]) -> None:
-    for digest in digests:
-        blobs.delete(digest)
-    log.info("Deleted %d files that nothing refers to.", len(digests))

@@ -62,6 +62,7 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
             before_commit=Commits(meters, None if spans is None else TaskSpans(spans, clock.wall), watch),
         )
         undone.callback(database.close)
+        blobs.others_write = database.shared
         filemark.check(database, blobs)
         blobs.limit_bytes = settings.storage_limit_bytes
         database.write(lambda connection: ration.count(connection, blobs)).result()

@@ -6,10 +6,10 @@ from typing import Any
 
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.services import quotas
-from tunefleet.services.core import Core
+from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor, is_operator, may_operate, may_read
 from tunefleet.services.views import maybe_moment, moment
-from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, projects
+from tunefleet.store import DEFAULT_PROJECT, Connection, after_commit, projects, wake
 from tunefleet.store.projects import ProjectRow
 from tunefleet.wire.projects import ProjectChange, ProjectCreate, ProjectUse, ProjectView
 
@@ -82,6 +82,7 @@ async def change(core: Core, actor: Actor, name: str, body: ProjectChange) -> Pr
         if archived is not None and archived != (row.archived_at is not None):
             values["archived_at"] = now if archived else None
             after_commit(connection, core.keys.forget)
+            wake(connection, KEYS)
         if values:
             projects.change(connection, name, values)
         return _views(connection, [row._replace(**values)], now)[0]

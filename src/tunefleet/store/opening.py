@@ -21,6 +21,8 @@ from tunefleet.store.folderlock import FolderLock
 from tunefleet.store.room import engine as engine_name
 
 VERSION_TABLE: Final = "alembic_version"
+MADE_BY_MIGRATION: Final = "tunefleet"
+"""Who has made the project that every database has."""
 _OTHERS: Final = text(
     "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tunefleet' "
     "AND datname = current_database() AND pid <> pg_backend_pid()"
@@ -81,9 +83,8 @@ def standing(target: Path | str) -> Standing:
         return Standing(name, None, None, migrate.HEAD, 0, 0)
     with reading(target) as connection:
         revision = migrate.revision_of(connection, name)
-        found = tables_of(connection)
-        rows = sum(connection.execute(select(func.count()).select_from(table)).scalar_one() for table in found)
-        return Standing(name, engine_name(connection), revision, migrate.HEAD, len(found), rows)
+        tables, rows = len(tables_of(connection)), rows_of(connection)
+        return Standing(name, engine_name(connection), revision, migrate.HEAD, tables, rows)
 
 
 @contextmanager
@@ -133,6 +134,17 @@ def closing_all(*locks: FolderLock) -> Iterator[None]:
     finally:
         for lock in locks:
             lock.release()
+
+
+def rows_of(connection: Connection) -> int:
+    """Return how many rows all tables have together; what the migrations themselves put there does not count."""
+    rows = 0
+    for table in tables_of(connection):
+        query = select(func.count()).select_from(table)
+        if table.name == "projects":
+            query = query.where(table.c.created_by != MADE_BY_MIGRATION)
+        rows += connection.execute(query).scalar_one()
+    return rows
 
 
 def tables_of(connection: Connection) -> list[Table]:

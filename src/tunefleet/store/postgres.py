@@ -148,7 +148,8 @@ def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> E
 
     made = create_engine(
         url,
-        connect_args={"connect_timeout": _CONNECT_TIMEOUT_S, "application_name": "tunefleet", **_LIVENESS, **url.query},
+        # Its name is not the URL's to choose: by it others see that the database is in use.
+        connect_args={"connect_timeout": _CONNECT_TIMEOUT_S, **_LIVENESS, **url.query, "application_name": "tunefleet"},
         use_native_hstore=False,
         poolclass=QueuePool,
         pool_size=size,
@@ -161,9 +162,9 @@ def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> E
         connection.autocommit = True
         connection.execute(_SESSION)
         connection.autocommit = False
-        if not writing:
-            connection.isolation_level = IsolationLevel.REPEATABLE_READ
-            connection.read_only = True
+        # Whoever writes sees what was committed while it waited for its turn, whatever the database's default is.
+        connection.isolation_level = IsolationLevel.READ_COMMITTED if writing else IsolationLevel.REPEATABLE_READ
+        connection.read_only = not writing
 
     if writing and in_turn:
 

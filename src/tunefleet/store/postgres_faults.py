@@ -13,7 +13,7 @@ _GRANT: Final = "Make the role the owner: ALTER DATABASE … OWNER TO …, or GR
 # By the first two or all five characters of an SQLSTATE.
 _STATES: Final[dict[str, tuple[str, str]]] = {
     "53100": ("The disk of the database is full.", "Free some space there, or run `tunefleet prune`."),
-    "53300": ("PostgreSQL has no connection left.", "Raise its max_connections: a server takes six."),
+    "53300": ("PostgreSQL has no connection left.", "Raise its max_connections: a server takes seven."),
     "25006": ("The database cannot be written to.", "Name the primary in the URL, and a role that may write."),
     "42501": ("The database's role lacks a right.", _GRANT),
     "28": ("PostgreSQL refuses the server's role or password.", "Mend TUNEFLEET_DATABASE_URL."),

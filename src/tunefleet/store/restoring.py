@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sqlalchemy import Connection, delete, func, inspect, select, text
+from sqlalchemy import Connection, delete, inspect, text
 
 from tunefleet.errors import ConflictError
 from tunefleet.store import archive, migrate, opening
@@ -39,12 +39,12 @@ def restore(
         revision = migrate.revision_of(connection, name)
         if revision is not None:
             _refuse_full(connection, name, force=force)
-        if revision == manifest.revision:
-            for table in opening.tables_of(connection):
-                connection.execute(delete(table))
-        else:
+        if revision != manifest.revision:
             _drop(connection)
             migrate.upgrade(connection, manifest.revision)
+        # Also what migrations put into new tables: the backup has it.
+        for table in opening.tables_of(connection):
+            connection.execute(delete(table))
         for table in opening.tables_of(connection):
             if (part := manifest.tables.get(table.name)) is not None:
                 progress(table.name)
@@ -56,10 +56,7 @@ def restore(
 
 
 def _refuse_full(connection: Connection, name: str, *, force: bool) -> None:
-    rows = sum(
-        connection.execute(select(func.count()).select_from(table)).scalar_one()
-        for table in opening.tables_of(connection)
-    )
+    rows = opening.rows_of(connection)
     if rows and not force:
         raise ConflictError(
             f"{name} is not empty: it has {rows} rows.",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import select
+import selectors
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -110,8 +110,7 @@ class Wakes:
 
     def _hear(self) -> bool:
         """Wait for the next word; false once the server closes."""
-        ready, _, _ = select.select([self._connection.fileno(), self._stop], [], [])
-        if self._stop in ready:
+        if self._ready(self._connection.fileno(), self._stop) == self._stop:
             return False
         topics: set[str] = set()
         for word in self._connection.notifies(timeout=0):
@@ -135,7 +134,16 @@ class Wakes:
             log.exception("Waking %s failed.", ", ".join(sorted(topics)))
 
     def _stopped(self, within_s: float) -> bool:
-        return bool(select.select([self._stop], [], [], within_s)[0])
+        return self._ready(self._stop, within_s=within_s) == self._stop
+
+    @staticmethod
+    def _ready(*files: int, within_s: float | None = None) -> int | None:
+        """Wait for one of some files; the last one counts most. A server with many workers has many files."""
+        with selectors.DefaultSelector() as selector:
+            for file in files:
+                selector.register(file, selectors.EVENT_READ)
+            found = [key.fd for key, _ in selector.select(within_s)]
+        return next((file for file in reversed(files) if file in found), None)
 
 
 def _close(connection: Any) -> None:

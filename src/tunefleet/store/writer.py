@@ -35,6 +35,7 @@ EVERYTHING: Final = "*"
 _TOPICS: Final = "tunefleet.topics"
 _AFTER: Final = "tunefleet.after"
 _NOTED: Final = "tunefleet.noted"
+_LATER: Final = "tunefleet.later"
 
 BeforeCommit = Callable[[Connection, Sequence[object]], None]
 """Looks at what the operations of a transaction have noted, and may write more into it."""
@@ -52,6 +53,14 @@ def after_commit(connection: Connection, action: Callable[[], object]) -> None:
     connection.info.setdefault(_AFTER, []).append(action)
 
 
+def later(connection: Connection, operation: Callable[[Connection], object]) -> None:
+    """Run a further operation, in a transaction of its own, once the current one is committed.
+
+    If the server stops before that it is not run.
+    """
+    connection.info.setdefault(_LATER, []).append(operation)
+
+
 def note(connection: Connection, things: Iterable[object]) -> None:
     """Show things to whoever looks at the current transaction before it is committed."""
     connection.info.setdefault(_NOTED, []).extend(things)
@@ -66,11 +75,12 @@ def undone_if_failed(connection: Connection) -> Iterator[None]:
     """
     info = connection.info
     woken, after, noted = set(info.get(_TOPICS, ())), list(info.get(_AFTER, ())), list(info.get(_NOTED, ()))
+    further = list(info.get(_LATER, ()))
     try:
         with connection.begin_nested():
             yield
     except BaseException as error:
-        info[_TOPICS], info[_AFTER], info[_NOTED] = woken, after, noted
+        info[_TOPICS], info[_AFTER], info[_NOTED], info[_LATER] = woken, after, noted, further
         if isinstance(error, DBAPIError):
             raise translate(error) from error
         raise
@@ -89,6 +99,11 @@ class _UnsureError(Exception):
 def _fail(group: Iterable[_Job[Any]], error: BaseException) -> None:
     for job in group:
         job.future.set_exception(unsure(error) if isinstance(error, _UnsureError) else translate(error))
+
+
+def _log_failure(future: Future[Any]) -> None:
+    if not future.cancelled() and (error := future.exception()) is not None:
+        log.warning("What had to follow a commit failed: %s", error)
 
 
 class Writer:
@@ -164,6 +179,8 @@ class Writer:
             results = self._transact_again_if_lost([job.operation for job in group])
         except _UnsureError as error:
             _fail(group, error)
+            # If it was committed after all, others have heard of it, and this server has not.
+            self._wake(frozenset({EVERYTHING}))
             return True
         except Exception as error:  # noqa: BLE001 - whatever failed: each operation is run alone and reports for itself
             if len(group) == 1 or is_lost(error):
@@ -192,13 +209,13 @@ class Writer:
             self._connection = self._engine.connect()
         connection = self._connection
         info, started = connection.info, time.perf_counter()
-        info[_TOPICS], info[_AFTER], info[_NOTED] = set(), [], []
+        info[_TOPICS], info[_AFTER], info[_NOTED], info[_LATER] = set(), [], [], []
         committing = False
         try:
             results = [operation(connection) for operation in operations]
             if self._before_commit is not None and info[_NOTED]:
                 self._before_commit(connection, info[_NOTED])
-            topics, after = frozenset(info[_TOPICS]), info[_AFTER]
+            topics, after, further = frozenset(info[_TOPICS]), info[_AFTER], info[_LATER]
             if self._announce is not None and topics:
                 self._announce(connection, topics)
             committing = True
@@ -213,6 +230,10 @@ class Writer:
             on_group(len(operations))
             on_commit(time.perf_counter() - started)
         self._follow_up(topics, after)
+        for operation in further:
+            job = _Job(operation)
+            job.future.add_done_callback(_log_failure)
+            self._queue.put(job)
         return results
 
     def _roll_back(self, connection: Connection, error: BaseException) -> None:
@@ -236,7 +257,10 @@ class Writer:
             except Exception:
                 log.exception("What had to follow a commit failed.")
         if topics:
-            try:
-                self._on_wake(topics)
-            except Exception:
-                log.exception("Waking %s failed.", ", ".join(sorted(topics)))
+            self._wake(topics)
+
+    def _wake(self, topics: frozenset[str]) -> None:
+        try:
+            self._on_wake(topics)
+        except Exception:
+            log.exception("Waking %s failed.", ", ".join(sorted(topics)))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import BlobStore, begin_writing, hash_file
 from tunefleet.services.core import Core
-from tunefleet.store import Connection, after_commit, artifacts
+from tunefleet.services.deleting import delete_files
+from tunefleet.store import Connection, artifacts
 from tunefleet.wire.api import FileEntry
 
 _FOLDER: Final = "federation"
@@ -104,10 +104,4 @@ def drop(connection: Connection, blobs: BlobStore, digests: Sequence[str], now: 
     """
     free = artifacts.unreferenced(connection, sorted(set(digests)), now=now)
     artifacts.delete_blobs(connection, free, now=now)
-    if free:
-        after_commit(connection, partial(_delete, blobs, free))
-
-
-def _delete(blobs: BlobStore, digests: Sequence[str]) -> None:
-    for digest in digests:
-        blobs.delete(digest)
+    delete_files(connection, blobs, free)

@@ -69,6 +69,7 @@ class Gauges(Collector):
         self._model = Bounded()
         self._look = _Look()
         self._at: float | None = None
+        self._told = True
         self._looking = asyncio.Lock()
 
     async def refresh(self, core: Core) -> None:
@@ -78,11 +79,17 @@ class Gauges(Collector):
             if self._at is not None and now - self._at < FRESH_S:
                 return
             here, answering = roster.presences(core), _answering(core)
+            # What all servers share is told by the leader: a sum over them counts it once.
+            self._told = not core.db.shared or core.leading.leads(now)
+            if not self._told:
+                return
             self._look = await core.read(lambda connection: self._read(connection, here, answering))
             self._at = core.clock.monotonic()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the families, as of the last look."""
+        """Yield the families, as of the last look; none where another server leads."""
+        if not self._told:
+            return
         look = self._look
         depth = _gauge("tunefleet_tasks", "Tasks that have not ended, by status and kind.", ["status", "kind"])
         for (status, kind), count in sorted(look.tasks.items()):
