@@ -110,6 +110,10 @@ def test_every_write_is_in_the_log_before_it_is_answered_and_no_secret_is(
     assert found[4]["target"] == f"key_id={made.json()['id']}"
     assert found[5]["request_id"] == "mine-1"
     secrets = (made.json()["secret"], "tf_wrong", running.admin_key, ECHO)
+    # A machine that joins is nobody yet, and its try is there too.
+    assert plain.post("/join", json={"token": "tfj_none", "secret_hash": "0" * 64, "name": "box"}).is_error
+    joined = admin.get("/audit", params={"route": "/join"}).json()["items"]
+    assert [(each["actor"], each["address"] != "") for each in joined] == [(None, True)]
     stored = str(running.core.db.read(lambda connection: audit.page(
         connection, project=None, actor=None, route=None, since=None, before=None, limit=1000
     )).result())  # fmt: skip

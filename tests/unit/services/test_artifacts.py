@@ -12,7 +12,10 @@ from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
 from tunefleet.services import artifacts, events, prune, tasks
 from tunefleet.services.artifacts import PIN_S
+from tunefleet.services.deleting import delete_files
 from tunefleet.services.garbage import Collected
+from tunefleet.store import Connection, after_commit
+from tunefleet.store import artifacts as rows
 from tunefleet.wire.api import ArtifactCreate, BlobQuery, FileEntry
 
 
@@ -153,6 +156,29 @@ async def test_files_that_no_row_knows_are_collected(lab: Lab) -> None:
     lab.clock.wall = written_at + lab.core.settings.garbage_grace_s + 1
     assert await artifacts.collect_garbage(lab.core) == Collected(1, orphan.size_bytes)
     assert not lab.core.blobs.has(orphan.digest)
+
+
+async def test_a_file_that_another_server_records_in_time_is_not_deleted(lab: Lab) -> None:
+    lab.core.blobs.others_write = True
+    wanted, gone = entry(b"wanted again"), entry(b"gone")
+    for each in (b"wanted again", b"gone"):
+        await lab.upload(lab.admin, each)
+
+    def record(connection: Connection) -> None:
+        rows.add_blob(
+            connection, project="default", digest=wanted.digest, size_bytes=wanted.size_bytes, at=lab.clock.wall
+        )
+
+    def remove(connection: Connection) -> None:
+        rows.delete_blobs(connection, [wanted.digest, gone.digest], now=lab.clock.wall)
+        delete_files(connection, lab.core.blobs, [wanted.digest, gone.digest])
+        # As another server's operation, which has its turn between the rows and the files.
+        after_commit(connection, lambda: lab.core.db.write(record))
+
+    await lab.core.write(remove)
+    await lab.core.write(lambda _connection: None)  # what follows the commit has been queued before this
+    assert lab.core.blobs.has(wanted.digest)
+    assert not lab.core.blobs.has(gone.digest)
 
 
 async def test_prune_removes_what_ended_long_ago(lab: Lab) -> None:
