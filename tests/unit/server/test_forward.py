@@ -22,7 +22,6 @@ from tunefleet.server.forward import Forward, needs_leader
 from tunefleet.services.core import Clock
 from tunefleet.services.leading import SEEN, Leading
 from tunefleet.services.signals import Signals
-from tunefleet.settings import ServerSettings, load
 from tunefleet.store.servers import LeaderRow
 
 SECRET = b"of one database"
@@ -75,7 +74,11 @@ class Leader:
             return
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
         told = [scope["method"], scope["raw_path"], scope["query_string"], headers.get("authorization"), body]
-        told += [headers.get("x-forwarded-for"), epoch_of(SECRET, headers["x-tunefleet-peer"].encode())]
+        told += [
+            headers["host"],
+            headers.get("x-forwarded-for"),
+            epoch_of(SECRET, headers["x-tunefleet-peer"].encode()),
+        ]
         await send({"type": "http.response.body", "body": repr(told).encode()})
 
 
@@ -84,7 +87,6 @@ class Server:
     """As much of a core as the hand-over looks at."""
 
     clock: Clock
-    settings: ServerSettings = field(default_factory=lambda: load(ServerSettings))
     secret: bytes = SECRET
     leading: Leading = field(default_factory=lambda: Leading(shared=True))
     signals: Signals = field(default_factory=Signals)
@@ -139,7 +141,8 @@ async def test_a_request_arrives_as_it_came_and_so_does_the_answer(here: Server,
         reply = await client.post("/api/v1/workers/a%2Fb?x=1&y=%20", content=b"z" * 300_000, headers=headers)
         assert (reply.status_code, reply.headers["x-tea"]) == (418, "pot")
         assert "connection" not in reply.headers
-        expected = ["POST", b"/api/v1/workers/a%2Fb", b"x=1&y=%20", "Bearer k", b"z" * 300_000, "192.0.2.7", 3]
+        expected = ["POST", b"/api/v1/workers/a%2Fb", b"x=1&y=%20", "Bearer k", b"z" * 300_000, "follower"]
+        expected += ["192.0.2.7", 3]
         assert reply.text == repr(expected)
         assert (await client.get("/api/v1/tasks/t-1")).text == "here"
 
