@@ -29,7 +29,16 @@ STREAMS = ("/stream", "/live")
 TOKENS_ONLY = re.compile(r"/(journal|log|chat/turns|chat/turns/\{turn_id\})$|/link/|/local/|/agent/|/predictions$")
 """Routes that a person's key is no good for, or that take a job's id in the body."""
 ABOUT_NOBODY = ("/schema", "/examples", "/healthz")
-OURS = ("workflows", "tasks", "artifacts", "federations", "campaigns", "model_versions", "notification_channels")
+OURS = (
+    "workflows",
+    "tasks",
+    "artifacts",
+    "federations",
+    "campaigns",
+    "model_versions",
+    "notification_channels",
+    "invitations",
+)
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,8 @@ def first(running: Running, admin: httpx.Client, member: Callable[..., httpx.Cli
     channel = owner.post("/notifications/channels", json={"name": f"{MARK}-chn", "to": "https://example.org/x"})
     assert channel.status_code == 201, channel.text
     key = owner.post("/keys", json={"name": f"{MARK}-more"}).json()["id"]
+    invitation = owner.post("/invitations", json={"worker_id": f"{MARK}-next"})
+    assert invitation.status_code == 201, invitation.text
     task = owner.get(f"/tasks/{task_id}").json()
     return Known(
         {
@@ -86,7 +97,7 @@ def first(running: Running, admin: httpx.Client, member: Callable[..., httpx.Cli
             "federation_id": federation.json()["id"], "job_id": str(federation.json()["number"]), "campaign": campaign,
             "name": f"{MARK}-camp", "channel_id": channel.json()["id"], "key_id": key, "worker_id": f"{MARK}-box",
             "project": MARK, "agent_id": f"{MARK}-box", "path": f"{MARK}.jsonl", "version": "1", "command_id": "cmd-0",
-            "number": "0", "step": "1", "worker": "w", "turn_id": "turn-0",
+            "number": "0", "step": "1", "worker": "w", "turn_id": "turn-0", "invitation_id": invitation.json()["id"],
         }
     )  # fmt: skip
 
