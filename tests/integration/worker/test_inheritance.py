@@ -68,8 +68,9 @@ def test_jobs_of_up_inherit_no_door_of_the_server(
         monkeypatch.setenv(name, value)
     fleet = LocalFleet(tmp_path / "data", port=free_port(), environment=JOBS, save_client=False)
     with fleet, Client(fleet.url, fleet.key) as client:
-        server, worker = (psutil.Process(fleet.pid(name)).environ() for name in ("server", "worker"))
         found = _found(client)
+        # Now that it has run a job: a process that is only just being made has no environment yet.
+        server, worker = (psutil.Process(fleet.pid(name)).environ() for name in ("server", "worker"))
     assert {name for name in doors if name not in server} == {"TUNEFLEET_KEY"}, "the server has what it needs"
     assert {name for name in doors if name in worker} == {"REDIS_URL"}, "the worker has its link alone"
     assert found["EVERYDAY"] == "is inherited"
