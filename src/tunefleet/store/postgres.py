@@ -164,7 +164,8 @@ def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> E
         connection.autocommit = False
         # Whoever writes sees what was committed while it waited for its turn, whatever the database's default is.
         connection.isolation_level = IsolationLevel.READ_COMMITTED if writing else IsolationLevel.REPEATABLE_READ
-        connection.read_only = not writing
+        if not writing:
+            connection.read_only = True
 
     if writing and in_turn:
 
