@@ -136,7 +136,7 @@ def _fuzz(operation: Any, url: str, known: dict[str, str], key: str, token: str,
                 kind = reply.headers["content-type"]
                 assert kind.startswith(("application/problem+json", "text/plain")), reply.text
 
-    for mode, examples in [(GenerationMode.POSITIVE, 6), (GenerationMode.NEGATIVE, 6)]:
+    for mode, examples in [(GenerationMode.POSITIVE, 4), (GenerationMode.NEGATIVE, 4)]:
         limits = settings(
             max_examples=examples,
             deadline=None,

@@ -110,7 +110,10 @@ def test_a_store_that_fails_is_named_and_its_link_is_not(
     server.sync().run(transfer.fetch("m", tmp_path / "copy"))
 
 
-def test_a_link_that_is_no_address_is_refused(server: FakeServerWithStore, tmp_path: Path) -> None:
+def test_a_link_that_is_no_address_is_refused(
+    server: FakeServerWithStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transfer, "FRUITLESS_TRIES", 1)
     server.location = "file:///etc/passwd"
     with pytest.raises(UnreachableError, match="that is none"):
         server.sync().run(transfer.fetch("m", tmp_path / "copy"))
