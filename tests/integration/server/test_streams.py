@@ -60,9 +60,13 @@ def test_event_stream_without_a_position_is_live(admin: httpx.Client) -> None:
     old = submit(admin)
     with stream(admin, "/events/stream") as events:
         new: list[str] = []
-        threading.Timer(0.3, lambda: new.append(submit(admin))).start()
+        later = threading.Timer(0.3, lambda: new.append(submit(admin)))
+        later.start()
         body = json.loads(next(events)["data"])
+        # The event is there before the answer is.
+        later.join()
     assert body["task_id"] != old
+    assert new
 
 
 def test_stream_ends_with_its_key(admin: httpx.Client, running: Running) -> None:
@@ -109,9 +113,11 @@ def test_log_is_followed_resumed_and_ended(admin: httpx.Client, hand: HandWorker
             assert json.loads(next(events)["data"])["text"] == "two\r\n"
         gap = attempt.put(f"/tasks/{task_id}/log?offset=100", content=b"x")
         assert is_problem(gap, 409, "offset_conflict")["cursor"] == 9
-    threading.Timer(0.3, hand.finish, [token]).start()
+    later = threading.Timer(0.3, hand.finish, [token])
+    later.start()
     with stream(admin, f"/tasks/{task_id}/log/stream", headers={"Last-Event-ID": first["id"]}) as events:
         rest = list(events)
+    later.join()
     assert "".join(json.loads(event["data"])["text"] for event in rest if event["event"] == "log") == "two\r\n"
     assert rest[-1]["event"] == "eos"
     is_problem(admin.get("/tasks/task-ffffffffffff/log/stream"), 404, "not_found")
