@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tunefleet.placement.match import Fit, Reject, match
+from tunefleet.placement.match import Fit, Reject, able, fits, match
 from tunefleet.placement.model import Requirement, WorkerState
 
 
@@ -28,17 +28,23 @@ def explain(
     """
     if not workers:
         return "unschedulable: no worker is registered."
-    told: list[tuple[str, Reject]] = []
-    for worker in workers:
-        found = verdict(requirement, worker, avoid=avoid, task_id=task_id)
-        if isinstance(found, Fit):
-            return None
-        told.append((worker.id, found))
-    passing = [(worker_id, reject) for worker_id, reject in told if not reject.lasting]
-    listed = "; ".join(f"{worker_id} {reject.reason}" for worker_id, reject in (passing or told)[:3])
-    more = len(passing or told) - 3
+    suited = able(requirement, workers)
+    if any(_takes(requirement, worker, avoid, task_id) for worker in suited):
+        return None
+    # Only of those that are named is it put into words: there may be thousands.
+    named = [(each.id, verdict(requirement, each, avoid=avoid, task_id=task_id)) for each in (suited or workers)[:3]]
+    listed = "; ".join(f"{worker_id} {found.reason}" for worker_id, found in named if isinstance(found, Reject))
+    more = len(suited or workers) - 3
     listed += f"; and {more} more" if more > 0 else ""
-    return f"waiting: {listed}." if passing else f"unschedulable: {listed}."
+    return f"waiting: {listed}." if suited else f"unschedulable: {listed}."
+
+
+def _takes(requirement: Requirement, worker: WorkerState, avoid: frozenset[str], task_id: str | None) -> bool:
+    return fits(requirement, worker) and worker.id not in avoid and not _gathers(requirement, worker, task_id)
+
+
+def _gathers(requirement: Requirement, worker: WorkerState, task_id: str | None) -> bool:
+    return worker.kept_for is not None and worker.kept_for != task_id and requirement.slot_class == "job"
 
 
 def verdict(
@@ -54,6 +60,6 @@ def verdict(
         return found
     if worker.id in avoid:
         return Reject("did not take it lately", lasting=False)
-    if worker.kept_for is not None and worker.kept_for != task_id and requirement.slot_class == "job":
+    if _gathers(requirement, worker, task_id):
         return Reject(f"gathers what becomes free for {worker.kept_for}, which came first", lasting=False)
     return found

@@ -13,7 +13,7 @@ from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observing import context, traceparent
 from tunefleet.observing.traceparent import Place
-from tunefleet.placement import Requirement, WorkerState, explain
+from tunefleet.placement import Requirement, WorkerState, explain, is_able
 from tunefleet.services import inputs, merging, moving, policies, requirements, retried, upstreams
 from tunefleet.services.federation import room
 from tunefleet.services.identity import Actor
@@ -139,8 +139,10 @@ def _first_with_key(connection: Connection, submission: Submission) -> WorkflowR
 
 
 def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequence[WorkerState]) -> list[str]:
-    told = [(each.node, explain(each.need, fleet)) for each in planned]
-    stuck = [(node, why) for node, why in told if why is not None and why.startswith("unschedulable")]
+    # Only where nobody could ever run it is it put into words: others wait, at most.
+    hopeless = {need for need in {each.need for each in planned} if not is_able(need, fleet)}
+    told = {need: explain(need, fleet) for need in hopeless}
+    stuck = [(each.node, told[each.need]) for each in planned if each.need in hopeless]
     if stuck and submission.strict:
         faults = [node.fault("resources", f"no worker could run the task {node.name}: {why}") for node, why in stuck]
         raise SpecError(faults, filename=submission.workflow.name)
