@@ -79,18 +79,21 @@ proofs: $(DEV_READY) ## run the further cases of slow proofs that `make test` le
 unit: $(DEV_READY) ## run the quick tests only, without coverage
 	@$(BIN)/python -m pytest $(SPREAD) tests/unit -m "not slow" $(ARGS)
 
+# Types are looked at meanwhile, on a processor of their own, and told last.
 .PHONY: check
 check: $(DEV_READY) ## run all static checks; a failing one does not hide the next
-	@status=0; \
+	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
+	$(BIN)/mypy --no-error-summary >"$$said" 2>&1 & types=$$!; \
 	run() { echo "$$1"; shift; "$$@" || status=1; }; \
 	imports() { out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; return 1; }; }; \
 	run "ruff check" $(BIN)/ruff check --quiet .; \
 	run "ruff format" $(BIN)/ruff format --quiet --check .; \
-	run "mypy --strict" $(BIN)/mypy --no-error-summary; \
 	run "import-linter" imports; \
 	run "sizes" $(BIN)/python -m scripts.check_sizes; \
 	run "documents" $(BIN)/python -m scripts.check_docs; \
 	run "web page" $(BIN)/python -m scripts.web check; \
+	typed() { local found=0; wait $$types || found=1; cat "$$said"; return $$found; }; \
+	run "mypy --strict" typed; \
 	[ $$status = 0 ] && echo "All checks passed." || { echo "Some checks failed."; exit 1; }
 
 .PHONY: format
