@@ -80,7 +80,9 @@ class Commits:
 
     def _attempt(self, meters: Meters, row: AttemptRow, task: TaskRow | None) -> None:
         kind = meters.kind(row.kind)
-        if row.state == "offered":
+        # An agent that polls claims: offer and accept are one act.
+        claimed = row.state == "accepted" and row.accepted_at == row.offered_at
+        if row.state == "offered" or claimed:
             ready_at = self._ready_at.pop(row.task_id, None) or _ready_elsewhere(row, task)
             if ready_at is not None:
                 meters.placement.labels(kind).observe(max(0.0, row.offered_at - ready_at))

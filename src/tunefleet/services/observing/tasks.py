@@ -97,7 +97,8 @@ class TaskSpans:
     def _attempt(self, task: Place, row: AttemptRow, moved: TaskRow | None, links: Sequence[Place]) -> None:
         place = attempt_place(task, row.id)
         about: dict[str, Value] = {"tunefleet.attempt": row.number, "tunefleet.worker": row.worker_id}
-        if row.state == "offered":
+        claimed = row.state == "accepted" and row.accepted_at == row.offered_at
+        if row.state == "offered" or claimed:
             since = moved.queued_at if moved is not None and moved.queued_at is not None else row.offered_at
             self._say("place", task.span(f"place {row.id}"), task, (since, row.offered_at), about)
         elif row.state == "accepted" and row.accepted_at is not None:
