@@ -141,7 +141,8 @@ def announced(
         "version": version.version, "round": version.round, "equals": version.equals, "sha256": model,
         "archive_sha256": version.archive_digest, "contributors": orjson.loads(version.summary)["contributors"],
     }  # fmt: skip
-    tell(connection, row, "federation.version", now, **news, **({} if took_s is None else {"took_s": took_s}))
+    of_round: dict[str, Any] = {} if took_s is None else {"took_s": took_s}
+    tell(connection, row, "federation.version", now, **news, **of_round)
     wake(connection, topic(row.id))
     told = ToldVersion(id=row.id, number=row.seq, name=row.name, **news)
     callbacks.announce(connection, row, told, now, base_url=core.settings.public_base_url)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -256,8 +256,8 @@ def fail(
         artifacts.unpin(connection, [blamed.holder])
         _carry_over(connection, [each for each in counted if each.seq != blamed.seq], now)
     artifacts.unpin(connection, [result_holder(row.id, current.number)])
-    about = {"round": current.number, "reason": reason.value, "error": error, "took_s": lasted(current, now)}
-    tell(connection, row, "federation.round_failed", now, **about)
+    about: dict[str, Any] = {"round": current.number, "reason": reason.value, "error": error}
+    tell(connection, row, "federation.round_failed", now, **about, took_s=lasted(current, now))
     open_next(connection, row, now)
     return True
 
