@@ -217,7 +217,7 @@ class BlobStore(ABC):
         if self.limit_bytes is not None and self.used_bytes + self._promised + size_bytes > self.limit_bytes:
             raise NoRoomError(
                 f"The server keeps {self.used_bytes:,} of {self.limit_bytes:,} bytes; the file needs {size_bytes:,}.",
-                hint="Remove old artifacts (`tunefleet artifacts rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
+                hint="Make room (`tunefleet prune`, `tunefleet data rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
             )
 
     def sweep_partials(self, older_than_s: float) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
+
+from scripts.check_docs import command_fault
+from tunefleet.artifacts import blobs
 
 CASES = Path(__file__).with_name("alerts_cases.yaml")
 RULES = Path(__file__).resolve().parents[3] / "deploy/prometheus/alerts.yaml"
@@ -29,3 +33,10 @@ def test_no_alert_compares_with_growth_that_may_have_no_series() -> None:
     asked = {each["alert"]: " ".join(each["expr"].split()) for each in rules}
     assert "(sum(rate(tunefleet_placement_seconds_count[30m])) or vector(0)) == 0" in asked["TunefleetQueueStands"]
     assert asked["TunefleetTasksFail"].endswith('{status="completed"}[30m])) or vector(0))')
+
+
+def test_the_commands_that_alerts_and_refusals_name_exist() -> None:
+    said = RULES.read_text(encoding="utf-8") + Path(blobs.__file__).read_text(encoding="utf-8")
+    found = re.findall(r"`tunefleet ([^`]+)`", said)
+    assert len(found) > 8
+    assert [fault for each in found if (fault := command_fault(each.split()))] == []
