@@ -11,6 +11,9 @@ from tunefleet.lifecycle.cycle import StepName
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.federation import versions
 from tunefleet.services.observing.commits import Commits
+from tunefleet.store import tasks
+from tunefleet.store.rows import AttemptRow
+from tunefleet.store.writer import note
 
 
 def figure(lab: Lab, name: str, **labels: str) -> float:
@@ -59,3 +62,31 @@ async def test_how_long_a_cycle_took_is_counted(lab: Lab) -> None:
     await go(book, state, to=None)
     assert figure(lab, "tunefleet_campaign_cycle_seconds_count", outcome="completed") == 1
     assert figure(lab, "tunefleet_campaign_cycle_seconds_sum", outcome="completed") == HOUR
+
+
+async def test_the_wait_of_a_task_that_an_agent_claims_is_counted(lab: Lab) -> None:
+    """A claim is an offer and its accept in one: it is never seen as offered."""
+    assert lab.core.meters is not None
+    task_id = await lab.submit()
+    lab.clock.advance(7.0)
+    row = (await lab.core.read(lambda connection: tasks.by_ids(connection, [task_id])))[task_id]
+    now = lab.clock.wall
+    claimed = AttemptRow(
+        "att-1",
+        row.id,
+        row.seq,
+        1,
+        "agent",
+        row.kind,
+        "job",
+        row.requirement_key,
+        "accepted",
+        None,
+        None,
+        now,
+        now,
+        None,
+    )
+    await lab.core.write(lambda connection: note(connection, [claimed]))
+    assert figure(lab, "tunefleet_placement_seconds_count", kind="echo") == 1
+    assert figure(lab, "tunefleet_placement_seconds_sum", kind="echo") == 7.0
