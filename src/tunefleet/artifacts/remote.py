@@ -213,12 +213,13 @@ class RemoteStore(BlobStore):
                 self._remove(key)
             gone = True
         except TunefleetError as error:
-            # It stays doomed, so that nobody is told it is here; the next collection tries again.
+            # The next collection tries again. Alone, nobody is told until then that it is here; among others it is:
+            # another server may have stored it anew, and what all may use this one must not deny.
             _log.warning("%s could not be deleted from %s: %s", key, self.name, error.detail or error)
         finally:
             with self._order:
                 self._deleting = None
-                if gone:
+                if gone or self.others_write:
                     self._doomed.discard(digest)
                 self._order.notify_all()
 
