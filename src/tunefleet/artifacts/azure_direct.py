@@ -37,11 +37,11 @@ class AzureArrivals(Arrivals):
     def __init__(self, container: Any, place: str, sign: Callable[[Any, BlobSasPermissions, int], str]) -> None:
         self._container, self._place, self._sign = container, place, sign
 
-    def begin(self, name: str) -> str:
+    def begin(self, name: str) -> str:  # noqa: ARG002 only S3 names an upload
         """Do nothing: the first block begins it."""
         return ""
 
-    def parts(self, name: str, ref: str) -> dict[int, int] | None:
+    def parts(self, name: str, ref: str) -> dict[int, int] | None:  # noqa: ARG002 only S3 names an upload
         """Return the blocks that are there; null if they are a blob already."""
         blob = self._blob(name)
         try:
@@ -53,13 +53,13 @@ class AzureArrivals(Arrivals):
         numbers = {_block(number): number for number in range(1, len(waiting) + 1_001)}
         return {numbers[block.id]: int(block.size) for block in waiting if block.id in numbers}
 
-    def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:
+    def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:  # noqa: ARG002 only S3 names an upload
         """Return a link that takes one block."""
         blob = self._blob(name)
         signature = self._sign(blob, BlobSasPermissions(create=True, write=True), good_s)
         return PartLink(f"{blob.url}?comp=block&blockid={quote(_wire(number), safe='')}&{signature}")
 
-    def assemble(self, name: str, ref: str, count: int) -> None:
+    def assemble(self, name: str, ref: str, count: int) -> None:  # noqa: ARG002 only S3 names an upload
         """Commit the list of blocks."""
         blocks = [BlobBlock(block_id=_block(number)) for number in range(1, count + 1)]
         self._blob(name).commit_block_list(blocks, content_settings=ContentSettings(content_type=TYPE))
@@ -91,7 +91,7 @@ class AzureArrivals(Arrivals):
             target.delete_blob()
             raise UnreachableError(f"Azure does not copy an arriving file: its copy is {status}.", hint="Try again.")
 
-    def discard(self, name: str, ref: str) -> None:
+    def discard(self, name: str, ref: str) -> None:  # noqa: ARG002 only S3 names an upload
         """Delete the blob; blocks that were not committed go with it."""
         blob = self._blob(name)
         try:

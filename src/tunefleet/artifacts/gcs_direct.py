@@ -39,23 +39,23 @@ class GcsArrivals(Arrivals):
         self._client, self._bucket, self._place, self._sign = client, bucket, place, sign
         self._patience: dict[str, Any] = {"timeout": _TIMEOUT_S, "retry": retry}
 
-    def begin(self, name: str) -> str:
+    def begin(self, name: str) -> str:  # noqa: ARG002 only S3 names an upload
         """Do nothing: each part is an object of its own."""
         return ""
 
-    def parts(self, name: str, ref: str) -> dict[int, int] | None:
+    def parts(self, name: str, ref: str) -> dict[int, int] | None:  # noqa: ARG002 only S3 names an upload
         """Return the parts that are there; null if they are one object already."""
         found = {each.name.rpartition("/")[2]: int(each.size) for each in self._listed(f"{name}/")}
         if _WHOLE in found:
             return None
         return {int(number): size for number, size in found.items() if number.isdigit()}
 
-    def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:
+    def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:  # noqa: ARG002 only S3 names an upload
         """Return a link that takes one part of exactly this length."""
         headers = {"x-goog-content-length-range": f"{size_bytes},{size_bytes}"}
         return PartLink(self._sign(self._blob(f"{name}/{number:08d}"), headers, good_s), headers)
 
-    def assemble(self, name: str, ref: str, count: int) -> None:
+    def assemble(self, name: str, ref: str, count: int) -> None:  # noqa: ARG002 only S3 names an upload
         """Compose the parts, and where they are many what was composed of them."""
         level, blobs = 0, [self._blob(f"{name}/{number:08d}") for number in range(1, count + 1)]
         while len(blobs) > _AT_ONCE:
@@ -85,7 +85,7 @@ class GcsArrivals(Arrivals):
             if token is None:
                 return
 
-    def discard(self, name: str, ref: str) -> None:
+    def discard(self, name: str, ref: str) -> None:  # noqa: ARG002 only S3 names an upload
         """Delete the parts and what was composed of them."""
         for each in list(self._listed(f"{name}/")):
             with contextlib.suppress(NotFound):
