@@ -82,19 +82,40 @@ class DirectSender:
         if file.entry.size_bytes < offer.least_bytes or (not offer.required and self._reach.away):
             return False
         try:
-            plan: DirectPlan = self._run(routes.direct_plan(file.entry))
+            plan = self._begun(file)
+            if plan is not None:
+                self._to_the_end(file, plan, on_bytes)
         except ForbiddenError:
-            # Somebody has just turned it off.
+            # It was turned off meanwhile, or the store refuses what it takes; the server's log says so.
             return False
-        try:
-            self._to_the_end(file, plan, on_bytes)
         except Unreached as error:
             if offer.required or self._closed.is_set():
                 raise UnreachableError(error.message, hint=error.hint) from error
             self._reach.lose(error.message)
-            self._run(routes.direct_give_up(file.entry.digest, plan.upload, error.message[:500]))
+            self._give_up(file, error.message)
             return False
         return True
+
+    def _begun(self, file: LocalFile) -> DirectPlan | None:
+        """Return how the file is sent; null if the server keeps it by now."""
+        tries = 0
+        while True:
+            try:
+                plan: DirectPlan = self._run(routes.direct_plan(file.entry))
+            except ConflictError:
+                # It is being read back for somebody who asked and was killed.
+                tries += 1
+                if tries > _most_tries(file):
+                    raise
+                if self._kept(file):
+                    return None
+                self.pause(tries)
+            else:
+                return plan
+
+    def _give_up(self, file: LocalFile, why: str) -> None:
+        plan: DirectPlan = self._run(routes.direct_plan(file.entry))
+        self._run(routes.direct_give_up(file.entry.digest, plan.upload, why[:500]))
 
     def _to_the_end(self, file: LocalFile, plan: DirectPlan, on_bytes: Callable[[int], None]) -> None:
         tries, counted = 0, False
@@ -114,7 +135,7 @@ class DirectSender:
                 if self._kept(file):
                     return
                 tries += 1
-                if tries > _FRUITLESS_TRIES + int(file.entry.size_bytes / routes.PASSED_ON_BYTES_PER_S / 5):
+                if tries > _most_tries(file):
                     raise
             else:
                 return
@@ -243,6 +264,11 @@ class _Upload:
                     )
                 left -= len(piece)
                 yield piece
+
+
+def _most_tries(file: LocalFile) -> int:
+    # The server reads a whole file back, which takes the longer the more there is.
+    return _FRUITLESS_TRIES + int(file.entry.size_bytes / routes.PASSED_ON_BYTES_PER_S / _LONGEST_PAUSE_S)
 
 
 def _refusal(host: str, status: int) -> UnreachableError:

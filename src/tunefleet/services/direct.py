@@ -16,7 +16,15 @@ from typing import Final
 
 from tunefleet.artifacts.blobs import NoRoomError
 from tunefleet.artifacts.direct import DirectUploads, part_bytes_of, sizes_of
-from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, TooLargeError, TunefleetError
+from tunefleet.errors import (
+    ArtifactError,
+    ConflictError,
+    ForbiddenError,
+    MachineError,
+    NotFoundError,
+    TooLargeError,
+    TunefleetError,
+)
 from tunefleet.services import artifacts, leftovers, metrics
 from tunefleet.services.core import Core
 from tunefleet.services.identity import AttemptActor, Who
@@ -27,6 +35,8 @@ from tunefleet.wire.direct import DirectLink, DirectLinks, DirectOffer, DirectPl
 log = logging.getLogger(__name__)
 LINK_S: Final = 900
 """How long a link takes a part."""
+_AGAIN_S: Final = 600.0
+"""So long files pass through the server once its service has refused."""
 _READ_BYTES_PER_S: Final = 4 << 20
 """A store is read back, and copies, no slower than this."""
 
@@ -36,6 +46,8 @@ def offer(core: Core, who: Who) -> DirectOffer | None:
     settings = core.settings
     if not isinstance(who, AttemptActor) or core.blobs.direct is None or settings.direct_uploads == "off":
         return None
+    if core.clock.monotonic() < core.direct_again_at:
+        return None
     return DirectOffer(least_bytes=settings.direct_upload_bytes, required=settings.direct_uploads == "on")
 
 
@@ -43,13 +55,30 @@ async def plan(core: Core, who: AttemptActor, digest: str, size_bytes: int) -> D
     """Begin to take a file, or go on with one of this attempt.
 
     Raises:
-        ForbiddenError: If files pass through the server.
+        ForbiddenError: If files pass through the server, or have to from now on for a while, because the service does
+            not let the server do what this takes; the log says so.
+        MachineError: The same, where they must not pass through the server.
         TooLargeError: If it is longer than a file may be.
         NoRoomError: If the server's limit forbids it; not a byte is to be sent.
         ConflictError: If the attempt has ended, or the file is being read back.
         UnreachableError: If the store does not answer.
     """
-    direct = _direct(core, who)
+    direct = _direct(core)
+    if offer(core, who) is None:
+        raise ForbiddenError("Files pass through this server for now.", hint="Its log says why.")
+    try:
+        return await _planned(core, direct, who, digest, size_bytes)
+    except NoRoomError:
+        raise
+    except MachineError as error:
+        if core.settings.direct_uploads == "on":
+            raise
+        core.direct_again_at = core.clock.monotonic() + _AGAIN_S
+        log.warning("Files pass through the server for %.0f minutes: %s", _AGAIN_S / 60, error.detail or error)
+        raise ForbiddenError(f"Files pass through this server: {error.message}", hint=error.hint) from error
+
+
+async def _planned(core: Core, direct: DirectUploads, who: AttemptActor, digest: str, size_bytes: int) -> DirectPlan:
     if size_bytes > core.settings.max_upload_bytes:
         raise TooLargeError(f"A file has {size_bytes:,} bytes; at most {core.settings.max_upload_bytes:,} are taken.")
     row = await core.write(partial(_going_on, core=core, who=who, digest=digest))
@@ -70,7 +99,7 @@ async def links(core: Core, who: AttemptActor, digest: str, name: str, numbers: 
     Raises:
         NotFoundError: If the attempt has no such plan, or the file has no such part.
     """
-    direct = _direct(core, who)
+    direct = _direct(core)
     row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name))
     sizes = _sizes(row)
     for number in numbers:
@@ -93,7 +122,7 @@ async def complete(core: Core, who: AttemptActor, digest: str, name: str) -> int
         ArtifactError: If it does not have its digest; what was sent is thrown away.
         NoRoomError: If the server's limit forbids it.
     """
-    direct = _direct(core, who)
+    direct = _direct(core)
     row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name, reads=True))
     _refuse_reading(core, row)
     core.reading.add(name)
@@ -118,7 +147,7 @@ async def give_up(core: Core, who: AttemptActor, digest: str, name: str, why: st
     Raises:
         NotFoundError: If the attempt has no such plan.
     """
-    _direct(core, who)
+    _direct(core)
     row = await core.write(partial(_mine, core=core, who=who, digest=digest, name=name))
     await leftovers.abort(core, row)
     log.warning("The worker %s does not send to the object store: %s", who.worker_id, why)
@@ -137,22 +166,23 @@ async def _begin(core: Core, direct: DirectUploads, who: AttemptActor, digest: s
     name, now = secrets.token_hex(16), core.clock.wall()
     ref = await asyncio.to_thread(direct.begin, name)
     row = ArrivingRow(name, who.attempt_id, digest, size_bytes, part_bytes_of(size_bytes), ref, now, now)
-
-    def operation(connection: Connection) -> ArrivingRow:
-        metrics.refuse_ended(connection, who)
-        other = arriving.of_attempt(connection, who.attempt_id, digest)
-        if other is not None:
-            raise ConflictError(f"The upload of {digest[:12]}… was begun twice at once.", hint="Ask again.")
-        # Again, with the row of who was quicker.
-        _refuse_full(connection, core=core, size_bytes=size_bytes)
-        arriving.insert_one(connection, row)
-        return row
-
     try:
-        return await core.write(operation)
+        # A key that must not list parts is found out here, not when all of them have come.
+        await asyncio.to_thread(direct.parts, name, ref, _sizes(row))
+        return await core.write(partial(_insert, core=core, who=who, row=row))
     except TunefleetError:
         await asyncio.to_thread(direct.discard, name, ref)
         raise
+
+
+def _insert(connection: Connection, *, core: Core, who: AttemptActor, row: ArrivingRow) -> ArrivingRow:
+    metrics.refuse_ended(connection, who)
+    if arriving.of_attempt(connection, who.attempt_id, row.digest) is not None:
+        raise ConflictError(f"The upload of {row.digest[:12]}… was begun twice at once.", hint="Ask again.")
+    # Again, with the row of who was quicker.
+    _refuse_full(connection, core=core, size_bytes=row.size_bytes)
+    arriving.insert_one(connection, row)
+    return row
 
 
 def _refuse_full(connection: Connection, *, core: Core, size_bytes: int) -> None:
@@ -188,9 +218,9 @@ def _mine(
     return row
 
 
-def _direct(core: Core, who: AttemptActor) -> DirectUploads:
+def _direct(core: Core) -> DirectUploads:
     direct = core.blobs.direct
-    if direct is None or offer(core, who) is None:
+    if direct is None or core.settings.direct_uploads == "off":
         raise ForbiddenError(
             "Files pass through this server.", hint="TUNEFLEET_DIRECT_UPLOADS=auto lets workers send to its store."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import os
 import signal
@@ -237,9 +238,7 @@ def test_the_limit_refuses_before_a_byte_is_sent(serve: Serve, s3_server: Gatewa
     assert not running.core.blobs.has(digest)
 
 
-def test_a_link_that_has_run_out_is_renewed(
-    running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_that_has_run_out_is_renewed(running: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "LINK_S", 1)
     # The sender believes its links: what it hears from the store has to do.
     monkeypatch.setattr(sending, "_STALE_SHARE", 1000.0)
@@ -314,3 +313,26 @@ def test_a_server_may_have_it_turned_off(serve: Serve, s3_server: Gateway, tmp_p
     assert kept(running, digest) == digest
     with running.client(token) as raw:
         is_problem(plan(raw, digest, 2 * PART), 403, "forbidden")
+
+
+def test_a_key_that_must_not_list_parts_is_found_out_before_a_byte_is_sent(
+    serve: Serve, s3_server: Gateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    running = serve()
+    place = f"arn:aws:s3:::{BUCKET}/{running.core.settings.data_dir.name}/arriving/*"
+    denied = {"Effect": "Deny", "Principal": "*", "Action": "s3:ListMultipartUploadParts", "Resource": place}
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [denied]})
+    path, digest = made(tmp_path, 2 * PART)
+    task_id, token = held(running)
+    s3_server.client.put_bucket_policy(Bucket=BUCKET, Policy=policy)
+    try:
+        with AttemptClient(running.url, token) as client:
+            client.push_artifact(task_id, "model", "model", path)
+            assert client._direct.sent_bytes == 0
+    finally:
+        s3_server.client.delete_bucket_policy(Bucket=BUCKET)
+    assert kept(running, digest) == digest, "it has come through the server"
+    assert uploads(s3_server, running) == []
+    told = [each.getMessage() for each in caplog.records if "Files pass through the server" in each.getMessage()]
+    assert len(told) == 1
+    assert "AccessDenied" in told[0]
