@@ -115,7 +115,7 @@ class AzureStore(RemoteStore):
         how = {"content_type": TYPE, "content_disposition": attachment(filename)}
         return f"{blob.url}?{self._signature(blob, BlobSasPermissions(read=True), self._link_s, **how)}"
 
-    def _signature(self, blob: Any, permission: BlobSasPermissions, good_s: int, **how: str) -> str:
+    def _signature(self, blob: Any, permission: BlobSasPermissions, good_s: int, **how: Any) -> str:
         now = datetime.now(UTC)
         return generate_blob_sas(
             account_name=blob.account_name,

@@ -99,14 +99,8 @@ class AttemptClient:
             UnreachableError: If the server does not answer; what arrived is kept for the next try.
         """
         return self._transport.run(
-            transfer.push(
-                path,
-                name=name,
-                kind=kind,
-                task_id=task_id,
-                metadata=metadata,
-                expected=expected,
-                direct=self._direct,
+            transfer.deliver(
+                path, name, kind, task_id=task_id, metadata=metadata, expected=expected, direct=self._direct
             )
         )
 

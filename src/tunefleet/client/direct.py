@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from tunefleet.artifacts import LocalFile
-from tunefleet.client import elsewhere, routes
+from tunefleet.client import elsewhere, routes, routes_direct
 from tunefleet.client.call import Call
 from tunefleet.client.reaching import StoreReach, Unreached
 from tunefleet.client.throttle import Throttle
@@ -101,7 +101,7 @@ class DirectSender:
         tries = 0
         while True:
             try:
-                plan: DirectPlan = self._run(routes.direct_plan(file.entry))
+                plan: DirectPlan = self._run(routes_direct.plan(file.entry))
             except ConflictError:
                 # It is being read back for somebody who asked and was killed.
                 tries += 1
@@ -114,8 +114,8 @@ class DirectSender:
                 return plan
 
     def _give_up(self, file: LocalFile, why: str) -> None:
-        plan: DirectPlan = self._run(routes.direct_plan(file.entry))
-        self._run(routes.direct_give_up(file.entry.digest, plan.upload, why[:500]))
+        plan: DirectPlan = self._run(routes_direct.plan(file.entry))
+        self._run(routes_direct.give_up(file.entry.digest, plan.upload, why[:500]))
 
     def _to_the_end(self, file: LocalFile, plan: DirectPlan, on_bytes: Callable[[int], None]) -> None:
         tries, counted = 0, False
@@ -126,7 +126,7 @@ class DirectSender:
                 counted = True
             try:
                 upload.send_lacking(on_bytes)
-                self._run(routes.direct_complete(file.entry, plan.upload))
+                self._run(routes_direct.complete(file.entry, plan.upload))
             except Unreached:
                 raise
             except (UnreachableError, ConflictError, NotFoundError):
@@ -144,7 +144,7 @@ class DirectSender:
 
     def _plan_again(self, file: LocalFile, plan: DirectPlan) -> DirectPlan:
         try:
-            again: DirectPlan = self._run(routes.direct_plan(file.entry))
+            again: DirectPlan = self._run(routes_direct.plan(file.entry))
         except ConflictError:
             return plan.model_copy(update={"here": tuple(range(1, plan.parts + 1))})
         return again
@@ -154,7 +154,7 @@ class DirectSender:
 
     def links(self, digest: str, upload: str, numbers: list[int]) -> DirectLinks:
         """Ask for links."""
-        found: DirectLinks = self._run(routes.direct_links(digest, upload, numbers))
+        found: DirectLinks = self._run(routes_direct.links(digest, upload, numbers))
         return found
 
     def put(self, link: DirectLink, pieces: Iterator[bytes], size_bytes: int) -> httpx.Response:

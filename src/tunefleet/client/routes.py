@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Literal
 
 from tunefleet.client.call import Call, Sink, model, nothing, path
@@ -40,13 +40,6 @@ from tunefleet.wire.api import (
     WorkflowDetail,
     WorkflowView,
 )
-from tunefleet.wire.direct import (
-    DirectAsk,
-    DirectGiveUp,
-    DirectLinks,
-    DirectLinksAsk,
-    DirectPlan,
-)
 from tunefleet.wire.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.wire.link import Cursor, JournalBatch
 from tunefleet.wire.results import ResultEnvelope, ResultFiles
@@ -54,7 +47,7 @@ from tunefleet.wire.upkeep import PeersView, ServerView, StorageView
 
 PASSED_ON_BYTES_PER_S: Final = 4 << 20
 """A server that keeps its files in an object store answers an upload when they are there; it is no slower than this."""
-_ANSWER_S: Final = 60.0
+ANSWER_S: Final = 60.0
 
 
 def info() -> Call[ServerInfo]:
@@ -339,34 +332,8 @@ def put_blob(entry: FileEntry, offset: int, size_bytes: int, content: Callable[[
         content=content,
         headers=headers,
         repeatable=False,
-        read_timeout_s=_ANSWER_S + entry.size_bytes / PASSED_ON_BYTES_PER_S,
+        read_timeout_s=ANSWER_S + entry.size_bytes / PASSED_ON_BYTES_PER_S,
     )
-
-
-def direct_plan(entry: FileEntry) -> Call[DirectPlan]:
-    """Begin to send a file to the object store, or go on with it."""
-    body = DirectAsk(size_bytes=entry.size_bytes)
-    return Call("POST", path("blobs", entry.digest, "direct"), model(DirectPlan), body=body)
-
-
-def direct_links(digest: str, upload: str, parts: Sequence[int]) -> Call[DirectLinks]:
-    """Return links that take parts of a file."""
-    where = path("blobs", digest, "direct", upload, "links")
-    return Call("POST", where, model(DirectLinks), body=DirectLinksAsk(parts=tuple(parts)))
-
-
-def direct_complete(entry: FileEntry, upload: str) -> Call[Cursor]:
-    """Let the server read a file back and keep it."""
-    where = path("blobs", entry.digest, "direct", upload, "complete")
-    patience_s = _ANSWER_S + entry.size_bytes / PASSED_ON_BYTES_PER_S
-    # Not repeated blindly: after a break the server is asked first whether it has it.
-    return Call("POST", where, model(Cursor), repeatable=False, read_timeout_s=patience_s)
-
-
-def direct_give_up(digest: str, upload: str, why: str) -> Call[None]:
-    """Abort an upload to the object store, and tell why."""
-    where = path("blobs", digest, "direct", upload, "give-up")
-    return Call("POST", where, nothing, body=DirectGiveUp(why=why), repeatable=False)
 
 
 def get_blob(digest: str, offset: int, sink: Sink) -> Call[None]:

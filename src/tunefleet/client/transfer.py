@@ -62,7 +62,6 @@ def push(
     task_id: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     expected: Mapping[str, str] | None = None,
-    direct: DirectSender | None = None,
     on_progress: OnProgress = ignore_progress,
 ) -> Flow[ArtifactView]:
     """Upload a file or a folder and publish it as an artifact.
@@ -75,7 +74,6 @@ def push(
         metadata: Anything JSON that is to stay with it.
         expected: Paths within the folder and the digest of each: these files go and no others, and only as they are
             said to be.
-        direct: Sends large files to the server's object store, where the server lets it.
         on_progress: Called often, from the thread that reads the file.
 
     Raises:
@@ -84,8 +82,23 @@ def push(
             as expected.
         UnreachableError: If the server stays away.
     """
+    label = name or Path(source).expanduser().resolve().name
+    return deliver(source, label, kind, task_id=task_id, metadata=metadata, expected=expected, on_progress=on_progress)
+
+
+def deliver(
+    source: Path | str,
+    label: str,
+    kind: str,
+    *,
+    task_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    expected: Mapping[str, str] | None = None,
+    direct: DirectSender | None = None,
+    on_progress: OnProgress = ignore_progress,
+) -> Flow[ArtifactView]:
+    """Do what `push` does; `direct` sends large files to the server's object store, where the server lets it."""
     root = Path(source).expanduser()
-    label = name or root.resolve().name
     files = yield from work(lambda: _scan(root, label, on_progress, expected))
     yield from upload(label, files, direct=direct, on_progress=on_progress)
     entries = tuple(file.entry for file in files)
