@@ -255,6 +255,30 @@ def test_a_link_that_has_run_out_is_renewed(running: Running, tmp_path: Path, mo
     assert signed.count(5) >= 2, "its turn came when the first link had run out"
 
 
+def test_an_upload_that_the_store_has_lost_is_begun_anew(
+    running: Running, s3_server: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = running.core.blobs.direct
+    assert store is not None
+    lost: list[str] = []
+    link = store.link
+
+    def lose(name: str, ref: str, *rest: int) -> parts_module.PartLink:
+        signed = link(name, ref, *rest)
+        if not lost:
+            lost.append(name)
+            store.discard(name, ref)
+        return signed
+
+    monkeypatch.setattr(store, "link", lose)
+    path, digest = made(tmp_path, 2 * PART)
+    task_id, token = held(running)
+    with AttemptClient(running.url, token) as client:
+        client.push_artifact(task_id, "model", "model", path)
+    assert kept(running, digest) == digest
+    assert lost[0] not in str(uploads(s3_server, running))
+
+
 def test_half_an_upload_is_aborted_after_the_grace(
     running: Running, s3_server: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
