@@ -20,6 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from tunefleet.artifacts.direct import DirectUploads
 from tunefleet.artifacts.files import disk_free
 from tunefleet.artifacts.manifest import is_digest
 from tunefleet.artifacts.upload import Upload, let_go
@@ -55,6 +56,8 @@ class BlobStore(ABC):
     """How much they take; counted by who knows all of them."""
     others_write: bool = False
     """Whether other processes write and delete here too."""
+    direct: DirectUploads | None = None
+    """Lets workers send files to where they are kept; null where everything passes through the server."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
