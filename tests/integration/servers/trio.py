@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -38,9 +39,11 @@ class Trio:
         self.folder, self.postgres, self.url = folder, postgres, postgres.create()
         self.ports = [free_port() for _ in range(3)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
-        self.worker: subprocess.Popen[bytes] | None = None
+        self.workers: list[subprocess.Popen[bytes]] = []
         self.settings: dict[str, str] = {}
-        """Of all servers and of the worker."""
+        """Of all servers and of the workers."""
+        self.authority: ssl.SSLContext | None = None
+        """Whom to trust, where the servers speak TLS."""
         (folder / "files").mkdir()
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
@@ -76,7 +79,9 @@ class Trio:
     def answers(self, number: int) -> bool:
         assert self.processes[number].poll() is None, self.log(number)
         try:
-            return httpx.get(f"{self.base(number)}/api/v1/healthz", timeout=10).is_success
+            return httpx.get(
+                f"{self.base(number)}/api/v1/healthz", timeout=10, verify=self.authority or True
+            ).is_success
         except httpx.TransportError:
             return False
 
@@ -84,14 +89,15 @@ class Trio:
         return (self.folder / f"server{number}.log").read_text()
 
     def base(self, number: int) -> str:
-        return f"http://127.0.0.1:{self.ports[number]}"
+        return f"http{'s' if self.authority else ''}://127.0.0.1:{self.ports[number]}"
 
     def key(self, role: str = "admin") -> str:
         return (self.folder / f"data0/keys/{role}.key").read_text().strip()
 
     def client(self, number: int, role: str = "admin") -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.key(role)}"}
-        return httpx.Client(base_url=f"{self.base(number)}/api/v1", headers=headers, timeout=60)
+        base = f"{self.base(number)}/api/v1"
+        return httpx.Client(base_url=base, headers=headers, timeout=60, verify=self.authority or True)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with self.postgres.connect(self.url) as connection:
@@ -115,15 +121,15 @@ class Trio:
         until(lambda: self.leader() is not None)
         return next(number for number in self.processes if number != self.leader())
 
-    def work(self, number: int) -> None:
+    def work(self, number: int, name: str = "w1", **settings: str) -> None:
         """Start a worker that knows one server alone."""
         more = {"ORCHESTRATOR_BASE_URL": self.base(number), "TUNEFLEET_WORKER_KEY": self.key("worker")}
-        more |= {"RESULTS_DIR": str(self.folder / "worker"), "WORKER_ID": "w1", "TUNEFLEET_ALLOW_CODE": "true"}
-        self.worker = self.spawn("tunefleet.worker", "worker", more)
+        more |= {"RESULTS_DIR": str(self.folder / name), "WORKER_ID": name, "TUNEFLEET_ALLOW_CODE": "true", **settings}
+        self.workers.append(self.spawn("tunefleet.worker", name, {k: v for k, v in more.items() if v}))
 
     def end(self) -> None:
-        for process in [self.worker, *self.processes.values()]:
-            if process is not None and process.poll() is None:
+        for process in [*self.workers, *self.processes.values()]:
+            if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
                 process.wait()
