@@ -51,11 +51,11 @@ def explain(
 def _of_gang(
     need: Requirement, workers: Sequence[WorkerState], fitting: Sequence[WorkerState], told: list[tuple[str, Reject]]
 ) -> str | None:
-    now = largest(fitting)
+    now = largest(need, fitting)
     if now >= need.nodes:
         return None
     lasting = {worker_id for worker_id, reject in told if reject.lasting}
-    ever = largest(worker for worker in workers if worker.id not in lasting)
+    ever = largest(need, (worker for worker in workers if worker.id not in lasting))
     head = "waiting" if ever >= need.nodes else "unschedulable"
     count = f"it needs {need.nodes} nodes at the same time, and {now} {'fits' if now == 1 else 'fit'} now"
     if len(fitting) >= need.nodes or (ever < need.nodes <= len(workers) - len(lasting)):

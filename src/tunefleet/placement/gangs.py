@@ -23,7 +23,7 @@ def choose(need: Requirement, workers: Sequence[WorkerState], first: str | None 
     Returns:
         The workers, the leading one first; none if they are too few.
     """
-    groups = _alike(workers)
+    groups = _alike(need, workers)
     if first is not None:
         groups = [group for group in groups if any(worker.id == first for worker in group)]
     found = next((group for group in groups if len(group) >= need.nodes), None)
@@ -45,7 +45,7 @@ def keep(need: Requirement, workers: Iterable[WorkerState], fits: Callable[[Work
         As many as are needed; none if there are too few, which then keep nothing from anybody.
     """
     gaps = {worker.id: (not fits(worker), gap) for worker in workers if (gap := missing(need, worker)) is not None}
-    groups = _alike([worker for worker in workers if worker.id in gaps])
+    groups = _alike(need, [worker for worker in workers if worker.id in gaps])
     able = [group for group in groups if len(group) >= need.nodes]
     if not able:
         return []
@@ -53,17 +53,19 @@ def keep(need: Requirement, workers: Iterable[WorkerState], fits: Callable[[Work
     return min(chosen, key=lambda group: [gaps[worker.id] for worker in group])
 
 
-def largest(workers: Iterable[WorkerState]) -> int:
+def largest(need: Requirement, workers: Iterable[WorkerState]) -> int:
     """Return how many of some workers could make up one gang."""
-    return max((len(group) for group in _alike(workers)), default=0)
+    return max((len(group) for group in _alike(need, workers)), default=0)
 
 
-def _alike(workers: Iterable[WorkerState]) -> list[list[WorkerState]]:
-    """Group workers that run the same releases; the group with the best worker first."""
-    groups: dict[str, list[WorkerState]] = {}
+def _alike(need: Requirement, workers: Iterable[WorkerState]) -> list[list[WorkerState]]:
+    """Group workers that can talk to each other; the group with the best worker first."""
+    groups: dict[tuple[str, bool], list[WorkerState]] = {}
     for worker in workers:
+        # Where GPUs are welcome and not needed, a node with one and a node without have no backend in common.
+        with_gpu = need.gpu_optional and bool(worker.gpus)
         if worker.release:  # else it does not say: it cannot be in a gang
-            groups.setdefault(worker.release, []).append(worker)
+            groups.setdefault((worker.release, with_gpu), []).append(worker)
     return list(groups.values())
 
 

@@ -17,6 +17,7 @@ from tunefleet.spec.model import AttentionName, ModelSpec
 from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec, ShardSpec
 from tunefleet.spec.preference import PpoTrainingSpec
 from tunefleet.spec.preferred import PpoData
+from tunefleet.spec.gangs import node_faults
 from tunefleet.spec.processes import devices_of, process_count, process_faults
 from tunefleet.spec.rows import RowsSpec
 from tunefleet.spec.together import Faults, model_faults, training_faults
@@ -29,6 +30,7 @@ class ModelTrainingSpec(BaseTaskSpec):
 
     smallest_batch: ClassVar[int] = 1
     """Rows that a forward pass needs."""
+    spans: ClassVar[bool] = True
 
     trainer: TrainerName = OURS
     """Whose code trains: `trl`, `unsloth`, `axolotl`, `llamafactory`, the name of an installed plugin, or a function as
@@ -149,7 +151,8 @@ class ModelTrainingSpec(BaseTaskSpec):
         """Find faults between blocks; see `BaseTaskSpec.faults`."""
         whole = not cls.trains_adapter(blocks)
         trainer = trainer_faults(cls.model_fields, blocks)
-        return [*super().faults(blocks), *model_faults(blocks, whole=whole), *process_faults(blocks), *trainer]
+        found = [*super().faults(blocks), *model_faults(blocks, whole=whole), *process_faults(blocks)]
+        return [*found, *node_faults(blocks), *trainer]
 
 
 def _product(*, adapter: bool) -> str:

@@ -98,6 +98,15 @@ class ProgressView(Message):
     at: datetime | None = None
 
 
+class NodeView(Message):
+    """One worker of a try that ran on several."""
+
+    worker_id: str
+    state: Literal["offered", "accepted", "finished", "void"]
+    reason: str | None = None
+    error: str | None = None
+
+
 class AttemptView(Message):
     """One try of a task."""
 
@@ -109,6 +118,8 @@ class AttemptView(Message):
     offered_at: datetime
     accepted_at: datetime | None = None
     finished_at: datetime | None = None
+    nodes: tuple[NodeView, ...] = ()
+    """All of its workers, in the order of their rank, if it runs on several; the first reports."""
 
 
 class TaskView(Message):
