@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from . import world
@@ -107,7 +108,7 @@ class Line:
 def _machine() -> str:
     """Return a name that only processes share which see each other: containers may have equal host names."""
     try:
-        space = os.readlink("/proc/self/ns/pid")
+        space = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         space = ""
     return f"{hostname()} {boot_id() or ''} {space}"

@@ -95,9 +95,7 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         return error.kind
     if isinstance(error, DiskTooSmallError) or _is_about_disk(error):
         return "disk"
-    if isinstance(error, UnreachableError | ConnectionError | TimeoutError):
-        return "network"
-    if world.size() > 1 and _is_about_peers(error):
+    if isinstance(error, UnreachableError | ConnectionError | TimeoutError) or _is_about_peers(error):
         return "network"
     if isinstance(error, DivergedError):
         return "diverged"
@@ -113,6 +111,8 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
 
 def _is_about_peers(error: BaseException) -> bool:
     """Whether a rank only says that it has lost another one."""
+    if world.size() == 1:
+        return False
     if type(error).__name__ in {"DistBackendError", "DistNetworkError", "DistStoreError"}:
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_GONE)

@@ -77,6 +77,6 @@ def missed(gang: Mapping[str, Any], error: BaseException) -> str:
         )
     return (
         f"Node {gang['rank']} could not meet the first node at {where} within {gang['join_s']:.0f} s{detail}. This "
-        "machine must be able to reach that address and port: see TUNEFLEET_GANG_ADDRESS and TUNEFLEET_GANG_PORTS of the "
-        "worker there, and its firewall."
+        "machine must be able to reach that address and port: see TUNEFLEET_GANG_ADDRESS and TUNEFLEET_GANG_PORTS of "
+        "the worker there, and its firewall."
     )

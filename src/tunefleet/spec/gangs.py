@@ -65,7 +65,7 @@ def _checks(
         (
             bool(getattr(training, "load_best_model_at_end", False)),
             _AT,
-            "the best checkpoint lies on the first node alone, so training.load_best_model_at_end cannot load it on all",
+            "the best checkpoint lies on the first node alone: training.load_best_model_at_end cannot load it on all",
             "leave one of them out, and resume from the best checkpoint (`tunefleet resume --from best`)",
         ),
         (

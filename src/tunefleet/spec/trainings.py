@@ -12,12 +12,12 @@ from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec, pointer_of
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.federated_training import FederatedTrainingSpec, federation_faults
+from tunefleet.spec.gangs import node_faults
 from tunefleet.spec.generation import GenerationSpec, RewardModelSpec
 from tunefleet.spec.model import AttentionName, ModelSpec
 from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec, ShardSpec
 from tunefleet.spec.preference import PpoTrainingSpec
 from tunefleet.spec.preferred import PpoData
-from tunefleet.spec.gangs import node_faults
 from tunefleet.spec.processes import devices_of, process_count, process_faults
 from tunefleet.spec.rows import RowsSpec
 from tunefleet.spec.together import Faults, model_faults, training_faults

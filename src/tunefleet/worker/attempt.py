@@ -205,17 +205,11 @@ class JobAttempt:
             self._over()
             self.parts.say_spooled()
             return spooled
+        handle = self._begin(point)
+        if isinstance(handle, Finish):
+            self._over()
+            return handle
         offer = self._run.record.offer
-        try:
-            if point is not None:
-                self._run.meet(point)
-            handle = self._run.begin()
-        except CannotGoOn as error:
-            self._over()
-            return released(offer, str(error))
-        except Cancelled:
-            self._over()
-            return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
         if is_member(offer):
             return self._end_of_member(handle)
         with self._deliverer.shipping(), self._uploads.under_way(), self._relay.under_way():
@@ -235,6 +229,17 @@ class JobAttempt:
         self._spool(finish)
         self.parts.say_ends()
         return finish
+
+    def _begin(self, point: str | None) -> Handle | Finish:
+        """Return the job, or how the attempt ends without one."""
+        try:
+            if point is not None:
+                self._run.meet(point)
+            return self._run.begin()
+        except CannotGoOn as error:
+            return released(self._run.record.offer, str(error))
+        except Cancelled:
+            return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
 
     def _end_of_member(self, handle: Handle) -> Finish:
         """Wait for the end of a node that reports and delivers nothing."""

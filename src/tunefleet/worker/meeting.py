@@ -75,7 +75,7 @@ class Place:
         mine = release_of(version("tunefleet"), torch_version())
         if node.release != mine:
             raise MachineError(
-                f"This worker has {mine or 'no torch'}, and the first node has {node.release or 'no torch'}: the nodes of "
+                f"This worker has {mine or 'no torch'}, and the first node {node.release or 'no torch'}: the nodes of "
                 "one training need the same.",
                 hint="Install the same releases on both.",
             )

@@ -278,7 +278,8 @@ class JobRun:
         if self._unwanted and self._cancelled_at is None and self._ending.ask(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
-        if not self._timed_out and self._guard.overdue:
+        # Of several nodes the first one's time counts.
+        if not self._timed_out and self._guard.overdue and not is_member(self.record.offer):
             self._timed_out = self._ending.ask(handle, self.record.offer.grace_s)
         self._steering.obey(handle)
 

@@ -68,7 +68,10 @@ class Cluster:
         """Start a program in a namespace; it ends with the test."""
         with (self.folder / log).open("ab") as out:
             process = subprocess.Popen(
-                ["ip", "netns", "exec", self.names[where], *argv], env={**os.environ, **settings}, stdout=out, stderr=out
+                ["ip", "netns", "exec", self.names[where], *argv],
+                env={**os.environ, **settings},
+                stdout=out,
+                stderr=out,
             )
         self.running.callback(_end, process)
         return process
