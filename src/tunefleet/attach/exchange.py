@@ -73,8 +73,8 @@ class Exchange:
             body = json.loads(self._line.wait_for(f"{self._number}/{rank}", (rank,), what))
             if body["hashed"] is None:
                 raise RankFailedError(f"rank {rank}: {body['fault']}")
-            for name, text in body["files"].items():
-                (folder / name).write_bytes(base64.b64decode(text))
+            for apart, text in body["files"].items():
+                (folder / apart).write_bytes(base64.b64decode(text))
             found |= {name: (digest, size, changed) for name, (digest, size, changed) in body["hashed"].items()}
         return found
 

@@ -72,7 +72,8 @@ def _alike(need: Requirement, workers: Iterable[WorkerState]) -> list[list[Worke
 def _spread(workers: Sequence[WorkerState]) -> list[WorkerState]:
     """Put one worker of each machine first, then those that share one, both in their order."""
     seen: set[str] = set()
-    alone, shared = [], []
+    alone: list[WorkerState] = []
+    shared: list[WorkerState] = []
     for worker in workers:
         (shared if worker.host and worker.host in seen else alone).append(worker)
         seen.add(worker.host)

@@ -42,7 +42,7 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
     ]
     attempts.store(connection, void)
     metering.ended(connection, void, rows)
-    orders.close(connection, [attempt for attempt, _, _ in endings], "its worker was given up.", now)
+    orders.close(connection, void, "its worker was given up.", now)
     stopped = siblings.of_asked(connection, list(rows.values()))
     switch(
         connection,

@@ -9,7 +9,7 @@ import orjson
 
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import checkpoints
+from tunefleet.services import checkpoints, roster
 from tunefleet.services.checkpoints import Known
 from tunefleet.services.ids import new_id
 from tunefleet.services.moving import Move, switch
@@ -105,6 +105,9 @@ def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_st
     Raises:
         ConflictError: If there is none such, or nobody has it any more.
     """
+    if roster.needs(connection, [row.requirement_key])[row.requirement_key].nodes_max > 1:
+        # Each of its workers has a disk of its own: all begin at what the server has.
+        known = [each for each in known if each.artifact is not None]
     steps = ", ".join(str(each.step) for each in known) or "none"
     hint = f"There are: {steps}. `tunefleet retry {row.id}` starts from the beginning."
     if from_step is None:

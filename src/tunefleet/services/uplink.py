@@ -255,7 +255,7 @@ def _accept(
     rows.update((row.id, row) for row in switch(connection, moves, now))
     resuming.taken(connection, [row for row in begun if row.slot_class == "job"])
     if queue.any_trouble(connection):
-        queue.delete_of_tasks(connection, [row.task_id for row in taken])
+        queue.delete_of_tasks(connection, [row.task_id for row in begun])
         queue.clear_cordons(connection, taken[0].worker_id, kinds=sorted({row.kind for row in taken}))
 
 
@@ -414,7 +414,8 @@ def _drain(connection: Connection, worker_id: str, said: Said) -> bool | None:
 def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> Iterable[Offer]:
     resumes = resuming.for_offers(connection, rows)
     federated = of_tasks.for_offers(connection, rows, secret)
-    nodes = attempts.of_gangs(connection, [row.gang_of for row in rows if row.gang_of is not None])
+    gang_ids = sorted({row.gang_of for row in rows if row.gang_of is not None})
+    nodes = attempts.of_gangs(connection, gang_ids)
     parts: dict[str, list[OfferRow]] = {}
     for row in rows:
         if row.merged_into is not None:

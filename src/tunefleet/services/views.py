@@ -25,7 +25,6 @@ from tunefleet.store.rows import (
 from tunefleet.wire.api import (
     ArtifactDetail,
     ArtifactView,
-    AttemptView,
     CheckpointView,
     CommandView,
     EventView,
@@ -38,6 +37,7 @@ from tunefleet.wire.api import (
     WorkflowDetail,
     WorkflowView,
 )
+from tunefleet.wire.attempts import AttemptView
 from tunefleet.wire.fleet import TaskGlance
 
 LAST_SECOND: Final = 1 << 33

@@ -63,6 +63,12 @@ def _checks(
             "leave one of them out",
         ),
         (
+            getattr(checkpoint, "upload", True) is False,
+            _AT,
+            "checkpoint.upload: false leaves no checkpoint that all nodes could go on from",
+            "leave one of them out",
+        ),
+        (
             bool(getattr(training, "load_best_model_at_end", False)),
             _AT,
             "the best checkpoint lies on the first node alone: training.load_best_model_at_end cannot load it on all",

@@ -97,7 +97,9 @@ def as_node(offer: Offer, finish: Finish) -> Finish:
     """Return an end as a node says it: whether it only misses the others."""
     if offer.gang is None or finish.outcome != "failed":
         return finish
-    return finish.model_copy(update={"lost_peer": finish.reason == TaskReason.NETWORK})
+    # NCCL aborts a process whose peers do not answer.
+    aborted = finish.reason == TaskReason.CRASHED and "SIGABRT" in (finish.error or "")
+    return finish.model_copy(update={"lost_peer": aborted or finish.reason == TaskReason.NETWORK})
 
 
 def released(offer: Offer, why: str) -> Finish:
