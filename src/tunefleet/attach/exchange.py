@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .agree import Line
 from .checkpoints import Hashed
@@ -55,7 +56,7 @@ class Exchange:
             fault: Why there are none.
             files: What is in them, where rank 0 has another disk.
         """
-        body = {"hashed": hashed, "fault": fault, "files": {}}
+        body: dict[str, Any] = {"hashed": hashed, "fault": fault, "files": {}}
         if files is not None:
             body["files"] = {name: base64.b64encode(data).decode() for name, data in files.items()}
         self._line.set(f"{self._number}/{self.rank}", json.dumps(body).encode())

@@ -375,7 +375,8 @@ def answer(
     running = any(row.state == "accepted" for row in mine.values())
     settled = {*acks.finished, *(late.token for late in acks.behind)}
     held = {**said.holding, **said.accepts}
-    accepted = [mine[id_] for id_ in said.accepts.values() if id_ in mine and mine[id_].gang_of is not None]
+    said_yes = [mine[id_] for id_ in said.accepts.values() if id_ is not None and id_ in mine]
+    accepted = [row for row in said_yes if row.gang_of is not None]
     meeting = gangs.complete(connection, accepted) if accepted else {}
     points = {token: meeting[id_] for token, id_ in said.accepts.items() if id_ in meeting}
     drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)

@@ -9,7 +9,7 @@ from tunefleet.client import routes
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(400)]
 
-STEPS = 4
+STEPS = 3
 
 
 def test_one_training_runs_on_both_machines_and_the_first_node_alone_reports(machines: Cluster) -> None:
