@@ -13,11 +13,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from . import world
-from .identity import boot_id, hostname, process_started_at
+from .identity import machine, process_started_at
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class Line:
         self.size = size
         self._store = store
         self._timeout_s = timeout_s
-        me = {"host": _machine(), "pid": os.getpid(), "started_at": process_started_at(os.getpid())}
+        me = {"host": machine(), "pid": os.getpid(), "started_at": process_started_at(os.getpid())}
         self.set(f"process/{rank}", json.dumps(me).encode())
 
     def set(self, key: str, value: bytes) -> None:
@@ -94,7 +93,7 @@ class Line:
         if not self.has(f"process/{rank}"):
             return False
         peer = json.loads(self.read(f"process/{rank}"))
-        here = peer["host"] == _machine() and peer["started_at"] is not None
+        here = peer["host"] == machine() and peer["started_at"] is not None
         return here and process_started_at(peer["pid"]) != peer["started_at"]
 
     def local_peers(self) -> list[int]:
@@ -102,16 +101,7 @@ class Line:
         others = [rank for rank in range(self.size) if rank != self.rank and self.has(f"process/{rank}")]
         living = [rank for rank in others if not self.lost(rank)]
         peers = [json.loads(self.read(f"process/{rank}")) for rank in living]
-        return [int(peer["pid"]) for peer in peers if peer["host"] == _machine()]
-
-
-def _machine() -> str:
-    """Return a name that only processes share which see each other: containers may have equal host names."""
-    try:
-        space = str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        space = ""
-    return f"{hostname()} {boot_id() or ''} {space}"
+        return [int(peer["pid"]) for peer in peers if peer["host"] == machine()]
 
 
 class Patience:

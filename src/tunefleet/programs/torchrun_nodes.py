@@ -19,6 +19,11 @@ from tunefleet.attach.world import NODE
 
 logger = logging.getLogger(__name__)
 
+_WAY_OUT = (
+    "All machines of the training must be able to reach that address and port: look at the firewall, and at the "
+    "settings of the first node's worker for its address and ports in a gang."
+)
+
 
 def arguments(gang: Mapping[str, Any], processes: int) -> list[str]:
     """Return what torchrun is told.
@@ -71,12 +76,5 @@ def missed(gang: Mapping[str, Any], error: BaseException) -> str:
     said = str(error).strip().splitlines()
     detail = f" ({said[0]})" if said else ""
     if gang["rank"] == 0:
-        return (
-            f"Not all {gang['nodes']} nodes came to {where} within {gang['join_s']:.0f} s{detail}. Other machines must "
-            "be able to reach that address and port: see TUNEFLEET_GANG_ADDRESS, TUNEFLEET_GANG_PORTS and the firewall."
-        )
-    return (
-        f"Node {gang['rank']} could not meet the first node at {where} within {gang['join_s']:.0f} s{detail}. This "
-        "machine must be able to reach that address and port: see TUNEFLEET_GANG_ADDRESS and TUNEFLEET_GANG_PORTS of "
-        "the worker there, and its firewall."
-    )
+        return f"Not all {gang['nodes']} nodes came to {where} within {gang['join_s']:.0f} s{detail}. {_WAY_OUT}"
+    return f"Node {gang['rank']} could not meet the first node at {where} within {gang['join_s']:.0f} s{detail}. {_WAY_OUT}"

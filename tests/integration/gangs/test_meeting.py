@@ -34,7 +34,7 @@ def test_nodes_that_do_not_meet_name_the_address_and_the_port(tmp_path: Path) ->
         assert end is not None
         assert end.reason is TaskReason.NETWORK, handles[rank].folder.log.read_text()
         assert f"127.0.0.1:{port}" in (end.error or "")
-        assert "TUNEFLEET_GANG_PORTS" in (end.error or "")
+        assert "firewall" in (end.error or "")
 
 
 def test_the_interface_is_that_of_the_address() -> None:
