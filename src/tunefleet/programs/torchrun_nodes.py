@@ -72,9 +72,9 @@ def missed(gang: Mapping[str, Any], error: BaseException) -> str:
         gang: `gang` of the job.
         error: What torch says.
     """
-    where = f"{gang['host']}:{gang['port']}"
+    where = f"{gang['host']}:{gang['port']} within {gang['join_s']:.0f} s"
     said = str(error).strip().splitlines()
     detail = f" ({said[0]})" if said else ""
     if gang["rank"] == 0:
-        return f"Not all {gang['nodes']} nodes came to {where} within {gang['join_s']:.0f} s{detail}. {_WAY_OUT}"
-    return f"Node {gang['rank']} could not meet the first node at {where} within {gang['join_s']:.0f} s{detail}. {_WAY_OUT}"
+        return f"Not all {gang['nodes']} nodes came to {where}{detail}. {_WAY_OUT}"
+    return f"Node {gang['rank']} could not meet the first node at {where}{detail}. {_WAY_OUT}"

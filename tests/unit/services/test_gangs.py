@@ -197,3 +197,20 @@ async def test_workers_with_other_releases_or_none_are_never_nodes_of_one_traini
     assert "2 nodes" in told
     assert "torch 2.13" in told
     assert "torch 2.14" in told
+
+
+async def test_all_nodes_go_on_from_the_newest_checkpoint_that_the_server_has(lab: Lab) -> None:
+    workers = await crew(lab)
+    await lab.submit(NODES)
+    (head, member), (first, second) = await begun(lab, workers)
+    assert (first.resume, second.resume) == (None, None)
+    for step in (4, 8):
+        who = await lab.attempt(first.token)
+        await lab.publish(who, f"checkpoint-{step}", b"%d" % step, kind="checkpoint", metadata={"step": step})
+    await member.finish(second.token, "failed", "killed", error="It was killed.")
+    for each in (head, member):
+        each.holding.clear()
+    _, again = await offered(lab, workers)
+    assert [each.attempt for each in again] == [2, 2]
+    resumes = [each.resume for each in again]
+    assert [(each.step, each.exact, each.checkpoint is not None) for each in resumes if each] == [(8, True, True)] * 2
