@@ -42,15 +42,24 @@ demo: $(RUN_READY) ## set everything up, then fine-tune a model with LoRA on thi
 federated-demo: $(EXAMPLE_READY) ## prove that a federation learns: four workers together, each alone, and with faults
 	@$(BIN)/python examples/federated/prove.py $(ARGS)
 
+.PHONY: environment
+environment: $(DEV_READY) ## set up .venv with what tests and checks need
+
+# Environments come from a package index, the rest from the system's packages: neither waits for the other.
+.PHONY: test-services
+test-services: $(DEV_READY) ## set up what `make test` starts: foreign environments, a browser, stores and databases
+	@{ scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"; } & \
+	scripts/browser.sh || echo "-> without a browser: tests that need one say so"; \
+	scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"; \
+	scripts/redis.sh || echo "-> without a Redis that speaks TLS: tests that need one say so"; \
+	scripts/postgres.sh || echo "-> without PostgreSQL: tests that need it say so"; \
+	scripts/azurite.sh || echo "-> without Azurite: tests that need it say so"; \
+	scripts/nginx.sh || echo "-> without nginx: tests that need it say so"; \
+	wait
+
 .PHONY: test
-test: $(DEV_READY) ## set up what tests need, then run them all; branch coverage must be 85 % or more
+test: test-services ## set up what tests need, then run them all; branch coverage must be 85 % or more
 	@rm -f .coverage .coverage.*
-	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
-	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"
-	@scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"
-	@scripts/redis.sh || echo "-> without a Redis that speaks TLS: tests that need one say so"
-	@scripts/postgres.sh || echo "-> without PostgreSQL: tests that need it say so"
-	@scripts/azurite.sh || echo "-> without Azurite: tests that need it say so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
 	@$(BIN)/coverage run -m pytest $(SPREAD) -m "not heavy and not long" $(ARGS)
 	@$(BIN)/coverage combine --quiet
@@ -71,18 +80,21 @@ proofs: $(DEV_READY) ## run the further cases of slow proofs that `make test` le
 unit: $(DEV_READY) ## run the quick tests only, without coverage
 	@$(BIN)/python -m pytest $(SPREAD) tests/unit -m "not slow" $(ARGS)
 
+# Types are looked at meanwhile, on a processor of their own, and told last.
 .PHONY: check
 check: $(DEV_READY) ## run all static checks; a failing one does not hide the next
-	@status=0; \
+	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
+	$(BIN)/mypy --no-error-summary >"$$said" 2>&1 & types=$$!; \
 	run() { echo "$$1"; shift; "$$@" || status=1; }; \
 	imports() { out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; return 1; }; }; \
 	run "ruff check" $(BIN)/ruff check --quiet .; \
 	run "ruff format" $(BIN)/ruff format --quiet --check .; \
-	run "mypy --strict" $(BIN)/mypy --no-error-summary; \
 	run "import-linter" imports; \
 	run "sizes" $(BIN)/python -m scripts.check_sizes; \
 	run "documents" $(BIN)/python -m scripts.check_docs; \
 	run "web page" $(BIN)/python -m scripts.web check; \
+	typed() { local found=0; wait $$types || found=1; cat "$$said"; return $$found; }; \
+	run "mypy --strict" typed; \
 	[ $$status = 0 ] && echo "All checks passed." || { echo "Some checks failed."; exit 1; }
 
 .PHONY: format

@@ -28,6 +28,7 @@ PROCESSES = {
     "ProcessSettings": "Every process",
     "ClientSettings": "CLI and SDK",
     "MeetingSettings": "Server and worker",
+    "TracingSettings": "Server, worker and agent, for traces",
     "ServerSettings": "Server",
     "TlsSettings": "Server and agent, for HTTPS",
     "SharedGpuSettings": "Processes that run jobs",

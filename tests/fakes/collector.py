@@ -31,6 +31,7 @@ class Span:
     end_ns: int
     about: dict[str, Any]
     failed: bool
+    links: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass
@@ -81,6 +82,7 @@ def _read(service: str, span: Any) -> Span:
         span.end_time_unix_nano,
         values,
         span.status.code == 2,
+        tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
     )
 
 

@@ -40,6 +40,8 @@ class Agent:
         self.book.close()
         self.gpus.stop()
         self.book.site.jobs.close()
+        if self.book.site.spans is not None:
+            self.book.site.spans.close()
 
     def defaults(self) -> Defaults:
         """Return what settings and machine add to a config."""

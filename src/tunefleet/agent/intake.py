@@ -61,6 +61,7 @@ def from_poll(job: PolledJob, token: str, settings: AgentSettings, defaults: Def
         token=token,
         polled=True,
         delivers=True,
+        traceparent=job.traceparent,
     )
 
 

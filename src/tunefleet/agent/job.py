@@ -142,6 +142,7 @@ class AgentJob:
             kind=record.kind,
             name=record.name,
             spec=record.spec,
+            traceparent=record.traceparent,
         )
 
     def say_warnings(self) -> None:

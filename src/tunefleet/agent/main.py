@@ -34,6 +34,7 @@ from tunefleet.errors import MachineError
 from tunefleet.executors import registry
 from tunefleet.jobs import Supervisor
 from tunefleet.jobs.environment import core_count
+from tunefleet.observing.spans import open_spans
 from tunefleet.settings import AgentSettings, inherited_environment
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def run(settings: AgentSettings) -> bool:
     name = agent_id(settings)
     bound = bind(settings)
     try:
-        agent = build(settings)
+        agent = build(settings, name)
         with only_one(settings):
             server = _Server(agent, bound, certificate)
             agent.open()
@@ -124,8 +125,17 @@ def _poller(agent: Agent, verbs: Verbs, name: str) -> Poller | None:
     return Poller(agent, lambda: client_for(backend, key.get_secret_value(), name), orders, due)
 
 
-def build(settings: AgentSettings) -> Agent:
-    """Make an agent, and its folders."""
+def build(settings: AgentSettings, name: str = "") -> Agent:
+    """Make an agent, and its folders.
+
+    Args:
+        settings: Its settings.
+        name: What the backend knows it by.
+
+    Raises:
+        MachineError: If it is to send spans, and the packages for that are not installed.
+    """
+    spans = open_spans(settings.otlp_endpoint, "tunefleet-agent", tunefleet.__version__, name or None)
     for folder in (settings.models_dir, settings.datasets_dir, settings.checkpoints_dir, settings.logs_dir):
         _make(folder.expanduser())
     jobs = Supervisor(
@@ -146,6 +156,8 @@ def build(settings: AgentSettings) -> Agent:
         env=_threads(settings),
         load=gpus.load,
         sentry=gpus.sentry,
+        spans=spans,
+        name=name,
     )
     return Agent(settings, JobBook(site), gpus)
 

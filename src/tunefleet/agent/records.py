@@ -44,6 +44,8 @@ class AgentRecord(Message):
         refused: What the backend will never take: call and status → how often.
         polled: It was claimed from the backend.
         delivers: The backend is our own server, and takes the files that the job leaves.
+        traceparent: The span of the job, or of the attempt that was claimed, if it belongs to a trace.
+        asked_by: The span of who posted it, if they told one.
         watched: How long it ran, and why the agent itself ended the newest launch, if it did.
     """
 
@@ -76,6 +78,8 @@ class AgentRecord(Message):
     refused: dict[str, int] = Field(default_factory=dict)
     polled: bool = False
     delivers: bool = False
+    traceparent: str | None = None
+    asked_by: str | None = None
     watched: Watched = Watched()
 
     @property

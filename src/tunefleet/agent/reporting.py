@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.reporter import Reporter
 from tunefleet.agent.site import Site
+from tunefleet.agent.tracing import trace_of
 from tunefleet.executors.base import JobExecutor
 
 
@@ -35,11 +37,14 @@ def _deliverer(site: Site, job: AgentJob) -> Callable[[], None] | None:
         return None
 
     def deliver() -> None:
+        # Once it is through: what is tried again is one delivery.
+        began = job.record.completed_at or time.time()
         outputs = [(output.name, output.kind, output.path) for output in executor.outputs(job.folder)]
         client = site.backend(record.backend or "", record.token or "")
         try:
             client.deliver(job.job_id, outputs)
         finally:
             client.close()
+        trace_of(site, job).tell("deliver", began, key=str(record.attempt))
 
     return deliver

@@ -13,6 +13,7 @@ from tunefleet.agent import bodies, intake, views
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.job import AgentJob
 from tunefleet.agent.problems import NotNow
+from tunefleet.agent.tracing import placed
 from tunefleet.errors import InputError, NotFoundError
 from tunefleet.wire.training import TrainingJobRequest
 
@@ -43,6 +44,8 @@ def execute(request: Request, body: TrainingJobRequest) -> dict[str, Any]:
     """Take a job; it starts at once, or when a place is free."""
     agent = agent_of(request)
     record = intake.from_request(body, agent.settings, agent.defaults())
+    sends = agent.book.site.spans is not None
+    record = placed(record, request.headers.get("traceparent"), sends=sends)
     agent.admit(record)
     agent.book.submit(record)
     return {"job_id": record.job_id, "success": True}

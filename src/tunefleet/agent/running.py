@@ -14,6 +14,7 @@ from tunefleet.agent.job import AgentJob
 from tunefleet.agent.preparing import prepare
 from tunefleet.agent.site import Site
 from tunefleet.agent.steering import GRACE_S, Steering
+from tunefleet.agent.tracing import tell_end, trace_of
 from tunefleet.errors import InputError, MachineError, TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import JobHandle, new_launch_id, second_try
@@ -22,6 +23,7 @@ from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.jobs.guard import End, Guard
 from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.observing import context
 from tunefleet.wire.jobfolder import Job
 from tunefleet.wire.training import JobState
 
@@ -68,9 +70,14 @@ class JobRun:
             on_stall_change=lambda _, sentence: job.add_warning(sentence) if sentence else None,
         )
         self._steering = Steering(job)
+        self._trace = trace_of(site, job)
 
     def run(self) -> None:
         """Run the job to its end, or until the agent goes."""
+        with context.about(job_id=self._job.job_id, trace_id=self._trace.trace_id):
+            self._run()
+
+    def _run(self) -> None:
         job = self._job
         try:
             handle = self._handle()
@@ -89,6 +96,7 @@ class JobRun:
             self._fail(f"The agent failed: {type(error).__name__}: {error}")
         finally:
             job.phase = None
+        tell_end(self._site, job)
 
     @property
     def watched(self) -> Watched:
@@ -114,7 +122,9 @@ class JobRun:
     def _launch(self) -> JobHandle:
         job = self._job
         job.note(state=JobState.RUNNING, started_at=job.record.started_at or time.time(), completed_at=None)
-        prepare(self._site, job, self._heed_cancel)
+        # A pause before this one was another preparation.
+        with self._trace.timed("prepare", f"{job.record.attempt} {time.time()}"):
+            prepare(self._site, job, self._heed_cancel)
         record = job.record
         executor = self._site.registry.find(record.kind)
         if not isinstance(executor, JobExecutor):
@@ -152,6 +162,7 @@ class JobRun:
         fraction = self._site.settings.gpu_memory_fraction
         return {
             **self._site.env,
+            **self._trace.environment(work.launch),
             **({"TUNEFLEET_GPU_MEMORY_FRACTION": f"{fraction:g}"} if work.gpus else {}),
             **work.env,
         }
@@ -187,6 +198,8 @@ class JobRun:
         while True:
             end = handle.poll()
             if end is not None:
+                launch = handle.job.launch
+                self._trace.launched(launch, handle.folder.journal_dir / f"{launch}.jsonl", end.outcome, end.error)
                 return end
             if self._stopping.is_set():
                 raise Left

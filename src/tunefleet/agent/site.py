@@ -11,6 +11,7 @@ from tunefleet.client.backend import JobClient
 from tunefleet.executors.registry import Registry
 from tunefleet.jobs import Supervisor
 from tunefleet.jobs.yielding import GpuSentry
+from tunefleet.observing.spans import Spans
 from tunefleet.settings import AgentSettings
 
 Fetch = Callable[[str], Path]
@@ -33,6 +34,8 @@ class Site:
         env: Variables of every job, such as its share of the cores.
         load: Utilisation of a GPU in percent by UUID, as it was seen last.
         sentry: Knows who else uses the GPUs; None if nobody is heeded.
+        spans: Where the spans of traces go; None if nowhere.
+        name: The agent's, for what it tells.
     """
 
     settings: AgentSettings
@@ -44,3 +47,5 @@ class Site:
     env: dict[str, str] = field(default_factory=dict)
     load: Callable[[str], float | None] = lambda _: None
     sentry: GpuSentry | None = None
+    spans: Spans | None = None
+    name: str = ""

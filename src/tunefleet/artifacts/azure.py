@@ -31,6 +31,8 @@ try:
         ExponentialRetry,
         generate_blob_sas,
     )
+
+    from tunefleet.artifacts.azure_direct import AzureArrivals
 except ImportError as missing:
     raise MachineError(
         "Artifacts in Azure need the package azure-storage-blob.", hint="Install it: pip install 'tunefleet[azure]'."
@@ -92,6 +94,7 @@ class AzureStore(RemoteStore):
         self._container: Any = self._service.get_container_client(container.name)
         with self._explained():
             next(iter(self._container.list_blob_names(name_starts_with=f"{self._prefix}/", results_per_page=1)), None)
+        self._take_direct(AzureArrivals(self._container, self._arriving_place, self._signature))
 
     def close(self) -> None:
         """Finish what is being sent; what is left to delete is found at the next collection."""
@@ -107,20 +110,23 @@ class AzureStore(RemoteStore):
             raise
 
     def _url(self, key: str, filename: str) -> str:
-        blob, now = self._container.get_blob_client(key), datetime.now(UTC)
-        signature = generate_blob_sas(
+        blob = self._container.get_blob_client(key)
+        # A browser must never run what a user stored.
+        how = {"content_type": TYPE, "content_disposition": attachment(filename)}
+        return f"{blob.url}?{self._signature(blob, BlobSasPermissions(read=True), self._link_s, **how)}"
+
+    def _signature(self, blob: Any, permission: BlobSasPermissions, good_s: int, **how: Any) -> str:
+        now = datetime.now(UTC)
+        return generate_blob_sas(
             account_name=blob.account_name,
             container_name=blob.container_name,
-            blob_name=key,
+            blob_name=blob.blob_name,
             account_key=self._key_of_account,
-            permission=BlobSasPermissions(read=True),
+            permission=permission,
             start=now - _SKEW,
-            expiry=now + timedelta(seconds=self._link_s),
-            # A browser must never run what a user stored.
-            content_type=TYPE,
-            content_disposition=attachment(filename),
+            expiry=now + timedelta(seconds=good_s),
+            **how,
         )
-        return f"{blob.url}?{signature}"
 
     def _read(self, key: str) -> Iterator[bytes]:
         stream = self._container.get_blob_client(key).download_blob(max_concurrency=1)

@@ -10,6 +10,7 @@ in the store is proof of its content.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from tunefleet.artifacts.direct import DirectUploads
 from tunefleet.artifacts.files import disk_free
 from tunefleet.artifacts.manifest import is_digest
 from tunefleet.artifacts.upload import Upload, let_go
@@ -54,11 +56,15 @@ class BlobStore(ABC):
     """How much they take; counted by who knows all of them."""
     others_write: bool = False
     """Whether other processes write and delete here too."""
+    direct: DirectUploads | None = None
+    """Lets workers send files to where they are kept; null where everything passes through the server."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.uploads = root / "uploads"
         self.uploads.mkdir(parents=True, exist_ok=True)
+        self._promised = 0
+        self._promising = threading.Lock()
 
     @abstractmethod
     def find(self, digest: str) -> int | None:
@@ -174,8 +180,22 @@ class BlobStore(ABC):
             have = 0
         if offset != have:
             raise OffsetConflict(f"The upload of {digest[:12]}… goes on at byte {have}, not {offset}.", cursor=have)
+        # What is here of it does not count yet, so that the whole must fit.
+        self.within_limit(total)
         self.expect(total - have)
-        return Upload(digest=digest, part=part, keep=self.keep, lock=lock, total=total)
+        # Until it is over nobody else is promised the same room.
+        self._promise(total)
+        try:
+            return Upload(
+                digest=digest, part=part, keep=self.keep, lock=lock, total=total, over=lambda: self._promise(-total)
+            )
+        except BaseException:
+            self._promise(-total)
+            raise
+
+    def _promise(self, size_bytes: int) -> None:
+        with self._promising:
+            self._promised += size_bytes
 
     def expect(self, size_bytes: int) -> None:
         """Look whether there is room for what is to be written.
@@ -197,10 +217,10 @@ class BlobStore(ABC):
         Raises:
             NoRoomError: If it does not.
         """
-        if self.limit_bytes is not None and self.used_bytes + size_bytes > self.limit_bytes:
+        if self.limit_bytes is not None and self.used_bytes + self._promised + size_bytes > self.limit_bytes:
             raise NoRoomError(
                 f"The server keeps {self.used_bytes:,} of {self.limit_bytes:,} bytes; the file needs {size_bytes:,}.",
-                hint="Remove old artifacts (`tunefleet artifacts rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
+                hint="Make room (`tunefleet prune`, `tunefleet data rm`), or raise TUNEFLEET_STORAGE_LIMIT_BYTES.",
             )
 
     def sweep_partials(self, older_than_s: float) -> int:

@@ -28,6 +28,8 @@ try:
     from google.cloud import storage
     from google.cloud.storage.retry import DEFAULT_RETRY
     from google.oauth2.service_account import Credentials
+
+    from tunefleet.artifacts.gcs_direct import GcsArrivals
 except ImportError as missing:
     raise MachineError(
         "Artifacts in Google Cloud Storage need the package google-cloud-storage.",
@@ -85,6 +87,8 @@ class GcsStore(RemoteStore):
                 iter(self._client.list_blobs(self._bucket, prefix=f"{self._prefix}/", max_results=1, retry=_RETRY)),
                 None,
             )
+        place = self._arriving_place
+        self._take_direct(GcsArrivals(self._client, self._bucket, place, self._link_to_put, _RETRY))
 
     def close(self) -> None:
         """Finish what is being sent; what is left to delete is found at the next collection."""
@@ -105,6 +109,18 @@ class GcsStore(RemoteStore):
                 # A browser must never run what a user stored.
                 response_type=TYPE,
                 response_disposition=attachment(filename),
+            )
+        )
+
+    def _link_to_put(self, blob: Any, headers: dict[str, str], good_s: int) -> str:
+        return str(
+            blob.generate_signed_url(
+                version="v4",
+                method="PUT",
+                expiration=timedelta(seconds=good_s),
+                credentials=self._signer,
+                api_access_endpoint=self._endpoint or "https://storage.googleapis.com",
+                headers=headers,
             )
         )
 

@@ -11,7 +11,7 @@ import threading
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts.blobs import BlobStore, Link, checked
+from tunefleet.artifacts.direct import ARRIVING, Arrivals, DirectUploads
 from tunefleet.artifacts.folder import BLOBS, FolderStore
 from tunefleet.artifacts.manifest import is_digest
 from tunefleet.errors import ArtifactError, MachineError, TunefleetError
@@ -60,6 +61,7 @@ class RemoteStore(BlobStore):
         refuse_two_places(root, name)
         self.name = name
         self._prefix = "/".join(filter(None, (prefix, BLOBS)))
+        self._arriving_place = "/".join(filter(None, (prefix, ARRIVING)))
         self._link_s = link_s
         self.executor = ThreadPoolExecutor(SENDERS, thread_name_prefix="store-send")
         self._deleter = ThreadPoolExecutor(1, thread_name_prefix="store-delete")
@@ -162,13 +164,21 @@ class RemoteStore(BlobStore):
         Raises:
             ArtifactError: If it is not any more what was hashed.
         """
-        key, size_bytes, arrived = self._key(digest), part.stat().st_size, False
+        self._place(digest, part.stat().st_size, lambda key: self._send(part, key, digest))
+        part.unlink()
+
+    def _take_direct(self, arrivals: Arrivals) -> None:
+        """Let workers send files to the service themselves."""
+        self.direct = DirectUploads(arrivals, self._explained, self._place)
+
+    def _place(self, digest: str, size_bytes: int, send: Callable[[str], None]) -> None:
+        key, arrived = self._key(digest), False
         with self._order:
             self._arriving[digest] += 1
             self._order.wait_for(lambda: self._deleting != digest)
         try:
             with self._explained():
-                self._send(part, key, digest)
+                send(key)
             arrived = True
         finally:
             with self._order:
@@ -176,7 +186,6 @@ class RemoteStore(BlobStore):
                 if arrived:
                     self._doomed.discard(digest)
                     self._remember(digest, size_bytes)
-        part.unlink()
 
     def delete(self, digest: str) -> None:
         """Remove a file: at once it is not found any more, and soon it is gone; with other servers, it is gone."""
@@ -213,12 +222,13 @@ class RemoteStore(BlobStore):
                 self._remove(key)
             gone = True
         except TunefleetError as error:
-            # It stays doomed, so that nobody is told it is here; the next collection tries again.
+            # The next collection tries again. Alone, nobody is told until then that it is here; among others it is:
+            # another server may have stored it anew, and what all may use this one must not deny.
             _log.warning("%s could not be deleted from %s: %s", key, self.name, error.detail or error)
         finally:
             with self._order:
                 self._deleting = None
-                if gone:
+                if gone or self.others_write:
                     self._doomed.discard(digest)
                 self._order.notify_all()
 

@@ -26,6 +26,8 @@ try:
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
     from botocore.exceptions import ConnectionError as BotoConnectionError
+
+    from tunefleet.artifacts.s3_direct import S3Arrivals
 except ImportError as missing:
     raise MachineError(
         "Artifacts in S3 need the package boto3.", hint="Install it: pip install 'tunefleet[s3]'."
@@ -121,6 +123,7 @@ class S3Store(RemoteStore):
             self._client = bucket.client(bucket.endpoint)
             self._signer = bucket.client(bucket.public_endpoint) if bucket.public_endpoint else self._client
             self._client.list_objects_v2(Bucket=bucket.name, Prefix=f"{self._prefix}/", MaxKeys=1)
+        self._take_direct(S3Arrivals(self._client, self._signer, bucket.name, self._arriving_place))
 
     def close(self) -> None:
         """Finish what is being sent; what is left to delete is found at the next collection."""

@@ -38,6 +38,7 @@ class Upload:
         keep: Puts a whole and synced file where the store keeps it.
         lock: Held for this upload, and let go by it.
         total: Length of the whole file in bytes.
+        over: Called once when it is closed.
 
     Attributes:
         path: Where it lies until it is kept; it must not be changed.
@@ -45,12 +46,20 @@ class Upload:
     """
 
     def __init__(
-        self, *, digest: str, part: Path, keep: Callable[[Path, str], None], lock: FileLock, total: int
+        self,
+        *,
+        digest: str,
+        part: Path,
+        keep: Callable[[Path, str], None],
+        lock: FileLock,
+        total: int,
+        over: Callable[[], None],
     ) -> None:
         self.digest = digest
         self.total = total
         self.path = part
         self._keep = keep
+        self._over: Callable[[], None] | None = over
         self._lock = lock
         self._hash = hashlib.sha256()
         self._file: IO[bytes] = part.open("a+b", buffering=0)
@@ -139,6 +148,9 @@ class Upload:
 
     def close(self) -> None:
         """Let go of the file; what was written stays for a later upload."""
+        over, self._over = self._over, None
+        if over is not None:
+            over()
         self._file.close()
         if self._lock.is_locked:
             let_go(self._lock, self.path)

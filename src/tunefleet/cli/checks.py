@@ -11,56 +11,25 @@ from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import psutil
 
 from tunefleet.artifacts import disk_free
 from tunefleet.cli import words
+from tunefleet.cli.check_store import artifact_store
+from tunefleet.cli.finding import Finding, bad, good, warning
 from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
 from tunefleet.errors import MachineError, StoreError, TunefleetError
 from tunefleet.jobs.envs import FAMILIES, at
 from tunefleet.settings import ClientSettings, ServerSettings, load
 from tunefleet.store.inspection import fault_of
-from tunefleet.wire.base import Message
 
-State = Literal["good", "warning", "bad"]
 _TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 _LEAST_MEMORY: Final = 2 << 30
 _LEAST_DISK: Final = 2 << 30
 _ASK_TIMEOUT_S: Final = 30
-
-
-class Finding(Message):
-    """What a check found.
-
-    Args:
-        name: What was checked.
-        state: `good`; `warning` if something will not work or not well; `bad` if Tunefleet cannot work.
-        found: In one line.
-        mend: What to do about it.
-    """
-
-    name: str
-    state: State
-    found: str
-    mend: str | None = None
-
-
-def good(name: str, found: str) -> Finding:
-    """Return a finding that needs nothing."""
-    return Finding(name=name, state="good", found=found)
-
-
-def warning(name: str, found: str, mend: str) -> Finding:
-    """Return a finding that one can live with."""
-    return Finding(name=name, state="warning", found=found, mend=mend)
-
-
-def bad(name: str, found: str, mend: str) -> Finding:
-    """Return a finding that stops Tunefleet."""
-    return Finding(name=name, state="bad", found=found, mend=mend)
 
 
 def python() -> Finding:
@@ -258,6 +227,7 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     port,
     data_folder,
     database,
+    artifact_store,
     server,
     hub,
 )

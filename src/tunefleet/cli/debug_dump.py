@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import time
 from datetime import UTC, datetime
@@ -59,8 +60,9 @@ def _missing(parts_: list[Part]) -> Part:
 
 
 def _write(target: Path, folder: str, made: list[Part], quiet: Quiet) -> None:
-    with target.open("wb") as stream:
-        target.chmod(_PRIVATE)
+    # Nobody else may open it, not even while it is new and empty.
+    with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE), "wb") as stream:
+        os.fchmod(stream.fileno(), _PRIVATE)
         with tarfile.open(fileobj=stream, mode="w:gz") as archive:
             for part in made:
                 data = quiet.text(quiet.document(part.data) if part.data is not None else part.text).encode()

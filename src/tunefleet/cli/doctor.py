@@ -6,9 +6,10 @@ import typer
 from rich.text import Text
 
 from tunefleet.cli import words
-from tunefleet.cli.checks import Finding, findings
+from tunefleet.cli.checks import findings
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.cli.finding import Finding
 from tunefleet.cli.lazy import examples
 
 _MARKS = {"good": ("✓", "good"), "warning": ("!", "warn"), "bad": ("✗", "bad")}

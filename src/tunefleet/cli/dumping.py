@@ -17,6 +17,7 @@ import orjson
 from pydantic import BaseModel
 
 import tunefleet
+from tunefleet.cli.quieting import data_dir, loaded
 from tunefleet.cli.session import connect
 from tunefleet.client import Client
 from tunefleet.client.call import Call
@@ -92,8 +93,8 @@ def parts() -> Iterator[Part]:
 def _tried(name: str, make: Callable[[], Any]) -> Part:
     try:
         made = make()
-    except (TunefleetError, OSError) as error:
-        return Part(name, missing=str(error))
+    except (TunefleetError, OSError, ValueError) as error:
+        return Part(name, missing=str(error))  # an answer that is no JSON, as a proxy gives it, is none of ours
     return Part(name, text=made) if isinstance(made, str) else Part(name, data=made)
 
 
@@ -173,14 +174,15 @@ def _logs() -> Iterator[Part]:
 
 
 def _log_files() -> Iterator[Path]:
-    server, worker, agent = load(ServerSettings), load(WorkerSettings), _agent_or_none()
+    server, worker, agent, data = loaded(ServerSettings), loaded(WorkerSettings), _agent_or_none(), data_dir()
     for settings in (server, worker):
-        if settings.log_file is not None:
+        if settings is not None and settings.log_file is not None:
             yield settings.log_file
-    yield from sorted((server.data_dir / "logs").glob("*.log"))
-    yield from sorted(server.data_dir.glob("*.log"))
-    yield worker.results_dir / "worker.log"
-    yield from sorted(server.data_dir.glob("results*/worker.log"))
+    yield from sorted((data / "logs").glob("*.log"))
+    yield from sorted(data.glob("*.log"))
+    if worker is not None:
+        yield worker.results_dir / "worker.log"
+    yield from sorted(data.glob("results*/worker.log"))
     if agent is not None:
         yield agent.logs_dir / "agent.log"
 

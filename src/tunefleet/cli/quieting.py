@@ -10,14 +10,24 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from tunefleet.errors import TunefleetError
 from tunefleet.jobs.secrets import Redaction
 from tunefleet.observing.scrub import scrub
 from tunefleet.services import redact
-from tunefleet.settings import ClientSettings, SecretSettings, ServerSettings, load, variables_of, without_credentials
+from tunefleet.settings import (
+    ClientSettings,
+    ProcessSettings,
+    SecretSettings,
+    ServerSettings,
+    load,
+    variables_of,
+    without_credentials,
+)
 
+Settings = TypeVar("Settings", bound=ProcessSettings)
 _LEAST: Final = 6
 """A shorter value is not looked for: it would be found in words that are none."""
 _NAMED: Final = re.compile(
@@ -75,13 +85,31 @@ def _password(value: str) -> str | None:
         return None
 
 
+def loaded(cls: type[Settings]) -> Settings | None:
+    """Return settings; null if one of them cannot be used: what is wrong with it is said elsewhere."""
+    try:
+        return load(cls)
+    except TunefleetError:
+        return None
+
+
+def data_dir() -> Path:
+    """Return the server's folder, also where another of its settings cannot be used."""
+    settings = loaded(ServerSettings)
+    if settings is not None:
+        return settings.data_dir
+    given = variables_of(["TUNEFLEET_DATA", "TUNEFLEET_HOME"])
+    home = Path(given.get("TUNEFLEET_HOME", "~/.tunefleet"))
+    return Path(given.get("TUNEFLEET_DATA") or home / "data").expanduser()
+
+
 def _files() -> dict[str, str]:
-    folders: list[Path] = [load(ServerSettings).data_dir / "keys"]
-    secrets = load(SecretSettings).secrets_dir
-    if secrets is not None:
-        folders.append(secrets.expanduser())
+    folders: list[Path] = [data_dir() / "keys"]
+    secret, saved_in = loaded(SecretSettings), loaded(ClientSettings)
+    if secret is not None and secret.secrets_dir is not None:
+        folders.append(secret.secrets_dir.expanduser())
     found = {path.name: text for folder in folders for path in _listed(folder) if (text := _content(path))}
-    client = _content(load(ClientSettings).client_file)
+    client = None if saved_in is None else _content(saved_in.client_file)
     try:
         saved = json.loads(client) if client else {}
     except ValueError:

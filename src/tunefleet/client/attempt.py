@@ -12,6 +12,8 @@ from typing import Any
 
 from tunefleet.client import routes, routes_chat, transfer
 from tunefleet.client.connection import Connection, normalise
+from tunefleet.client.direct import DirectSender
+from tunefleet.client.reaching import StoreReach
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.wire.api import ArtifactView
@@ -28,11 +30,21 @@ class AttemptClient:
         token: Token of the attempt.
         patience_s: How long a call is tried again while the server does not answer.
         throttle: Holds what is sent and fetched to a speed.
+        reach: What this process knows of the way to the server's object store.
     """
 
-    def __init__(self, url: str, token: str, *, patience_s: float = 2.0, throttle: Throttle | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        patience_s: float = 2.0,
+        throttle: Throttle | None = None,
+        reach: StoreReach | None = None,
+    ) -> None:
         policy = Policy(patience_s=patience_s)
         self._transport = Transport(Connection(normalise(url), token), policy, throttle=throttle)
+        self._direct = DirectSender(self._transport.run, policy.timeout, reach or StoreReach(), throttle)
 
     def __enter__(self) -> AttemptClient:
         return self
@@ -41,7 +53,8 @@ class AttemptClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections; what is on its way is given up."""
+        self._direct.close()
         self._transport.close()
 
     def journal(self, task_id: str, batch: JournalBatch) -> int:
@@ -86,7 +99,9 @@ class AttemptClient:
             UnreachableError: If the server does not answer; what arrived is kept for the next try.
         """
         return self._transport.run(
-            transfer.push(path, name=name, kind=kind, task_id=task_id, metadata=metadata, expected=expected)
+            transfer.deliver(
+                path, name, kind, task_id=task_id, metadata=metadata, expected=expected, direct=self._direct
+            )
         )
 
     def fetch_artifact(self, digest: str, dest: Path) -> Path:

@@ -54,10 +54,10 @@ def fetch(
     Raises:
         UnreachableError: If the host does not answer or refuses the link; a new link may do.
     """
-    options = _options(timeout)
+    reaching = options(timeout)
     with (
         _in_our_words(link),
-        httpx.Client(**options, transport=network) as client,
+        httpx.Client(**reaching, transport=network) as client,
         client.stream("GET", link, headers=_wanted(headers)) as response,
     ):
         _check(response, headers)
@@ -73,10 +73,10 @@ async def fetch_async(
     network: httpx.AsyncBaseTransport | None = None,
 ) -> None:
     """Do what `fetch` does, on the running event loop."""
-    options = await asyncio.to_thread(_options, timeout)
+    reaching = await asyncio.to_thread(options, timeout)
     with _in_our_words(link):
         async with (
-            httpx.AsyncClient(**options, transport=network) as client,
+            httpx.AsyncClient(**reaching, transport=network) as client,
             client.stream("GET", link, headers=_wanted(headers)) as response,
         ):
             _check(response, headers)
@@ -84,7 +84,8 @@ async def fetch_async(
                 await asyncio.to_thread(sink.write, piece)
 
 
-def _options(timeout: httpx.Timeout) -> dict[str, Any]:
+def options(timeout: httpx.Timeout) -> dict[str, Any]:
+    """Return how a client reaches a store."""
     return {"timeout": timeout, "verify": trust.context(), "follow_redirects": True, "max_redirects": _MAX_REDIRECTS}
 
 
@@ -108,8 +109,17 @@ def _in_our_words(link: httpx.URL) -> Iterator[None]:
     try:
         yield
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        host = f"{link.scheme}://{link.host}"
-        raise trust.explained(host, error) or UnreachableError(
-            f"The connection to {link.host}, where the server keeps its files, breaks: {type(error).__name__}.",
-            hint="This machine must reach that host; the server's TUNEFLEET_S3_PUBLIC_ENDPOINT names it.",
-        ) from error
+        raise explained(link, error) from error
+
+
+def explained(link: httpx.URL, error: Exception) -> UnreachableError:
+    """Return in our words what goes wrong on the way to a store.
+
+    Args:
+        link: Where it was; only its host is named.
+        error: What httpx raised.
+    """
+    return trust.explained(f"{link.scheme}://{link.host}", error) or UnreachableError(
+        f"The connection to {link.host}, where the server keeps its files, breaks: {type(error).__name__}.",
+        hint="This machine must reach that host; the server's TUNEFLEET_S3_PUBLIC_ENDPOINT names it.",
+    )

@@ -47,7 +47,7 @@ from tunefleet.wire.upkeep import PeersView, ServerView, StorageView
 
 PASSED_ON_BYTES_PER_S: Final = 4 << 20
 """A server that keeps its files in an object store answers an upload when they are there; it is no slower than this."""
-_ANSWER_S: Final = 60.0
+ANSWER_S: Final = 60.0
 
 
 def info() -> Call[ServerInfo]:
@@ -332,7 +332,7 @@ def put_blob(entry: FileEntry, offset: int, size_bytes: int, content: Callable[[
         content=content,
         headers=headers,
         repeatable=False,
-        read_timeout_s=_ANSWER_S + entry.size_bytes / PASSED_ON_BYTES_PER_S,
+        read_timeout_s=ANSWER_S + entry.size_bytes / PASSED_ON_BYTES_PER_S,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Final, Literal
 from tunefleet.artifacts import LocalFile, hash_file, manifest_digest, replace_file, scan, scan_size, target_path
 from tunefleet.client import routes
 from tunefleet.client.call import Call, Flow, Pause, Sink, ask, work
+from tunefleet.client.direct import DirectSender
 from tunefleet.client.problems import TooLargeForProxy
 from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
 from tunefleet.wire.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
@@ -81,10 +82,25 @@ def push(
             as expected.
         UnreachableError: If the server stays away.
     """
+    label = name or Path(source).expanduser().resolve().name
+    return deliver(source, label, kind, task_id=task_id, metadata=metadata, expected=expected, on_progress=on_progress)
+
+
+def deliver(
+    source: Path | str,
+    label: str,
+    kind: str,
+    *,
+    task_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    expected: Mapping[str, str] | None = None,
+    direct: DirectSender | None = None,
+    on_progress: OnProgress = ignore_progress,
+) -> Flow[ArtifactView]:
+    """Do what `push` does; `direct` sends large files to the server's object store, where the server lets it."""
     root = Path(source).expanduser()
-    label = name or root.resolve().name
     files = yield from work(lambda: _scan(root, label, on_progress, expected))
-    yield from upload(label, files, on_progress=on_progress)
+    yield from upload(label, files, direct=direct, on_progress=on_progress)
     entries = tuple(file.entry for file in files)
     about = {**(metadata or {}), **({SINGLE_FILE: True} if root.is_file() else {})}
     body = ArtifactCreate(name=label, kind=kind, files=entries, digest=manifest_digest(entries), metadata=about)
@@ -107,19 +123,33 @@ def _scan(
     return files
 
 
-def upload(label: str, files: Sequence[LocalFile], *, on_progress: OnProgress = ignore_progress) -> Flow[None]:
+def upload(
+    label: str,
+    files: Sequence[LocalFile],
+    *,
+    direct: DirectSender | None = None,
+    on_progress: OnProgress = ignore_progress,
+) -> Flow[None]:
     """Send those files that the server lacks; see `push` for what it raises."""
     by_digest = {file.entry.digest: file for file in files}
     sizes = {digest: file.entry.size_bytes for digest, file in by_digest.items()}
     meter = _Meter("uploading", label, sum(sizes.values()), on_progress)
-    missing = yield from _missing(by_digest.values())
-    meter.add(sum(sizes.values()) - sum(sizes[blob.digest] for blob in missing))
-    for blob in missing:
-        yield from _upload_one(by_digest[blob.digest], blob.offset, meter)
+    reply = yield from ask(routes.missing_blobs(file.entry for file in by_digest.values()))
+    meter.add(sum(sizes.values()) - sum(sizes[blob.digest] for blob in reply.missing))
+    for blob in reply.missing:
+        file = by_digest[blob.digest]
+        # What the server has a part of goes on where it stands.
+        if direct is not None and reply.direct is not None and not blob.offset:
+            base = meter.done
+            kept = yield from work(lambda file=file, offer=reply.direct: direct.send(file, offer, meter.add))  # type: ignore[misc]
+            meter.at(base + file.entry.size_bytes if kept else base)
+            if kept:
+                continue
+        yield from _upload_one(file, blob.offset, meter)
 
 
-def _missing(files: Sequence[LocalFile] | Any) -> Flow[tuple[BlobMissing, ...]]:
-    reply = yield from ask(routes.missing_blobs(file.entry for file in files))
+def _missing(file: LocalFile) -> Flow[tuple[BlobMissing, ...]]:
+    reply = yield from ask(routes.missing_blobs([file.entry]))
     return reply.missing
 
 
@@ -161,7 +191,7 @@ def _upload_part(file: LocalFile, offset: int, size: int, meter: _Meter, tries: 
         # or passes the whole file on to its object store.
         if tries >= _most_tries(file.entry, offset):
             raise
-        left = yield from _missing([file])
+        left = yield from _missing(file)
         return left[0].offset if left else None
     return None if offset + size >= file.entry.size_bytes else offset + size
 

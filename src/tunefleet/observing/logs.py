@@ -45,6 +45,8 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = scrub(self.formatException(record.exc_info))
+        if record.stack_info:
+            entry["stack"] = scrub(self.formatStack(record.stack_info))
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 

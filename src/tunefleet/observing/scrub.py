@@ -7,7 +7,7 @@ from typing import Final
 
 _USER: Final = re.compile(rb"(?<=//)[^\s/@]{1,512}(?=@)")
 _SIGNED: Final = re.compile(
-    rb"(?i)(?<=[?&;])(?P<name>[\w.-]{0,64}(?:signature|sig|token|api_?key|secret)[\w.-]{0,64}=)(?P<value>[^\s&;'\"<>]{1,2048})"
+    rb"(?i)(?<=[?&;])(?P<name>[\w.-]{0,64}(?:signature|sig|token|api_?key|account_?key|secret)[\w.-]{0,64}=)(?P<value>[^\s&;'\"<>]{1,2048})"
 )
 _OURS: Final = re.compile(rb"\b(?:tf_[\w-]{40}|(?:att|camp)-[0-9a-f]{12}\.[0-9a-f]{32})(?![\w-])")
 

@@ -7,7 +7,7 @@ The SDK batches and sends; what the collector does not take in time is dropped, 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -36,6 +36,7 @@ class Told:
         end: When it ended.
         about: Attributes.
         error: Why it failed, in one sentence; null if it did not.
+        links: Spans of other traces that it has to do with.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Told:
     end: float
     about: Mapping[str, Value] = field(default_factory=dict)
     error: str | None = None
+    links: Sequence[Place] = ()
 
 
 class Spans(Protocol):
@@ -106,7 +108,7 @@ class _Exported:
 
     def _readable(self, span: Told) -> ReadableSpan:
         from opentelemetry.sdk.trace import ReadableSpan  # noqa: PLC0415
-        from opentelemetry.trace import SpanKind  # noqa: PLC0415
+        from opentelemetry.trace import Link, SpanKind  # noqa: PLC0415
         from opentelemetry.trace.status import Status, StatusCode  # noqa: PLC0415
 
         return ReadableSpan(
@@ -115,6 +117,7 @@ class _Exported:
             parent=None if span.parent is None else _context(span.parent, remote=True),
             resource=self._resource,
             attributes=dict(span.about),
+            links=[Link(_context(place, remote=True)) for place in span.links],
             kind=SpanKind.INTERNAL,
             status=Status(StatusCode.UNSET) if span.error is None else Status(StatusCode.ERROR, span.error),
             start_time=int(span.start * 1e9),

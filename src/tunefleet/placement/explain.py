@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tunefleet.placement.gangs import largest
-from tunefleet.placement.match import Fit, Reject, match
+from tunefleet.placement.match import Fit, Reject, able, fits, match
 from tunefleet.placement.model import Requirement, WorkerState
 
 
@@ -29,40 +29,47 @@ def explain(
     """
     if not workers:
         return "unschedulable: no worker is registered."
-    told: list[tuple[str, Reject]] = []
-    fitting: list[WorkerState] = []
-    for worker in workers:
-        found = verdict(requirement, worker, avoid=avoid, task_id=task_id)
-        if isinstance(found, Fit):
-            fitting.append(worker)
-            if requirement.nodes == 1:
-                return None
-        else:
-            told.append((worker.id, found))
+    suited = able(requirement, workers)
     if requirement.nodes > 1:
-        return _of_gang(requirement, workers, fitting, told)
-    passing = [(worker_id, reject) for worker_id, reject in told if not reject.lasting]
-    listed = "; ".join(f"{worker_id} {reject.reason}" for worker_id, reject in (passing or told)[:3])
-    more = len(passing or told) - 3
+        return _of_gang(requirement, workers, suited, avoid, task_id)
+    if any(_takes(requirement, worker, avoid, task_id) for worker in suited):
+        return None
+    # Only of those that are named is it put into words: there may be thousands.
+    named = [(each.id, verdict(requirement, each, avoid=avoid, task_id=task_id)) for each in (suited or workers)[:3]]
+    listed = "; ".join(f"{worker_id} {found.reason}" for worker_id, found in named if isinstance(found, Reject))
+    more = len(suited or workers) - 3
     listed += f"; and {more} more" if more > 0 else ""
-    return f"waiting: {listed}." if passing else f"unschedulable: {listed}."
+    return f"waiting: {listed}." if suited else f"unschedulable: {listed}."
+
+
+def _takes(requirement: Requirement, worker: WorkerState, avoid: frozenset[str], task_id: str | None) -> bool:
+    return fits(requirement, worker) and worker.id not in avoid and not _gathers(requirement, worker, task_id)
+
+
+def _gathers(requirement: Requirement, worker: WorkerState, task_id: str | None) -> bool:
+    return worker.kept_for is not None and worker.kept_for != task_id and requirement.slot_class == "job"
 
 
 def _of_gang(
-    need: Requirement, workers: Sequence[WorkerState], fitting: Sequence[WorkerState], told: list[tuple[str, Reject]]
+    need: Requirement,
+    workers: Sequence[WorkerState],
+    suited: Sequence[WorkerState],
+    avoid: frozenset[str],
+    task_id: str | None,
 ) -> str | None:
-    now = largest(need, fitting)
+    fitting = [worker for worker in suited if _takes(need, worker, avoid, task_id)]
+    now, ever = largest(need, fitting), largest(need, suited)
     if now >= need.nodes:
         return None
-    lasting = {worker_id for worker_id, reject in told if reject.lasting}
-    ever = largest(need, (worker for worker in workers if worker.id not in lasting))
     head = "waiting" if ever >= need.nodes else "unschedulable"
     count = f"it needs {need.nodes} nodes at the same time, and {now} {'fits' if now == 1 else 'fit'} now"
-    if len(fitting) >= need.nodes or (ever < need.nodes <= len(workers) - len(lasting)):
-        releases = "; ".join(f"{worker.id} has {worker.release or 'no torch'}" for worker in workers[:3])
+    if len(fitting) >= need.nodes or ever < need.nodes <= len(suited):
+        releases = "; ".join(f"{worker.id} has {worker.release or 'no torch'}" for worker in suited[:3])
         return f"{head}: {count}, since all must run the same releases of Tunefleet and torch ({releases})."
-    passing = [(worker_id, reject) for worker_id, reject in told if not reject.lasting]
-    listed = [f"{worker_id} {reject.reason}" for worker_id, reject in (passing or told)[:3]]
+    # Of those that could be nodes, else of those that never can.
+    others = [worker for worker in (suited if ever >= need.nodes else workers) if worker not in fitting]
+    named = [(each.id, verdict(need, each, avoid=avoid, task_id=task_id)) for each in others[:3]]
+    listed = [f"{worker_id} {found.reason}" for worker_id, found in named if isinstance(found, Reject)]
     return f"{head}: {'; '.join([count, *listed])}."
 
 
@@ -79,6 +86,6 @@ def verdict(
         return found
     if worker.id in avoid:
         return Reject("did not take it lately", lasting=False)
-    if worker.kept_for is not None and worker.kept_for != task_id and requirement.slot_class == "job":
+    if _gathers(requirement, worker, task_id):
         return Reject(f"gathers what becomes free for {worker.kept_for}, which came first", lasting=False)
     return found

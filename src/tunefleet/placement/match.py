@@ -89,16 +89,20 @@ _lacking: dict[Requirement, dict[int, str | None]] = {}
 def able(need: Requirement, workers: Iterable[WorkerState]) -> list[WorkerState]:
     """Return the workers that lack nothing for good, in their order."""
     known = _known(need)
-    found = []
-    for worker in workers:
-        # What was found out about workers that are alike is looked up; there are thousands.
-        alike = worker.alike if worker.id not in need.tags else None
-        lacking = known.get(alike, "") if alike is not None else ""
-        if lacking == "":
-            lacking = lacks(need, worker)
-        if lacking is None:
-            found.append(worker)
-    return found
+    return [worker for worker in workers if _known_lacking(known, need, worker) is None]
+
+
+def is_able(need: Requirement, workers: Iterable[WorkerState]) -> bool:
+    """Whether there is a worker that lacks nothing for good; looks no further than the first."""
+    known = _known(need)
+    return any(_known_lacking(known, need, worker) is None for worker in workers)
+
+
+def _known_lacking(known: dict[int, str | None], need: Requirement, worker: WorkerState) -> str | None:
+    """Return what `lacks` says; what was found out about workers that are alike is looked up: there are thousands."""
+    alike = worker.alike if worker.id not in need.tags else None
+    lacking = known.get(alike, "") if alike is not None else ""
+    return lacks(need, worker) if lacking == "" else lacking
 
 
 def lacks(need: Requirement, worker: WorkerState) -> str | None:

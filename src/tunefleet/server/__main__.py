@@ -33,6 +33,9 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _KEPT_BYTES: Final = 64 << 20
 _APART_BYTES: Final = 8 << 20
+_GARBAGE: Final = 10_000
+"""So many new objects before garbage is looked for: with 1,000 workers each request makes thousands, hardly any of them
+in cycles, and the look goes through all that is held open."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,6 +83,7 @@ def _serve(settings: ServerSettings) -> None:
             # What a start makes stays to the end: no collection of garbage looks through it again.
             gc.collect()
             gc.freeze()
+            gc.set_threshold(_GARBAGE, 20, 20)
             _keep_what_is_freed()
             launch.run(server, bound, certificate)
         finally:

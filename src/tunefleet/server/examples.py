@@ -41,6 +41,9 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "ChannelChange": {"enabled": False},
     "PruneRequest": {"older_than_s": 2_592_000, "dry_run": True},
     "BlobQuery": {"blobs": [_FILE]},
+    "DirectAsk": {"size_bytes": 17_179_869_184},
+    "DirectLinksAsk": {"parts": [1, 2, 3]},
+    "DirectGiveUp": {"why": "The worker cannot reach s3.example.org."},
     "ArtifactCreate": {
         "name": "questions",
         "kind": "dataset",

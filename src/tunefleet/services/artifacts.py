@@ -135,6 +135,9 @@ def _publish(connection: Connection, *, who: Who, body: ArtifactCreate, task_id:
     id_ = new_id("art")
     row = _row(who, body, id_, owner, task_id, now)
     artifacts.insert_one(connection, row, [(e.path, e.digest, e.size_bytes) for e in body.files])
+    if isinstance(who, Actor):
+        # The artifact keeps them from now on; removed again, it gives back their room today and not tomorrow.
+        artifacts.unpin_files(connection, [e.digest for e in body.files], [_holder(who)])
     _tell(connection, who, row, now)
     return artifacts.by_ids(connection, [id_])[id_]
 

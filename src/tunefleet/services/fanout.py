@@ -12,7 +12,7 @@ import orjson
 
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import Fit, Requirement, match
-from tunefleet.services import part_results, roster, siblings, voiding
+from tunefleet.services import descent, part_results, roster, siblings, voiding
 from tunefleet.services.federation import of_tasks
 from tunefleet.services.federation.status import SETTLING
 from tunefleet.services.ids import new_id
@@ -89,6 +89,7 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
         connection, [ShardRow(part.seq, row.seq, row.id, number, total) for number, part in enumerate(parts)]
     )
     tasks.copy_inputs(connection, row.id, [part.id for part in parts])
+    descent.inherit(connection, {part.id: row.id for part in parts})
     if spec.get("federation") is not None:
         of_tasks.make(connection, row, spec["federation"], now)
     return Move(row, TaskReason.SPLIT, changes={"started_at": now, "error": None}, data={"shards": total})

@@ -1,16 +1,19 @@
 """How much the files of a server take together, and the limit that its settings put on it.
 
-Uploads count as soon as they are recorded; what the server makes itself counts with the next collection of garbage.
-Several uploads at once may go beyond the limit by what was on its way.
+Uploads and the files of federations count as soon as they are recorded, and updates no longer once their round is
+over; what else the server makes or removes counts with the next collection of garbage.
+What is on its way has its room promised, so that several uploads at once stay within the limit.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from tunefleet.artifacts import BlobStore
-from tunefleet.store import Connection, artifacts
+from tunefleet.store import Connection, after_commit, artifacts
 
 log = logging.getLogger(__name__)
 WARN_AT: Final = 0.9
@@ -25,10 +28,39 @@ def count(connection: Connection, blobs: BlobStore) -> None:
 
 
 def add(connection: Connection, blobs: BlobStore, digest: str, size_bytes: int) -> None:
-    """Count a file that is about to be recorded, if no project has it yet; warn if the limit is near."""
+    """Count a file that is about to be recorded, if no project has it yet; warn if the limit is near.
+
+    Once it is committed: an operation may run twice, or be undone.
+    """
     if blobs.limit_bytes is not None and not artifacts.known_anywhere(connection, [digest]):
-        before, blobs.used_bytes = blobs.used_bytes, blobs.used_bytes + size_bytes
-        _warn(blobs, before)
+        after_commit(connection, partial(_grow, blobs, size_bytes))
+
+
+def refuse(connection: Connection, blobs: BlobStore, sizes: Mapping[str, int]) -> None:
+    """Refuse files that would go beyond the limit; those that any project has take nothing.
+
+    Args:
+        connection: To read with.
+        blobs: The store.
+        sizes: Digest → length in bytes.
+
+    Raises:
+        NoRoomError: If they would.
+    """
+    if blobs.limit_bytes is not None and sizes:
+        known = artifacts.known_anywhere(connection, list(sizes))
+        blobs.within_limit(sum(size for digest, size in sizes.items() if digest not in known))
+
+
+def free(connection: Connection, blobs: BlobStore, digests: Sequence[str]) -> None:
+    """Count files no longer whose rows are about to go."""
+    if blobs.limit_bytes is not None and digests:
+        after_commit(connection, partial(_grow, blobs, -artifacts.stored_bytes(connection, digests)))
+
+
+def _grow(blobs: BlobStore, size_bytes: int) -> None:
+    before, blobs.used_bytes = blobs.used_bytes, blobs.used_bytes + size_bytes
+    _warn(blobs, before)
 
 
 def _warn(blobs: BlobStore, before: int) -> None:

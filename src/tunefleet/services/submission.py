@@ -11,10 +11,10 @@ import orjson
 
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.observing import context, traceparent
+from tunefleet.observing import context
 from tunefleet.observing.traceparent import Place
-from tunefleet.placement import Requirement, WorkerState, explain
-from tunefleet.services import inputs, merging, moving, policies, requirements, retried, upstreams
+from tunefleet.placement import Requirement, WorkerState, explain, is_able
+from tunefleet.services import descent, inputs, merging, moving, policies, requirements, retried, upstreams
 from tunefleet.services.federation import room
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
@@ -28,7 +28,6 @@ from tunefleet.store.edges import EdgeRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow, WorkflowRow
 from tunefleet.store.task_moves import New, enter
-from tunefleet.store.traces import TraceRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +138,10 @@ def _first_with_key(connection: Connection, submission: Submission) -> WorkflowR
 
 
 def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequence[WorkerState]) -> list[str]:
-    told = [(each.node, explain(each.need, fleet)) for each in planned]
-    stuck = [(node, why) for node, why in told if why is not None and why.startswith("unschedulable")]
+    # Only where nobody could ever run it is it put into words: others wait, at most.
+    hopeless = {need for need in {each.need for each in planned} if not is_able(need, fleet)}
+    told = {need: explain(need, fleet) for need in hopeless}
+    stuck = [(each.node, told[each.need]) for each in planned if each.need in hopeless]
     if stuck and submission.strict:
         faults = [node.fault("resources", f"no worker could run the task {node.name}: {why}") for node, why in stuck]
         raise SpecError(faults, filename=submission.workflow.name)
@@ -208,17 +209,15 @@ def _store_tasks(
         policies.store(connection, need)
     rows = enter(connection, new, now)
     if submission.parent is not None:
-        traces.add(connection, (_trace(row.id, submission.parent) for row in rows))
+        traces.add(connection, [descent.below(row.id, submission.parent) for row in rows])
+    else:
+        descent.inherit(connection, {row.id: row.parent_task_id for row in rows if row.parent_task_id is not None})
     tasks.use_artifacts(connection, used)
     wishes.store(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
     waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]
     if waiting:
         edges.insert_all(connection, _edges(connection, submission, planned, rows))
         moving.begin(connection, waiting, now)
-
-
-def _trace(task_id: str, parent: Place) -> TraceRow:
-    return TraceRow(task_id, traceparent.of_task(task_id, parent).traceparent, parent.traceparent)
 
 
 def _inputs(connection: Connection, submission: Submission, each: _Planned) -> dict[str, Input]:

@@ -19,7 +19,7 @@ from tunefleet.services.core import Core
 from tunefleet.services.federation import files as federation_files
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
-from tunefleet.store import DEFAULT_PROJECT, Connection, migrate, room
+from tunefleet.store import DEFAULT_PROJECT, Connection, arriving, migrate, room
 from tunefleet.wire.api import Role, ServerInfo
 from tunefleet.wire.upkeep import Kept, ServerView, StorageUse, StorageView
 
@@ -100,6 +100,9 @@ async def _count(core: Core) -> StorageView:
 
     def stored(connection: Connection) -> tuple[dict[str, tuple[int, int]], int, int]:
         kept = room.of_files(connection, checkpoint=checkpoints.KIND, now=now)
+        count, size = kept.get("arriving", (0, 0))
+        beside, more = arriving.taken(connection)
+        kept["arriving"] = (count + beside, size + more)
         kept["database"] = room.of_database(connection)
         return kept, room.of_logs(connection), room.of_journals(connection)
 

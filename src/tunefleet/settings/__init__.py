@@ -5,7 +5,14 @@ builds its settings once, in its `main`, and passes them down. `.env` is read th
 """
 
 from tunefleet.settings.agent import AgentSettings
-from tunefleet.settings.base import ClientSettings, MeetingSettings, ProcessSettings, SharedGpuSettings, TlsSettings
+from tunefleet.settings.base import (
+    ClientSettings,
+    MeetingSettings,
+    ProcessSettings,
+    SharedGpuSettings,
+    TlsSettings,
+    TracingSettings,
+)
 from tunefleet.settings.campaign import CampaignSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
@@ -49,6 +56,7 @@ __all__ = [
     "ServerSettings",
     "SharedGpuSettings",
     "TlsSettings",
+    "TracingSettings",
     "TrackingSettings",
     "TransferSettings",
     "WorkerSettings",

@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import Field, SecretStr, field_validator
 
-from tunefleet.settings.base import CommaList, SharedGpuSettings, TlsSettings, variable
+from tunefleet.settings.base import CommaList, SharedGpuSettings, TlsSettings, TracingSettings, variable
 
 
-class AgentSettings(SharedGpuSettings, TlsSettings):
+class AgentSettings(SharedGpuSettings, TlsSettings, TracingSettings):
     """Settings of the agent of one machine; the names are the document's, ours are `AGENT_KEY` and `TUNEFLEET_…`."""
 
     backend_url: str = Field(default="http://localhost:3000", validation_alias=variable("BACKEND_URL"))

@@ -100,7 +100,19 @@ class TlsSettings(ProcessSettings):
     """The private key of that certificate: PEM, without a passphrase."""
 
 
-class MeetingSettings(ProcessSettings):
+class TracingSettings(ProcessSettings):
+    """Where a process sends what it has done."""
+
+    otlp_endpoint: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^/]",
+        validation_alias=variable("TUNEFLEET_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+    )
+    """Where spans are sent: the base URL of an OpenTelemetry collector that takes OTLP over HTTP, such as
+    `http://localhost:4318`, with the extra `otel`; default: nowhere."""
+
+
+class MeetingSettings(TracingSettings):
     """How server and worker meet, and where they log."""
 
     redis_url: SecretStr | None = Field(default=None, validation_alias=variable("REDIS_URL"))
@@ -120,13 +132,6 @@ class MeetingSettings(ProcessSettings):
     """The private key of that certificate."""
     redis_prefix: str = Field(default="", validation_alias=variable("TUNEFLEET_REDIS_PREFIX"))
     """Put before every Redis key, where a Redis is shared with others."""
-    otlp_endpoint: str | None = Field(
-        default=None,
-        pattern=r"^https?://[^/]",
-        validation_alias=variable("TUNEFLEET_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
-    )
-    """Where spans are sent: the base URL of an OpenTelemetry collector that takes OTLP over HTTP, such as
-    `http://localhost:4318`, with the extra `otel`; default: nowhere."""
     log_file: Path | None = Field(default=None, validation_alias=variable("LOG_FILE"))
     """A file for the log, beside standard error; default: of a worker `worker.log` in its folder, of a server none."""
     log_max_bytes: int = Field(default=5 << 20, gt=0, validation_alias=variable("LOG_MAX_BYTES"))

@@ -59,7 +59,16 @@ class ServerSettings(MeetingSettings, TlsSettings):
     )
     """Limit for all files together; uploads beyond it are refused with 507. From 90 % on the server warns."""
     garbage_grace_s: float = Field(default=3600.0, ge=0.0, validation_alias=variable("TUNEFLEET_GARBAGE_GRACE_S"))
-    """How long a file is kept before anything refers to it."""
+    """How long a file is kept before anything refers to it, and an upload to the object store with which nobody goes
+    on."""
+    direct_uploads: Literal["auto", "on", "off"] = Field(
+        default="auto", validation_alias=variable("TUNEFLEET_DIRECT_UPLOADS")
+    )
+    """Whether workers send large files to the object store themselves: `auto`: yes, and where a worker cannot reach it,
+    it says so and sends them through the server; `on`: yes, and a worker that cannot reach it keeps them until it can;
+    `off`: all files pass through the server. Of no effect where files are kept in a folder."""
+    direct_upload_bytes: int = Field(default=32 << 20, gt=0, validation_alias=variable("TUNEFLEET_DIRECT_UPLOAD_BYTES"))
+    """Files from this size on go to the object store themselves; smaller ones pass through the server."""
     database_url: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_DATABASE_URL"))
     """Where the truth is kept: `sqlite:///FILE`, which one server at a time opens, or, with the extra `postgres`,
     `postgresql://USER:PASSWORD@HOST:5432/DATABASE`; default: an SQLite file in the data folder."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import psutil
 
 from tunefleet.links.redis_info import RedisUse, use_of
 from tunefleet.simulation.report import RedisCost, Sample, ServerCost
 
+T = TypeVar("T")
 _EVERY_S: Final = 0.5
 _MEMORY_FILE_SYSTEMS: Final = frozenset({"tmpfs", "ramfs"})
 
@@ -114,28 +116,39 @@ class Sampler:
         self._cpu_s, self._at = spent_s, now
         return Sample(
             at_s=round(now - self._began, 3),
-            rss_bytes=None if self._process is None else self._process.memory_info().rss,
+            rss_bytes=_of(self._process, lambda process: process.memory_info().rss),
             cpu_share=share,
             database_bytes=self._database(),
             ended=self._ended(),
         )
 
     def _cpu_now(self) -> float | None:
-        return None if self._process is None else sum(self._process.cpu_times()[:2])
+        return _of(self._process, lambda process: float(sum(process.cpu_times()[:2])))
 
     def _database(self) -> int | None:
         if self._machine.data is None:
             return None
-        return sum(file.stat().st_size for file in self._machine.data.glob("*.db*"))
+        size_bytes = 0
+        for file in self._machine.data.glob("*.db*"):
+            with contextlib.suppress(FileNotFoundError):  # a log of the database that was just taken over
+                size_bytes += file.stat().st_size
+        return size_bytes
 
     def _written(self) -> int | None:
         if self._process is None or not self._on_disk or not hasattr(self._process, "io_counters"):
             return None
-        written: int = self._process.io_counters().write_bytes
-        return written
+        return _of(self._process, lambda process: int(process.io_counters().write_bytes))
 
     def _redis(self) -> RedisUse | None:
         return None if self._machine.redis_url is None else use_of(self._machine.redis_url)
+
+
+def _of(process: psutil.Process | None, look: Callable[[psutil.Process], T]) -> T | None:
+    """Return what is seen of a process; null if there is none, or it has ended: whoever drives the load says that."""
+    try:
+        return None if process is None else look(process)
+    except psutil.NoSuchProcess:
+        return None
 
 
 def _in_memory(folder: Path) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from sqlalchemy import Connection
 
 from tunefleet.store import (  # noqa: F401 - part of the schema
+    tables_arriving,
     tables_campaign,
     tables_federation,
     tables_fleet,

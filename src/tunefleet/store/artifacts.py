@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, exists, func, insert, select, true, update
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import ArtifactRow
@@ -242,10 +242,17 @@ def garbage(connection: Connection, *, now: float, verified_before: float) -> li
     return [tuple(row) for row in connection.execute(query)]
 
 
-def stored_bytes(connection: Connection) -> int:
-    """Return how much all files take together; one that several projects have counts once."""
-    each = select(func.max(blobs.c.size_bytes).label("size_bytes")).group_by(blobs.c.digest).subquery()
-    return int(connection.execute(select(func.coalesce(func.sum(each.c.size_bytes), 0))).scalar_one())
+def stored_bytes(connection: Connection, digests: Sequence[str] | None = None) -> int:
+    """Return how much all files, or some of them, take together; one that several projects have counts once."""
+    if digests is not None:
+        parts = (list(digests[start : start + 500]) for start in range(0, len(digests), 500))
+        return sum(_bytes(connection, blobs.c.digest.in_(part)) for part in parts)
+    return _bytes(connection, true())
+
+
+def _bytes(connection: Connection, which: ColumnElement[bool]) -> int:
+    sizes_ = select(func.max(blobs.c.size_bytes).label("size_bytes")).where(which).group_by(blobs.c.digest).subquery()
+    return int(connection.execute(select(func.coalesce(func.sum(sizes_.c.size_bytes), 0))).scalar_one())
 
 
 def delete_blobs(connection: Connection, digests: Sequence[str], *, now: float) -> None:

@@ -14,12 +14,13 @@ from tunefleet.store.writer import wake
 _STANDING = select(
     workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities, workers.c.project
 ).order_by(workers.c.id)
+_GET = select(workers).where(workers.c.id == bindparam("b_id"))
 _SEEN = update(workers).where(workers.c.id == bindparam("b_id")).values(last_seen_at=bindparam("b_at"))
 
 
 def get(connection: Connection, worker_id: str) -> WorkerRow | None:
     """Return a worker."""
-    row = connection.execute(select(workers).where(workers.c.id == worker_id)).first()
+    row = connection.execute(_GET, {"b_id": worker_id}).first()
     return WorkerRow(*row) if row else None
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from tunefleet.wire.attempts import AttemptView
 from tunefleet.wire.base import Body, Message
+from tunefleet.wire.direct import DirectOffer
 from tunefleet.wire.fleet import TaskForecast, TaskGlance
 
 T = TypeVar("T")
@@ -288,9 +289,14 @@ class BlobMissing(Message):
 
 
 class BlobReply(Message):
-    """The files that have to be uploaded."""
+    """The files that have to be uploaded.
+
+    Args:
+        direct: Which of them the asker may send to the object store; null if all pass through the server.
+    """
 
     missing: tuple[BlobMissing, ...]
+    direct: DirectOffer | None = None
 
 
 class KeyCreate(Body):

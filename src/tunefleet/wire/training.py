@@ -155,6 +155,8 @@ class PolledJob(Message):
     attempt: int | None = None
     resume: ResumeFrom | None = None
     """Ours: where it goes on, if it has run before."""
+    traceparent: str | None = None
+    """Ours: the span of the attempt that was claimed, in W3C's form, if its task belongs to a trace."""
 
 
 class AgentCommand(Message):

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from tunefleet.errors import TunefleetError
 from tunefleet.executors.base import JobExecutor
+from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
 from tunefleet.wire.link import Desired, Finish, Reached
@@ -32,7 +33,6 @@ from tunefleet.worker.ports import Handle
 from tunefleet.worker.running import CannotGoOn, JobRun
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
-from tunefleet.worker.tracing import AttemptTrace
 from tunefleet.worker.uploads import CheckpointUploads
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from tunefleet.client.stopping import Stop, Stopped
 from tunefleet.errors import InputError, TunefleetError, UnreachableError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.jobs.secrets import Redaction, Secrets
+from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observing import context
 from tunefleet.observing.spans import Spans
@@ -23,7 +24,6 @@ from tunefleet.wire.link import Desired, Finish, Offer, Reached
 from tunefleet.worker.light_delivery import LightDelivery
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.parts import each_end
-from tunefleet.worker.tracing import AttemptTrace
 from tunefleet.worker.transfers import Transfers
 
 logger = logging.getLogger(__name__)

@@ -18,6 +18,7 @@ from typing import Final
 import tunefleet
 from tunefleet.client import trust
 from tunefleet.client.attempt import AttemptClient
+from tunefleet.client.reaching import StoreReach
 from tunefleet.errors import AuthError, MachineError
 from tunefleet.executors import registry
 from tunefleet.executors.registry import Registry
@@ -116,7 +117,7 @@ def _build(
     results_dir = state.results_dir
     sentry = _sentry(settings)
     secrets = Secrets(secret_variables(), settings.secrets_dir)
-    moving = transfers.of(settings, results_dir)
+    moving, reach = transfers.of(settings, results_dir), StoreReach()
     environment = {**_JOB_DEFAULTS, **inherited_environment(), **settings.handed_on, **secrets.environment}
     jobs = Supervisor(
         results_dir,
@@ -133,7 +134,7 @@ def _build(
         jobs=jobs,
         inputs=InputStore(results_dir / ".inputs"),
         shipper=JournalShipper,
-        delivery=lambda token: AttemptClient(settings.server_url, token, throttle=moving.throttle),
+        delivery=lambda token: AttemptClient(settings.server_url, token, throttle=moving.throttle, reach=reach),
         env=_threads(settings),
         gpus=partial(_choose_gpus, settings, sentry),
         allow_code=settings.allow_code,

@@ -12,6 +12,7 @@ from tunefleet.executors.base import JobExecutor
 from tunefleet.jobs import second_try
 from tunefleet.jobs.gpus import GpuBusyError
 from tunefleet.jobs.guard import End, Guard
+from tunefleet.jobs.tracing import AttemptTrace
 from tunefleet.jobs.watched import Watched
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
@@ -25,7 +26,6 @@ from tunefleet.worker.preparing import Preparation
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 from tunefleet.worker.steering import Steering
-from tunefleet.worker.tracing import AttemptTrace
 
 logger = logging.getLogger(__name__)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from tunefleet.wire.api import SubmitRequest
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SIZE = 4 << 20
+HOUR_S = 3600.0
+MOVED = Path(__file__).parents[2] / "fakes" / "moved"
 LOOP = f"""
       import json, pathlib, random, time
       import tunefleet
@@ -74,6 +78,10 @@ class Far:
             time.sleep(0.05)
         return found
 
+    def an_hour_passes(self) -> None:
+        """Move the clock of every process, here and there."""
+        (self.folder / "clock").write_text(str(HOUR_S))
+
     def submit(self) -> str:
         """Submit the loop."""
         made = self.ask(routes.create_workflow(SubmitRequest(document=DOCUMENT), "once"))
@@ -106,6 +114,11 @@ def far(tmp_path: Path, missing: Callable[[str], None]) -> Iterator[Far]:
     authority.issue_cert(SERVER).private_key_and_cert_chain_pem.write_to_path(str(paper))
     with ExitStack() as stack:
         made = stack.enter_context(net())
+        # The clock of the server, of the worker and of its job is moved while they run.
+        (tmp_path / "clock").write_text("0")
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        patch.setenv("MOVED_CLOCK", str(tmp_path / "clock"))
+        patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, (str(MOVED), os.environ.get("PYTHONPATH")))))
         url, socket = f"https://{SERVER}:8443", tmp_path / "api.sock"
         settings = {"TUNEFLEET_LOST_AFTER_S": "2", "PUBLIC_BASE_URL": url, "TUNEFLEET_HOME": str(tmp_path / "s")}
         with (tmp_path / "server.log").open("wb") as log:
@@ -152,13 +165,14 @@ def _nobody_can_reach(far: Far) -> None:
     assert all(line.split()[3].startswith(("127.", "[::1]")) for line in listening), listening
 
 
-def test_a_worker_behind_a_router_goes_on_without_its_server_and_all_arrives_once(far: Far) -> None:
+def test_a_worker_behind_a_router_goes_on_for_an_hour_without_its_server_and_all_arrives_once(far: Far) -> None:
     task_id = far.submit()
     far.until(lambda: len(far.steps(task_id)) > 10)
     _nobody_can_reach(far)
 
     far.net.cable("down")
     far.until(lambda: far.ask(routes.get_worker("far-1")).status != "online")
+    far.an_hour_passes()
     known, written = len(far.steps(task_id)), far.here(task_id)
     assert far.is_(task_id, "running"), "it waits for its worker"
     far.until(lambda: far.here(task_id) > written + 20)
@@ -188,3 +202,12 @@ def test_a_worker_behind_a_router_goes_on_without_its_server_and_all_arrives_onc
     wanted = hashlib.sha256(random.Random(7).randbytes(SIZE)).hexdigest()
     files = far.ask(routes.result_files(task_id))
     assert [each.sha256 for each in files.files if each.name == "weights"] == [wanted]
+
+    points = far.ask(routes.metrics(task_id, max_points=5000)).points
+    pauses = [(after.at - point.at).total_seconds() for point, after in pairwise(points)]
+    assert min(pauses) >= 0.0
+    assert [pause for pause in pauses if pause > HOUR_S / 2] == [pytest.approx(HOUR_S, abs=60)], (
+        "the hour is in it, once"
+    )
+    assert detail.finished_at is not None
+    assert (detail.finished_at - detail.created_at).total_seconds() > HOUR_S

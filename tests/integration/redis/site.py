@@ -128,13 +128,14 @@ class Hand:
 
 
 class Proxy:
-    """Passes TCP on, each piece late; can be cut."""
+    """Passes TCP on, each piece late, and counts what is sent there; can be cut."""
 
     def __init__(self, port: int, delay_s: float) -> None:
-        self._target, self.delay_s = port, delay_s
+        self._target, self.delay_s, self.sent_bytes = port, delay_s, 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
+        self._counting = threading.Lock()
         self._accepting = threading.Thread(target=self._accept, daemon=True)
         self._accepting.start()
 
@@ -158,14 +159,16 @@ class Proxy:
                 near.close()
                 continue
             self._sockets.append(far)
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+            for source, sink, counts in ((near, far, 1), (far, near, 0)):
+                threading.Thread(target=self._pass, args=(source, sink, counts), daemon=True).start()
 
-    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pass(self, source: socket.socket, sink: socket.socket, counts: int) -> None:
         try:
             while piece := source.recv(1 << 16):
                 time.sleep(self.delay_s)
                 sink.sendall(piece)
+                with self._counting:
+                    self.sent_bytes += len(piece) * counts
         except OSError:
             return
         finally:

@@ -98,6 +98,7 @@ def first(running: Running, admin: httpx.Client, member: Callable[..., httpx.Cli
             "name": f"{MARK}-camp", "channel_id": channel.json()["id"], "key_id": key, "worker_id": f"{MARK}-box",
             "project": MARK, "agent_id": f"{MARK}-box", "path": f"{MARK}.jsonl", "version": "1", "command_id": "cmd-0",
             "number": "0", "step": "1", "worker": "w", "turn_id": "turn-0", "invitation_id": invitation.json()["id"],
+            "upload": "0" * 32,
         }
     )  # fmt: skip
 

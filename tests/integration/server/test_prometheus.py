@@ -133,6 +133,14 @@ def test_gpus_are_told_by_model_from_what_workers_report(
             assert value(found, "tunefleet_gpu_memory_free_bytes", **model) == 20 << 30
             assert value(found, "tunefleet_gpu_memory_total_bytes", **model) == 160 << 30
             assert value(found, "tunefleet_gpu_power_watts", **model) == 600
+            own = {"worker": "with-gpus", **model}
+            assert value(found, "tunefleet_worker_gpu_utilisation_ratio", **own) == 0.25
+            assert value(found, "tunefleet_worker_gpu_memory_free_bytes", **own) == 20 << 30
+            # So many workers are told by themselves; the others count in their model's figures.
+            monkeypatch.setattr(gauges, "MOST_WORKERS", 0)
+            found = scrape(server)
+            assert "tunefleet_worker_gpu_utilisation_ratio" not in {name for name, _ in found}
+            assert value(found, "tunefleet_gpus", **model) == 2
         assert httpx.get(f"{server.url}/metrics").status_code == 200  # it is open
     finally:
         server.stop()
@@ -177,3 +185,21 @@ def test_a_look_is_shared_for_some_seconds(running: Running, admin: httpx.Client
     first = running.core.gauges._at
     scrape(running)
     assert running.core.gauges._at == first
+
+
+def test_what_has_never_happened_is_told_as_zero(start: Callable[..., Running], tmp_path: Path) -> None:
+    """A series that begins with its first event has not grown for Prometheus: its alert would not fire."""
+    server = start(tmp_path / "data", storage_limit_bytes=1 << 30)
+    try:
+        found = scrape(server)
+        for name, labels in (
+            ("tunefleet_aggregations_total", {"outcome": "failed"}),
+            ("tunefleet_campaign_trouble_total", {"event": "failed"}),
+            ("tunefleet_notifications_total", {"format": "slack", "outcome": "failed"}),
+        ):
+            assert found[name, tuple(sorted(labels.items()))] == 0
+        assert found["tunefleet_storage_limit_bytes", ()] == 1 << 30
+        assert found["tunefleet_storage_used_bytes", ()] == 0
+    finally:
+        server.stop()
+        server.core.close()

@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from tests.integration.clouds import azurite, google
+from tests.integration.server.federated import arrays, create, tarred, workers
 from tests.integration.server.support import Running, is_problem
 from tunefleet.client import Client
 
@@ -84,6 +85,27 @@ def test_beyond_its_limit_a_server_takes_no_file_and_loses_none(
             is_problem(put(admin, b"b" * 6000), 507, "machine")
             kept = admin.get(f"/blobs/{hashlib.sha256(b'a' * 6000).hexdigest()}")
             assert kept.content == b"a" * 6000
+    finally:
+        running.stop()
+        running.core.close()
+
+
+def test_an_update_beyond_the_limit_is_refused_and_taken_once_there_is_room(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    running = start(tmp_path / "data", storage_limit_bytes=100)
+    try:
+        with running.client(running.admin_key) as admin:
+            made = create(admin, min_workers=50, base_model="builtin:tiny")
+        with workers(running, made, tmp_path, "1") as (one,):
+            archive = tarred(one.members(arrays(1)))
+            refused = one.send(archive, step=100)
+            assert refused.status_code == 507, refused.text
+            assert "TUNEFLEET_STORAGE_LIMIT_BYTES" in refused.text
+            assert running.core.blobs.used_bytes == 0
+            running.core.blobs.limit_bytes = 1 << 20
+            assert one.send(archive, step=100).status_code == 200
+            assert running.core.blobs.used_bytes > 100
     finally:
         running.stop()
         running.core.close()

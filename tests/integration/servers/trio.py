@@ -39,10 +39,18 @@ class Trio:
         self.ports = [free_port() for _ in range(3)]
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.worker: subprocess.Popen[bytes] | None = None
+        self.settings: dict[str, str] = {}
+        """Of all servers and of the worker."""
         (folder / "files").mkdir()
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        return {**os.environ, "TUNEFLEET_HOME": str(self.folder / "home"), "TUNEFLEET_WARM_START": "false", **more}
+        return {
+            **os.environ,
+            "TUNEFLEET_HOME": str(self.folder / "home"),
+            "TUNEFLEET_WARM_START": "false",
+            **self.settings,
+            **more,
+        }
 
     def spawn(self, module: str, name: str, more: Mapping[str, str], *words: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{name}.log").open("ab") as log:

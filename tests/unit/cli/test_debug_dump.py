@@ -105,3 +105,17 @@ def test_what_goes_by_a_secrets_name_or_form_is_hidden(line: str, shown: str) ->
 def test_an_archive_that_cannot_be_written_is_a_sentence(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["debug-dump", str(machine / "nowhere" / "dump.tar.gz")]) != 0
     assert "Name another file" in capsys.readouterr().err
+
+
+def test_a_setting_that_cannot_be_used_costs_nothing_but_its_own_part(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is what one looks for: without a dump nobody would find it."""
+    monkeypatch.setenv("TUNEFLEET_PORT", "abc")
+    monkeypatch.setenv("HEARTBEAT_INTERVAL_SEC", "never")
+    found = dump(machine)
+    assert "TUNEFLEET_PORT='abc'" in found["missing.txt"]
+    assert "settings/client.json" in found
+    assert any("INFO a plain line" in text or "INFO line 1999" in text for text in found.values()), "logs are found"
+    assert "planted" not in "".join(found.values())
+    assert (machine / "dump.tar.gz").stat().st_mode & 0o077 == 0

@@ -54,6 +54,9 @@ def test_ci_runs_checks_and_tests(repository: Path) -> None:
     commands = script.read_text(encoding="utf-8").splitlines()
     assert "make check" in commands
     assert "make test" in commands
+    # What tests start is set up beside the checks, once there is what both need, and all of it before the tests.
+    order = ["make environment", "make test-services &", "make check", "wait", "make test"]
+    assert [line for line in commands if line in order] == order
     assert ".ci/run" in (repository / ".github/workflows/ci.yml").read_text(encoding="utf-8")
 
 

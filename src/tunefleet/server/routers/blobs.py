@@ -8,13 +8,15 @@ from fastapi import APIRouter, Header, Path, Request, Response
 
 from tunefleet.errors import NotFoundError
 from tunefleet.server import bodies, files
-from tunefleet.server.auth import CoreDep, MemberOrAttempt, ReaderOrAttempt
-from tunefleet.services import artifacts
+from tunefleet.server.auth import AnyAttempt, CoreDep, MemberOrAttempt, ReaderOrAttempt
+from tunefleet.services import artifacts, direct
 from tunefleet.wire.api import BlobQuery, BlobReply
+from tunefleet.wire.direct import DirectAsk, DirectGiveUp, DirectLinks, DirectLinksAsk, DirectPlan
 from tunefleet.wire.link import Cursor
 
 router = APIRouter(prefix="/blobs", tags=["blobs"])
 
+UploadName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 Digest = Annotated[str, Path(pattern="^[0-9a-f]{64}$")]
 UploadOffset = Annotated[int, Header(ge=0, le=2**62, description="Where this part of the file starts.")]
 UploadLength = Annotated[int, Header(ge=0, le=2**62, description="Length of the whole file.")]
@@ -23,7 +25,8 @@ UploadLength = Annotated[int, Header(ge=0, le=2**62, description="Length of the 
 @router.post("/missing")
 async def missing(core: CoreDep, who: MemberOrAttempt, query: BlobQuery) -> BlobReply:
     """Say which files the server lacks, and how much of each an earlier upload left."""
-    return await artifacts.missing(core, who, query)
+    reply = await artifacts.missing(core, who, query)
+    return reply.model_copy(update={"direct": direct.offer(core, who)})
 
 
 @router.put(
@@ -54,3 +57,32 @@ async def download(request: Request, core: CoreDep, who: ReaderOrAttempt, digest
     if not await artifacts.may_read_blob(core, who, digest):
         raise NotFoundError(f"There is no file {digest}.")
     return await files.send(request, core.blobs, digest)
+
+
+@router.post("/{digest}/direct")
+async def plan(core: CoreDep, who: AnyAttempt, digest: Digest, body: DirectAsk) -> DirectPlan:
+    """Begin to send a file to the object store in parts, or go on with it; for the worker that holds the attempt."""
+    return await direct.plan(core, who, digest, body.size_bytes)
+
+
+@router.post("/{digest}/direct/{upload}/links")
+async def links(
+    core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectLinksAsk
+) -> DirectLinks:
+    """Return links that take parts of a file for some minutes; each may be asked for again."""
+    return await direct.links(core, who, digest, upload, body.parts)
+
+
+@router.post("/{digest}/direct/{upload}/complete")
+async def complete(core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName) -> Cursor:
+    """Keep a file whose parts are all at the store; answered when the server has read it back and its digest is right.
+
+    A repetition while it is read is answered 409.
+    """
+    return Cursor(cursor=await files.to_the_end(direct.complete(core, who, digest, upload)))
+
+
+@router.post("/{digest}/direct/{upload}/give-up", status_code=204)
+async def give_up(core: CoreDep, who: AnyAttempt, digest: Digest, upload: UploadName, body: DirectGiveUp) -> None:
+    """Abort an upload that goes through the server instead, and say why to whoever watches the task."""
+    await direct.give_up(core, who, digest, upload, body.why)

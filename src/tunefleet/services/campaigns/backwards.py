@@ -8,7 +8,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.lifecycle.cycle import CycleStatus, StepName, StepStatus, move_cycle
-from tunefleet.services.campaigns.cycles import changed, kept_of, state_of, steps_of
+from tunefleet.services.campaigns.cycles import changed, kept_of, lasted, state_of, steps_of
 from tunefleet.services.campaigns.state import CycleState
 from tunefleet.services.campaigns.status import tell
 from tunefleet.store import Connection, cycles
@@ -55,7 +55,7 @@ def abandon(connection: Connection, row: CampaignRow, now: float) -> None:
         left = sent and begun.get(StepName.WAIT) != StepStatus.DONE
         changes = {"status": status.value, "finished_at": now, "waiting": None, "to_cancel": int(left)}
         changed(connection, cycle, {**changes, "not_before": free_at})
-        tell(connection, row, "campaign.abandoned", now, cycle=cycle.number)
+        tell(connection, row, "campaign.abandoned", now, cycle=cycle.number, took_s=lasted(cycle, now))
 
 
 def go_back(

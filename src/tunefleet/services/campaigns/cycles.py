@@ -186,8 +186,13 @@ def advance(
     if cycle.step == StepName.SLEEP:
         rest |= {"next_at": float(outcome["next_at"])}
     campaigns.change(connection, row, rest)
-    tell(connection, row, "campaign.cycle_completed", now, cycle=cycle.number)
+    tell(connection, row, "campaign.cycle_completed", now, cycle=cycle.number, took_s=lasted(cycle, now))
     return None
+
+
+def lasted(row: CycleRow, now: float) -> float:
+    """Return for how many seconds a cycle has been open; none, should the clock have been set back."""
+    return round(max(0.0, now - row.opened_at), 3)
 
 
 def wait(connection: Connection, cycle: CycleRow, *, until: float, why: str) -> None:

@@ -19,6 +19,7 @@ import orjson
 from tunefleet.artifacts import BlobStore
 from tunefleet.errors import AdapterRefused, NotFoundError, StoreError, TunefleetError
 from tunefleet.lifecycle.round import RoundReason
+from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.services.federation import files
 from tunefleet.services.federation.rounds import result_holder
@@ -256,6 +257,8 @@ def store(
         # Files are deleted in this thread only, so that one cannot go between this look and the commit.
         if not blobs.has(entry.digest):
             raise StoreError(f"The file {entry.digest[:12]}… of round {moved.number} was collected; it is made again.")
+        # Counted, and never refused: a round that is done is not lost.
+        ration.add(connection, blobs, entry.digest, entry.size_bytes)
         artifacts.add_blob(connection, project=row.project, digest=entry.digest, size_bytes=entry.size_bytes, at=now)
     digests = [entry.digest for entry in entries]
     artifacts.pin(connection, digests, holder=result_holder(row.id, moved.number), until=FOREVER)

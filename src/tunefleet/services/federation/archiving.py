@@ -14,6 +14,7 @@ import orjson
 
 from tunefleet.artifacts import BlobStore, Intake
 from tunefleet.errors import NotFoundError, StoreError
+from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.services.federation.status import FOREVER
 from tunefleet.store import Connection, artifacts, federation_versions, federations
@@ -89,6 +90,7 @@ def keep_archive(
     if not blobs.has(made.digest):
         raise StoreError(f"An archive of {federation.id} was collected; it is made again.", hint="Ask again.")
     size_bytes = made.size_bytes
+    ration.add(connection, blobs, made.digest, size_bytes)
     artifacts.add_blob(connection, project=federation.project, digest=made.digest, size_bytes=size_bytes, at=now)
 
 

@@ -5,12 +5,15 @@ All of it may block, but for what is done with rows.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from tunefleet.artifacts import BlobStore, begin_writing, hash_file
+from tunefleet.errors import MachineError
+from tunefleet.services import ration
 from tunefleet.services.core import Core
 from tunefleet.services.deleting import delete_files
 from tunefleet.store import Connection, artifacts
@@ -50,6 +53,7 @@ def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
 
     Raises:
         NotFoundError: If the store does not have it.
+        MachineError: If what the store has under the digest is something else.
         UnreachableError: If the store does not answer.
     """
     source = blobs.source(digest, digest)
@@ -59,9 +63,17 @@ def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
     if not path.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = folder / f".{digest}.part"
+        found = hashlib.sha256()
         with part.open("wb") as file:
             for piece in blobs.pieces(digest):
+                found.update(piece)
                 file.write(piece)
+        if found.hexdigest() != digest:
+            part.unlink()
+            raise MachineError(
+                f"The artifact store has something else under {digest[:12]}…: it was damaged or replaced there.",
+                hint="Restore the object from a backup of the bucket, or remove what it belongs to.",
+            )
         part.replace(path)
     return path
 
@@ -103,5 +115,6 @@ def drop(connection: Connection, blobs: BlobStore, digests: Sequence[str], now: 
         now: Unix time.
     """
     free = artifacts.unreferenced(connection, sorted(set(digests)), now=now)
+    ration.free(connection, blobs, free)
     artifacts.delete_blobs(connection, free, now=now)
     delete_files(connection, blobs, free)

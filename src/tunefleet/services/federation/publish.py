@@ -112,12 +112,20 @@ def _publish(
     files.drop(connection, core.blobs, settled, now)
     federations.change(connection, row.seq, {"version": number})
     row = row._replace(version=number)
-    announced(connection, core, row, version, now)
+    announced(connection, core, row, version, now, took_s=rounds.lasted(work.round, now))
     rounds.open_next(connection, row, now)
     return version
 
 
-def announced(connection: Connection, core: Core, row: FederationRow, version: VersionRow, now: float) -> None:
+def announced(
+    connection: Connection,
+    core: Core,
+    row: FederationRow,
+    version: VersionRow,
+    now: float,
+    *,
+    took_s: float | None = None,
+) -> None:
     """Tell of a version that was just stored: by an event, and by callbacks.
 
     Args:
@@ -126,13 +134,15 @@ def announced(connection: Connection, core: Core, row: FederationRow, version: V
         row: The federation.
         version: Its newest version.
         now: Unix time.
+        took_s: How long its round was open; null if no round has made it.
     """
     model = next(digest for path, digest, _ in orjson.loads(version.files) if path == ADAPTER_FILE)
     news = {
         "version": version.version, "round": version.round, "equals": version.equals, "sha256": model,
         "archive_sha256": version.archive_digest, "contributors": orjson.loads(version.summary)["contributors"],
     }  # fmt: skip
-    tell(connection, row, "federation.version", now, **news)
+    of_round: dict[str, Any] = {} if took_s is None else {"took_s": took_s}
+    tell(connection, row, "federation.version", now, **news, **of_round)
     wake(connection, topic(row.id))
     told = ToldVersion(id=row.id, number=row.seq, name=row.name, **news)
     callbacks.announce(connection, row, told, now, base_url=core.settings.public_base_url)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
@@ -256,9 +256,15 @@ def fail(
         artifacts.unpin(connection, [blamed.holder])
         _carry_over(connection, [each for each in counted if each.seq != blamed.seq], now)
     artifacts.unpin(connection, [result_holder(row.id, current.number)])
-    tell(connection, row, "federation.round_failed", now, round=current.number, reason=reason.value, error=error)
+    about: dict[str, Any] = {"round": current.number, "reason": reason.value, "error": error}
+    tell(connection, row, "federation.round_failed", now, **about, took_s=lasted(current, now))
     open_next(connection, row, now)
     return True
+
+
+def lasted(row: RoundRow, now: float) -> float:
+    """Return for how many seconds a round has been open; none, should the clock have been set back."""
+    return round(max(0.0, now - row.opened_at), 3)
 
 
 def _carry_over(connection: Connection, carried: Sequence[UpdateRow], now: float) -> None:

@@ -15,7 +15,7 @@ from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import AdapterRefused, ArtifactError, ConflictError, NotFoundError, TooLargeError
-from tunefleet.services import quotas
+from tunefleet.services import quotas, ration
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, chunks, files
 from tunefleet.services.federation.accepting import Accepted, Arrived, CheckAgain, Refused
@@ -182,6 +182,7 @@ async def take(
 
     Raises:
         AdapterRefused: If the first update came meanwhile, and this one is not like it.
+        NoRoomError: If its files would go beyond what the server may keep.
     """
     stored = content.digest is not None and not content.tokenizer
     sizes = {} if stored else await in_thread(partial(_sizes, content))
@@ -208,6 +209,7 @@ class _New:
 
 
 def _hold(connection: Connection, *, core: Core, new: _New) -> None:
+    ration.refuse(connection, core.blobs, new.sizes)
     # Before the files go into the store: the collection of garbage leaves alone what somebody holds.
     until = core.clock.wall() + _ON_ITS_WAY_S
     artifacts.pin(connection, [*new.sizes], holder=new.holder, until=until)
@@ -274,6 +276,7 @@ def _count(connection: Connection, *, core: Core, row: FederationRow, arrived: A
         if not core.blobs.has(digest):
             raise ConflictError(f"The file {digest[:12]}… was collected as an old one.", hint="Upload it again.")
         quotas.refuse_update(connection, row, digest, size_bytes)
+        ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=row.project, digest=digest, size_bytes=size_bytes, at=now)
     accepted = accepting.accept(connection, row, arrived, now)
     # Later updates name the tokenizer by its digests alone.

@@ -16,7 +16,7 @@ import orjson
 
 from tunefleet.errors import ArtifactError, GoneError, InputError, OffsetConflict
 from tunefleet.lifecycle.federation import FederationStatus
-from tunefleet.services import quotas
+from tunefleet.services import quotas, ration
 from tunefleet.services.core import Core
 from tunefleet.services.federation import accepting, files
 from tunefleet.services.federation.accepting import Accepted
@@ -364,6 +364,7 @@ async def stored_file(core: Core, federation: FederationRow, digest: str, size_b
             raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
         now = core.clock.wall()
         quotas.refuse_update(connection, federation, digest, size_bytes)
+        ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=federation.project, digest=digest, size_bytes=size_bytes, at=now)
         artifacts.pin(connection, [digest], holder=federation.id, until=now + PIN_S)
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+from prometheus_client import Histogram
+
 from tunefleet.services.observing.meters import Meters
 from tunefleet.services.observing.tasks import TaskSpans
 from tunefleet.store import Connection, after_commit
@@ -24,6 +26,7 @@ _CYCLES: Final = {
     "campaign.cycle_completed": "completed",
     "campaign.abandoned": "abandoned",
 }
+_ROUNDS: Final = {"federation.version": "published", "federation.round_failed": "failed"}
 _TROUBLE: Final = {"campaign.retrying": "retrying", "campaign.failed": "failed", "campaign.budget": "budget"}
 
 
@@ -52,13 +55,14 @@ class Commits:
 
     def _count(self, meters: Meters, noted: Sequence[object]) -> None:
         moved: Counter[tuple[str, str, str]] = Counter()
+        rows = {thing.id: thing for thing in noted if isinstance(thing, TaskRow)}
         for thing in noted:
             if isinstance(thing, TaskRow):
                 moved[thing.status, thing.reason or "none", thing.kind] += 1
                 if thing.status == "queued":
                     self._wait(thing)
             elif isinstance(thing, AttemptRow) and not thing.member:
-                self._attempt(meters, thing)
+                self._attempt(meters, thing, rows.get(thing.task_id))
             elif isinstance(thing, Event):
                 _event(meters, thing)
         for (status, reason, kind), how_many in moved.items():
@@ -74,10 +78,12 @@ class Commits:
     def _now(self) -> float:
         return self._meters.wall() if self._meters is not None else 0.0
 
-    def _attempt(self, meters: Meters, row: AttemptRow) -> None:
+    def _attempt(self, meters: Meters, row: AttemptRow, task: TaskRow | None) -> None:
         kind = meters.kind(row.kind)
-        if row.state == "offered":
-            ready_at = self._ready_at.pop(row.task_id, None)
+        # An agent that polls claims: offer and accept are one act.
+        claimed = row.state == "accepted" and row.accepted_at == row.offered_at
+        if row.state == "offered" or claimed:
+            ready_at = self._ready_at.pop(row.task_id, None) or _ready_elsewhere(row, task)
             if ready_at is not None:
                 meters.placement.labels(kind).observe(max(0.0, row.offered_at - ready_at))
             return
@@ -91,12 +97,31 @@ class Commits:
             meters.offers_void.inc()
 
 
+def _ready_elsewhere(row: AttemptRow, task: TaskRow | None) -> float | None:
+    """Return when a task became ready that another server has stored, or this one before it was started again."""
+    if task is None or task.queued_at is None:
+        return None
+    if row.number == 1:
+        return max(task.queued_at, task.ready_at)
+    return task.ready_at or None  # when a retry without a pause became ready, its row does not say
+
+
 def _event(meters: Meters, event: Event) -> None:
     if event.kind == "worker.lost":
         meters.workers_lost.inc()
     elif event.kind in _CYCLES:
         meters.cycles.labels(_CYCLES[event.kind]).inc()
+        _took(meters.cycle_s, _CYCLES[event.kind], event)
     elif event.kind in _TROUBLE:
         meters.campaign_trouble.labels(_TROUBLE[event.kind]).inc()
     elif event.kind.startswith("federation."):
         meters.federation_events.labels(event.kind.removeprefix("federation.")).inc()
+        if event.kind in _ROUNDS:
+            _took(meters.round_s, _ROUNDS[event.kind], event)
+
+
+def _took(family: Histogram, outcome: str, event: Event) -> None:
+    """Count how long something took, if its event says it."""
+    took_s = event.data.get("took_s")
+    if took_s is not None:
+        family.labels(outcome).observe(max(0.0, took_s))

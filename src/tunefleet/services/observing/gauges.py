@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from prometheus_client.core import GaugeMetricFamily
@@ -21,6 +21,7 @@ from tunefleet.services import roster
 from tunefleet.services.observing.meters import OTHER, Bounded
 from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, standing, workers
+from tunefleet.wire.link import GpuLoad
 
 if TYPE_CHECKING:
     from tunefleet.services.core import Core
@@ -33,6 +34,8 @@ _MOST_MATCHES: Final = 20_000
 """So many pairs of need and worker are looked at; whether the rest is served is not told."""
 _GIB: Final = 1 << 30
 _MOST_TAGS: Final = 80
+MOST_WORKERS: Final = 200
+"""The GPUs of so many workers are told by worker, too; in a larger fleet those of the others by model alone."""
 
 
 @dataclass(slots=True)
@@ -45,6 +48,18 @@ class _Device:
     free_bytes: int = 0
     power_w: float = 0.0
 
+    def add(self, gpu: Mapping[str, Any], now: GpuLoad | None) -> None:
+        """Take one: what it is, and what its worker said of it last."""
+        self.count += 1
+        self.total_bytes += gpu.get("memory_total_bytes") or 0
+        if now is None:
+            self.free_bytes += gpu.get("memory_free_bytes") or 0
+            return
+        self.free_bytes += now.memory_free_bytes or 0
+        self.power_w += now.power_w or 0.0
+        if now.utilisation_percent is not None:
+            self.busy.append(now.utilisation_percent / 100)
+
 
 @dataclass(slots=True)
 class _Look:
@@ -53,6 +68,8 @@ class _Look:
     leases: Counter[str] = field(default_factory=Counter)
     workers: dict[str, int] = field(default_factory=dict)
     devices: dict[str, _Device] = field(default_factory=dict)
+    of_workers: dict[tuple[str, str], _Device] = field(default_factory=dict)
+    storage: tuple[int, int] | None = None
     oldest_s: float = 0.0
     answering: int = 0
 
@@ -67,6 +84,8 @@ class Gauges(Collector):
     def __init__(self, kind: Bounded) -> None:
         self._kind = kind
         self._model = Bounded()
+        # Apart: names that tasks ask for must not use up those that devices have.
+        self._wanted = Bounded()
         self._look = _Look()
         self._at: float | None = None
         self._told = True
@@ -83,7 +102,10 @@ class Gauges(Collector):
             self._told = not core.db.shared or core.leading.leads(now)
             if not self._told:
                 return
-            self._look = await core.read(lambda connection: self._read(connection, here, answering))
+            look = await core.read(lambda connection: self._read(connection, here, answering))
+            if core.blobs.limit_bytes is not None:
+                look.storage = core.blobs.used_bytes, core.blobs.limit_bytes
+            self._look = look
             self._at = core.clock.monotonic()
 
     def collect(self) -> Iterator[Metric]:
@@ -116,6 +138,8 @@ class Gauges(Collector):
             "tunefleet_queue_oldest_seconds", "How long the task that waits longest has waited.", look.oldest_s
         )
         yield from self._of_devices(look)
+        yield from self._of_workers(look)
+        yield from self._of_storage(look)
 
     def _of_devices(self, look: _Look) -> Iterator[Metric]:
         by_model = ["model"]
@@ -132,6 +156,28 @@ class Gauges(Collector):
             if device.busy:
                 busy.add_metric([model], sum(device.busy) / len(device.busy))
         yield from (count, busy, total, free, power)
+
+    def _of_workers(self, look: _Look) -> Iterator[Metric]:
+        names = ["worker", "model"]
+        busy = _gauge(
+            "tunefleet_worker_gpu_utilisation_ratio",
+            f"Mean utilisation of a worker's GPUs, 0 to 1; of {MOST_WORKERS} workers at most.",
+            names,
+        )
+        free = _gauge("tunefleet_worker_gpu_memory_free_bytes", "What nobody uses of their memory; likewise.", names)
+        for labels, device in sorted(look.of_workers.items()):
+            free.add_metric(labels, device.free_bytes)
+            if device.busy:
+                busy.add_metric(labels, sum(device.busy) / len(device.busy))
+        yield from (busy, free)
+
+    def _of_storage(self, look: _Look) -> Iterator[Metric]:
+        where = "where TUNEFLEET_STORAGE_LIMIT_BYTES is set."
+        used = _gauge("tunefleet_storage_used_bytes", f"What the server's files take together, {where}", [])
+        limit = _gauge("tunefleet_storage_limit_bytes", f"What they may take, {where}", [])
+        for family, size_bytes in zip((used, limit), look.storage or (), strict=False):
+            family.add_metric([], size_bytes)
+        yield from (used, limit)
 
     def _read(self, connection: Connection, here: Presences, answering: frozenset[str]) -> _Look:
         look = _Look(workers=standing.workers_by_status(connection), answering=len(answering))
@@ -167,7 +213,7 @@ class Gauges(Collector):
 
     def _labels(self, need: Requirement) -> tuple[str, ...]:
         wanted = need.gpu_type or "any"
-        gpu = self._model(wanted) if need.gpu_count and not need.gpu_optional else "none"
+        gpu = self._wanted(wanted) if need.gpu_count and not need.gpu_optional else "none"
         vram_gib = f"{need.gpu_memory_bytes / _GIB:g}" if need.gpu_memory_bytes else "0"
         tags = ",".join(sorted(need.tags))[:_MOST_TAGS]
         return self._kind(need.kind), gpu, str(need.gpu_count), vram_gib, tags
@@ -179,17 +225,10 @@ class Gauges(Collector):
             load = here.loads.get(worker_id)
             now = {each.uuid: each for each in load.gpus} if load is not None else {}
             for gpu in orjson.loads(text).get("gpus") or ():
-                device = look.devices.setdefault(self._model(gpu["name"]), _Device())
-                device.count += 1
-                device.total_bytes += gpu.get("memory_total_bytes") or 0
-                told = now.get(gpu["uuid"])
-                if told is None:
-                    device.free_bytes += gpu.get("memory_free_bytes") or 0
-                    continue
-                device.free_bytes += told.memory_free_bytes or 0
-                device.power_w += told.power_w or 0.0
-                if told.utilisation_percent is not None:
-                    device.busy.append(told.utilisation_percent / 100)
+                model = self._model(gpu["name"])
+                look.devices.setdefault(model, _Device()).add(gpu, now.get(gpu["uuid"]))
+                if (worker_id, model) in look.of_workers or len(look.of_workers) < MOST_WORKERS:
+                    look.of_workers.setdefault((worker_id, model), _Device()).add(gpu, now.get(gpu["uuid"]))
 
 
 def _answering(core: Core) -> frozenset[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -22,6 +22,7 @@ from prometheus_client import (
 )
 
 import tunefleet
+from tunefleet.spec.notify import Format
 
 MOST: Final = 64
 """How many values a label has at most that people can choose; further ones are counted as `other`."""
@@ -31,6 +32,7 @@ _WAITS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 2
 # When each series began is a third of the text, and nobody's question.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 _WORK: Final = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+_LONG: Final = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600, 3 * 24 * 3600, 7 * 24 * 3600)
 _SIZES: Final = (1, 2, 4, 8, 16, 32, 64)
 _BATCHES: Final = (1, 5, 10, 50, 100, 500, 1000, 2000)
 
@@ -73,6 +75,21 @@ class Meters:
         self._traffic(registry)
         self._storing(registry)
         self._learning(registry)
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Tell what has not happened as 0: Prometheus sees no growth in a series that begins with its first event."""
+        for family, label_values in (
+            (self.aggregations, ("made", "later", "failed")),
+            (self.cycles, ("begun", "completed", "abandoned")),
+            (self.campaign_trouble, ("retrying", "failed", "budget")),
+            (self.exchanges, ("answered", "empty", "refused")),
+        ):
+            for value in label_values:
+                family.labels(value)
+        for format_ in get_args(Format):
+            for outcome in ("sent", "later", "failed"):
+                self.notices.labels(format_, outcome)
 
     def _tasks(self, registry: CollectorRegistry) -> None:
         self.moves = Counter(
@@ -191,6 +208,13 @@ class Meters:
             buckets=_WORK,
             registry=registry,
         )
+        self.round_s = Histogram(
+            "tunefleet_round_seconds",
+            "From opening a federation's round to its version (published) or its failure (failed).",
+            ["outcome"],
+            buckets=_LONG,
+            registry=registry,
+        )
         self.federation_events = Counter(
             "tunefleet_federation_events",
             "What happened to federations: rounds, versions, updates.",
@@ -201,6 +225,13 @@ class Meters:
             "tunefleet_campaign_cycles",
             "Cycles of campaigns: begun, completed, abandoned.",
             ["outcome"],
+            registry=registry,
+        )
+        self.cycle_s = Histogram(
+            "tunefleet_campaign_cycle_seconds",
+            "From opening a campaign's cycle to its end (completed, abandoned), its sleep included.",
+            ["outcome"],
+            buckets=_LONG,
             registry=registry,
         )
         self.campaign_trouble = Counter(

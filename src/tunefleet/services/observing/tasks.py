@@ -14,7 +14,8 @@ from tunefleet.lifecycle.task import FINAL
 from tunefleet.observing import traceparent
 from tunefleet.observing.spans import Spans, Told, Value
 from tunefleet.observing.traceparent import Place
-from tunefleet.store import Connection, after_commit, traces
+from tunefleet.services.descent import Descends, below
+from tunefleet.store import Connection, after_commit, attempts, traces
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.store.traces import TraceRow
 
@@ -55,13 +56,22 @@ class TaskSpans:
         tries = [thing for thing in noted if isinstance(thing, AttemptRow)]
         if not rows and not tries:
             return
-        known = traces.of_tasks(connection, list({row.id for row in rows} | {row.task_id for row in tries}))
-        fresh = {row.id: row for row in rows if row.version == 0 and row.id not in known}
-        new = {id_: TraceRow(id_, traceparent.of_task(id_).traceparent) for id_ in fresh}
+        heads = _heads(connection, tries)
+        ids = {row.id for row in rows} | {row.task_id for row in (*tries, *heads.values())}
+        ids |= {row.parent_task_id for row in rows if row.status in _FINAL and row.parent_task_id is not None}
+        known = traces.of_tasks(connection, sorted(ids))
+        fresh = [row.id for row in rows if row.version == 0 and row.id not in known]
+        new = _begun(fresh, known, {each.task_id: each.origin for each in noted if isinstance(each, Descends)})
         traces.add(connection, new.values())
-        after_commit(connection, partial(self._tell, {**known, **new}, rows, tries))
+        after_commit(connection, partial(self._tell, {**known, **new}, rows, tries, heads))
 
-    def _tell(self, known: Mapping[str, TraceRow], rows: Sequence[TaskRow], tries: Sequence[AttemptRow]) -> None:
+    def _tell(
+        self,
+        known: Mapping[str, TraceRow],
+        rows: Sequence[TaskRow],
+        tries: Sequence[AttemptRow],
+        heads: Mapping[str, AttemptRow],
+    ) -> None:
         began = {row.id: row for row in rows}
         for row in rows:
             place = _place(known, row.id)
@@ -72,16 +82,23 @@ class TaskSpans:
             if row.status in _FINAL and row.finished_at is not None:
                 parent = traceparent.read(known[row.id].parent)
                 error = row.error or row.reason if row.status == "failed" else None
-                self._say("task", place, parent, (row.created_at, row.finished_at), _of_task(row), error)
+                older = _place(known, row.parent_task_id or "")
+                # What a caller's own trace has of a task that it repeats.
+                links = [older] if older is not None and older.trace_id != place.trace_id else []
+                self._say("task", place, parent, (row.created_at, row.finished_at), _of_task(row), error, links)
         for each in tries:
             place = _place(known, each.task_id)
             if place is not None:
-                self._attempt(place, each, began.get(each.task_id))
+                head = heads.get(each.merged_into or "")
+                with_ = None if head is None else _place(known, head.task_id)
+                links = [] if head is None or with_ is None else [attempt_place(with_, head.id)]
+                self._attempt(place, each, began.get(each.task_id), links)
 
-    def _attempt(self, task: Place, row: AttemptRow, moved: TaskRow | None) -> None:
+    def _attempt(self, task: Place, row: AttemptRow, moved: TaskRow | None, links: Sequence[Place]) -> None:
         place = attempt_place(task, row.id)
         about: dict[str, Value] = {"tunefleet.attempt": row.number, "tunefleet.worker": row.worker_id}
-        if row.state == "offered":
+        claimed = row.state == "accepted" and row.accepted_at == row.offered_at
+        if row.state == "offered" or claimed:
             since = moved.queued_at if moved is not None and moved.queued_at is not None else row.offered_at
             self._say("place", task.span(f"place {row.id}"), task, (since, row.offered_at), about)
         elif row.state == "accepted" and row.accepted_at is not None:
@@ -89,7 +106,7 @@ class TaskSpans:
         elif row.finished_at is not None:
             error = row.error or row.reason if row.state in {"void", "failed"} else None
             about |= {"tunefleet.state": row.state, "tunefleet.reason": row.reason or ""}
-            self._say("attempt", place, task, (row.offered_at, row.finished_at), about, error)
+            self._say("attempt", place, task, (row.offered_at, row.finished_at), about, error, links)
 
     def _say(
         self,
@@ -99,8 +116,27 @@ class TaskSpans:
         times: tuple[float, float],
         about: Mapping[str, Value],
         error: str | None = None,
+        links: Sequence[Place] = (),
     ) -> None:
-        self._spans.tell(Told(name, place, parent, *times, about, error))
+        self._spans.tell(Told(name, place, parent, *times, about, error, links))
+
+
+def _begun(fresh: Sequence[str], known: Mapping[str, TraceRow], origins: Mapping[str, str]) -> dict[str, TraceRow]:
+    """Return where new tasks stand: below what they come from, if that has a trace by now, or at the head of one."""
+    new: dict[str, TraceRow] = {}
+    # Who comes from another one that is new is stored after it.
+    for id_ in fresh:
+        origin = origins.get(id_, "")
+        place = _place(new, origin) or _place(known, origin)
+        new[id_] = TraceRow(id_, traceparent.of_task(id_).traceparent) if place is None else below(id_, place)
+    return new
+
+
+def _heads(connection: Connection, tries: Sequence[AttemptRow]) -> dict[str, AttemptRow]:
+    """Return the attempts that others of these go along with, by id: what is done for both is told of them."""
+    wanted = {row.merged_into for row in tries if row.merged_into is not None}
+    here = {row.id: row for row in tries if row.id in wanted}
+    return here | attempts.by_ids(connection, sorted(wanted - here.keys()))
 
 
 def _place(known: Mapping[str, TraceRow], task_id: str) -> Place | None:

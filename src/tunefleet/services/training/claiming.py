@@ -12,10 +12,11 @@ from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import attempt_token, new_ordered_id
 from tunefleet.services.moving import Move, switch
+from tunefleet.services.observing.tasks import attempt_traceparent
 from tunefleet.services.training import agents, offers
 from tunefleet.services.training.agents import Introduction
 from tunefleet.services.training.held import TRAININGS
-from tunefleet.store import Connection, attempts, tasks, workers
+from tunefleet.store import Connection, attempts, tasks, traces, workers
 from tunefleet.store.rows import AttemptRow, TaskRow, WorkerRow
 from tunefleet.wire.training import ClaimReply, PolledJob
 
@@ -75,10 +76,18 @@ def _claim(
     if owner is not None and row.owner != owner:
         raise AccessDenied(f"The job {job_id} belongs to somebody else.")
     if row.worker_id == agent_id and row.attempt_id and row.status in {TaskStatus.RUNNING, TaskStatus.DISPATCHED}:
-        return row.attempt_id, offers.polled(connection, row, attempt=row.attempts)
+        held = offers.polled(connection, row, attempt=row.attempts)
+        return row.attempt_id, _traced(connection, held, row.attempt_id)
     _refuse(connection, agent, row, leased=leased, now=now)
     job = offers.polled(connection, row)
-    return _take(connection, agent, row, now).id, job
+    attempt_id = _take(connection, agent, row, now).id
+    return attempt_id, _traced(connection, job, attempt_id)
+
+
+def _traced(connection: Connection, job: PolledJob, attempt_id: str) -> PolledJob:
+    known = traces.of_tasks(connection, [job.id]).get(job.id)
+    span = attempt_traceparent(None if known is None else known.traceparent, attempt_id)
+    return job.model_copy(update={"traceparent": span})
 
 
 def _refuse(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool, now: float) -> None:

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0070"
-down_revision = "0060"
+down_revision = "0063"
 branch_labels = None
 depends_on = None
 

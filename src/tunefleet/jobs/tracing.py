@@ -1,4 +1,4 @@
-"""The worker's spans of a task's trace: the accept, the preparation, each launch with its steps, the delivery.
+"""A host's spans of a task's trace: the accept, the preparation, each launch with its steps, the delivery.
 
 What a trainer did is read from its journal when the launch has ended: the trainer itself knows nothing of traces but
 the variable `TRACEPARENT`, which names the span of its launch to whatever of the user's code wants to tell more.
@@ -96,6 +96,18 @@ class AttemptTrace:
         if self._place is not None:
             own = self._place.span(f"{name} {key}")
             self._say(Told(name, own, self._place, start, time.time(), self._about, error))
+
+    def whole(self, name: str, start: float, parent: str | None, error: str | None) -> None:
+        """Tell the span that the others lie below, where nobody else tells it.
+
+        Args:
+            name: What was done.
+            start: When it began, in unix time.
+            parent: The `traceparent` of who asked for it.
+            error: Why it failed.
+        """
+        if self._place is not None:
+            self._say(Told(name, self._place, traceparent.read(parent), start, time.time(), self._about, error))
 
     def launched(self, launch: str, journal: Path, outcome: str, error: str | None) -> None:
         """Tell a launch that has ended, and what its trainer did.

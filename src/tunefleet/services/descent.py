@@ -1,0 +1,41 @@
+"""Into which trace a task goes that comes from another one: one that repeats it, or a part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tunefleet.observing import traceparent
+from tunefleet.observing.traceparent import Place
+from tunefleet.store import Connection, traces
+from tunefleet.store.traces import TraceRow
+from tunefleet.store.writer import note
+
+
+@dataclass(frozen=True, slots=True)
+class Descends:
+    """Noted of a task whose origin belongs to no trace so far: it may be given one with this very transaction."""
+
+    task_id: str
+    origin: str
+
+
+def below(task_id: str, parent: Place) -> TraceRow:
+    """Return where a task stands that is done for a span."""
+    return TraceRow(task_id, traceparent.of_task(task_id, parent).traceparent, parent.traceparent)
+
+
+def inherit(connection: Connection, origins: Mapping[str, str]) -> None:
+    """Put new tasks into the traces of those that they come from, below their spans.
+
+    Args:
+        connection: Of the operation.
+        origins: New task → the task that it repeats or is a part of; where that belongs to no trace, it is noted.
+    """
+    if not origins:
+        return
+    known = traces.of_tasks(connection, sorted(set(origins.values())))
+    places = {id_: traceparent.read(row.traceparent) for id_, row in known.items()}
+    found = [(task_id, place) for task_id, origin in origins.items() if (place := places.get(origin)) is not None]
+    traces.add(connection, [below(*each) for each in found])
+    note(connection, [Descends(*each) for each in origins.items() if each[1] not in places])
