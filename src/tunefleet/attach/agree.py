@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 from . import world
-from .identity import hostname, process_started_at
+from .identity import machine, process_started_at
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Line:
         self.size = size
         self._store = store
         self._timeout_s = timeout_s
-        me = {"host": hostname(), "pid": os.getpid(), "started_at": process_started_at(os.getpid())}
+        me = {"host": machine(), "pid": os.getpid(), "started_at": process_started_at(os.getpid())}
         self.set(f"process/{rank}", json.dumps(me).encode())
 
     def set(self, key: str, value: bytes) -> None:
@@ -93,7 +93,7 @@ class Line:
         if not self.has(f"process/{rank}"):
             return False
         peer = json.loads(self.read(f"process/{rank}"))
-        here = peer["host"] == hostname() and peer["started_at"] is not None
+        here = peer["host"] == machine() and peer["started_at"] is not None
         return here and process_started_at(peer["pid"]) != peer["started_at"]
 
     def local_peers(self) -> list[int]:
@@ -101,7 +101,7 @@ class Line:
         others = [rank for rank in range(self.size) if rank != self.rank and self.has(f"process/{rank}")]
         living = [rank for rank in others if not self.lost(rank)]
         peers = [json.loads(self.read(f"process/{rank}")) for rank in living]
-        return [int(peer["pid"]) for peer in peers if peer["host"] == hostname()]
+        return [int(peer["pid"]) for peer in peers if peer["host"] == machine()]
 
 
 class Patience:

@@ -155,7 +155,8 @@ class CheckpointCallback(TrainerCallback):
 def _find_best(args: TrainingArguments, state: TrainerState) -> None:
     """Point a resumed training at its best checkpoint where it lies now: the path in the checkpoint is an absolute one.
 
-    One that did not come along can neither be delivered nor beaten: then the best of what follows is the best.
+    One that did not come along can neither be delivered nor beaten: then the best of what follows is the best. Of
+    several nodes the first alone has it, and all ranks must go by the same value.
     """
     if state.best_metric is None or args.output_dir is None:
         return
@@ -164,7 +165,9 @@ def _find_best(args: TrainingArguments, state: TrainerState) -> None:
     here = Path(args.output_dir) / name
     if here.is_dir():
         state.best_model_checkpoint = str(here)
-    elif state.best_model_checkpoint is None or not Path(state.best_model_checkpoint).is_dir():
+    elif world.node() is None and (
+        state.best_model_checkpoint is None or not Path(state.best_model_checkpoint).is_dir()
+    ):
         logger.warning("The best checkpoint so far, %s, is not here; the best of those that follow counts", name)
         state.best_model_checkpoint = state.best_metric = None
         if step is not None:

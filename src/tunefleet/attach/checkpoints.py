@@ -27,6 +27,8 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 # As Transformers, torch's distributed checkpoints and DeepSpeed name the files of one rank.
 _RANKED = re.compile(r"rng_state_(\d+)\.pth|__(\d+)_\d+\.distcp|.*_rank_?(\d+)(?!\d).*")
 _CHUNK_BYTES = 1 << 20
+_MAX_APART_BYTES = 16 << 20
+"""A rank's random state has some ten kilobytes, and a few more for each device."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,25 @@ def hash_own_files(folder: Path, rank: int) -> dict[str, Hashed]:
     """
     own = [file for file in _files(folder) if _rank_of(file) == rank]
     return {file.relative_to(folder).as_posix(): _hashed(file) for file in own}
+
+
+def read_apart(folder: Path, hashed: Mapping[str, Hashed]) -> dict[str, bytes]:
+    """Read the files that a rank on another machine than rank 0 has written, such as its random state.
+
+    Args:
+        folder: The checkpoint, on this machine.
+        hashed: Its files.
+
+    Raises:
+        OSError: If one cannot be read, or they are too large to be sent: parts of the weights.
+    """
+    size = sum(each[1] for each in hashed.values())
+    if size > _MAX_APART_BYTES:
+        raise OSError(
+            f"it has written {size:,} bytes of the checkpoint on its own machine; only a checkpoint that rank 0 writes "
+            "whole can be used by several machines"
+        )
+    return {name: (folder / name).read_bytes() for name in hashed}
 
 
 def finish_checkpoint(path: str | Path, hashed: Mapping[str, Hashed] | None = None) -> Checkpoint:

@@ -6,10 +6,13 @@ reports it) before all know alike whether it is whole.
 
 from __future__ import annotations
 
+import base64
 import json
 import logging
 import time
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from .agree import Line
 from .checkpoints import Hashed
@@ -43,13 +46,23 @@ class Exchange:
         """Begin with the next checkpoint; all ranks have the same ones in the same order."""
         self._number += 1
 
-    def post(self, hashed: Mapping[str, Hashed] | None, fault: str | None = None) -> None:
-        """Say what this rank has hashed, or why it could not."""
-        body = {"hashed": hashed, "fault": fault}
+    def post(
+        self, hashed: Mapping[str, Hashed] | None, fault: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> None:
+        """Say what this rank has hashed, or why it could not.
+
+        Args:
+            hashed: Its files.
+            fault: Why there are none.
+            files: What is in them, where rank 0 has another disk.
+        """
+        body: dict[str, Any] = {"hashed": hashed, "fault": fault, "files": {}}
+        if files is not None:
+            body["files"] = {name: base64.b64encode(data).decode() for name, data in files.items()}
         self._line.set(f"{self._number}/{self.rank}", json.dumps(body).encode())
 
-    def collect(self) -> dict[str, Hashed]:
-        """Return what the other ranks have hashed.
+    def collect(self, folder: Path) -> dict[str, Hashed]:
+        """Return what the other ranks have hashed; what lies on another disk is written into the folder.
 
         Raises:
             RankFailedError: If one could not.
@@ -61,6 +74,8 @@ class Exchange:
             body = json.loads(self._line.wait_for(f"{self._number}/{rank}", (rank,), what))
             if body["hashed"] is None:
                 raise RankFailedError(f"rank {rank}: {body['fault']}")
+            for apart, text in body["files"].items():
+                (folder / apart).write_bytes(base64.b64decode(text))
             found |= {name: (digest, size, changed) for name, (digest, size, changed) in body["hashed"].items()}
         return found
 

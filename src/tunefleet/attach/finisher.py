@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .checkpoints import Checkpoint, finish_checkpoint, hash_own_files, step_of
+from . import world
+from .checkpoints import Checkpoint, finish_checkpoint, hash_own_files, read_apart, step_of
 from .exchange import Exchange
 
 logger = logging.getLogger(__name__)
@@ -139,13 +140,14 @@ class CheckpointFinisher:
         if exchange is not None:
             # Other ranks may still write their files: what is there of them is not looked at before they say so.
             hashed = hash_own_files(saved.path, 0)
-            hashed |= exchange.collect()
+            hashed |= exchange.collect(saved.path)
         self._before_manifest()
         return finish_checkpoint(saved.path, hashed)
 
     def _contribute(self, saved: Saved, exchange: Exchange) -> None:
         try:
-            exchange.post(hash_own_files(saved.path, exchange.rank))
+            hashed = hash_own_files(saved.path, exchange.rank)
+            exchange.post(hashed, files=read_apart(saved.path, hashed) if world.node() else None)
         except OSError as error:
             exchange.post(None, str(error))
         self._whole[step_of(saved.path)] = exchange.verdict()

@@ -47,3 +47,12 @@ def resident_bytes() -> int | None:
     except OSError:
         return None
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def machine() -> str:
+    """Return a name that only processes share which see each other: containers may have equal host names."""
+    try:
+        space = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        space = ""
+    return f"{hostname()} {boot_id() or ''} {space}"

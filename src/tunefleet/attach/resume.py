@@ -53,7 +53,12 @@ def decide(folder: Path, job: dict[str, Any]) -> Decision:
     wanted, attempt = job.get("from_step"), job.get("attempt")
     before = read_json(folder / FILE) or {}
     notes: list[tuple[str, str, str]] = []
-    if wanted is None or (before.get("attempt"), before.get("from_step")) == (attempt, wanted):
+    again = (before.get("attempt"), before.get("from_step")) == (attempt, wanted) and not job.get("gang")
+    if job.get("gang") and wanted is None:
+        # All nodes begin anew, whatever one of them has from an earlier try.
+        found = None
+        supersede_beyond(checkpoints, -1)
+    elif wanted is None or again:
         faults: list[str] = []
         found = find_newest(checkpoints, on_fault=faults.append)
         notes += [("checkpoint.broken", f"{fault}; the checkpoint before it is used.", "warning") for fault in faults]

@@ -140,7 +140,9 @@ def _open(folder: Path) -> JobSession:
         raise FileNotFoundError(f"{folder} has no readable job.json.")
     rank = world.rank()
     if rank > 0:
-        decision, status = await_decision(folder, job), StatusFile(None)
+        # On another machine than rank 0 the first process there decides for its folder: the same, by the job.
+        decision = decide(folder, job) if world.leads_folder() else await_decision(folder, job)
+        status = StatusFile(None)
         return JobSession(folder, job, QuietJournal(log_events=False), status, decision.checkpoint, rank=rank)
     return _lead(folder, job)
 

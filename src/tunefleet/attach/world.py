@@ -11,6 +11,8 @@ from typing import Any
 
 from .environ import variable
 
+NODE = "TUNEFLEET_NODE"
+"""Number of this machine among those of a training, from 0; not set where all processes share one job folder."""
 _RANKS = ("RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK")
 _SIZES = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE")
 
@@ -40,6 +42,17 @@ def size() -> int:
     """Return how many processes train together."""
     group = distributed()
     return int(group.get_world_size()) if group is not None else max(_number(_SIZES, 1), 1)
+
+
+def node() -> int | None:
+    """Return the number of this node among those that each have a job folder of their own; None if there is one."""
+    text = variable(NODE)
+    return int(text) if text and text.isdecimal() else None
+
+
+def leads_folder() -> bool:
+    """Tell whether this process is the first of those that share its job folder."""
+    return rank() == 0 if node() is None else _number(("LOCAL_RANK",), 0) == 0
 
 
 def _number(names: tuple[str, ...], default: int) -> int:

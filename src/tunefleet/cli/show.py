@@ -172,7 +172,8 @@ def _attempts(task: TaskDetail) -> RenderableType:
         # All that fails the same way says so once.
         told = ("the same" if attempt.error == before else attempt.error) if attempt.error else ""
         before = attempt.error or before
-        listing.add_row(str(attempt.number), attempt.worker_id, attempt.state, attempt.reason or "", cut(told))
+        where = " ".join(node.worker_id for node in attempt.nodes) or attempt.worker_id
+        listing.add_row(str(attempt.number), where, attempt.state, attempt.reason or "", cut(told))
     return listing
 
 

@@ -89,7 +89,7 @@ def core_count() -> int:
 
 def needs_cold_start(base: Mapping[str, str], job: Mapping[str, Any]) -> str | None:
     """Return why a job must be started in a fresh interpreter, or None if it can be forked."""
-    if int(job.get("processes") or 1) > 1:
+    if int(job.get("processes") or 1) > 1 or job.get("gang"):
         return "it has several processes"
     if job.get("python"):
         return "it runs in an environment of its own"

@@ -117,11 +117,15 @@ def wait(held: Held, pid: int) -> None:
     # Before the trainer is reaped: as long as its pid is taken, the group's number can be nobody else's.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-    if int(held.job.get("processes") or 1) > 1:
+    if _has_launcher(held.job):
         _end_ranks(held.folder)
     returncode = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     end = {"launch": held.job["launch"], "pid": pid, "returncode": returncode, "at": time.time()}
     write_json(held.folder / "exit.json", end, sync=True)
+
+
+def _has_launcher(job: dict[str, Any]) -> bool:
+    return int(job.get("processes") or 1) > 1 or bool(job.get("gang"))
 
 
 def _end_ranks(folder: Path) -> None:
@@ -160,7 +164,8 @@ def _redirect(log: Path) -> int:
 def _exec(held: Held) -> NoReturn:
     os.chdir(held.folder)
     processes = int(held.job.get("processes") or 1)
-    program = [PROGRAM, str(held.folder)] if processes == 1 else [LAUNCHER, str(held.folder), str(processes)]
+    alone = not _has_launcher(held.job)
+    program = [PROGRAM, str(held.folder)] if alone else [LAUNCHER, str(held.folder), str(processes)]
     # By the path in the environment, which is how Python finds what is installed there.
     python = held.job.get("python") or sys.executable
     os.execv(python, [python, "-P", "-u", "-m", *program])

@@ -123,11 +123,16 @@ def _wake(pool: _Pool, member: Member) -> str:
 def _needed(pool: _Pool) -> list[str]:
     """Return who rests and alone can run something that waits."""
     woken = [_wake(pool, member) for member in _largest_first(pool) if member.needed]
-    for _, who in pool.queue:
-        if who & pool.active:
-            continue
-        woken.append(_wake(pool, next(member for member in _largest_first(pool) if member.state.id in who)))
+    for waiting, who in pool.queue:
+        missing = _enough(waiting, who) - len(who & pool.active)
+        able = (member for member in _largest_first(pool) if member.state.id in who)
+        woken += [_wake(pool, member) for member, _ in zip(able, range(missing), strict=False)]
     return woken
+
+
+def _enough(waiting: Waiting, who: frozenset[str]) -> int:
+    """Return how many of those that can run something must be awake for it: one, or as many as it has nodes."""
+    return min(waiting.need.nodes, len(who))
 
 
 def _missing(pool: _Pool, rules: Rules) -> list[str]:
@@ -164,7 +169,11 @@ def _idle(pool: _Pool, rules: Rules) -> dict[str, str]:
     for member in sorted(awake, key=lambda member: (capacity(member.state), member.state.id)):
         tired = member.idle_s >= rules.idle_s and member.unchanged_s >= rules.cooldown_s and not member.needed
         left = pool.active - {member.state.id}
-        if tired and len(left) >= max(1, rules.min_active) and all(who & left for _, who in pool.queue):
+        if (
+            tired
+            and len(left) >= max(1, rules.min_active)
+            and all(len(who & left) >= _enough(each, who) for each, who in pool.queue)
+        ):
             pool.active = left
             idle = f"it has had nothing to do for {member.idle_s:.0f} s"
             sent[member.state.id] = f"{idle}, and the queue is {pool.length} long"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tunefleet.placement.gangs import largest
 from tunefleet.placement.match import Fit, Reject, able, fits, match
 from tunefleet.placement.model import Requirement, WorkerState
 
@@ -29,6 +30,8 @@ def explain(
     if not workers:
         return "unschedulable: no worker is registered."
     suited = able(requirement, workers)
+    if requirement.nodes > 1:
+        return _of_gang(requirement, workers, suited, avoid, task_id)
     if any(_takes(requirement, worker, avoid, task_id) for worker in suited):
         return None
     # Only of those that are named is it put into words: there may be thousands.
@@ -45,6 +48,29 @@ def _takes(requirement: Requirement, worker: WorkerState, avoid: frozenset[str],
 
 def _gathers(requirement: Requirement, worker: WorkerState, task_id: str | None) -> bool:
     return worker.kept_for is not None and worker.kept_for != task_id and requirement.slot_class == "job"
+
+
+def _of_gang(
+    need: Requirement,
+    workers: Sequence[WorkerState],
+    suited: Sequence[WorkerState],
+    avoid: frozenset[str],
+    task_id: str | None,
+) -> str | None:
+    fitting = [worker for worker in suited if _takes(need, worker, avoid, task_id)]
+    now, ever = largest(need, fitting), largest(need, suited)
+    if now >= need.nodes:
+        return None
+    head = "waiting" if ever >= need.nodes else "unschedulable"
+    count = f"it needs {need.nodes} nodes at the same time, and {now} {'fits' if now == 1 else 'fit'} now"
+    if len(fitting) >= need.nodes or ever < need.nodes <= len(suited):
+        releases = "; ".join(f"{worker.id} has {worker.release or 'no torch'}" for worker in suited[:3])
+        return f"{head}: {count}, since all must run the same releases of Tunefleet and torch ({releases})."
+    # Of those that could be nodes, else of those that never can.
+    others = [worker for worker in (suited if ever >= need.nodes else workers) if worker not in fitting]
+    named = [(each.id, verdict(need, each, avoid=avoid, task_id=task_id)) for each in others[:3]]
+    listed = [f"{worker_id} {found.reason}" for worker_id, found in named if isinstance(found, Reject)]
+    return f"{head}: {'; '.join([count, *listed])}."
 
 
 def verdict(

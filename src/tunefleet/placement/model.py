@@ -39,6 +39,8 @@ class Requirement:
         model: A worker that has this model in its cache is preferred.
         datasets: The same for these datasets.
         project: Whose it is, where some workers serve one project only; null if that does not matter.
+        nodes: On how many workers it runs at the same time; each must have all of the above.
+        nodes_max: It takes more if they are free, up to so many.
     """
 
     kind: str
@@ -61,6 +63,8 @@ class Requirement:
     model: str | None = None
     datasets: tuple[str, ...] = ()
     project: str | None = None
+    nodes: int = 1
+    nodes_max: int = 1
 
     def dump(self) -> str:
         """Return it as canonical JSON; what is as it is by default is left out."""
@@ -89,7 +93,7 @@ class Requirement:
     @property
     def accumulates(self) -> bool:
         """Whether the end of one other task may not be enough to make room for it."""
-        return self.gpu_count > 1 or self.gpu_all or self.memory_bytes > 0 or self.cpu > 1
+        return self.gpu_count > 1 or self.gpu_all or self.memory_bytes > 0 or self.cpu > 1 or self.nodes > 1
 
     @classmethod
     def load(cls, text: str) -> Requirement:
@@ -153,6 +157,8 @@ class WorkerState:
         merges: Kinds of which it computes several equal tasks in one run.
         kept_for: The task that came first and for which it gathers what is free.
         project: The only project that it serves; null if it serves all.
+        host: The machine; empty if that is not known.
+        release: Which releases of Tunefleet and torch it runs: the nodes of one training have the same.
     """
 
     id: str
@@ -183,6 +189,8 @@ class WorkerState:
     merges: frozenset[str] = frozenset()
     kept_for: str | None = None
     project: str | None = None
+    host: str = ""
+    release: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from tunefleet.placement import devices
+from tunefleet.placement import devices, gangs
 from tunefleet.placement.match import able, fits, may_get, missing
 from tunefleet.placement.model import Candidate, Requirement, WorkerState
 from tunefleet.placement.policy import Key, Policy, Ranking
@@ -21,11 +21,17 @@ _Entry = tuple[Key, str]
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A task goes to a worker, and gets these of its GPUs, by UUID."""
+    """A task goes to a worker, and gets these of its GPUs, by UUID; a gang has further workers, each with its GPUs."""
 
     task_id: str
     worker_id: str
     gpus: tuple[str, ...] = ()
+    members: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    @property
+    def worker_ids(self) -> tuple[str, ...]:
+        """All workers, the one that leads first."""
+        return (self.worker_id, *(worker_id for worker_id, _ in self.members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,8 @@ class Board:
 
     A task that needs much of one worker (several GPUs, memory, cores) and comes first, but finds nobody who has enough
     of it free, has one worker kept for it: those behind it get what that worker has left beyond the task's share, and
-    what becomes free of the share is gathered. So it waits at most until the tasks that run there have ended.
+    what becomes free of the share is gathered. So it waits at most until the tasks that run there have ended. A task
+    that runs on several workers has as many kept, each with a slot; it gets all of them in one pass, or none.
 
     Args:
         workers: What is free as the pass starts.
@@ -111,6 +118,8 @@ class Board:
     def _take(self, candidate: Candidate) -> Assignment | None:
         need = candidate.requirement
         heap = self._heap(need)
+        if need.nodes_max > 1:
+            return self._take_gang(candidate)
         if candidate.prefers is not None:
             if candidate.prefers not in candidate.avoid and self._fits(need, candidate.prefers):
                 return self._give(candidate, candidate.prefers)
@@ -129,6 +138,19 @@ class Board:
         for entry in avoided:
             heappush(heap, entry)
         return None if chosen is None else self._give(candidate, chosen)
+
+    def _take_gang(self, candidate: Candidate) -> Assignment | None:
+        need = candidate.requirement
+        ids = sorted(entry for entry in set(self._heap(need)) if self._is_good(need, entry))
+        pool = [self._state[id_] for _, id_ in ids if id_ not in candidate.avoid]
+        prefers = candidate.prefers if any(worker.id == candidate.prefers for worker in pool) else None
+        chosen = [] if candidate.only and prefers is None else gangs.choose(need, pool, prefers)
+        if not chosen and prefers is not None and not candidate.only:
+            chosen = gangs.choose(need, pool)
+        if not chosen:
+            return None
+        first, *others = [self._give(candidate, worker.id) for worker in chosen]
+        return replace(first, members=tuple((each.worker_id, each.gpus) for each in others))
 
     def _heap(self, need: Requirement) -> list[_Entry]:
         heap = self._heaps.get(need)
@@ -171,10 +193,13 @@ class Board:
     def _keep(self, candidate: Candidate) -> None:
         """Keep the worker for a task that has the least to wait for: its share goes to nobody behind it."""
         need = candidate.requirement
-        if not need.accumulates or need in self._looked or len(self._kept) >= MAX_KEPT:
+        if not need.accumulates or need in self._looked or len(set(self._kept.values())) >= MAX_KEPT:
             return
         self._looked.add(need)
         states = (self._state[id_] for id_ in self._here if id_ not in self._kept)
+        if need.nodes > 1:
+            self._keep_gang(candidate, [each for each in able(need, states) if each.id not in candidate.avoid])
+            return
         if candidate.only:
             states = (worker for worker in states if worker.id == candidate.prefers)
         gaps = ((missing(need, worker), worker.id) for worker in able(need, states))
@@ -183,6 +208,13 @@ class Board:
             worker = self._state[min(found)[1]]
             self._kept[worker.id] = candidate.task_id
             self._put(_without(worker, need, _share(need, worker), worker.free))
+
+    def _keep_gang(self, candidate: Candidate, states: Sequence[WorkerState]) -> None:
+        need = candidate.requirement
+        for worker in gangs.keep(need, states, lambda worker: fits(need, worker)):
+            self._kept[worker.id] = candidate.task_id
+            slots = {**worker.free, need.slot_class: max(0, worker.free.get(need.slot_class, 0) - 1)}
+            self._put(_without(worker, need, _share(need, worker) if need.gpu_count else (), slots))
 
 
 def _without(worker: WorkerState, need: Requirement, chosen: Sequence[int], free: dict[str, int]) -> WorkerState:

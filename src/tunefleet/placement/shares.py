@@ -71,7 +71,7 @@ class Decayed:
 
 def units(need: Requirement) -> float:
     """Return what a task counts while it runs."""
-    return float(need.gpu_count) or BARE_SHARE
+    return (float(need.gpu_count) or BARE_SHARE) * need.nodes
 
 
 def take_turns(

@@ -57,7 +57,7 @@ def use_own_device() -> None:
 
 @contextmanager
 def leader_first(folder: JobFolder, launch: str, part: str) -> Iterator[None]:
-    """Let rank 0 do what is inside, and the others do it after it: they find the files that it has left.
+    """Let the first rank of the job folder do what is inside, and the others after it: they find what it has left.
 
     A rank waits as long as it takes: if rank 0 fails, the launcher ends them all.
 
@@ -70,10 +70,11 @@ def leader_first(folder: JobFolder, launch: str, part: str) -> Iterator[None]:
         yield
         return
     mark = folder.root / RANKS / f"{launch}.{part}"
-    if not leads():
+    first = world.leads_folder()
+    if not first:
         while not mark.exists():
             time.sleep(_LOOK_S)
     yield
-    if leads():
+    if first:
         mark.parent.mkdir(exist_ok=True)
         mark.touch()

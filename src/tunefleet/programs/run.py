@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tunefleet import attach
-from tunefleet.attach import stacks
+from tunefleet.attach import stacks, world
 from tunefleet.errors import TunefleetError, UnreachableError
 from tunefleet.jobs.disk import DiskTooSmallError
 from tunefleet.programs import ranks, secrets
@@ -31,6 +31,8 @@ INPUT_FAILED = 2
 _NEARLY_FULL_BYTES = 16 << 20
 # Says at each import on a CPU that an optional kernel is missing; every request of the hub's client at INFO.
 _CHATTY = ("bitsandbytes", "httpx", "httpx2")
+# What gloo says of it; NCCL has an exception of its own.
+_PEER_GONE = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Gloo connectFullMesh failed")
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
@@ -93,7 +95,7 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         return error.kind
     if isinstance(error, DiskTooSmallError) or _is_about_disk(error):
         return "disk"
-    if isinstance(error, UnreachableError | ConnectionError | TimeoutError):
+    if isinstance(error, UnreachableError | ConnectionError | TimeoutError) or _is_about_peers(error):
         return "network"
     if isinstance(error, DivergedError):
         return "diverged"
@@ -105,6 +107,15 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
     if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY):
         return "oom"
     return "disk" if shutil.disk_usage(folder).free < _NEARLY_FULL_BYTES else "bug"
+
+
+def _is_about_peers(error: BaseException) -> bool:
+    """Whether a rank only says that it has lost another one."""
+    if world.size() == 1:
+        return False
+    if type(error).__name__ in {"DistBackendError", "DistNetworkError", "DistStoreError"}:
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_GONE)
 
 
 def _is_about_disk(error: BaseException) -> bool:

@@ -13,10 +13,13 @@ import resource
 import shutil
 import signal
 import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import Popen
 from typing import Any, NoReturn
 
+from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
@@ -26,6 +29,7 @@ from tunefleet.attach import stacks
 from tunefleet.attach.failures import RANKS
 from tunefleet.attach.files import read_json, write_json
 from tunefleet.jobs.environment import thread_count
+from tunefleet.programs import torchrun_nodes
 from tunefleet.programs.ranks import LAUNCHER
 from tunefleet.programs.run import FAILED, INPUT_FAILED
 from tunefleet.wire.jobfolder import JobFolder
@@ -35,6 +39,7 @@ logger = logging.getLogger(__name__)
 _ENTRY = "tunefleet.programs.run"
 # The end of a rank by one of these is nobody else's doing; SIGABRT is how NCCL ends a rank whose peer has gone.
 _CAUSES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+_BLANK = {"phase": "loading"}
 _DELIBERATE = ("completed", "stopped", "paused", "aborted")
 
 
@@ -52,34 +57,49 @@ def main(folder: Path, processes: int) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     stacks.listen()
     shutil.rmtree(folder / RANKS, ignore_errors=True)
+    gang = (read_json(folder / "job.json") or {}).get("gang")
     _pass_locks_on()
-    _prepare_environment(processes)
+    _prepare_environment(processes, gang)
     try:
-        run(parse_args(arguments(folder, processes)))
+        run(parse_args(arguments(folder, processes, gang)))
     except ChildFailedError as error:
         return _blame(JobFolder(folder), error.failures)
     except SignalException as error:
         _end_by(signal.Signals(error.sigval))
+    except (DistStoreError, DistNetworkError, TimeoutError) as error:
+        if gang is None:
+            raise
+        _fail(JobFolder(folder), torchrun_nodes.missed(gang, error), "network")
+        return FAILED
+    if gang is not None and gang["rank"] > 0:
+        # Nobody else says so here: the first node reports.
+        status = {"state": "completed", "phase": "training", "at": time.time(), "pid": os.getpid()}
+        write_json(folder / "status.json", status, sync=True)
     return 0
 
 
-def arguments(folder: Path, processes: int) -> list[str]:
+def arguments(folder: Path, processes: int, gang: Mapping[str, Any] | None = None) -> list[str]:
     """Return what torchrun is told.
 
     Args:
         folder: The job folder.
         processes: How many ranks; which GPUs they see was decided for the job as a whole.
+        gang: Which node this is, if the training has several.
     """
+    if gang is not None:
+        return [*torchrun_nodes.arguments(gang, processes), "--module", _ENTRY, str(folder)]
     # Reachable on this machine only, whatever the machine is called.
     where = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}"]
     return [*where, "--module", _ENTRY, str(folder)]
 
 
-def _prepare_environment(processes: int) -> None:
+def _prepare_environment(processes: int, gang: Mapping[str, Any] | None) -> None:
     os.environ["OMP_NUM_THREADS"] = str(max(1, thread_count(os.environ) // processes))
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ[LAUNCHER] = str(os.getpid())
-    if sys.platform == "linux":
+    if gang is not None:
+        torchrun_nodes.prepare_environment(gang)
+    elif sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
@@ -141,6 +161,12 @@ def _blame(folder: JobFolder, failures: dict[int, ProcessFailure]) -> int:
     blank = {"phase": "loading", "at": first["at"], "pid": os.getpid()}
     write_json(folder.status_json, {**blank, **status, **said}, sync=True)
     return INPUT_FAILED if first["kind"] == "input" else FAILED
+
+
+def _fail(folder: JobFolder, error: str, kind: str) -> None:
+    logger.error("%s", error)
+    status = {**_BLANK, **(read_json(folder.status_json) or {}), "at": time.time(), "pid": os.getpid()}
+    write_json(folder.status_json, {**status, "state": "failed", "error": error, "error_kind": kind}, sync=True)
 
 
 def _end_by(number: signal.Signals) -> NoReturn:

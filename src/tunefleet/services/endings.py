@@ -31,14 +31,18 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
     """
     if not endings:
         return
+    endings, others = _with_gangs(connection, endings)
     rows = tasks.by_ids(connection, [attempt.task_id for attempt, _, _ in endings], lock=True)
     void = [
         attempt._replace(state="void", reason=reason.value, error=error, finished_at=now)
         for attempt, reason, error in endings
     ]
+    void += [
+        node._replace(state="void", reason=reason.value, error=error, finished_at=now) for node, reason, error in others
+    ]
     attempts.store(connection, void)
     metering.ended(connection, void, rows)
-    orders.close(connection, [attempt for attempt, _, _ in endings], "its worker was given up.", now)
+    orders.close(connection, void, "its worker was given up.", now)
     stopped = siblings.of_asked(connection, list(rows.values()))
     switch(
         connection,
@@ -49,7 +53,27 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
         now,
     )
     # Who still holds one of them is told to drop it.
-    wake(connection, *(f"worker:{attempt.worker_id}" for attempt, _, _ in endings))
+    wake(connection, *(f"worker:{attempt.worker_id}" for attempt in void))
+
+
+def _with_gangs(connection: Connection, endings: Sequence[Ending]) -> tuple[list[Ending], list[Ending]]:
+    """Return one end for each task, and the ends of the other nodes of those that run on several workers."""
+    gangs = attempts.of_gangs(connection, sorted({row.gang_of for row, _, _ in endings if row.gang_of is not None}))
+    first: dict[str, Ending] = {}
+    alone: list[Ending] = []
+    for ending in endings:
+        row = ending[0]
+        if row.gang_of is None:
+            alone.append(ending)
+        else:
+            first.setdefault(row.gang_of, ending)
+    others = [
+        (node, reason, error)
+        for gang_id, (row, reason, error) in first.items()
+        for node in gangs.get(gang_id, [])
+        if node.open and node.id != row.id
+    ]
+    return [*alone, *first.values()], others
 
 
 def release(connection: Connection, rows: Sequence[AttemptRow], now: float) -> None:
@@ -59,6 +83,7 @@ def release(connection: Connection, rows: Sequence[AttemptRow], now: float) -> N
 
 def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
     """Void offers that were not accepted; it costs the task nothing, and the worker a pause."""
+    _tell_gangs(connection, offers, now)
     end(connection, [(offer, TaskReason.NOT_ACCEPTED, None) for offer in offers], now)
     counts = {(void.task_id, void.worker_id): void.count for void in queue.void_offers_of(connection, _tasks(offers))}
     for offer in offers:
@@ -68,6 +93,20 @@ def refuse_offers(connection: Connection, offers: Sequence[AttemptRow], now: flo
     # Once for all offers that ran out together: a worker that stood still for a moment is not three times to blame.
     for worker_id, kind in sorted({(offer.worker_id, offer.kind) for offer in offers}):
         _strike(connection, worker_id, kind, now)
+
+
+def _tell_gangs(connection: Connection, offers: Sequence[AttemptRow], now: float) -> None:
+    """Say which worker did not come, since all nodes of the gang are given back for it."""
+    rows = tasks.by_ids(connection, [offer.task_id for offer in offers if offer.gang_of is not None])
+    told = []
+    for offer in offers:
+        if offer.task_id in rows and offer.gang_of is not None:
+            message = (
+                f"The worker {offer.worker_id} did not take node {offer.node_rank} in time: all nodes are given back, "
+                "and the task is placed anew."
+            )
+            told.append(events.of_task(rows[offer.task_id], "task.message", now, {"message": message}))
+    events.append(connection, told)
 
 
 def _strike(connection: Connection, worker_id: str, kind: str, now: float) -> None:

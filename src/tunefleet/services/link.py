@@ -139,7 +139,7 @@ async def _first_answer(core: Core, presence: Presence, request: ExchangeRequest
         returns = presence.lost
         operation = partial(
             uplink.apply, worker_id=request.worker_id, said=said, secret=core.secret, now=core.clock.wall(),
-            returns=returns, blobs=core.blobs,
+            returns=returns, blobs=core.blobs, patience_s=core.settings.lost_after_s,
         )  # fmt: skip
         answer = await core.write(operation)
         presence.stalled = stalled

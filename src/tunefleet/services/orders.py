@@ -141,7 +141,12 @@ def note_stalls(
     for attempt in mine.values():
         task = rows.get(attempt.task_id)
         silent_s = stalled.get(attempt.id)
-        if task is None or attempt.state != "accepted" or (silent_s is None) == (task.stalled_since is None):
+        if (
+            task is None
+            or attempt.member
+            or attempt.state != "accepted"
+            or (silent_s is None) == (task.stalled_since is None)
+        ):
             continue
         since = None if silent_s is None else now - silent_s
         rows[task.id] = task._replace(stalled_since=since)

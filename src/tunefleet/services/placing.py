@@ -68,8 +68,9 @@ async def run_once(core: Core) -> int:
     )
     core.fleet.kept = dict(done.kept or {})
     for assignment in done.assignments:
-        given = core.fleet.warm.setdefault(assignment.worker_id, {})
-        given.update(dict.fromkeys((done.needs or {})[assignment.task_id].names, here.now))
+        for worker_id in assignment.worker_ids:
+            given = core.fleet.warm.setdefault(worker_id, {})
+            given.update(dict.fromkeys((done.needs or {})[assignment.task_id].names, here.now))
     return len(done.assignments)
 
 
@@ -148,7 +149,10 @@ def _offer(
     moves: list[Move] = []
     for assignment in assignments:
         whole, move = _opened(rows[assignment.task_id], assignment.worker_id, now, gpus=",".join(assignment.gpus))
-        opened.append(whole)
+        nodes = _gang(whole, assignment)
+        opened += nodes
+        if len(nodes) > 1:
+            move.data["workers"] = list(assignment.worker_ids)
         moves.append(move)
         for row in along.get(assignment.task_id, ()):
             part, move = _opened(row, assignment.worker_id, now, into=whole)
@@ -156,7 +160,20 @@ def _offer(
             moves.append(move)
     attempts.insert_all(connection, opened)
     switch(connection, moves, now)
-    wake(connection, *(f"worker:{assignment.worker_id}" for assignment in assignments))
+    wake(connection, *(f"worker:{id_}" for assignment in assignments for id_ in assignment.worker_ids))
+
+
+def _gang(first: AttemptRow, assignment: Assignment) -> list[AttemptRow]:
+    """Return the attempts of all nodes; of a task on one worker that is its attempt alone."""
+    if not assignment.members:
+        return [first]
+    others = (
+        first._replace(
+            id=new_ordered_id("att"), worker_id=worker_id, gpus=",".join(gpus) or None, gang_of=first.id, node_rank=rank
+        )
+        for rank, (worker_id, gpus) in enumerate(assignment.members, start=1)
+    )
+    return [first._replace(gang_of=first.id, node_rank=0), *others]
 
 
 def _opened(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from tunefleet.errors import ConflictError, ForbiddenError
-from tunefleet.lifecycle.task import TaskReason
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import endings, standing
 from tunefleet.services.identity import REDIS_WORKER, Actor
-from tunefleet.store import Connection, attempts, controls, events, invitations, queue, workers
+from tunefleet.store import Connection, attempts, controls, events, invitations, queue, tasks, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.link import RegisterRequest
@@ -49,7 +49,12 @@ def apply(
     mine = attempts.open_of(connection, request.worker_id)
     # An offer was perhaps never read; an accepted attempt that nobody holds does not run any more.
     gone = [row for row in mine.values() if row.state == "accepted" and row.id not in held]
-    endings.end(connection, [(row, TaskReason.WORKER_LOST, "The worker no longer has the task.") for row in gone], now)
+    rows = tasks.by_ids(connection, [row.task_id for row in gone])
+    # A gang that is not complete has not begun: it costs the task nothing.
+    early = [row for row in gone if rows[row.task_id].status == TaskStatus.DISPATCHED]
+    endings.release(connection, early, now)
+    lost = [row for row in gone if row not in early]
+    endings.end(connection, [(row, TaskReason.WORKER_LOST, "The worker no longer has the task.") for row in lost], now)
     return {row.id for row in mine.values() if row.id in held}
 
 

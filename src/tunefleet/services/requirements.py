@@ -34,6 +34,8 @@ def of(spec: BaseTaskSpec) -> Requirement:
         code=spec.requires_code,
         model=spec.model_identifier,
         datasets=_datasets(spec),
+        nodes=spec.resources.least_nodes,
+        nodes_max=spec.resources.most_nodes,
     )
 
 

@@ -9,7 +9,7 @@ import orjson
 
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import checkpoints
+from tunefleet.services import checkpoints, roster
 from tunefleet.services.checkpoints import Known
 from tunefleet.services.ids import new_id
 from tunefleet.services.moving import Move, switch
@@ -35,6 +35,8 @@ def for_offers(connection: Connection, rows: Sequence[OfferRow]) -> dict[str, Re
 
 def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRow]) -> ResumeFrom | None:
     newest, best = checkpoints.newest_and_best(uploads)
+    if offer.gang_of is not None:
+        return _for_node(wanted, uploads, newest)
     # What was wanted of a task that goes on from another one's checkpoint holds for its first attempt only.
     exact = wanted is not None and wanted.step is not None and (wanted.from_task_id is None or offer.number == 1)
     if wanted is not None and exact:
@@ -44,6 +46,17 @@ def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRo
         source = wanted.from_task_id if wanted is not None else None
         return ResumeFrom(step=checkpoints.step_of(newest), checkpoint=_ref(newest), best=_ref(best), from_task=source)
     return None if wanted is None else ResumeFrom(step=wanted.step, from_task=wanted.from_task_id)
+
+
+def _for_node(
+    wanted: ResumeRow | None, uploads: Sequence[ArtifactRow], newest: ArtifactRow | None
+) -> ResumeFrom | None:
+    """Return where a node of a gang goes on: all from the same upload, whatever one of them has beside it."""
+    named = None if wanted is None or wanted.step is None else f"checkpoint-{wanted.step}"
+    chosen = next((upload for upload in uploads if upload.name == named), newest)
+    if chosen is None:
+        return None
+    return ResumeFrom(step=checkpoints.step_of(chosen), exact=True, checkpoint=_ref(chosen))
 
 
 def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
@@ -92,6 +105,9 @@ def choose(connection: Connection, row: TaskRow, known: Sequence[Known], from_st
     Raises:
         ConflictError: If there is none such, or nobody has it any more.
     """
+    if roster.needs(connection, [row.requirement_key])[row.requirement_key].nodes_max > 1:
+        # Each of its workers has a disk of its own: all begin at what the server has.
+        known = [each for each in known if each.artifact is not None]
     steps = ", ".join(str(each.step) for each in known) or "none"
     hint = f"There are: {steps}. `tunefleet retry {row.id}` starts from the beginning."
     if from_step is None:

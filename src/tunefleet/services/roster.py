@@ -200,8 +200,9 @@ def reasons(
             continue
         if row.id in kept:
             needed = explain(known[row.requirement_key], fleet, task_id=row.id)
-            worker_id = next(worker_id for worker_id, task_id in here.kept.items() if task_id == row.id)
-            told[row.id] = f"waiting: {worker_id} gathers for it what becomes free ({needed or 'its turn comes'})."
+            ids = [worker_id for worker_id, task_id in here.kept.items() if task_id == row.id]
+            gather = f"{', '.join(ids)} {'gathers' if len(ids) == 1 else 'gather'}"
+            told[row.id] = f"waiting: {gather} for it what becomes free ({needed or 'its turn comes'})."
             continue
         key = (row.requirement_key, row.project, avoid.get(row.id, frozenset()))
         if key not in cache:

@@ -19,7 +19,7 @@ from tunefleet.placement.devices import smallest_first, suited
 from tunefleet.store import attempts
 from tunefleet.store.attempts import Held
 from tunefleet.store.controls import ControlRow
-from tunefleet.wire.link import Capabilities, Load
+from tunefleet.wire.link import Capabilities, Load, release_of
 
 Needs = Callable[[Iterable[str]], Mapping[str, Requirement]]
 
@@ -149,6 +149,8 @@ def _described(worker_id: str, text: str, project: str | None) -> WorkerState:
         cached=frozenset((*has.cached_models, *has.cached_datasets)),
         cost_per_hour=has.cost_per_hour,
         project=project,
+        host=has.hostname,
+        release=release_of(has.version, has.torch_version),
     )
     return replace(plain, alike=_number(plain))
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import orjson
 
-from tunefleet.lifecycle.task import TaskReason
-from tunefleet.services import cancelling, endings, loads, orders, roster, shares, usage
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.services import cancelling, endings, gangs, loads, orders, roster, shares, usage
 from tunefleet.services.core import Core
 from tunefleet.services.endings import Ending
 from tunefleet.services.fleet import Fleet
@@ -30,6 +30,7 @@ FLUSH_S: Final = 10.0
 class _Look:
     workers: list[WorkerRow]
     open: list[OpenRow]
+    gangs: bool
     expired: bool
     ready: bool
 
@@ -40,11 +41,20 @@ class _Findings:
     unaccepted: list[str] = field(default_factory=list)
     overdue: list[str] = field(default_factory=list)
     unreachable_cancels: list[str] = field(default_factory=list)
+    gangs: bool = False
+    patience_s: float = 0.0
     expired: bool = False
 
     @property
     def count(self) -> int:
-        return len(self.lost) + len(self.unaccepted) + len(self.overdue) + len(self.unreachable_cancels) + self.expired
+        return (
+            len(self.lost)
+            + len(self.unaccepted)
+            + len(self.overdue)
+            + len(self.unreachable_cancels)
+            + self.expired
+            + self.gangs
+        )
 
 
 async def run_once(core: Core) -> int:
@@ -57,7 +67,7 @@ async def run_once(core: Core) -> int:
     """
     now, mark = core.clock.wall(), core.sweep
     since, mark.ready_at = mark.ready_at, now
-    look = await core.read(partial(_look, since=since, now=now))
+    look = await core.read(partial(_look, since=since, now=now, patience_s=core.settings.lost_after_s))
     found = _judge(core, look, core.fleet.tick(core.clock.monotonic()), now)
     if found.count:
         here = roster.presences(core)
@@ -72,10 +82,11 @@ async def run_once(core: Core) -> int:
     return found.count
 
 
-def _look(connection: Connection, *, since: float, now: float) -> _Look:
+def _look(connection: Connection, *, since: float, now: float, patience_s: float) -> _Look:
     return _Look(
         workers.all_rows(connection),
         attempts.open_rows(connection),
+        bool(gangs.overdue(connection, now, patience_s)),
         bool(queue.expired(connection, now)),
         queue.any_ready_between(connection, since, now),
     )
@@ -85,7 +96,7 @@ def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
     lost_after_s = core.settings.lost_after_s
     silent = core.fleet.watch([row.id for row in look.workers if row.status == "online"], elapsed_s)
     ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], elapsed_s)
-    found = _Findings(expired=look.expired)
+    found = _Findings(gangs=look.gangs, patience_s=lost_after_s, expired=look.expired)
     found.lost = [row.id for row in look.workers if silent.get(row.id, 0.0) >= agents.patience_s(row, lost_after_s)]
     gone = set(found.lost)
     for row in look.open:
@@ -118,6 +129,7 @@ def _apply(connection: Connection, *, found: _Findings, here: Presences, fleet: 
     )
     pending = tasks.by_ids(connection, found.unreachable_cancels, lock=True).values()
     cancelling.end(connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now)
+    endings.end(connection, gangs.overdue(connection, now, found.patience_s), now)
     if found.expired:
         _expire(connection, here)
     return lost
@@ -138,7 +150,7 @@ def _lose(connection: Connection, worker_id: str, now: float) -> None:
     ended: list[Ending] = []
     for row in mine:
         task = rows[row.task_id]
-        if row.state == "offered":
+        if row.state == "offered" or task.status == TaskStatus.DISPATCHED:
             ended.append((row, TaskReason.NOT_ACCEPTED, None))
         elif task.on_lost == "replace" or task.desired == "cancel":
             ended.append((row, TaskReason.WORKER_LOST, f"The worker {worker_id} does not answer."))

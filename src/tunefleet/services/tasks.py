@@ -156,10 +156,12 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
 
 
 def _detail(connection: Connection, row: TaskRow, here: Presences) -> TaskDetail:
+    tries = attempts.of_task(connection, row)
     return task_detail(
         row,
         tasks.document(connection, row),
-        attempts.of_task(connection, row),
+        tries,
+        gangs=attempts.of_gangs(connection, [each.id for each in tries if each.gang_of is not None]),
         why=roster.reasons(connection, here, [row]).get(row.id),
         launches=journal.launches_of(connection, row.id),
         related=related.of(connection, [row]),

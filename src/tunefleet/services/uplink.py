@@ -11,7 +11,7 @@ import orjson
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import checkpoints, metering, orders, registering, resuming, siblings
+from tunefleet.services import checkpoints, gangs, metering, orders, registering, resuming, siblings, standing
 from tunefleet.services.federation import of_tasks
 from tunefleet.services.ids import attempt_of, attempt_token
 from tunefleet.services.moving import Move, switch
@@ -42,9 +42,11 @@ from tunefleet.wire.link import (
     ExchangeReply,
     ExchangeRequest,
     Finish,
+    GangNode,
     InputRef,
     MergedTask,
     Offer,
+    release_of,
 )
 
 
@@ -60,6 +62,7 @@ class Said:
     Args:
         holding: Token → attempt; null where the server never made the token.
         accepts: The same, for accepts.
+        points: Attempt → where it waits for the other nodes of its gang.
         finishes: Attempt → how it ended; the finishes with a token that the server never made are left out.
         unknown: Tokens of those.
         reached: Attempt → generation of the desired state.
@@ -82,6 +85,7 @@ class Said:
     delivering: Mapping[str, str] = field(default_factory=dict)
     draining: bool = False
     leaves: bool = False
+    points: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def anything(self) -> bool:
@@ -139,6 +143,9 @@ def read(secret: bytes, request: ExchangeRequest) -> Said:
         },
         draining=request.draining,
         leaves=request.leaves,
+        points={
+            id_: point for token, point in request.points.items() if (id_ := attempt_of(secret, token)) is not None
+        },
     )
 
 
@@ -151,6 +158,7 @@ def apply(
     now: float,
     returns: bool,
     blobs: BlobStore,
+    patience_s: float,
 ) -> Answer:
     """Store what a worker says, and return what it is answered.
 
@@ -165,6 +173,7 @@ def apply(
         now: Unix time.
         returns: Whether it was given up and is back.
         blobs: Where the files of uploads lie that are not needed any more.
+        patience_s: Silence after which a worker is given up.
     """
     if returns:
         workers.set_status(connection, worker_id, "online")
@@ -175,6 +184,7 @@ def apply(
     behind = _behind(connection, said, mine)
     ended = {id_: finish for id_, finish in said.finishes.items() if id_ in mine and id_ not in behind}
     accepts = {id_ for id_ in said.accepts.values() if id_}
+    mine.update((id_, mine[id_]._replace(gang_point=point)) for id_, point in said.points.items() if id_ in mine)
     _accept(connection, [mine[id_] for id_ in mine if id_ in accepts or id_ in ended], mine, rows, now)
     reached = {mine[id_].task_id: generation for id_, generation in said.reached.items() if id_ in mine}
     tasks.set_reached(connection, reached.items())
@@ -183,6 +193,7 @@ def apply(
     # Before the ends: a command that was carried out must not be failed by the end that it brought about.
     orders.take_outcomes(connection, said.outcomes, worker_id, mine, rows, now)
     orders.note_stalls(connection, said.stalled, mine, rows, now)
+    ended, waiting = gangs.take(connection, ended, mine, rows, now, patience_s)
     for row in finish(connection, ended, mine, rows, now, blobs):
         # Its job had the pause already when that was taken back.
         if row.status == TaskStatus.PAUSED and row.desired == "run" and row.generation > row.reached:
@@ -190,10 +201,14 @@ def apply(
     if said.leaves:
         registering.leave(connection, worker_id, now)
     taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
+    taken -= {id_ for id_ in taken if id_ in mine and mine[id_].gang_of is not None}
     taken |= _finished_before(connection, accepts - taken, worker_id)
     acks = _Acks(
         accepted=tuple(token for token, id_ in said.accepts.items() if id_ in taken),
-        finished=(*said.unknown, *(f.token for id_, f in said.finishes.items() if id_ not in behind)),
+        finished=(
+            *said.unknown,
+            *(f.token for id_, f in said.finishes.items() if id_ not in behind and id_ not in waiting),
+        ),
         behind=tuple(behind.values()),
     )
     return answer(connection, worker_id=worker_id, said=said, secret=secret, acks=acks, mine=mine)
@@ -231,14 +246,16 @@ def _accept(
         return
     attempts.store(connection, taken)
     mine.update((row.id, row) for row in taken)
+    # A gang begins when its last node has accepted; whoever that is, the task's attempt is that of the first.
+    begun = [row for row in taken if row.gang_of is None] + gangs.newly_complete(connection, taken)
     changes = {"started_at": now, "queue_deadline": None, "error": None}
     moves = [
-        Move(rows[row.task_id], TaskReason.STARTED, changes=changes, data={"attempt": row.number}) for row in taken
+        Move(rows[row.task_id], TaskReason.STARTED, changes=changes, data={"attempt": row.number}) for row in begun
     ]
     rows.update((row.id, row) for row in switch(connection, moves, now))
-    resuming.taken(connection, [row for row in taken if row.slot_class == "job"])
+    resuming.taken(connection, [row for row in begun if row.slot_class == "job"])
     if queue.any_trouble(connection):
-        queue.delete_of_tasks(connection, [row.task_id for row in taken])
+        queue.delete_of_tasks(connection, [row.task_id for row in begun])
         queue.clear_cordons(connection, taken[0].worker_id, kinds=sorted({row.kind for row in taken}))
 
 
@@ -285,6 +302,7 @@ def finish(
         outcomes.append((task.seq, result, detail))
     attempts.store(connection, ended)
     metering.ended(connection, ended, rows)
+    gangs.release(connection, ended, rows, now)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
     if released:
         # A run that they shared has failed: each is judged by a run of its own.
@@ -357,10 +375,15 @@ def answer(
     running = any(row.state == "accepted" for row in mine.values())
     settled = {*acks.finished, *(late.token for late in acks.behind)}
     held = {**said.holding, **said.accepts}
+    said_yes = [mine[id_] for id_ in said.accepts.values() if id_ is not None and id_ in mine]
+    accepted = [row for row in said_yes if row.gang_of is not None]
+    meeting = gangs.complete(connection, accepted) if accepted else {}
+    points = {token: meeting[id_] for token, id_ in said.accepts.items() if id_ in meeting}
     drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)
     reply = ExchangeReply(
         offers=tuple(_offers(connection, attempts.offers(connection, worker_id), secret)) if offered else (),
-        accepted=acks.accepted,
+        accepted=(*acks.accepted, *points),
+        points=points,
         finished=acks.finished,
         behind=acks.behind,
         drop=drop,
@@ -377,7 +400,8 @@ def answer(
         *(f"command:{command.command_id}" for command in reply.commands),
         *(f"discard:{task_id}" for task_id in reply.discard),
     }
-    urgent = bool(acks.accepted or acks.finished or acks.behind)
+    ends = [mine[id_] for id_ in said.finishes if id_ in mine and mine[id_].gang_of is not None]
+    urgent = bool(acks.accepted or acks.finished or acks.behind or points) or gangs.decided(connection, ends)
     busy = set(held.values()) - said.delivering.keys()
     known = Counter(row.slot_class for row in mine.values() if row.id in busy and row.merged_into is None)
     return Answer(reply, keys, urgent, known)
@@ -391,6 +415,8 @@ def _drain(connection: Connection, worker_id: str, said: Said) -> bool | None:
 def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> Iterable[Offer]:
     resumes = resuming.for_offers(connection, rows)
     federated = of_tasks.for_offers(connection, rows, secret)
+    gang_ids = sorted({row.gang_of for row in rows if row.gang_of is not None})
+    nodes = attempts.of_gangs(connection, gang_ids)
     parts: dict[str, list[OfferRow]] = {}
     for row in rows:
         if row.merged_into is not None:
@@ -406,8 +432,19 @@ def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> 
             gpus=tuple(row.gpus.split(",")) if row.gpus else (),
             federation=federated.get(row.task_id),
             traceparent=attempt_traceparent(row.traceparent, row.attempt_id),
+            gang=_node(connection, row, nodes),
             merged=tuple(MergedTask.model_construct(**_told(part, secret)) for part in parts.get(row.attempt_id, ())),
         )
+
+
+def _node(connection: Connection, row: OfferRow, nodes: Mapping[str, Sequence[AttemptRow]]) -> GangNode | None:
+    if row.gang_of is None:
+        return None
+    first = nodes[row.gang_of][0]
+    who = workers.get(connection, first.worker_id)
+    has = None if who is None else standing.capabilities(who.capabilities)
+    release = "" if has is None else release_of(has.version, has.torch_version)
+    return GangNode(id=row.gang_of, rank=row.node_rank or 0, nodes=len(nodes[row.gang_of]), release=release)
 
 
 def _told(row: OfferRow, secret: bytes) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from tunefleet.store.rows import (
 from tunefleet.wire.api import (
     ArtifactDetail,
     ArtifactView,
-    AttemptView,
     CheckpointView,
     CommandView,
     EventView,
@@ -38,6 +37,7 @@ from tunefleet.wire.api import (
     WorkflowDetail,
     WorkflowView,
 )
+from tunefleet.wire.attempts import AttemptView
 from tunefleet.wire.fleet import TaskGlance
 
 LAST_SECOND: Final = 1 << 33
@@ -152,8 +152,10 @@ def task_detail(
     why: str | None,
     launches: Sequence[LaunchRow] = (),
     related: Related | None = None,
+    gangs: Mapping[str, Sequence[AttemptRow]] | None = None,
 ) -> TaskDetail:
     """Show all that is known of a task."""
+    nodes = gangs or {}
     inputs: dict[str, dict[str, str]] = orjson.loads(document.inputs)
     return TaskDetail(
         **_task_fields(row, why, launches, related),
@@ -162,12 +164,12 @@ def task_detail(
         inputs={pointer: ref["digest"] for pointer, ref in inputs.items()},
         result=orjson.loads(document.result) if document.result else None,
         detail=document.detail,
-        attempt_list=tuple(attempt_view(attempt) for attempt in attempts),
+        attempt_list=tuple(attempt_view(attempt, nodes.get(attempt.id, ())) for attempt in attempts),
     )
 
 
-def attempt_view(row: AttemptRow) -> AttemptView:
-    """Show one try of a task."""
+def attempt_view(row: AttemptRow, nodes: Sequence[AttemptRow] = ()) -> AttemptView:
+    """Show one try of a task, with its nodes if it ran on several workers."""
     return AttemptView.model_validate(
         {
             "number": row.number,
@@ -178,6 +180,10 @@ def attempt_view(row: AttemptRow) -> AttemptView:
             "offered_at": moment(row.offered_at),
             "accepted_at": maybe_moment(row.accepted_at),
             "finished_at": maybe_moment(row.finished_at),
+            "nodes": tuple(
+                {"worker_id": node.worker_id, "state": node.state, "reason": node.reason, "error": node.error}
+                for node in nodes
+            ),
         }
     )
 

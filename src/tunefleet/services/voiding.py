@@ -13,11 +13,14 @@ from tunefleet.store.rows import TaskRow
 def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, now: float) -> None:
     """Void the attempts of tasks that are about to be cancelled: who was given up cannot overwrite the outcome."""
     held = attempts.by_ids(connection, [row.attempt_id for row in rows if row.attempt_id])
+    gangs = attempts.of_gangs(connection, [row.id for row in held.values() if row.gang_of is not None])
+    held |= {node.id: node for nodes in gangs.values() for node in nodes}
     gone = [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open]
     attempts.store(connection, gone)
     metering.ended(connection, gone, {row.id: row for row in rows})
     orders.close(connection, held.values(), "the task was cancelled.", now)
     wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))
+    wake(connection, *(f"worker:{node.worker_id}" for node in gone if node.member))
 
 
 def ask(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:

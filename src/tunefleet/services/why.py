@@ -60,7 +60,7 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
                 _verdicts(need, fleet, policy, avoid=avoid, task_id=row.id),
                 tasks.own(connection, row.project, attempts.all_open(connection)),
             ),
-            attempts=tuple(_sentence(row, each) for each in attempts.of_task(connection, row)),
+            attempts=_tries(connection, row),
         )
 
     return await core.read(operation)
@@ -219,10 +219,17 @@ def _word(reason: str | None) -> str:
     return (reason or "unknown").replace("_", " ")
 
 
-def _sentence(row: TaskRow, attempt: AttemptRow) -> str:
-    what = f"Attempt {attempt.number} on {attempt.worker_id}"
-    if attempt.state == "offered":
-        return f"{what} is offered and not yet accepted."
+def _tries(connection: Connection, row: TaskRow) -> tuple[str, ...]:
+    found = attempts.of_task(connection, row)
+    gangs = attempts.of_gangs(connection, [each.id for each in found if each.gang_of is not None])
+    return tuple(_sentence(row, each, gangs.get(each.id, [each])) for each in found)
+
+
+def _sentence(row: TaskRow, attempt: AttemptRow, nodes: Sequence[AttemptRow]) -> str:
+    what = f"Attempt {attempt.number} on {', '.join(node.worker_id for node in nodes)}"
+    missing = [node.worker_id for node in nodes if node.state == "offered"]
+    if missing and attempt.open:
+        return f"{what} is offered; {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} not accepted yet."
     if attempt.state == "accepted":
         wanted = {"pause": " and shall pause", "cancel": " and shall end"}.get(row.desired, "")
         return f"{what} runs{wanted}."

@@ -116,6 +116,16 @@ class WorkerSettings(
     tags: CommaList = Field(default=(), validation_alias=variable("WORKER_TAGS"))
     """Tags that a task may ask for, separated by commas. A worker with a tag that begins with `only:` takes no task
     that does not ask for it."""
+    gang_address: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_GANG_ADDRESS"))
+    """Where other workers reach this one for a training on several nodes; default: its address in the network towards
+    the server."""
+    gang_ports: str = Field(
+        default="0", pattern=r"^\d{1,5}(-\d{1,5})?$", validation_alias=variable("TUNEFLEET_GANG_PORTS")
+    )
+    """Port, or range such as `29500-29520`, where the first node of such a training waits for the others; 0 is any
+    free one."""
+    gang_join_s: float = Field(default=300.0, gt=0, validation_alias=variable("TUNEFLEET_GANG_JOIN_S"))
+    """How long the nodes of such a training wait for each other when it starts."""
     heartbeat_interval_s: float = Field(default=30.0, gt=0, validation_alias=variable("HEARTBEAT_INTERVAL_SEC"))
     """Seconds between two reports of load; the lease does not hang on them."""
     cost_per_hour: float = Field(default=1.0, ge=0, validation_alias=variable("WORKER_COST_PER_HOUR"))

@@ -43,6 +43,8 @@ class BaseTaskSpec(Block):
 
     splits: ClassVar[bool] = False
     """Whether the items of the kind can be split among workers."""
+    spans: ClassVar[bool] = False
+    """Whether one task of the kind can run on several workers at the same time."""
 
     task_type: str = Field(alias="taskType")
     """The task kind."""
@@ -126,6 +128,9 @@ class BaseTaskSpec(Block):
             kind = cls.model_fields["task_type"].default
             hint = "leave it out, or submit it several times"
             found.append(("resources.replicas", f"{kind} tasks have no items that could be split", hint))
+        if resources is not None and resources.most_nodes > 1 and not cls.spans and cls is not BaseTaskSpec:
+            kind = cls.model_fields["task_type"].default
+            found.append(("resources.nodes", f"{kind} tasks run on one worker", "leave it out"))
         return found
 
     @model_validator(mode="after")

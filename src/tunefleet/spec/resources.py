@@ -16,6 +16,9 @@ _MEMORY = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([kmgtp]?)i?b?\s*", re.IGNOREC
 _MAX_TEXT: Final = 40
 """Characters; reading a number takes time by the square of its digits."""
 _MAX_MEMORY_BYTES: Final = 1 << 60
+_NODES = re.compile(r"(\d{1,5})(?:\s*:\s*(\d{1,5}))?", re.ASCII)
+MAX_NODES: Final = 1024
+"""Of one training."""
 MAX_SHARDS: Final = 1024
 """More shards than this cost more than they gain."""
 _MEMORY_HINT: Final = "write for example 32Gi, 1.5Gi or 512M; all units are binary"
@@ -107,6 +110,26 @@ class HardwareSpec(Block):
     """GPUs. Without this block the task runs on any worker, and on its GPU if it has one."""
 
 
+def _nodes(value: Any) -> Any:
+    text = value.strip() if isinstance(value, str) else str(value)
+    match = _NODES.fullmatch(text)
+    hint = "write a number such as 2, or the least and the most such as 2:4"
+    if isinstance(value, bool) or match is None:
+        raise wrong(f"{show(value)} is not a number of nodes", hint)
+    least, most = int(match[1]), int(match[2] or match[1])
+    if not 1 <= least <= most <= MAX_NODES:
+        raise wrong(f"{show(value)} is out of range: from 1 to {MAX_NODES}, and the least comes first", hint)
+    return least if least == most else f"{least}:{most}"
+
+
+Nodes = Annotated[
+    int | str,
+    BeforeValidator(_nodes),
+    WithJsonSchema({"type": ["integer", "string"], "examples": [2, "2:4"]}),
+]
+"""A number, or `least:most`."""
+
+
 class ResourcesSpec(Block):
     """`spec.resources`: what a worker must have."""
 
@@ -116,6 +139,10 @@ class ResourcesSpec(Block):
     processes: PositiveInt = 1
     """Ranks of the training on one worker, started by torchrun; with GPUs, as many as `hardware.gpu.count`, which is
     the default. Each has its own batches, so an optimizer step takes as many rows more."""
+    nodes: Nodes = 1
+    """Workers that the training runs on at the same time, each with all that `hardware` asks for and `processes` ranks;
+    `2:4` takes at least 2, and up to 4 if they are free. All of them begin together or none; when one is lost, all go
+    on from the newest uploaded checkpoint."""
     estimated_load: NaturalInt = Field(default=0, alias="estimatedLoad")
     """How heavy the task is, in any unit: of tasks of one workflow that became ready together the heavier goes first,
     so that the long ones do not come last."""
@@ -123,3 +150,13 @@ class ResourcesSpec(Block):
     """Cores, memory and GPUs."""
     tags: Annotated[tuple[Text, ...], BeforeValidator(as_list)] = ()
     """The worker must have all of these tags (`WORKER_TAGS`); its id counts as one."""
+
+    @property
+    def least_nodes(self) -> int:
+        """On how many workers it runs at least."""
+        return int(str(self.nodes).partition(":")[0])
+
+    @property
+    def most_nodes(self) -> int:
+        """On how many workers it runs at most."""
+        return int(str(self.nodes).rpartition(":")[2])

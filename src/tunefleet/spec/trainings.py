@@ -12,6 +12,7 @@ from tunefleet.spec.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices
 from tunefleet.spec.checkpoint import CheckpointLoadSpec, CheckpointSpec, pointer_of
 from tunefleet.spec.data import TrainingData
 from tunefleet.spec.federated_training import FederatedTrainingSpec, federation_faults
+from tunefleet.spec.gangs import node_faults
 from tunefleet.spec.generation import GenerationSpec, RewardModelSpec
 from tunefleet.spec.model import AttentionName, ModelSpec
 from tunefleet.spec.policy import EvaluateSpec, PredictionsSpec, ShardSpec
@@ -29,6 +30,7 @@ class ModelTrainingSpec(BaseTaskSpec):
 
     smallest_batch: ClassVar[int] = 1
     """Rows that a forward pass needs."""
+    spans: ClassVar[bool] = True
 
     trainer: TrainerName = OURS
     """Whose code trains: `trl`, `unsloth`, `axolotl`, `llamafactory`, the name of an installed plugin, or a function as
@@ -149,7 +151,8 @@ class ModelTrainingSpec(BaseTaskSpec):
         """Find faults between blocks; see `BaseTaskSpec.faults`."""
         whole = not cls.trains_adapter(blocks)
         trainer = trainer_faults(cls.model_fields, blocks)
-        return [*super().faults(blocks), *model_faults(blocks, whole=whole), *process_faults(blocks), *trainer]
+        found = [*super().faults(blocks), *model_faults(blocks, whole=whole), *process_faults(blocks)]
+        return [*found, *node_faults(blocks), *trainer]
 
 
 def _product(*, adapter: bool) -> str:

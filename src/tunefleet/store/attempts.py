@@ -29,10 +29,14 @@ _UPDATE = Bulk(
         error=bindparam("b_error"),
         accepted_at=bindparam("b_accepted_at"),
         finished_at=bindparam("b_finished_at"),
+        gang_point=bindparam("b_gang_point"),
+        gang_failed_at=bindparam("b_gang_failed_at"),
     ),
-    ["b_id", "b_state", "b_reason", "b_error", "b_accepted_at", "b_finished_at"],
+    ["b_id", "b_state", "b_reason", "b_error", "b_accepted_at", "b_finished_at", "b_gang_point", "b_gang_failed_at"],
 )
-_parameters = attrgetter("id", "state", "reason", "error", "accepted_at", "finished_at")
+_parameters = attrgetter("id", "state", "reason", "error", "accepted_at", "finished_at", "gang_point", "gang_failed_at")
+# A node of a gang other than the first is no attempt of the task by itself.
+_HEADS = attempts.c.gang_of.is_(None) | (attempts.c.gang_of == attempts.c.id)
 _INSERT = Bulk(insert(attempts), AttemptRow._fields)
 _OFFERS = (
     select(
@@ -48,6 +52,8 @@ _OFFERS = (
         attempts.c.gpus,
         attempts.c.merged_into,
         task_traces.c.traceparent,
+        attempts.c.gang_of,
+        attempts.c.node_rank,
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .join(task_documents, task_documents.c.task_seq == attempts.c.task_seq)
@@ -58,7 +64,7 @@ _DESIRED = (
     select(attempts.c.id, tasks.c.desired, tasks.c.generation)
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .where(attempts.c.worker_id == bindparam("worker_id"), _OPEN, attempts.c.state == "accepted")
-    .where(tasks.c.generation > tasks.c.reached)
+    .where(tasks.c.generation > tasks.c.reached, _HEADS)
 )
 _TASKS = (
     select(tasks)
@@ -137,6 +143,8 @@ class OfferRow:
     gpus: str | None = None
     merged_into: str | None = None
     traceparent: str | None = None
+    gang_of: str | None = None
+    node_rank: int | None = None
 
 
 def insert_all(connection: Connection, rows: Sequence[AttemptRow]) -> None:
@@ -170,8 +178,30 @@ def open_rows(connection: Connection) -> list[OpenRow]:
 
 
 def of_task(connection: Connection, row: TaskRow) -> list[AttemptRow]:
-    """Return the attempts of a task, oldest first."""
-    query = select(attempts).where(attempts.c.task_seq == row.seq).order_by(attempts.c.number)
+    """Return the attempts of a task, oldest first; of a gang the first node's."""
+    query = select(attempts).where(attempts.c.task_seq == row.seq, _HEADS).order_by(attempts.c.number)
+    return [AttemptRow(*row) for row in connection.execute(query)]
+
+
+def of_gangs(connection: Connection, gang_ids: Sequence[str]) -> dict[str, list[AttemptRow]]:
+    """Return the nodes of gangs by the attempt of the first, in the order of their rank."""
+    found: dict[str, list[AttemptRow]] = {}
+    if gang_ids:
+        query = select(attempts).where(attempts.c.gang_of.in_(list(gang_ids))).order_by(attempts.c.node_rank)
+        for row in (AttemptRow(*each) for each in connection.execute(query)):
+            found.setdefault(row.gang_of or "", []).append(row)
+    return found
+
+
+def gangs_that_failed(connection: Connection, before: float) -> list[AttemptRow]:
+    """Return the open first nodes of gangs of which a node missed the others before a time."""
+    said = attempts.alias()
+    query = (
+        select(attempts)
+        .join(said, said.c.gang_of == attempts.c.id)
+        .where(_OPEN, attempts.c.gang_of == attempts.c.id, said.c.gang_failed_at < before)
+        .distinct()
+    )
     return [AttemptRow(*row) for row in connection.execute(query)]
 
 
@@ -182,7 +212,7 @@ def ran(connection: Connection, task_seqs: Sequence[int]) -> dict[int, float]:
     query = (
         select(attempts.c.task_seq, func.sum(attempts.c.finished_at - attempts.c.accepted_at))
         .where(attempts.c.task_seq.in_(task_seqs), attempts.c.accepted_at.is_not(None))
-        .where(attempts.c.finished_at.is_not(None))
+        .where(attempts.c.finished_at.is_not(None), _HEADS)
         .group_by(attempts.c.task_seq)
     )
     return {seq: max(0.0, seconds) for seq, seconds in connection.execute(query)}

@@ -19,6 +19,8 @@ _GPUS = case(
     (func.coalesce(attempts.c.gpus, "") == "", 0),
     else_=func.length(attempts.c.gpus) - func.length(func.replace(attempts.c.gpus, ",", "")) + 1,
 )
+# The other nodes of a task that runs on several workers are no tasks of their own.
+_COUNTS = case((attempts.c.gang_of.is_not(None) & (attempts.c.gang_of != attempts.c.id), 0), else_=1)
 
 
 class ProjectRow(NamedTuple):
@@ -105,7 +107,7 @@ def running(connection: Connection, now: float, names: Sequence[str] | None = No
     alone = case((attempts.c.merged_into.is_(None), case((_GPUS == 0, 1), else_=0)), else_=0)
     query = (
         select(
-            tasks.c.project, func.count(), func.sum(_GPUS), func.sum(alone), func.sum(_GPUS * ran_s),
+            tasks.c.project, func.sum(_COUNTS), func.sum(_GPUS), func.sum(alone), func.sum(_GPUS * ran_s),
             func.sum(alone * ran_s),
         )
         .join(attempts, attempts.c.task_seq == tasks.c.seq)

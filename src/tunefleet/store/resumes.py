@@ -62,6 +62,7 @@ def last_workers(connection: Connection, task_seqs: Sequence[int]) -> dict[str, 
     if not task_seqs:
         return {}
     mine = attempts.c.task_seq.in_(list(task_seqs)) & attempts.c.accepted_at.is_not(None)
+    mine &= attempts.c.gang_of.is_(None) | (attempts.c.gang_of == attempts.c.id)
     newest = select(attempts.c.task_seq, func.max(attempts.c.number).label("number")).where(mine)
     last = newest.group_by(attempts.c.task_seq).subquery()
     query = select(attempts.c.task_id, attempts.c.worker_id).join(

@@ -120,6 +120,15 @@ class AttemptRow(NamedTuple):
     finished_at: float | None
     merged_into: str | None = None
     gpus: str | None = None
+    gang_of: str | None = None
+    node_rank: int | None = None
+    gang_point: str | None = None
+    gang_failed_at: float | None = None
+
+    @property
+    def member(self) -> bool:
+        """Whether it is a node of a gang other than the first: no attempt of the task by itself."""
+        return self.gang_of is not None and self.gang_of != self.id
 
     @property
     def open(self) -> bool:

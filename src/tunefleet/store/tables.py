@@ -42,6 +42,7 @@ _DELAYED: Final = text("status = 'queued' AND ready_at > 0")
 _EXPIRING: Final = text("status = 'queued' AND queue_deadline IS NOT NULL")
 _SET_ASIDE: Final = text("status IN ('pending', 'paused')")
 _OPEN: Final = text("state IN ('offered', 'accepted')")
+_GANG: Final = text("gang_of IS NOT NULL")
 _MERGING: Final = text("status = 'queued' AND merge_key IS NOT NULL")
 _UNDER_WAY: Final = text("state IN ('pending', 'acknowledged', 'applied')")
 _FEDERATED: Final = text("federation_seq IS NOT NULL")
@@ -208,12 +209,21 @@ attempts = Table(
     Column("finished_at", Double),
     Column("merged_into", String),
     Column("gpus", Text),
+    Column("gang_of", String),
+    Column("node_rank", Integer),
+    Column("gang_point", String),
+    Column("gang_failed_at", Double),
     Index("ix_attempts_open", "worker_id", sqlite_where=_OPEN, postgresql_where=_OPEN),
+    Index("ix_attempts_gang", "gang_of", sqlite_where=_GANG, postgresql_where=_GANG),
     sqlite_with_rowid=False,
 )
 """`merged_into`: the attempt whose offer carries this one; it takes no slot of its own.
 
 `gpus`: UUIDs of the devices that it was given, separated by commas; null where the worker chooses by itself.
+
+`gang_of`: the attempt of the first node, of the nodes of a training on several workers; the first names itself. Only
+the first is an attempt of the task, the others share its number. `node_rank` counts them from 0, `gang_point` is where
+the first waits for the others (host:port), `gang_failed_at` when one said that it had lost the others.
 """
 
 commands = Table(

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import Field
 
+from tunefleet.wire.attempts import AttemptView
 from tunefleet.wire.base import Body, Message
 from tunefleet.wire.direct import DirectOffer
 from tunefleet.wire.fleet import TaskForecast, TaskGlance
@@ -97,19 +98,6 @@ class ProgressView(Message):
     rss_bytes: int | None = None
     gpu_bytes: int | None = None
     at: datetime | None = None
-
-
-class AttemptView(Message):
-    """One try of a task."""
-
-    number: int
-    worker_id: str
-    state: Literal["offered", "accepted", "finished", "void"]
-    reason: str | None = None
-    error: str | None = None
-    offered_at: datetime
-    accepted_at: datetime | None = None
-    finished_at: datetime | None = None
 
 
 class TaskView(Message):

@@ -134,6 +134,28 @@ class MergeChild(Message):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
+class GangJob(Message):
+    """Which node of a training on several workers a job is.
+
+    Args:
+        id: Of the gang.
+        rank: Number of the node, from 0.
+        nodes: How many there are.
+        host: Where the first waits for the others.
+        port: On which port.
+        address: This machine's own, for the connections among the nodes.
+        join_s: How long they wait for each other.
+    """
+
+    id: str
+    rank: int
+    nodes: int
+    host: str
+    port: int
+    address: str
+    join_s: float = 300.0
+
+
 class Job(Message):
     """`job.json`: everything that a trainer process needs, and nothing secret.
 
@@ -150,6 +172,7 @@ class Job(Message):
         from_step: Resume from the checkpoint of this step, not from the newest; what lies beyond is superseded.
         log_base: Where the attempt's log begins in `train.log`; filled in at the launch.
         merge_children: Tasks that the program computes in the same run.
+        gang: Which node it is, if the training has several: then it begins at `from_step`, or anew, whatever lies here.
     """
 
     job_id: str
@@ -170,6 +193,7 @@ class Job(Message):
     from_step: int | None = None
     log_base: int = 0
     merge_children: tuple[MergeChild, ...] = ()
+    gang: GangJob | None = None
 
 
 class Participant(Message):

@@ -86,6 +86,9 @@ class Capabilities(Message):
     driver_version: str | None = None
     cuda_version: str | None = None
     address: str | None = None
+    """Where other machines of the fleet reach it, by its own account."""
+    torch_version: str | None = None
+    """None if there is none, or the worker does not say: then it cannot be a node of a training on several."""
     started_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
     """Unix time of the process's start."""
     pid: int | None = None
@@ -136,6 +139,7 @@ class Finish(Message):
         result: The executor's result (`responses.json`); empty unless completed, or computed and not delivered.
         cursors: For each launch, the journal sequence number after its last record. The server takes the finish only
             when it has all of them, else answers `behind`.
+        lost_peer: Of a node of a gang that has failed: it only says that others are gone. What became of those decides.
     """
 
     token: str
@@ -145,6 +149,7 @@ class Finish(Message):
     detail: str | None = None
     result: dict[str, Any] = Field(default_factory=dict)
     cursors: dict[str, int] = Field(default_factory=dict)
+    lost_peer: bool = False
 
 
 class CommandOutcome(Message):
@@ -199,7 +204,8 @@ class ExchangeRequest(Message):
     `discarded` names removed tasks whose job folder the worker has deleted. `stalled` names, by token, the jobs that
     live and write nothing, and for how many seconds; a job that is not named there is not stalled. `delivering` names
     those whose job is over, so that they take no slot and no device: why they are held up, a sentence; empty if they
-    are not. A job that is not named there may still need the machine.
+    are not. A job that is not named there may still need the machine. `points` says, by the token of an accepted first
+    node of a gang, where it waits for the others (host:port).
     """
 
     worker_id: str
@@ -207,6 +213,7 @@ class ExchangeRequest(Message):
     wait_s: float = 0.0
     holding: tuple[str, ...] = ()
     accepts: tuple[str, ...] = ()
+    points: dict[str, str] = Field(default_factory=dict)
     finishes: tuple[Finish, ...] = ()
     outcomes: tuple[CommandOutcome, ...] = ()
     reached: tuple[Reached, ...] = ()
@@ -280,6 +287,27 @@ class FederatedPart(Message):
     attempt: int | None = None
 
 
+class GangNode(Message):
+    """Which node of a training on several workers an attempt is; its job starts when all have accepted.
+
+    Args:
+        id: Of the gang; the same for all of its nodes, and new for each try.
+        rank: Number of the node, from 0. The first alone reports, is steered and delivers.
+        nodes: How many there are.
+        release: Releases that all nodes must have, as `release_of` writes them.
+    """
+
+    id: str
+    rank: int
+    nodes: int
+    release: str
+
+
+def release_of(version: str, torch_version: str | None) -> str:
+    """Return what the nodes of a gang must have in common; empty where there is no torch."""
+    return "" if torch_version is None else f"Tunefleet {version}, torch {torch_version}"
+
+
 class Offer(Message):
     """One attempt of a task, offered to one worker.
 
@@ -296,6 +324,7 @@ class Offer(Message):
             finished by it, and takes no slot.
         federation: How it takes part in one, if it is a part of a federated training.
         traceparent: The span of the attempt, in W3C's form, if its task belongs to a trace.
+        gang: Which node it is, if the task runs on several workers.
     """
 
     token: str
@@ -313,6 +342,7 @@ class Offer(Message):
     merged: tuple[MergedTask, ...] = ()
     federation: FederatedPart | None = None
     traceparent: str | None = None
+    gang: GangNode | None = None
 
 
 class Desired(Message):
@@ -353,7 +383,8 @@ class ExchangeReply(Message):
 
     Args:
         offers: Attempts to accept; repeated until they are accepted or void.
-        accepted: Tokens whose accept is stored: the job may start.
+        accepted: Tokens whose accept is stored: the job may start. A node of a gang is named when all have accepted.
+        points: Where a gang meets (host:port), by the accepted token of a node.
         finished: Tokens whose finish is stored or no longer matters: the worker may forget them.
         behind: Finishes to be sent again after shipping the journal from the cursor.
         drop: Tokens that are void: end the job, deliver nothing.
@@ -363,6 +394,7 @@ class ExchangeReply(Message):
 
     offers: tuple[Offer, ...] = ()
     accepted: tuple[str, ...] = ()
+    points: dict[str, str] = Field(default_factory=dict)
     finished: tuple[str, ...] = ()
     behind: tuple[Behind, ...] = ()
     drop: tuple[str, ...] = ()

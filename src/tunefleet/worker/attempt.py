@@ -27,9 +27,10 @@ from tunefleet.worker.chatting import Relay
 from tunefleet.worker.deliver import Deliverer, reason_of
 from tunefleet.worker.files import write_synced
 from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
+from tunefleet.worker.meeting import as_node, is_member, released
 from tunefleet.worker.parts import Parts
 from tunefleet.worker.ports import Handle
-from tunefleet.worker.running import JobRun
+from tunefleet.worker.running import CannotGoOn, JobRun
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import AttemptRecord
 from tunefleet.worker.uploads import CheckpointUploads
@@ -119,7 +120,9 @@ class JobAttempt:
         """Begin or continue the walk; says the accept, which a repetition does not harm."""
         # Its own accept last: when that is acknowledged, the others have been said.
         self.parts.accept()
-        self._site.outbox.accept(self.token)
+        record = self._run.record
+        first = record.offer.gang is not None and record.offer.gang.rank == 0
+        self._site.outbox.accept(self.token, record.point if first else None)
         self._thread.start()
 
     def heed(self, desired: Desired) -> None:
@@ -192,7 +195,7 @@ class JobAttempt:
         return finish.model_copy(update={"outcome": "released", "reason": TaskReason.RELEASED})
 
     def _to_finish(self) -> Finish:
-        self.mailbox.await_ack()
+        point = self.mailbox.await_ack()
         self._trace.tell("accept", self._held_at)
         if self._after is not None:
             while self._after.alive:
@@ -202,11 +205,13 @@ class JobAttempt:
             self._over()
             self.parts.say_spooled()
             return spooled
-        try:
-            handle = self._run.begin()
-        except Cancelled:
+        handle = self._begin(point)
+        if isinstance(handle, Finish):
             self._over()
-            return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+            return handle
+        offer = self._run.record.offer
+        if is_member(offer):
+            return self._end_of_member(handle)
         with self._deliverer.shipping(), self._uploads.under_way(), self._relay.under_way():
             end = self._run.watch(handle)
             self._over()
@@ -215,6 +220,7 @@ class JobAttempt:
             if end.outcome == "completed":
                 self.parts.take_results(self._folder, handle.job.launch)
             finish = self._deliverer.finish_of(end, cancelled=self._run.cancelled, timed_out=self._run.timed_out)
+        finish = as_node(offer, finish)
         if end.outcome == "completed":
             self.parts.deliver(self._folder)
         else:
@@ -222,6 +228,25 @@ class JobAttempt:
         logger.info("Task %s ended: %s%s", self.task_id, finish.outcome, f": {finish.error}" if finish.error else "")
         self._spool(finish)
         self.parts.say_ends()
+        return finish
+
+    def _begin(self, point: str | None) -> Handle | Finish:
+        """Return the job, or how the attempt ends without one."""
+        try:
+            if point is not None:
+                self._run.meet(point)
+            return self._run.begin()
+        except CannotGoOn as error:
+            return released(self._run.record.offer, str(error))
+        except Cancelled:
+            return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+
+    def _end_of_member(self, handle: Handle) -> Finish:
+        """Wait for the end of a node that reports and delivers nothing."""
+        end = self._run.watch(handle)
+        self._over()
+        finish = as_node(self._run.record.offer, self._deliverer.finish_of_member(end, cancelled=self._run.cancelled))
+        self._spool(finish)
         return finish
 
     def _bring_newest(self) -> None:

@@ -112,6 +112,13 @@ class Deliverer:
         said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail", "result")} if hidden else {}
         return finish.model_copy(update={"cursors": cursors, **said})
 
+    def finish_of_member(self, end: End, *, cancelled: bool) -> Finish:
+        """Return the message of the end of a node other than the first: what it leaves is of no use to anybody."""
+        finish = self._in_words(end, cancelled=cancelled, timed_out=False)
+        hidden = self._site.secrets.redaction(self._offer.spec)
+        said = {name: hidden.value(getattr(finish, name)) for name in ("error", "detail")} if hidden else {}
+        return finish.model_copy(update=said)
+
     def finish_of_part(self) -> Finish:
         """Deliver what another task's run has left in this task's folder, and return the message of its end."""
         finish = self._with_outputs(Finish(token=self._offer.token, outcome="completed", reason=TaskReason.FINISHED))

@@ -41,13 +41,19 @@ class Mailbox:
         self._stopped = False
         self._suspend = False
         self._acked = False
+        self._point: str | None = None
         self._finished = False
         self._behind = False
         self._desired: Desired | None = None
         self._commands: deque[Command] = deque()
 
-    def tell_acked(self) -> None:
-        """The accept is stored: the job may start."""
+    def tell_acked(self, point: str | None = None) -> None:
+        """The accept is stored: the job may start.
+
+        Args:
+            point: Where its gang meets, if it has one.
+        """
+        self._point = point
         self._tell("_acked")
 
     def tell_finished(self) -> None:
@@ -123,9 +129,10 @@ class Mailbox:
             behind, self._behind = self._behind, False
         return behind
 
-    def await_ack(self) -> None:
-        """Wait until the accept is stored. Raises `Dropped` or `Stopped`."""
+    def await_ack(self) -> str | None:
+        """Wait until the accept is stored, and return where the gang meets. Raises `Dropped` or `Stopped`."""
         self._until(lambda: self._acked)
+        return self._point
 
     def await_verdict(self) -> bool:
         """Wait for the answer to a finish: `True` if it is stored, `False` if the server is behind."""

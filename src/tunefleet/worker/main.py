@@ -40,6 +40,7 @@ from tunefleet.worker import changes, hub, logfile, probe, transfers
 from tunefleet.worker.energy import EnergyMeter
 from tunefleet.worker.heartbeat import Heartbeat
 from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.meeting import Place
 from tunefleet.worker.noticing import Noticed
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.site import Site
@@ -143,6 +144,7 @@ def _build(
         transfers=moving,
         spans=spans,
         worker_id=worker_id,
+        place=Place.of(settings),
     )
     recent = RecentLog()
     logging.getLogger().addHandler(recent)

@@ -52,7 +52,7 @@ class Outbox:
         self._session = session
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._accepts: dict[str, None] = {}
+        self._accepts: dict[str, str | None] = {}
         self._finishes: dict[str, Finish] = {}
         self._sizes: dict[str, int] = {}
         self._outcomes: list[CommandOutcome] = []
@@ -79,11 +79,16 @@ class Outbox:
         """How many changes there were; read under the lock of `changed`."""
         return self._version
 
-    def accept(self, token: str) -> None:
-        """Say that an offer is taken; it must be on disk by now unless it is light."""
+    def accept(self, token: str, point: str | None = None) -> None:
+        """Say that an offer is taken; it must be on disk by now unless it is light.
+
+        Args:
+            token: The attempt.
+            point: Where it waits for the other nodes of its gang, if it is the first.
+        """
         with self._changed:
             if token not in self._finishes:
-                self._accepts[token] = None
+                self._accepts[token] = point
                 self._touch()
 
     def finish(self, finish: Finish) -> None:
@@ -179,6 +184,7 @@ class Outbox:
             wait_s=wait_s,
             holding=holding,
             accepts=tuple(self._accepts),
+            points={token: point for token, point in self._accepts.items() if point is not None},
             finishes=finishes,
             outcomes=said.outcomes,
             reached=said.reached,

@@ -37,24 +37,27 @@ class Preparation:
         self._mailbox = mailbox
         self._delivery = delivery
 
-    def job(self, offer: Offer, *, again: bool, pause: Callable[[], None]) -> Job:
+    def job(self, offer: Offer, *, again: bool, pause: Callable[[], None], point: str | None = None) -> Job:
         """Prepare a launch.
 
         Args:
             offer: The attempt.
             again: Whether the attempt was launched before; then it goes on from its own checkpoints.
             pause: Called when the inputs are there; may raise to give the launch up.
+            point: Where its gang meets, if it has one.
 
         Raises:
             InputError: If it may not run here, or its checkpoint cannot be had.
+            MachineError: If this machine cannot be a node of its gang.
             Dropped, Stopped: While something is fetched.
         """
+        gang = self._site.place.job(offer, point)
         inputs = self.inputs(offer)
         pause()
         from_step = self._restore(offer, again=again)
         self._introduce(offer)
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._site.gpus(offer))
-        return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step})
+        return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step, "gang": gang})
 
     def inputs(self, offer: Offer) -> dict[str, str]:
         """Bring the inputs of an offer, and return pointer → local path.

@@ -8,7 +8,7 @@ import shutil
 import socket
 import time
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -68,7 +68,8 @@ def capabilities(
         cpu_model=cpu_model(),
         driver_version=driver.version,
         cuda_version=driver.cuda,
-        address=address_towards(settings.server_url),
+        address=settings.gang_address or address_towards(settings.server_url),
+        torch_version=torch_version(),
         started_at=psutil.Process().create_time(),
         pid=os.getpid(),
     )
@@ -111,6 +112,14 @@ def load(
         gpus=gpus,
         gpu_energy_j=meter.read(gpus, now=time.monotonic()) if meter is not None else None,
     )
+
+
+def torch_version() -> str | None:
+    """Return torch's release without importing it; None if it is not installed."""
+    try:
+        return version("torch")
+    except PackageNotFoundError:
+        return None
 
 
 def cpu_model() -> str:

@@ -19,6 +19,7 @@ from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import FinishOutcome, Reached
 from tunefleet.worker.ending import Ending
 from tunefleet.worker.mailbox import Cancelled, Mailbox
+from tunefleet.worker.meeting import is_member
 from tunefleet.worker.parts import Parts
 from tunefleet.worker.ports import Delivery, Handle
 from tunefleet.worker.preparing import Preparation
@@ -48,6 +49,10 @@ class PausedEnd:
     reason: TaskReason = TaskReason.PAUSED
     error: str | None = None
     detail: str | None = None
+
+
+class CannotGoOn(Exception):
+    """A node of a gang that has ended in between: it cannot be launched again without the others."""
 
 
 class JobRun:
@@ -114,8 +119,18 @@ class JobRun:
         if found is not None:
             logger.info("Adopted the job of task %s.", self.record.offer.task_id)
             return found
+        if self._in_gang and self.record.launch is not None:
+            raise CannotGoOn("Its worker was started anew, and a node cannot go on without the others.")
         self.handle = self._launch_when_free(_GPU_PATIENCE_S)
         return self.handle
+
+    def meet(self, point: str) -> None:
+        """Write down where the gang meets."""
+        self._note(point=point)
+
+    @property
+    def _in_gang(self) -> bool:
+        return self.record.offer.gang is not None
 
     def watch(self, handle: Handle) -> End:
         """Wait for the job's end, doing meanwhile what the server and the worker's owner want.
@@ -128,12 +143,17 @@ class JobRun:
             end = handle.poll()
             if end is None:
                 self._obey(handle)
-                self._guard.look(handle)
+                if not is_member(self.record.offer):
+                    self._guard.look(handle)
                 self._mailbox.pause(_POLL_S)
                 continue
             self._trace.launched(
                 handle.job.launch, handle.folder.journal_dir / f"{handle.job.launch}.jsonl", end.outcome, end.error
             )
+            if self._in_gang:
+                # Whatever interrupted it, only all nodes together can be launched again.
+                self._steering.last_look(handle)
+                return end
             if self._cut_off_pausing and end.outcome not in _SETTLED:
                 return PausedEnd()
             verdict = end if self.cancelled or self._timed_out else self._guard.verdict(handle, end)
@@ -235,7 +255,9 @@ class JobRun:
     def _launch(self) -> Handle:
         again = self.record.launch is not None
         with self._trace.timed("prepare", self.record.launch or ""):
-            job = self._preparation.job(self.record.offer, again=again, pause=self._raise_cancel)
+            job = self._preparation.job(
+                self.record.offer, again=again, pause=self._raise_cancel, point=self.record.point
+            )
         env = job.env | self._trace.environment(job.launch)
         job = job.model_copy(update={"merge_children": self._parts.prepare(), "env": env})
         self._note(launch=job.launch, suspended=False, watched=self._guard.started())
@@ -256,7 +278,8 @@ class JobRun:
         if self._unwanted and self._cancelled_at is None and self._ending.ask(handle, self.record.offer.grace_s):
             self._cancelled_at = time.monotonic()
             logger.info("Cancelling task %s.", self.record.offer.task_id)
-        if not self._timed_out and self._guard.overdue:
+        # Of several nodes the first one's time counts.
+        if not self._timed_out and self._guard.overdue and not is_member(self.record.offer):
             self._timed_out = self._ending.ask(handle, self.record.offer.grace_s)
         self._steering.obey(handle)
 

@@ -13,6 +13,7 @@ from tunefleet.observing.spans import Spans
 from tunefleet.wire.jobfolder import JobFolder
 from tunefleet.wire.link import Offer
 from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.meeting import Place
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.ports import DeliveryFactory, Jobs, ShipperFactory
 from tunefleet.worker.state import StateFolder
@@ -39,6 +40,7 @@ class Site:
         transfers: How files come here and leave.
         spans: Where the spans of traces go; None if nowhere.
         worker_id: Who this is.
+        place: Where other workers reach it.
     """
 
     results_dir: Path
@@ -59,6 +61,7 @@ class Site:
     transfers: Transfers = field(default_factory=Transfers)
     spans: Spans | None = None
     worker_id: str = ""
+    place: Place = field(default_factory=Place)
 
     def folder(self, task_id: str) -> JobFolder:
         """Return the job folder of a task; all its attempts on this machine share it, and its checkpoints."""

@@ -40,6 +40,7 @@ class AttemptRecord(Message):
         cancel_generation: Generation of the server's wish to cancel, once the worker has said that it obeys.
         watched: How long it ran, and why the worker itself ended the newest launch, if it did.
         commands: Commands that the job has taken and not brought to their end.
+        point: Where its gang meets (host:port), if it has one: the first node chooses, the others are told.
     """
 
     offer: Offer
@@ -48,6 +49,7 @@ class AttemptRecord(Message):
     cancel_generation: int | None = None
     watched: Watched = Watched()
     commands: tuple[Command, ...] = ()
+    point: str | None = None
 
     @property
     def attempt_id(self) -> str:

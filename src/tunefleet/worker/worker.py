@@ -225,7 +225,7 @@ class Worker:
         boxes = {attempt.token: attempt.mailbox for attempt in self._held()}
         reply = self._tell_parts(reply)
         for token in boxes.keys() & set(reply.accepted):
-            boxes[token].tell_acked()
+            boxes[token].tell_acked(reply.points.get(token))
         for token in boxes.keys() & set(reply.finished):
             boxes[token].tell_finished()
         for behind in reply.behind:
@@ -300,12 +300,13 @@ class Worker:
             known = offer.token in self._attempts
         if known or self._over.is_set() or self._free()["job"] < 1:
             return
-        record = AttemptRecord(offer=offer)
         try:
+            first = offer.gang is not None and offer.gang.rank == 0
+            record = AttemptRecord(offer=offer, point=self._site.place.point() if first else None)
             self._site.state.keep(record)
         except (OSError, TunefleetError) as error:
             # Not accepted: the server places the task anew, and backs off from this worker.
-            logger.warning("Task %s cannot be taken, the results folder cannot be written: %s", offer.task_id, error)
+            logger.warning("Task %s cannot be taken: %s", offer.task_id, error)
             return
         logger.info("Took task %s (%s), attempt %d.", offer.task_id, offer.kind, offer.attempt)
         self._hold(executor, record, None)

@@ -24,7 +24,7 @@ from tunefleet.attach.board import CommandBoard
 from tunefleet.attach.checkpoints import fault_of
 from tunefleet.attach.exchange import Exchange
 from tunefleet.attach.finisher import CheckpointFinisher, Saved
-from tunefleet.attach.identity import hostname, process_started_at
+from tunefleet.attach.identity import machine, process_started_at
 from tunefleet.attach.ranks import Follower, Leader
 
 pytestmark = pytest.mark.torch
@@ -128,7 +128,7 @@ def walk(decider: Leader | Follower, steps: int) -> None:
 def gone(line: Line, rank: int) -> None:
     """Have a rank be a process that has ended."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    me = {"host": hostname(), "pid": process.pid, "started_at": process_started_at(process.pid)}
+    me = {"host": machine(), "pid": process.pid, "started_at": process_started_at(process.pid)}
     line.set(f"process/{rank}", json.dumps(me).encode())
     process.kill()
     process.wait()

@@ -6,6 +6,7 @@ from typing import Any
 
 import datasets
 
+from tunefleet.attach import world
 from tunefleet.programs import ranks
 from tunefleet.programs.align.method import Parts, SpecT
 from tunefleet.programs.train import assemble
@@ -38,7 +39,7 @@ def where_others_find_it(launch: Launch[SpecT], common: dict[str, Any], *, wante
     folder = launch.folder.root / FOLDER / launch.job.launch
     named = ("train_dataset", "eval_dataset")
     with ranks.leader_first(launch.folder, launch.job.launch, FOLDER):
-        if ranks.leads():
+        if world.leads_folder():
             for name in named:
                 if common[name] is not None:
                     common[name].save_to_disk(str(folder / name))

@@ -61,7 +61,7 @@ class Commits:
                 moved[thing.status, thing.reason or "none", thing.kind] += 1
                 if thing.status == "queued":
                     self._wait(thing)
-            elif isinstance(thing, AttemptRow):
+            elif isinstance(thing, AttemptRow) and not thing.member:
                 self._attempt(meters, thing, rows.get(thing.task_id))
             elif isinstance(thing, Event):
                 _event(meters, thing)

@@ -10,6 +10,7 @@ _AROUND = """
 resources:
   replicas: 1
   processes: 1
+  nodes: 1
   estimatedLoad: 3
   tags: [lab]
   hardware: {cpu: "8", memory: 64.5Gi, disk: 100Gi, gpu: {count: 1, type: A100, memory: 46Gi}}

@@ -41,7 +41,7 @@ export function History({ task }: { task: TaskAnswer }) {
               {(task.attempt_list ?? []).map((each) => (
                 <tr key={each.number}>
                   <td className="num">{each.number}</td>
-                  <td>{each.worker_id}</td>
+                  <td>{(each.nodes ?? []).map((node) => node.worker_id).join(", ") || each.worker_id}</td>
                   <td>
                     <Status status={STATES[each.state] ?? each.state} note={each.state} />
                   </td>

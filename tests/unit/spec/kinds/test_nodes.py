@@ -1,0 +1,59 @@
+"""On how many workers a training runs, and what does not go with several."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tunefleet.errors import SpecError
+from tunefleet.services import requirements
+from tunefleet.spec import SftSpec, load_task_spec
+
+BEST = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
+
+
+def spec(nodes: Any, **blocks: Any) -> dict[str, Any]:
+    given = {"hardware": {"gpu": {"count": 0}}, "nodes": nodes}
+    return {
+        "taskType": "sft",
+        "model": {"source": {"identifier": "m"}},
+        "data": {"prompts": ["a"]},
+        "resources": given,
+        **blocks,
+    }
+
+
+@pytest.mark.parametrize(
+    ("nodes", "least", "most", "kept"),
+    [(1, 1, 1, 1), (3, 3, 3, 3), ("3", 3, 3, 3), ("2:4", 2, 4, "2:4"), (" 2 : 2 ", 2, 2, 2)],
+)
+def test_nodes_are_a_number_or_the_least_and_the_most(nodes: Any, least: int, most: int, kept: Any) -> None:
+    loaded = load_task_spec(spec(nodes))
+    assert isinstance(loaded, SftSpec)
+    need = requirements.of(loaded)
+    assert (need.nodes, need.nodes_max, loaded.resources.nodes) == (least, most, kept)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "why"),
+    [
+        ({"training": {"parallelism": "fsdp"}}, "its part of a checkpoint on its own disk"),
+        ({"training": BEST, "data": {"path": "x", "eval": {"split": "test"}}}, "the best"),
+        ({"checkpoint": {"upload": False}}, "leaves no checkpoint that all nodes could go on from"),
+        ({"checkpoint": {"asynchronous": True}}, "is for a training of one process"),
+        ({"trainer": "mine:train"}, "starts its processes by itself"),
+    ],
+)
+def test_what_needs_one_disk_is_refused_on_several_machines_with_a_way_out(blocks: dict[str, Any], why: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        load_task_spec(spec("1:2", **blocks))
+    (fault,) = [each for each in caught.value.faults if each.path.endswith("resources.nodes")]
+    assert why in fault.message
+    assert fault.hint
+
+
+def test_what_trains_nothing_runs_on_one_worker() -> None:
+    echo = {"taskType": "echo", "data": {"type": "list", "items": ["a"]}, "resources": {"nodes": 2}}
+    with pytest.raises(SpecError, match="echo tasks run on one worker"):
+        load_task_spec(echo)

@@ -1,0 +1,73 @@
+"""Where the nodes of a training on several workers meet, and what a node says of its end."""
+
+from __future__ import annotations
+
+import socket
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from tunefleet.errors import MachineError
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.link import Finish, GangNode, Offer, release_of
+from tunefleet.worker.meeting import Place, as_node, is_member
+from tunefleet.worker.probe import torch_version
+
+MINE = release_of(version("tunefleet"), torch_version())
+
+
+def offer(rank: int | None = 0, release: str = MINE) -> Offer:
+    gang = None if rank is None else GangNode(id="att_1", rank=rank, nodes=2, release=release)
+    given: dict[str, Any] = {"token": "t.m", "task_id": "task-1", "workflow_id": "wf-1", "attempt": 1, "name": "n"}
+    return Offer(**given, kind="sft", spec={}, gang=gang)
+
+
+def test_the_first_free_port_of_the_range_is_taken_and_a_full_range_is_named() -> None:
+    with socket.socket() as first:
+        first.bind(("127.0.0.1", 0))
+        first.listen()
+        port = first.getsockname()[1]
+        with pytest.raises(MachineError, match=rf"No port of {port}-{port} is free at 127\.0\.0\.1"):
+            Place("127.0.0.1", (port, port)).point()
+        host, _, any_free = Place("127.0.0.1", (0, 0)).point().rpartition(":")
+        assert host == "127.0.0.1"
+        assert int(any_free) != port
+
+
+def test_a_machine_without_an_address_says_what_to_set() -> None:
+    with pytest.raises(MachineError) as caught:
+        Place(None).point()
+    assert "TUNEFLEET_GANG_ADDRESS" in (caught.value.hint or "")
+
+
+def test_a_job_is_told_where_to_meet_and_other_releases_are_refused_by_name() -> None:
+    place = Place("10.0.0.2", join_s=7)
+    found = place.job(offer(1), "10.0.0.1:29500")
+    assert found is not None
+    assert (found.rank, found.nodes, found.host, found.port, found.address, found.join_s) == (
+        1, 2, "10.0.0.1", 29500, "10.0.0.2", 7,
+    )  # fmt: skip
+    assert place.job(offer(None), None) is None
+    with pytest.raises(MachineError, match=r"torch 0\.1: the nodes of one training need the same"):
+        place.job(offer(1, "Tunefleet 9, torch 0.1"), "10.0.0.1:29500")
+    with pytest.raises(MachineError, match="not known where the nodes of the training meet"):
+        place.job(offer(1), None)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "misses"),
+    [
+        (TaskReason.NETWORK, "Connection closed by peer", True),
+        (TaskReason.CRASHED, "The training process crashed (SIGABRT).", True),
+        (TaskReason.CRASHED, "The training process crashed (SIGSEGV).", False),
+        (TaskReason.OUT_OF_MEMORY, "The training ran out of memory.", False),
+    ],
+)
+def test_only_an_end_that_another_node_may_have_brought_about_is_said_to_be_one(
+    reason: TaskReason, error: str, misses: bool
+) -> None:
+    end = Finish(token="t.m", outcome="failed", reason=reason, error=error)
+    assert as_node(offer(1), end).lost_peer is misses
+    assert as_node(offer(None), end).lost_peer is False
+    assert (is_member(offer(0)), is_member(offer(1)), is_member(offer(None))) == (False, True, False)
