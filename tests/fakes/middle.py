@@ -74,6 +74,12 @@ class Middle:
         """Pass nothing on any more, in either direction, and close nothing: a line that is half open."""
         self._flows.clear()
 
+    def strand(self) -> None:
+        """Leave every connection half open for good; new ones pass."""
+        self._flows.clear()
+        self._flows = asyncio.Event()
+        self._flows.set()
+
     def go(self) -> None:
         """Pass everything on again."""
         self._flows.set()
@@ -141,8 +147,9 @@ class Middle:
             far_writer.close()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, up: bool) -> None:
+        flows = self._flows
         while piece := await reader.read(PIECE_BYTES):
-            await self._flows.wait()
+            await flows.wait()
             if self.delay_s:
                 await asyncio.sleep(self.delay_s)
             self.bytes_up += len(piece) if up else 0
