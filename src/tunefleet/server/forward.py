@@ -70,7 +70,7 @@ class Forward:
             return
         asked = self._from_peer(scope)
         if asked is not None and scope["path"] == mirror.PATH and self._leads():
-            await Response(mirror.dump(self._core.fleet), media_type="application/json")(scope, receive, send)
+            await Response(mirror.dump(self._core), media_type="application/json")(scope, receive, send)
             return
         if not needs_leader(scope["path"]):
             await self._app(scope, receive, send)

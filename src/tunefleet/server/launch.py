@@ -37,6 +37,10 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, lifetime: Lifetime) -> None:
         super().__init__(config)
         self.lifetime = lifetime
+        lifetime.give_up = self._end
+
+    def _end(self) -> None:
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start as uvicorn does; then whoever has started this is told."""
@@ -85,6 +89,9 @@ def run(server: Server, bound: socket.socket, certificate: Certificate | None = 
 
     Uvicorn sends itself the signal again once it has stopped; the process would die of it before it could close its
     store.
+
+    Raises:
+        TunefleetError: If the server found out that it must not go on.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped_already)
@@ -93,6 +100,8 @@ def run(server: Server, bound: socket.socket, certificate: Certificate | None = 
     server.lifetime.peer_url = server.lifetime.core.settings.peer_url or peer_url_of(bound, tls=tls)
     with kept_fresh(certificate):
         server.run(sockets=[bound])
+    if server.lifetime.refused is not None:
+        raise server.lifetime.refused
 
 
 def url_of(bound: socket.socket, *, tls: bool = False) -> str:

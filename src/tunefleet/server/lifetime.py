@@ -60,6 +60,9 @@ class Lifetime:
     """Under which other servers on the same database reach it."""
     trust: ssl.SSLContext | None = None
     """Of its own certificate, if it serves HTTPS: that may be for another name than the one by which it gets there."""
+    give_up: Callable[[], None] = lambda: None
+    """Ends the server by itself; `refused` says why."""
+    refused: TunefleetError | None = None
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
     _own: list[asyncio.Task[None]] = field(default_factory=list)
     _election: Election | None = None
@@ -99,11 +102,16 @@ class Lifetime:
         self._mirror = Mirror(self.core)
         self._own = [
             asyncio.create_task(self._loop("mirror", self._mirror.run_once), name="mirror"),
-            asyncio.create_task(keep_place(self._election, self.core), name="election"),
+            asyncio.create_task(keep_place(self._election, self.core, self._give_up), name="election"),
             asyncio.create_task(self._loop("leading", self._follow, every_s=FOLLOW_S), name="leading"),
             asyncio.create_task(self._loop("keys", lambda: sweep.flush_keys(self.core), every_s=sweep.FLUSH_S)),
             asyncio.create_task(self._loop("room", self._count_room, every_s=ROOM_S)),
         ]
+
+    def _give_up(self, error: TunefleetError) -> None:
+        log.error("%s", error)
+        self.refused = error
+        self.give_up()
 
     async def _count_room(self) -> None:
         """Other servers store and delete files, too."""

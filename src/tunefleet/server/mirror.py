@@ -6,6 +6,7 @@ A copy of a moment ago, which decides nothing: only the leader places.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Final
 
 from pydantic import TypeAdapter
@@ -23,9 +24,9 @@ _SHARE: Final = 20.0
 _WHOLE: Final = TypeAdapter(Fleet)
 
 
-def dump(fleet: Fleet) -> bytes:
-    """Return what is remembered of workers, as JSON."""
-    return _WHOLE.dump_json(fleet)
+def dump(core: Core) -> bytes:
+    """Return what the leader remembers of workers, and of files that are put together, as JSON."""
+    return _WHOLE.dump_json(replace(core.fleet, joins={seq: wait.why for seq, wait in core.joins.items()}))
 
 
 class Mirror:

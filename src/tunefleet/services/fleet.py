@@ -158,6 +158,8 @@ class Fleet:
     """Worker id → model or dataset that it was given a task with → when, on the wall clock."""
     kept: dict[str, str] = field(default_factory=dict)
     """Worker id → the waiting task for which it gathers what becomes free, as of the last placement."""
+    joins: dict[int, str] = field(default_factory=dict)
+    """At a server that follows: `seq` of a spread task → what its parts' files do meanwhile; see `Core.joins`."""
     worked_at: dict[str, float] = field(default_factory=dict)
     """Worker id → when it had work last, on the monotonic clock; of workers that were seen without any, when first."""
     elastic: ElasticMark = field(default_factory=ElasticMark)

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import tunefleet
-from tunefleet.errors import TunefleetError
+from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.services.fleet import Fleet
 from tunefleet.store import servers
 from tunefleet.store.servers import LeaderRow, ServerRow
@@ -85,6 +85,10 @@ class Leading:
         return not self.shared or (self.epoch is not None and now < self.until)
 
 
+class TwinError(StoreError):
+    """Another server on the database has this one's name, and was there first."""
+
+
 class Election:
     """One server's part in who leads.
 
@@ -104,6 +108,7 @@ class Election:
         self._since = self._looked_at = self._clock()
         self._present_at: float | None = None
         self._first = True
+        self._replaced: str | None = None
         core.leading.shared, core.leading.server_id = True, server_id
 
     async def run_once(self) -> None:
@@ -125,7 +130,7 @@ class Election:
         if epoch is not None:
             self.step_down("it stops")
             await self._core.write(partial(servers.give_back, epoch=epoch))
-        await self._core.write(partial(servers.leave, ids=[self._me.id]))
+        await self._core.write(partial(servers.leave, processes=[self._me.process]))
 
     def step_down(self, why: str) -> None:
         """Lead no more: what waits here for the leader's word is let go."""
@@ -133,7 +138,7 @@ class Election:
         log.warning("This server leads no more: %s (epoch %s).", why, core.leading.epoch)
         core.leading.epoch = None
         self._since = self._clock()
-        core.fleet = Fleet()
+        core.fleet, core.joins = Fleet(), {}
         core.signals.notify_all()
 
     async def _renew(self) -> None:
@@ -186,26 +191,42 @@ class Election:
         if self._present_at is not None and now - self._present_at < _PRESENT_S:
             return
         self._present_at = now
-        await asyncio.wrap_future(self._core.db.pulse(partial(servers.be_here, row=self._me)))
+        replaced = await asyncio.wrap_future(self._core.db.pulse(partial(servers.be_here, row=self._me)))
+        if replaced is not None and replaced == self._replaced:
+            # It was there before this one, and has come back: it lives.
+            raise TwinError(
+                f"Another server is called {self._me.id}, too: one of the two data folders is a copy.",
+                hint="Remove server.id from the folder of this one, and start it again.",
+            )
+        self._replaced = self._replaced or replaced or self._me.process
         rows = await self._core.read(servers.all_rows)
         for row in rows:
             if row.id not in seen or seen[row.id][0] != row.renewals:
                 seen[row.id] = row.renewals, now
-        gone = [row.id for row in rows if now - seen[row.id][1] > _FORGET_S]
+        gone = [row.process for row in rows if now - seen[row.id][1] > _FORGET_S]
         if gone and self._core.leading.leads(now):
-            await self._core.write(partial(servers.leave, ids=gone))
+            await self._core.write(partial(servers.leave, processes=gone))
         for id_ in seen.keys() - {row.id for row in rows}:
             del seen[id_]
 
 
-async def keep_place(election: Election, core: Core) -> None:
-    """Take part in the election until the server stops; a database that is away is waited for."""
+async def keep_place(election: Election, core: Core, give_up: Callable[[TwinError], None]) -> None:
+    """Take part in the election until the server stops; a database that is away is waited for.
+
+    Args:
+        election: Of this server.
+        core: The server.
+        give_up: Called if this server cannot stay.
+    """
     failed = False
     while not core.signals.closed:
         topic = core.signals.version(servers.TOPIC)
         try:
             await election.run_once()
             failed = False
+        except TwinError as error:
+            give_up(error)
+            return
         except TunefleetError as error:
             log.log(logging.DEBUG if failed else logging.WARNING, "Who leads is not known: %s", error)
             failed = True

@@ -67,7 +67,7 @@ def presences(core: Core) -> Presences:
     delivering = {
         attempt_id: why for presence in core.fleet.presences.values() for attempt_id, why in presence.delivering.items()
     }
-    joins = {seq: wait.why for seq, wait in core.joins.items()}
+    joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
     return Presences(now, limits, loads, warm, dict(core.fleet.kept), delivering, joins)
 
 

@@ -124,14 +124,21 @@ def appear(connection: Connection, row: ServerRow) -> None:
     connection.execute(insert(servers).values(**row._asdict()))
 
 
-def be_here(connection: Connection, row: ServerRow) -> None:
-    """Say that a server is alive; one that was forgotten appears again."""
+def be_here(connection: Connection, row: ServerRow) -> str | None:
+    """Say that a server is alive; one that was forgotten appears again.
+
+    Returns:
+        The process whose row this one has replaced; null if there was no other.
+    """
     at = servers.c
     mine = (at.id == row.id) & (at.process == row.process)
-    if connection.execute(update(servers).where(mine).values(renewals=at.renewals + 1)).rowcount == 0:
-        appear(connection, row)
+    if connection.execute(update(servers).where(mine).values(renewals=at.renewals + 1)).rowcount:
+        return None
+    replaced: str | None = connection.scalar(select(at.process).where(at.id == row.id))
+    appear(connection, row)
+    return replaced
 
 
-def leave(connection: Connection, ids: Iterable[str]) -> None:
-    """Forget servers that have stopped."""
-    connection.execute(delete(servers).where(servers.c.id.in_(list(ids))))
+def leave(connection: Connection, processes: Iterable[str]) -> None:
+    """Forget servers that have stopped, by their processes."""
+    connection.execute(delete(servers).where(servers.c.process.in_(list(processes))))

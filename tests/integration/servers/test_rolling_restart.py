@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -70,6 +71,19 @@ def test_a_rolling_restart_loses_nothing_that_was_acknowledged(trio: Trio, serve
     assert names.items() <= dict(stored).items()
     until(lambda: trio.rows("SELECT count(*) FROM tasks WHERE status <> 'completed'") == [(0,)])
     assert trio.rows("SELECT count(*) FROM tasks") == [(trio.ran(),)]
+
+
+@pytest.mark.slow
+def test_a_copy_of_a_data_folder_does_not_serve_beside_it(trio: Trio) -> None:
+    trio.start(0)
+    (trio.folder / "data1").mkdir()
+    (trio.folder / "data1" / "artifacts").symlink_to(trio.folder / "files", target_is_directory=True)
+    shutil.copy(trio.folder / "data0" / "server.id", trio.folder / "data1")
+    trio.begin(1)
+    assert trio.processes[1].wait(60) == 1
+    assert "Another server is called srv-" in trio.log(1)
+    until(lambda: trio.leader() == 0)
+    assert trio.answers(0)
 
 
 def test_a_server_with_other_files_is_refused_while_others_serve(

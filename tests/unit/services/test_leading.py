@@ -6,12 +6,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 
 from tests.unit.services.lab import Lab
 from tests.unit.services.test_federation_keeper import another
 from tunefleet.errors import NotLeadingError
-from tunefleet.services.core import Core
-from tunefleet.services.leading import LEASE_S, PATIENCE_S, RENEW_S, Election, fenced
+from tunefleet.server import mirror
+from tunefleet.services import roster
+from tunefleet.services.core import Core, JoinWait
+from tunefleet.services.fleet import Fleet
+from tunefleet.services.leading import LEASE_S, PATIENCE_S, RENEW_S, Election, TwinError, fenced
 from tunefleet.store import keys, servers
 from tunefleet.store.servers import LeaderRow
 
@@ -92,6 +96,24 @@ async def test_a_restarted_leader_need_not_wait_for_itself(lab: Lab, other: Core
     assert other.leading.epoch == 2
 
 
+async def test_of_two_with_one_name_the_later_one_is_told_and_goes(lab: Lab, other: Core) -> None:
+    first, copy = Election(lab.core, "srv-a", None), Election(other, "srv-a", None)
+    await passes(lab, 5, first)
+    with pytest.raises(TwinError, match="Another server is called srv-a, too") as told:
+        await passes(lab, 20, copy, first)
+    assert "server.id" in str(told.value.hint)
+    await copy.close()
+    await passes(lab, 20, first)
+    assert [each.id for each in await lab.core.read(servers.all_rows)] == ["srv-a"]
+    assert leads(lab, lab.core, other) == [True, False]
+
+
+async def test_a_server_that_was_killed_is_no_other_with_its_name(lab: Lab, other: Core) -> None:
+    await passes(lab, 5, Election(lab.core, "srv-a", None))
+    await passes(lab, 60, Election(other, "srv-a", None))
+    assert leads(lab, other) == [True]
+
+
 async def test_wall_clocks_that_differ_by_a_minute_do_not_matter(lab: Lab, other: Core) -> None:
     first, second = pair(lab, other)
     await first.run_once()
@@ -145,3 +167,9 @@ async def test_of_two_that_take_over_at_once_one_does(lab: Lab, other: Core) -> 
     seen = await row(lab)
     assert await lab.core.write(lambda connection: servers.renew(connection, seen.epoch))
     assert await other.write(lambda connection: servers.take(connection, seen, LeaderRow(0, "b", "b"))) is None
+
+
+async def test_a_follower_says_what_the_leader_knows_of_parts_that_are_put_together(lab: Lab, other: Core) -> None:
+    lab.core.joins = {7: JoinWait(1, 0.0, "wait for room")}
+    other.fleet = TypeAdapter(Fleet).validate_json(mirror.dump(lab.core))
+    assert roster.presences(other).joins == roster.presences(lab.core).joins == {7: "wait for room"}
