@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from sqlalchemy import Connection, delete, func, insert, select
 
 from tunefleet.store.bulk import Bulk
 from tunefleet.store.rows import EventRow, TaskRow
-from tunefleet.store.tables import DEFAULT_PROJECT, events, tasks, workflows
+from tunefleet.store.tables import DEFAULT_PROJECT, events, tasks, workers, workflows
 from tunefleet.store.writer import note, wake
 
 _COLUMNS = (
@@ -19,6 +19,8 @@ _COLUMNS = (
     "campaign_seq",
 )  # fmt: skip
 _INSERT = Bulk(insert(events), _COLUMNS)
+_WORKER: Final = "worker."
+"""So the kinds begin of what happens to a worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,11 @@ def append(connection: Connection, new: Sequence[Event]) -> None:
     """Append events, and wake who waits for them."""
     if not new:
         return
+    bound = _bound(connection, {e.worker_id for e in new if _of_worker(e)})
     rows = [
         (
-            e.project, e.at, e.kind, e.task_id, e.workflow_id, e.workflow_seq, e.worker_id,
+            bound.get(e.worker_id, e.project) if _of_worker(e) else e.project,
+            e.at, e.kind, e.task_id, e.workflow_id, e.workflow_seq, e.worker_id,
             orjson.dumps(e.data).decode(), e.federation_seq, e.campaign_seq,
         )
         for e in new
@@ -64,6 +68,18 @@ def append(connection: Connection, new: Sequence[Event]) -> None:
     _INSERT.run(connection, rows)
     note(connection, new)
     wake(connection, "events")
+
+
+def _of_worker(event: Event) -> bool:
+    return event.kind.startswith(_WORKER)
+
+
+def _bound(connection: Connection, worker_ids: Collection[str | None]) -> dict[str | None, str]:
+    """Return the projects of workers that serve one alone: what happens to them is told there."""
+    if not worker_ids:
+        return {}
+    query = select(workers.c.id, workers.c.project).where(workers.c.id.in_(list(worker_ids)))
+    return {id_: project for id_, project in connection.execute(query) if project != DEFAULT_PROJECT}
 
 
 def after(
@@ -77,8 +93,11 @@ def after(
     kinds: Sequence[str] | None = None,
     federation_seq: int | None = None,
 ) -> list[EventRow]:
-    """Return events with a greater id, oldest first."""
-    query = select(events).where(events.c.id > event_id, events.c.project == project).order_by(events.c.id).limit(limit)
+    """Return events with a greater id, oldest first; what happens to workers that serve all is told in each project."""
+    seen = events.c.project == project
+    if project != DEFAULT_PROJECT:
+        seen |= (events.c.project == DEFAULT_PROJECT) & events.c.kind.startswith(_WORKER)
+    query = select(events).where(events.c.id > event_id, seen).order_by(events.c.id).limit(limit)
     if task_id is not None:
         mine = select(tasks.c.workflow_seq).where(tasks.c.id == task_id).scalar_subquery()
         query = query.where(events.c.workflow_seq == mine, events.c.task_id == task_id)
