@@ -68,8 +68,11 @@ class Certificate:
         self._cert_file, self._key_file = cert_file.expanduser(), key_file.expanduser()
         self._read_at = self._stamp()
         self._fault = ""
+        self._newest = _context(self._cert_file, self._key_file)
         self.context = _context(self._cert_file, self._key_file)
         """For whoever listens; shows the newest certificate to each new connection."""
+        # One that is read into it while somebody shakes hands would be without its key for a moment.
+        self.context.sni_callback = self._show
         self.trust = _trusting(self._cert_file)
         """For a client of this process alone: trusts this certificate under whatever name, and nothing else."""
         self.facts = _facts(self.context, self.trust)
@@ -99,7 +102,7 @@ class Certificate:
                 return False
             tried = _context(self._cert_file, self._key_file)
             facts = _facts(tried, _trusting(self._cert_file))
-            self.context.load_cert_chain(self._cert_file, self._key_file, password=_no_passphrase)
+            self._newest = tried
             self.trust.load_verify_locations(self._cert_file)
         except (MachineError, OSError) as error:
             # Who renews it writes two files, one after the other: it is tried again, and said once.
@@ -111,6 +114,9 @@ class Certificate:
         log.info("The certificate %s was read again.", self._cert_file)
         self.tell()
         return True
+
+    def _show(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._newest
 
     def _stamp(self) -> tuple[tuple[int, int, int], ...]:
         found = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -156,3 +158,27 @@ def test_only_addresses_are_trusted_as_proxies(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("TUNEFLEET_TRUSTED_PROXIES", given)
     with pytest.raises(MachineError, match="TUNEFLEET_TRUSTED_PROXIES"):
         load(ServerSettings)
+
+
+def test_who_shakes_hands_while_it_is_read_again_is_served(authority: Authority, pair: Pair) -> None:
+    certificate, over = Certificate(pair.cert, pair.key), threading.Event()
+    trust = ssl.create_default_context(cafile=authority.file)
+
+    def renew() -> None:
+        while not over.is_set():
+            certificate.refresh(asked=True)
+
+    renewing = threading.Thread(target=renew)
+    renewing.start()
+    try:
+        for _ in range(300):
+            there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+            client = trust.wrap_bio(back, there, server_hostname="127.0.0.1")
+            server = certificate.context.wrap_bio(there, back, server_side=True)
+            for side in (client, server, client, server, client):
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+            assert client.getpeercert()
+    finally:
+        over.set()
+        renewing.join()
