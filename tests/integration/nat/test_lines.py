@@ -1,4 +1,4 @@
-"""A worker whose line is slow, breaks, and stays half open, and whose clock is a minute ahead: each task runs once."""
+"""A worker whose line is slow, breaks, and stays half open, and whose clock is a minute ahead."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def line(running: Running, tmp_path: Path) -> Iterator[Middle]:
             worker.wait()
 
 
-def test_each_task_runs_once_however_the_line_fails(running: Running, line: Middle) -> None:
+def test_each_task_is_done_however_the_line_fails(running: Running, line: Middle) -> None:
     with running.client(running.admin_key) as client:
 
         def submit() -> str:
@@ -76,5 +76,6 @@ def test_each_task_runs_once_however_the_line_fails(running: Running, line: Midd
         tasks.append(submit())
         until(lambda: status_of(f"/tasks/{tasks[-1]}") == "completed")
         done = [client.get(f"/tasks/{each}").json() for each in tasks]
+        # An offer that went into the half-open line may count as a try; what ran, ran once.
         assert [each["attempts"] for each in done if each["id"] != tasks[2]] == [1, 1]
         assert all(each["created_at"] <= each["started_at"] <= each["finished_at"] for each in done)
