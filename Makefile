@@ -52,6 +52,7 @@ test-services: $(DEV_READY) ## set up what `make test` starts: foreign environme
 	scripts/browser.sh || echo "-> without a browser: tests that need one say so"; \
 	scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"; \
 	scripts/redis.sh || echo "-> without a Redis that speaks TLS: tests that need one say so"; \
+	scripts/slurm.sh || echo "-> without Slurm: tests that need one say so"; \
 	scripts/postgres.sh || echo "-> without PostgreSQL: tests that need it say so"; \
 	scripts/azurite.sh || echo "-> without Azurite: tests that need it say so"; \
 	scripts/nginx.sh || echo "-> without nginx: tests that need it say so"; \
