@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from tunefleet.spec.base import Block, NotBool, Timeout, many_wrong
+from tunefleet.spec.engine import Engine, engine_faults
 from tunefleet.spec.notify import NotifySpec
 from tunefleet.spec.output import OutputSpec
 from tunefleet.spec.policy import LimitsSpec, ParallelSpec, RetrySpec, ShardSpec
@@ -50,6 +51,9 @@ class BaseTaskSpec(Block):
     """The task kind."""
     resources: ResourcesSpec = ResourcesSpec()
     """What a worker must have."""
+    engine: Engine | None = None
+    """`slurm` or `ray`: the task gets nodes from that system, and a worker of its own on each for as long as it needs
+    them; without it the workers that are there run it."""
     output: OutputSpec = OutputSpec()
     """What is delivered."""
     retry: RetrySpec = RetrySpec()
@@ -131,7 +135,7 @@ class BaseTaskSpec(Block):
         if resources is not None and resources.most_nodes > 1 and not cls.spans and cls is not BaseTaskSpec:
             kind = cls.model_fields["task_type"].default
             found.append(("resources.nodes", f"{kind} tasks run on one worker", "leave it out"))
-        return found
+        return found + engine_faults(blocks)
 
     @model_validator(mode="after")
     def _fit_together(self) -> Self:

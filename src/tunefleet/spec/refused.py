@@ -77,8 +77,6 @@ REFUSED: Final[dict[str, Refusal]] = {
     "service": _SERVE,
     "v2": Refusal("belongs to a format that is not read", "write stages or graph"),
     "model_binding": Refusal("belongs to a format that is not read", "write model"),
-    # ours, of later versions
-    "engine": _LATER,
     # model
     "model.diffusers": _IMAGES,
     "model.vllm.release_after_run": Refusal("has no effect", "leave it out: an engine goes when its memory is needed"),

@@ -1,0 +1,81 @@
+"""The interface to a system that hands out machines."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Stage = Literal["waiting", "running", "ended"]
+"""Of a job of the cluster: it waits for its nodes, has them, or is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Nodes that are wanted, and what is started on each of them.
+
+    Args:
+        name: Of the job; another job with it is the same one.
+        nodes: How many nodes at least.
+        nodes_max: How many at most.
+        cpu: Cores of each; 0 leaves it to the cluster.
+        memory_bytes: Main memory of each; 0 leaves it to the cluster.
+        gpu_count: GPUs of each.
+        command: What is started once on each node; it finds the node's number in `TUNEFLEET_NODE`.
+        environment: Variables for it, secrets among them: they stand in no command line.
+        options: Options of the engine, as `spec.engine` names them.
+        patience_s: How long nodes are waited for that the cluster does not have; it ends the job itself if it can.
+        grace_s: How long before it takes the nodes away it says so, if it can.
+    """
+
+    name: str
+    nodes: int
+    nodes_max: int
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    cpu: int = 0
+    memory_bytes: int = 0
+    gpu_count: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    patience_s: float = 3600.0
+    grace_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the cluster says of a job.
+
+    Args:
+        job_id: Its name for it.
+        stage: Where it stands.
+        told: Why it waits or has ended, in the cluster's words; empty if it says nothing.
+        withdrawn: Whether somebody has ended it there on purpose.
+        hopeless: Whether it ended for a reason that no repetition mends, such as nodes that the cluster does not have.
+    """
+
+    job_id: str
+    stage: Stage
+    told: str = ""
+    withdrawn: bool = False
+    hopeless: bool = False
+
+
+class Cluster(ABC):
+    """A system that hands out machines. Its methods block: call them from a thread.
+
+    Every method raises `UnreachableError` if the system does not answer (worth another try), and `ConflictError` with
+    its words if it does not want what it is asked (not worth one).
+    """
+
+    @abstractmethod
+    def submit(self, ask: Ask) -> str:
+        """Ask for nodes, and return the cluster's name for the job; a job of that name that lives is not made anew."""
+
+    @abstractmethod
+    def look(self, names: Sequence[str]) -> dict[str, Seen]:
+        """Return what the cluster knows of jobs, by the name of their `Ask`; those that are over it forgets in time."""
+
+    @abstractmethod
+    def cancel(self, name: str) -> None:
+        """End a job, politely first: what runs on its nodes gets SIGTERM; nothing happens if it is over."""
