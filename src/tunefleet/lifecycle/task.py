@@ -76,6 +76,7 @@ class TaskReason(StrEnum):
     DIVERGED = "diverged"
     DELIVERY_FAILED = "delivery_failed"
     WORKER_LOST = "worker_lost"
+    NO_NODES = "no_nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,8 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     # What was computed is there: running it again would mend nothing.
     TaskReason.DELIVERY_FAILED: Outcome(_S.FAILED),
     TaskReason.WORKER_LOST: Outcome(_S.FAILED, RetryBudget.LOST),
+    # The engine that is to give it nodes has none for it: asking again would be told the same.
+    TaskReason.NO_NODES: Outcome(_S.FAILED),
 }
 
 _OPEN = frozenset(TaskStatus) - FINAL

@@ -7,7 +7,7 @@ returns decisions, each with its reason.
 from __future__ import annotations
 
 from tunefleet.placement.explain import explain, verdict
-from tunefleet.placement.match import Fit, Reject, is_able, lacks, match
+from tunefleet.placement.match import Fit, Reject, is_able, lacks, match, only
 from tunefleet.placement.model import LIGHT_KINDS, Candidate, Device, Requirement, WorkerState
 from tunefleet.placement.plan import Assignment, Board, Decisions, plan
 from tunefleet.placement.policy import Policy, Ranking
@@ -34,6 +34,7 @@ __all__ = [
     "is_able",
     "lacks",
     "match",
+    "only",
     "plan",
     "take_turns",
     "units",

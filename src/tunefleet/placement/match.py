@@ -86,6 +86,11 @@ _MAX_ALIKE: Final = 20_000
 _lacking: dict[Requirement, dict[int, str | None]] = {}
 
 
+def only(task_id: str) -> str:
+    """Return the tag of the workers that are started for one task, and of that task."""
+    return f"{_ONLY}{task_id}"
+
+
 def able(need: Requirement, workers: Iterable[WorkerState]) -> list[WorkerState]:
     """Return the workers that lack nothing for good, in their order."""
     known = _known(need)

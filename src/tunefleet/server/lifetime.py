@@ -20,12 +20,14 @@ from tunefleet.services import artifacts, elastic, joining, placing, ration, set
 from tunefleet.services.campaigns.book import TOPIC as CAMPAIGNS
 from tunefleet.services.campaigns.book import Book
 from tunefleet.services.campaigns.tracking import Outbox
+from tunefleet.services.clusters.keeper import ClusterKeeper
 from tunefleet.services.core import Core
 from tunefleet.services.fanout import JOINING
 from tunefleet.services.federation.keeper import RoundKeeper
 from tunefleet.services.federation.status import SETTLING
 from tunefleet.services.leading import Election, fenced, keep_place
 from tunefleet.services.notify.courier import Courier
+from tunefleet.store import clusters
 
 if TYPE_CHECKING:
     from tunefleet.campaign.keeper import CampaignKeeper
@@ -138,6 +140,8 @@ class Lifetime:
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
+        if self.core.engines.clusters:
+            loops["clusters"] = self._loop("clusters", self._ask_clusters)
         self._courier = Courier(self.core)
         loops["notifications"] = self._loop("notifications", self._courier.run_once)
         self._rounds = RoundKeeper(self.core)
@@ -197,6 +201,15 @@ class Lifetime:
         seen = signals.version("placement")
         await elastic.run_once(self.core)
         await signals.wait("placement", elastic.pause_s(self.core), seen)
+
+    async def _ask_clusters(self) -> None:
+        signals = self.core.signals
+        seen = signals.version(clusters.TOPIC)
+        settings = self.core.settings
+        url = settings.nodes_url or settings.public_base_url or self.url
+        assert url is not None, "an app without a server of its own asks no cluster"
+        await ClusterKeeper(self.core, url).run_once()
+        await signals.wait(clusters.TOPIC, settings.nodes_look_s, seen)
 
     async def _place(self) -> None:
         signals = self.core.signals

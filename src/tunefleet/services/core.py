@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 
 from tunefleet.artifacts import BlobStore
 from tunefleet.observing.spans import Spans
+from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.configurations import Configurations
 from tunefleet.services.fleet import Fleet
 from tunefleet.services.identity import Actor
@@ -142,6 +143,8 @@ class Core:
     """What is counted; null where nobody is to ask."""
     gauges: Gauges | None = None
     """What is looked up when somebody asks."""
+    engines: Engines = field(default_factory=Engines)
+    """What gives nodes to tasks that ask for them."""
     spans: Spans | None = None
     """Where the spans of tasks go; null if nowhere."""
     looking: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, _LOOKERS, "look"))

@@ -12,6 +12,7 @@ import tunefleet
 from tunefleet.observing.spans import open_spans
 from tunefleet.services import filemark, ration
 from tunefleet.services.blobs import open_blobs
+from tunefleet.services.clusters import engines as clusters
 from tunefleet.services.core import KEYS, Clock, Core, KeyCache
 from tunefleet.services.notify.watch import CHANNELS, Watch
 from tunefleet.services.observing.commits import Commits
@@ -37,7 +38,8 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
 
     Raises:
         StoreError: If another process uses the folder or the database, or something in it cannot be used.
-        MachineError: If the artifact store cannot be used, or is another than that of the database's other servers.
+        MachineError: If the artifact store cannot be used, or is another than that of the database's other servers; or
+            an engine that the settings name cannot be asked from here.
         UnreachableError: If the artifact store does not answer.
     """
     url, clock = settings.database_url, clock or Clock()
@@ -51,6 +53,7 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
             # What other servers on one file write is not heard; those on PostgreSQL tell each other.
             locks.append(FolderLock.take_database(target, settings.data_dir))
             undone.callback(locks[1].release)
+        engines = clusters.of(settings)
         blobs = open_blobs(settings)
         undone.callback(blobs.close)
         signals, cache = Signals(), KeyCache()
@@ -70,7 +73,8 @@ def open_core(settings: ServerSettings, *, clock: Clock | None = None) -> Core:
         undone.pop_all()
     core = Core(
         settings, database, blobs, signals, secret, clock,
-        keys=cache, ledger=Ledger(settings.share_half_life_s), meters=meters, spans=spans, _locks=locks,
+        engines=engines, keys=cache, ledger=Ledger(settings.share_half_life_s), meters=meters, spans=spans,
+        _locks=locks,
     )  # fmt: skip
     if meters is not None:
         # It knows the core, so it is made when there is one.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from tunefleet.errors import SpecError
-from tunefleet.placement import LIGHT_KINDS, Requirement
+from tunefleet.placement import LIGHT_KINDS, Requirement, only
 from tunefleet.services import requirements
 from tunefleet.services.ranking import rank
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.store import Connection, tasks
 
-_COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "sloSeconds", "notify")
+_COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
 """What of a spec decides how its task is queued and tried again, and who is told of it."""
 
 
@@ -34,6 +35,12 @@ def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: flo
         "requirement_key": need.key, "max_attempts": spec.retry.max_attempts, "backoff_s": spec.retry.backoff_s,
         "retry_on": ",".join(spec.retry.on), "on_lost": spec.on_lost, "max_runtime_s": spec.limits.max_runtime_s,
     }  # fmt: skip
+
+
+def need_of(spec: BaseTaskSpec, task_id: str) -> Requirement:
+    """Return what a task needs of a worker; one that has an engine runs on workers that are started for it alone."""
+    need = requirements.of(spec)
+    return need if spec.engine is None else replace(need, tags=(*need.tags, only(task_id)))
 
 
 def queue_deadline(spec: BaseTaskSpec, now: float) -> float | None:

@@ -14,14 +14,14 @@ import orjson
 
 from tunefleet.errors import InputError, NotFoundError, SpecError, StoreError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import fanout, inputs, merging, policies, requirements, retried
+from tunefleet.services import fanout, inputs, merging, policies, retried
 from tunefleet.services.federation import of_tasks
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.condition import ConditionSpec, unmet
 from tunefleet.spec.paths import named_tasks
 from tunefleet.spec.python_task import with_upstream
 from tunefleet.spec.references import resolve
-from tunefleet.store import Connection, edges, tasks, undone_if_failed
+from tunefleet.store import Connection, clusters, edges, tasks, undone_if_failed
 from tunefleet.store.edges import Upstream
 from tunefleet.store.rows import DocumentRow, TaskRow
 from tunefleet.store.task_moves import Move
@@ -150,10 +150,13 @@ def _begin(connection: Connection, row: TaskRow, document: DocumentRow, results:
         return _bad_input(row, f"With the results of the tasks before it, the spec is not valid: {said}.")
     except (InputError, NotFoundError) as error:
         return _bad_input(row, str(error))
-    need = requirements.of(spec)
+    need = policies.need_of(spec, row.id)
     policies.store(connection, need)
+    if spec.engine is not None:
+        clusters.name_engines(connection, [(row, spec.engine.type)])
     refs = orjson.loads(document.inputs) | orjson.loads(inputs.dump(named))
-    merge_key = merging.key_of(row.owner, row.project, whole, refs)
+    # Each run of an engine has workers of its own: nobody else's task goes along.
+    merge_key = merging.key_of(row.owner, row.project, whole, refs) if spec.engine is None else None
     ready = row._replace(**policies.columns(spec, need, now, row.created_at), merge_key=merge_key)
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
     read = {each.artifact_id for each in named.values()} | inputs.left_by(connection, row.project, named_tasks(whole))

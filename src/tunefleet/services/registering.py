@@ -6,9 +6,10 @@ import json
 
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.placement import only
 from tunefleet.services import endings, standing
 from tunefleet.services.identity import REDIS_WORKER, Actor
-from tunefleet.store import Connection, attempts, controls, events, invitations, queue, tasks, workers
+from tunefleet.store import Connection, attempts, clusters, controls, events, invitations, queue, tasks, workers
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.link import RegisterRequest
@@ -31,7 +32,7 @@ def apply(
         ForbiddenError: If the id belongs to another key, or the key to another id.
         ConflictError: If a living worker with another state folder has the id.
     """
-    request = _as_invited(connection, actor, request)
+    request = _for_one_task(connection, actor, _as_invited(connection, actor, request))
     before = workers.get(connection, request.worker_id)
     if before is not None:
         refuse_foreign_key(actor, before)
@@ -42,6 +43,7 @@ def apply(
                 hint="Give this worker an id of its own (WORKER_ID), or a results folder of its own.",
             )
     workers.put(connection, _row(before, actor, request, now))
+    _leave_if_unneeded(connection, actor, request.worker_id)
     queue.clear_cordons(connection, request.worker_id)
     if before is None or before.status != "online":
         data = {"hostname": request.capabilities.hostname}
@@ -111,6 +113,24 @@ def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) 
         return request
     has = request.capabilities.model_copy(update={"tags": tuple(json.loads(row.tags))})
     return request.model_copy(update={"capabilities": has})
+
+
+def _for_one_task(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
+    """Return a registration as a key binds it that was made for the workers of a cluster's job: to one task."""
+    job = clusters.by_key(connection, actor.key_id)
+    if job is None:
+        return request
+    others = (tag for tag in request.capabilities.tags if tag != only(job.task_id))
+    has = request.capabilities.model_copy(update={"tags": (*others, only(job.task_id))})
+    return request.model_copy(update={"capabilities": has})
+
+
+def _leave_if_unneeded(connection: Connection, actor: Actor, worker_id: str) -> None:
+    """Send a worker away that comes when its job is wanted no more."""
+    job = clusters.by_key(connection, actor.key_id)
+    if job is not None and job.state == "leaving":
+        known = controls.get(connection, worker_id)
+        controls.put(connection, known._replace(drains=1))
 
 
 def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterRequest) -> None:

@@ -11,6 +11,7 @@ from tunefleet.store import (
     artifacts,
     attempts,
     channels,
+    clusters,
     commands,
     discards,
     edges,
@@ -71,5 +72,6 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) ->
     edges.delete_of_tasks(connection, rows)
     shards.delete_of_tasks(connection, rows)
     attempts.delete_of_tasks(connection, rows)
+    clusters.delete_of_tasks(connection, rows)
     events.delete_of_tasks(connection, rows)
     tasks.delete_rows(connection, rows)

@@ -9,6 +9,7 @@ from typing import Final
 
 from tunefleet.placement import Requirement, WorkerState, explain
 from tunefleet.services import quotas, related, standing
+from tunefleet.services.clusters import waiting as waiting_for
 from tunefleet.services.core import Core
 from tunefleet.services.fleet import AGENT_SESSION
 from tunefleet.services.standing import About
@@ -184,6 +185,7 @@ def reasons(
     held = quotas.Holding(connection, here.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
     kept = frozenset(here.kept.values())
+    nodes = waiting_for.nodes(connection, waiting)
     bound = _bound(connection, waiting)
     for row in waiting:
         if row.ready_at > here.now:
@@ -192,6 +194,9 @@ def reasons(
             continue
         if (over := held.why(row.project, known[row.requirement_key])) is not None:
             told[row.id] = over
+            continue
+        if row.id in nodes:
+            told[row.id] = nodes[row.id]
             continue
         fleet = serve[row.project]
         if row.id in bound:

@@ -14,7 +14,7 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observing import context
 from tunefleet.observing.traceparent import Place
 from tunefleet.placement import Requirement, WorkerState, explain, is_able
-from tunefleet.services import descent, inputs, merging, moving, policies, requirements, retried, upstreams
+from tunefleet.services import descent, inputs, merging, moving, policies, retried, upstreams
 from tunefleet.services.federation import room
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
@@ -23,7 +23,7 @@ from tunefleet.services.notify import wishes
 from tunefleet.services.upstreams import Waiting
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
 from tunefleet.spec.paths import NamedTask, named_tasks
-from tunefleet.store import Connection, edges, events, tasks, traces, workflows
+from tunefleet.store import Connection, clusters, edges, events, tasks, traces, workflows
 from tunefleet.store.edges import EdgeRow
 from tunefleet.store.events import Event
 from tunefleet.store.rows import TaskRow, WorkflowRow
@@ -47,6 +47,7 @@ class Submission:
         retry_of: The workflow that it is a retry of.
         again: Whether that may have been retried well already.
         mails: Whether this server sends mail to whom a document names.
+        engines: The engines that this server cannot ask for nodes, each with the reason.
         parent: The span of whoever submits; null if they told none.
     """
 
@@ -62,6 +63,7 @@ class Submission:
     retry_of: str | None = None
     again: bool = False
     mails: bool = True
+    engines: Mapping[str, str] = field(default_factory=dict)
     parent: Place | None = field(default_factory=context.parent)
 
     @property
@@ -79,6 +81,7 @@ class Submission:
 class _Planned:
     """A task on its way into the store, and what is known of its spec and its needs."""
 
+    task_id: str
     node: TaskNode
     spec: BaseTaskSpec
     need: Requirement
@@ -114,6 +117,7 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
     workflow_id = new_id("wf")
     planned = [_plan(node) for node in submission.nodes]
     _refuse_strangers(connection, submission, planned)
+    _refuse_engines(submission, planned)
     warnings = _warnings(submission, planned, fleet)
     row = _workflow_row(submission, workflow_id, now)
     seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
@@ -139,7 +143,8 @@ def _first_with_key(connection: Connection, submission: Submission) -> WorkflowR
 
 def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequence[WorkerState]) -> list[str]:
     # Only where nobody could ever run it is it put into words: others wait, at most.
-    hopeless = {need for need in {each.need for each in planned} if not is_able(need, fleet)}
+    asked = {each.need for each in planned if each.spec.engine is None}
+    hopeless = {need for need in asked if not is_able(need, fleet)}
     told = {need: explain(need, fleet) for need in hopeless}
     stuck = [(each.node, told[each.need]) for each in planned if each.need in hopeless]
     if stuck and submission.strict:
@@ -170,6 +175,16 @@ def _refuse_strangers(connection: Connection, submission: Submission, planned: S
         raise SpecError(faults, filename=submission.workflow.name)
 
 
+def _refuse_engines(submission: Submission, planned: Sequence[_Planned]) -> None:
+    """Refuse a task whose engine this server cannot ask for nodes."""
+    wanted = [(each.node, each.spec.engine.type) for each in planned if each.spec.engine is not None]
+    faults = [
+        node.fault("engine", submission.engines[engine]) for node, engine in wanted if engine in submission.engines
+    ]
+    if faults:
+        raise SpecError(faults, filename=submission.workflow.name)
+
+
 def _workflow_row(submission: Submission, workflow_id: str, now: float) -> dict[str, Any]:
     actor, workflow = submission.actor, submission.workflow
     return {
@@ -181,15 +196,16 @@ def _workflow_row(submission: Submission, workflow_id: str, now: float) -> dict[
 
 
 def _plan(node: TaskNode) -> _Planned:
+    task_id = new_id("task")
     if node.spec is not None:
         spec: BaseTaskSpec = node.spec
-        need, written = requirements.of(node.spec), dump_task_spec(node.spec)
+        need, written = policies.need_of(node.spec, task_id), dump_task_spec(node.spec)
     else:
         written = dict(node.raw)
         spec, need = policies.so_far(written)
     if node.condition is not None:
         written["condition"] = node.condition.model_dump(mode="json", by_alias=True)
-    return _Planned(node, spec, need, written, named_tasks(written))
+    return _Planned(task_id, node, spec, need, written, named_tasks(written))
 
 
 def _store_tasks(
@@ -199,7 +215,7 @@ def _store_tasks(
     for each in planned:
         found = _inputs(connection, submission, each)
         values = _task_values(submission, each, workflow, now)
-        if not each.waits:
+        if not each.waits and each.spec.engine is None:
             refs = orjson.loads(inputs.dump(found))
             values["merge_key"] = merging.key_of(values["owner"], values["project"], each.written, refs)
         new.append(New(values, orjson.dumps(each.written).decode(), inputs.dump(found), each.waits))
@@ -208,6 +224,8 @@ def _store_tasks(
     for need in {each.need.key: each.need for each in planned}.values():
         policies.store(connection, need)
     rows = enter(connection, new, now)
+    engines = ((row, each.spec.engine) for row, each in zip(rows, planned, strict=True))
+    clusters.name_engines(connection, [(row, engine.type) for row, engine in engines if engine is not None])
     if submission.parent is not None:
         traces.add(connection, [descent.below(row.id, submission.parent) for row in rows])
     else:
@@ -228,7 +246,7 @@ def _inputs(connection: Connection, submission: Submission, each: _Planned) -> d
 
 def _task_values(submission: Submission, each: _Planned, workflow: tuple[str, int], now: float) -> dict[str, Any]:
     return {
-        "id": new_id("task"), "project": submission.actor.project, "workflow_id": workflow[0],
+        "id": each.task_id, "project": submission.actor.project, "workflow_id": workflow[0],
         "workflow_seq": workflow[1], "name": each.node.name, "kind": each.need.kind,
         "owner": submission.actor.owner, "created_at": now,
         "queue_deadline": None if each.waits else policies.queue_deadline(each.spec, now),

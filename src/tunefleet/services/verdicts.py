@@ -88,5 +88,11 @@ def reason_of(outcome: str, reason: str) -> TaskReason:
 
 
 _NOT_TO_BE_CLAIMED: Final = frozenset(
-    {TaskReason.UPSTREAM_FAILED, TaskReason.UPSTREAM_CANCELLED, TaskReason.SIBLING_FAILED, TaskReason.WORKER_LOST}
+    {
+        TaskReason.UPSTREAM_FAILED,
+        TaskReason.UPSTREAM_CANCELLED,
+        TaskReason.SIBLING_FAILED,
+        TaskReason.WORKER_LOST,
+        TaskReason.NO_NODES,
+    }
 )

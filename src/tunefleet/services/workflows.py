@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.placement import WorkerState
@@ -71,6 +72,7 @@ async def store(
         then: Done with the new tasks in the same operation, with the time.
     """
     here = roster.presences(core)
+    wanted = replace(wanted, engines=core.engines.absent)
 
     def operation(connection: Connection) -> WorkflowDetail:
         fleet = roster.serving(roster.states(connection, here), wanted.actor.project)

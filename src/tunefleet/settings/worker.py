@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from tunefleet.settings.base import CommaList, MeetingSettings, ProcessSettings, SharedGpuSettings, variable
+from tunefleet.settings.clusters import NodeSettings
 
 
 class SecretSettings(ProcessSettings):
@@ -101,7 +102,14 @@ class ApiSettings(ProcessSettings):
 
 
 class WorkerSettings(
-    SharedGpuSettings, MeetingSettings, SecretSettings, CacheSettings, TransferSettings, EngineSettings, ApiSettings
+    SharedGpuSettings,
+    MeetingSettings,
+    SecretSettings,
+    CacheSettings,
+    TransferSettings,
+    EngineSettings,
+    ApiSettings,
+    NodeSettings,
 ):
     """Settings of a worker."""
 
@@ -116,6 +124,10 @@ class WorkerSettings(
     tags: CommaList = Field(default=(), validation_alias=variable("WORKER_TAGS"))
     """Tags that a task may ask for, separated by commas. A worker with a tag that begins with `only:` takes no task
     that does not ask for it."""
+    nodes_job: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_NODES_JOB"))
+    """The job of a cluster that has started this worker; the server sets it."""
+    node: int = Field(default=0, ge=0, validation_alias=variable("TUNEFLEET_NODE"))
+    """The number of the node among those of that job; what starts the worker there sets it."""
     gang_address: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_GANG_ADDRESS"))
     """Where other workers reach this one for a training on several nodes; default: its address in the network towards
     the server."""

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from tunefleet.store import (  # noqa: F401 - part of the schema
     tables_arriving,
     tables_campaign,
+    tables_clusters,
     tables_federation,
     tables_fleet,
     tables_joining,

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from tunefleet.errors import StoreError
 from tunefleet.store.postgres_text import sort_by_code
 
-HEAD: Final = "0070"
+HEAD: Final = "0071"
 """The newest revision; a test holds it against the folder."""
 FOLDER: Final = Path(__file__).parent / "migrations"
 _KNOWN: Final = frozenset(

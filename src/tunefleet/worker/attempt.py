@@ -215,7 +215,7 @@ class JobAttempt:
         with self._deliverer.shipping(), self._uploads.under_way(), self._relay.under_way():
             end = self._run.watch(handle)
             self._over()
-            if end.outcome == "paused":
+            if end.outcome in {"paused", "released"}:
                 self._bring_newest()
             if end.outcome == "completed":
                 self.parts.take_results(self._folder, handle.job.launch)

@@ -40,6 +40,7 @@ class Mailbox:
         self._dropped = False
         self._stopped = False
         self._suspend = False
+        self._makes_way = False
         self._acked = False
         self._point: str | None = None
         self._finished = False
@@ -78,6 +79,10 @@ class Mailbox:
             self._suspend = self._suspend or suspend
         self._tell("_stopped")
 
+    def tell_way(self) -> None:
+        """The machine is taken away soon: save, and give the task back."""
+        self._tell("_makes_way")
+
     def tell_desired(self, desired: Desired) -> None:
         """The server wants the attempt in a certain state; the newest generation counts."""
         with self._news:
@@ -105,6 +110,11 @@ class Mailbox:
     def suspend(self) -> bool:
         """Whether the worker goes and the job is to be ended with it."""
         return self._stopped and self._suspend
+
+    @property
+    def makes_way(self) -> bool:
+        """Whether the machine is taken away soon."""
+        return self._makes_way
 
     @property
     def desired(self) -> Desired | None:

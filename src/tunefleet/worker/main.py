@@ -42,6 +42,7 @@ from tunefleet.worker.heartbeat import Heartbeat
 from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.meeting import Place
 from tunefleet.worker.noticing import Noticed
+from tunefleet.worker.once import Once
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.site import Site
 from tunefleet.worker.state import StateFolder
@@ -51,13 +52,19 @@ from tunefleet.worker.worker import Worker, new_session
 logger = logging.getLogger(__name__)
 
 
-def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | None = None) -> None:
+def run(
+    settings: WorkerSettings, *, drain: bool = False, once: Once | None = None, executors: Registry | None = None
+) -> bool:
     """Run a worker until a signal ends it; call it from the main thread.
 
     Args:
         settings: Which server, folder and limits.
         drain: Take nothing new; end when all that is held is delivered.
+        once: For one task, on a machine that a cluster has given for it: every signal lets it make way.
         executors: The kinds that it runs; by default those that are installed.
+
+    Returns:
+        Whether it has made way, and would go on if there were nodes again.
 
     Raises:
         TunefleetError: If it cannot work: no key or a bad one, a folder that cannot be written or is in use.
@@ -75,7 +82,7 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
     results_dir = settings.results_dir.expanduser().absolute()
     state = StateFolder(results_dir)
     try:
-        with _signals() as stopper, ExitStack() as closing:
+        with _signals(once) as stopper, ExitStack() as closing:
             # From here on a signal is heeded; the folder's owner.json tells others so.
             state.open()
             settings = changes.applied(settings, state)
@@ -88,6 +95,8 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
             for part in (worker, verbs, heartbeat):
                 closing.callback(part.close)
             heartbeat.start()
+            if once is not None:
+                once.watch(worker)
             worker.run()
     except AuthError as error:
         raise AuthError(
@@ -100,6 +109,9 @@ def run(settings: WorkerSettings, *, drain: bool = False, executors: Registry | 
         state.close()
     if verbs.restart_wanted:
         exec_self()
+    if once is not None and worker.left:
+        once.clean(results_dir)
+    return worker.made_way
 
 
 _JOB_DEFAULTS: Final = {
@@ -231,30 +243,38 @@ def _visible_gpus(settings: WorkerSettings) -> tuple[GpuFigures, ...]:
 class _Stopper:
     """Hands signals to the worker; those that come before there is one are kept for it."""
 
-    def __init__(self) -> None:
-        self._asked: list[bool] = []
+    def __init__(self, once: Once | None) -> None:
+        self._asked: list[int] = []
+        self._once = once
         self._worker: Worker | None = None
 
     def ask(self, number: int, _: FrameType | None) -> None:
         """Handle a signal."""
-        suspend = number == signal.SIGINT
-        self._asked.append(suspend)
+        self._asked.append(number)
         if self._worker is not None:
             # A handler may interrupt code that holds a lock, so the stopping itself happens in a thread.
-            threading.Thread(target=self._worker.stop, kwargs={"suspend": suspend}, name="stop", daemon=True).start()
+            threading.Thread(target=self._heed, args=(self._worker, number), name="stop", daemon=True).start()
 
     def attach(self, worker: Worker) -> None:
         """Stop this worker from now on, and at once if that was asked for before."""
         self._worker = worker
-        for suspend in self._asked:
-            worker.stop(suspend=suspend)
+        for number in self._asked:
+            self._heed(worker, number)
+
+    def _heed(self, worker: Worker, number: int) -> None:
+        hurry = self._asked.count(signal.SIGINT) > 1
+        if self._once is not None and not hurry:
+            worker.make_way()
+        else:
+            worker.stop(suspend=number == signal.SIGINT)
 
 
 @contextmanager
-def _signals() -> Iterator[_Stopper]:
-    """Let SIGTERM and SIGINT ask for a stop while the body runs."""
-    stopper = _Stopper()
-    before = {number: signal.signal(number, stopper.ask) for number in (signal.SIGTERM, signal.SIGINT)}
+def _signals(once: Once | None) -> Iterator[_Stopper]:
+    """Let signals ask for a stop while the body runs: SIGTERM and SIGINT; where a cluster sends it, SIGUSR1 too."""
+    stopper = _Stopper(once)
+    heeded = (signal.SIGTERM, signal.SIGINT, *((signal.SIGUSR1,) if once is not None else ()))
+    before = {number: signal.signal(number, stopper.ask) for number in heeded}
     try:
         yield stopper
     finally:

@@ -18,6 +18,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import FinishOutcome, Reached
 from tunefleet.worker.ending import Ending
+from tunefleet.worker.leaving import Leaving
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.meeting import is_member
 from tunefleet.worker.parts import Parts
@@ -90,6 +91,7 @@ class JobRun:
         self._cancelled_at: float | None = None
         self._timed_out = False
         self._steering = Steering(site.outbox, mailbox, lambda: self.record, self._note)
+        self._leaving = Leaving(mailbox, leads=not is_member(record.offer))
         self._guard = Guard(
             record.offer.spec,
             self,
@@ -143,6 +145,7 @@ class JobRun:
             end = handle.poll()
             if end is None:
                 self._obey(handle)
+                self._leaving.push(handle)
                 if not is_member(self.record.offer):
                     self._guard.look(handle)
                 self._mailbox.pause(_POLL_S)
@@ -150,6 +153,9 @@ class JobRun:
             self._trace.launched(
                 handle.job.launch, handle.folder.journal_dir / f"{handle.job.launch}.jsonl", end.outcome, end.error
             )
+            if not self.cancelled and (left := self._leaving.left(end)) is not None:
+                self._steering.last_look(handle)
+                return left
             if self._in_gang:
                 # Whatever interrupted it, only all nodes together can be launched again.
                 self._steering.last_look(handle)
@@ -228,6 +234,8 @@ class JobRun:
         """Launch again after the worker has interrupted the job, when there is room; None if nobody wants that."""
         while True:
             self.heed_cancel()
+            if self._leaving.wanted:
+                return None
             desired = self._mailbox.desired
             stays_paused = end.outcome == "paused" and desired is not None and desired.action == "pause"
             if self._unwanted or stays_paused:

@@ -131,6 +131,8 @@ class CheckpointUploads:
             except TunefleetError as error:
                 logger.debug("A checkpoint of %s is sent later: %s", self._offer.task_id, error)
             except Exception:
+                if self._over.is_set():
+                    return  # its connection was closed under it, on purpose
                 logger.exception("Sending a checkpoint of %s failed; it is tried again.", self._offer.task_id)
             pause_s = min(max(_LOOK_S, time.monotonic() - began), _LONGEST_S)
 

@@ -79,6 +79,7 @@ class Worker:
         self._drain = drain
         self._told_to_leave = False
         self._drained = False
+        self._makes_way = False
         self._on_verb = on_verb
         self._light = LightTasks(
             site.outbox, slots.get("light", 0), site.secrets, site.transfers, worker_id=worker_id, spans=site.spans
@@ -86,10 +87,11 @@ class Worker:
         self._discarder = Discarder(site.results_dir, site.outbox, self._holds)
         self._attempts: dict[str, JobAttempt] = {}
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self.over = threading.Event()
+        """Set once it is to end."""
         self._suspend = False
         self._fatal: Exception | None = None
-        self._exchanger = Exchanger(link, site.outbox, self, on_fatal=self._fail)
+        self._exchanger = Exchanger(link, site.outbox, self, on_fatal=self.give_up)
 
     def run(self) -> None:
         """Work until `stop`, until drained, or until an error that no repetition mends.
@@ -100,13 +102,13 @@ class Worker:
         self._resume_held()
         if self._drain and not self._attempts:
             return
-        reply = register_patiently(self, self._over, before_sleep=_say_once())
+        reply = register_patiently(self, self.over, before_sleep=_say_once())
         if reply is not None:
             logger.info("Registered as %s.", self._worker_id)
             if self._site.sentry is not None:
                 self._site.sentry.start(on_change=self._exchanger.register_anew)
             self._exchanger.start(reply.hold_s)
-            self._over.wait()
+            self.over.wait()
         if self._fatal is not None:
             raise self._fatal
         if self._drained:
@@ -125,9 +127,40 @@ class Worker:
             suspend: End the running jobs too; the next worker on this folder goes on from their checkpoints.
         """
         self._suspend = self._suspend or suspend
-        self._over.set()
+        self.over.set()
         for attempt in self._held():
             attempt.mailbox.tell_stop(suspend=suspend)
+
+    def make_way(self) -> None:
+        """Save and give back what runs, take nothing new, and end; may be called from a signal handler's thread.
+
+        For a machine that is taken away soon: what was held goes on elsewhere from its newest checkpoint.
+        """
+        self._makes_way = True
+        for attempt in self._held():
+            attempt.mailbox.tell_way()
+        self._site.outbox.poke()
+        self._end_if_drained()
+
+    def give_up(self, error: Exception) -> None:
+        """End `run` with an error."""
+        self._fatal = error
+        self.over.set()
+
+    @property
+    def idle(self) -> bool:
+        """Whether it has nothing to do, and nothing to deliver."""
+        return self._holds_nothing()
+
+    @property
+    def left(self) -> bool:
+        """Whether it has ended with nothing left here that anybody needs."""
+        return self._drained
+
+    @property
+    def made_way(self) -> bool:
+        """Whether it has ended because the machine was to be taken away, and its task is wanted still."""
+        return self._makes_way and not self._told_to_leave
 
     def register_anew(self) -> None:
         """Say again what this machine is and has: something of it has changed."""
@@ -190,16 +223,16 @@ class Worker:
             logger.info("The server wants this worker to %s.", "finish and leave" if reply.drain else "stay after all")
             self._told_to_leave = reply.drain
             self._site.outbox.poke()
-        if not self._drain:
+        if not (self._drain or self._makes_way):
             self._take(reply.offers)
         self._end_if_drained()
 
     def _end_if_drained(self) -> None:
-        if not (self._drain or self._told_to_leave) or self._over.is_set():
+        if not (self._drain or self._told_to_leave or self._makes_way) or self.over.is_set():
             return
         if self._holds_nothing():
             self._drained = True
-            self._over.set()
+            self.over.set()
 
     def _holds_nothing(self) -> bool:
         with self._lock:
@@ -267,10 +300,11 @@ class Worker:
         )
 
     def _want(self) -> dict[SlotClass, int]:
-        if self._over.is_set():
+        if self.over.is_set():
             return {}
         # Who is drained wants nothing more, and is there all the same.
-        return {"job": 0, "light": 0} if self._drain or self._told_to_leave else self._free()
+        leaves = self._drain or self._told_to_leave or self._makes_way
+        return {"job": 0, "light": 0} if leaves else self._free()
 
     def _free(self) -> dict[SlotClass, int]:
         held = self._held()
@@ -298,7 +332,7 @@ class Worker:
     def _take_job(self, executor: JobExecutor, offer: Offer) -> None:
         with self._lock:
             known = offer.token in self._attempts
-        if known or self._over.is_set() or self._free()["job"] < 1:
+        if known or self.over.is_set() or self._free()["job"] < 1:
             return
         try:
             first = offer.gang is not None and offer.gang.rank == 0
@@ -325,7 +359,9 @@ class Worker:
             )
             self._attempts[attempt.token] = attempt
         attempt.start()
-        if self._over.is_set():
+        if self._makes_way:
+            attempt.mailbox.tell_way()
+        if self.over.is_set():
             attempt.mailbox.tell_stop(suspend=self._suspend)
 
     def _resume_held(self) -> None:
@@ -369,10 +405,6 @@ class Worker:
     def _held(self) -> list[JobAttempt]:
         with self._lock:
             return list(self._attempts.values())
-
-    def _fail(self, error: Exception) -> None:
-        self._fatal = error
-        self._over.set()
 
 
 def new_session() -> str:

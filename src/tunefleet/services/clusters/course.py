@@ -1,0 +1,102 @@
+"""What to do next about one job of a cluster. Pure: knows rows and what was seen, neither store nor clock.
+
+submitting ─▶ waiting ⇄ running ─▶ leaving ─▶ ended
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tunefleet.clusters import Seen
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.store.clusters import ClusterJobRow
+
+Act = Literal["none", "waits", "runs", "leave", "cancel", "end", "fail"]
+VANISHED_S: Final = 30.0
+"""So long after it was asked for, a job that the cluster does not know is gone."""
+LEAVE_S: Final = 60.0
+"""How long the workers of a job may take to leave by themselves."""
+BARREN: Final = 3
+"""So many jobs in a row of which no worker took the task, and the task fails."""
+_WANTED: Final = frozenset({TaskStatus.QUEUED, TaskStatus.DISPATCHED, TaskStatus.RUNNING})
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """The workers of a job.
+
+    Args:
+        ids: Who has registered and answers.
+        hindrance: What they lack for good, once all are there: then none will take the task. Null if nothing.
+    """
+
+    ids: tuple[str, ...] = ()
+    hindrance: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do about a job.
+
+    Args:
+        act: `waits` and `runs` only write down where it stands; `leave` sends its workers away, `cancel` ends it in the
+            cluster, `end` writes down that it is over, `fail` ends it and the task with it.
+        told: Why, for people.
+    """
+
+    act: Act
+    told: str | None = None
+
+
+def needs_nodes(status: str) -> bool:
+    """Whether a task in a status needs its nodes."""
+    return status in _WANTED
+
+
+def next_step(
+    job: ClusterJobRow, status: str | None, seen: Seen | None, crew: Crew, *, now: float, patience_s: float
+) -> Step:
+    """Decide about a job.
+
+    Args:
+        job: As it is stored.
+        status: Of its task; null if that was removed.
+        seen: What the cluster says; null if it does not know it.
+        crew: Its workers.
+        now: Unix time.
+        patience_s: How long nodes are waited for once the job runs.
+    """
+    wanted = status is not None and needs_nodes(status)
+    if seen is None:
+        young = job.state != "submitting" and now - job.made_at < VANISHED_S
+        return Step("none") if young else Step("end", "the cluster does not know it any more")
+    if seen.stage == "ended":
+        return _ended(job, wanted, seen)
+    if job.state == "leaving":
+        overdue = job.leaving_at is not None and now - job.leaving_at > LEAVE_S
+        return Step("cancel") if overdue or seen.stage == "waiting" else Step("none")
+    if not wanted:
+        return Step("leave" if crew.ids and seen.stage == "running" else "cancel")
+    if seen.stage == "waiting":
+        return Step("fail" if seen.hopeless else "waits", seen.told or "no reason told")
+    return _running(job, status, crew, now=now, patience_s=patience_s)
+
+
+def _ended(job: ClusterJobRow, wanted: bool, seen: Seen) -> Step:
+    over = (job.told if job.barren else None) or seen.told or "ended"
+    if wanted and job.state != "leaving" and (seen.withdrawn or seen.hopeless):
+        return Step("fail", over)
+    return Step("end", over)
+
+
+def _running(job: ClusterJobRow, status: str | None, crew: Crew, *, now: float, patience_s: float) -> Step:
+    if job.running_at is None:
+        return Step("runs")
+    if status != TaskStatus.QUEUED or job.used:
+        return Step("none")
+    if crew.hindrance is not None and len(crew.ids) >= job.nodes:
+        return Step("fail", crew.hindrance)
+    if now - job.running_at > patience_s:
+        return Step("cancel", f"{len(crew.ids)} of {job.nodes} nodes came within {patience_s:g} s")
+    return Step("none")

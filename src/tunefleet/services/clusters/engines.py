@@ -1,0 +1,67 @@
+"""Which engines a server can ask for nodes, by its settings."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tunefleet.clusters import Cluster
+from tunefleet.errors import MachineError
+from tunefleet.settings import ServerSettings, inherited_environment
+
+_ABSENT: Final = {
+    "slurm": "this server asks no Slurm for nodes: an admin sets TUNEFLEET_SLURM=true where it has sbatch",
+    "ray": "this server asks no Ray for nodes: an admin sets TUNEFLEET_RAY_ADDRESS to the cluster's dashboard",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The engines of a server.
+
+    Args:
+        clusters: Those that it asks, by name.
+    """
+
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """The others, each with a sentence that says what is to be set."""
+        return {name: why for name, why in _ABSENT.items() if name not in self.clusters}
+
+
+def of(settings: ServerSettings) -> Engines:
+    """Return the engines that the settings name.
+
+    Raises:
+        MachineError: If one cannot be asked from this machine.
+    """
+    found: dict[str, Cluster] = {}
+    if settings.slurm:
+        from tunefleet.clusters.slurm import Slurm  # noqa: PLC0415 -- most servers ask none
+
+        found["slurm"] = Slurm(
+            settings.nodes_folder,
+            environment=inherited_environment(),
+            prelude=_prelude(settings),
+            extra=shlex.split(settings.slurm_options),
+        )
+    if settings.ray_address is not None:
+        from tunefleet.clusters.ray import Ray  # noqa: PLC0415 -- most servers ask none
+
+        token = settings.ray_token
+        found["ray"] = Ray(settings.ray_address, None if token is None else token.get_secret_value())
+    return Engines(found)
+
+
+def _prelude(settings: ServerSettings) -> str:
+    path = settings.slurm_prelude
+    if path is None:
+        return ""
+    try:
+        return path.expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise MachineError(f"The file of TUNEFLEET_SLURM_PRELUDE cannot be read: {error}.") from error

@@ -1,0 +1,123 @@
+"""Keeps the jobs of clusters as tasks need them: asks, looks, ends. The leader's alone; nothing of it is in memory.
+
+What a job needs is stored before the cluster is asked, under a name that makes asking twice the same as once: a server
+that was killed in between finds it, there or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from functools import partial
+from typing import Final
+
+from tunefleet.clusters import Cluster, Seen
+from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
+from tunefleet.lifecycle.task import TaskStatus
+from tunefleet.services import roster
+from tunefleet.services.clusters import book
+from tunefleet.services.clusters.book import Picture
+from tunefleet.services.clusters.course import Crew, Step, next_step
+from tunefleet.services.core import Core
+from tunefleet.store import Connection, clusters, tasks
+from tunefleet.store.clusters import ClusterJobRow
+
+log = logging.getLogger(__name__)
+_UNKNOWN: Final = "the server has no settings for this engine any more"
+
+
+class ClusterKeeper:
+    """Brings jobs and tasks together.
+
+    Args:
+        core: The server.
+        url: The server, as the nodes reach it.
+    """
+
+    def __init__(self, core: Core, url: str) -> None:
+        self._core = core
+        self._url = url
+        self._settings = core.settings
+
+    async def run_once(self) -> None:
+        """Look at every job once, and ask for those that are missing.
+
+        Raises:
+            UnreachableError: If a cluster does not answer; what the others told is done all the same.
+        """
+        here = roster.presences(self._core)
+        now = await self._core.read(partial(book.picture, here=here, most=self._settings.nodes_jobs))
+        if now.fresh:
+            await self._core.write(partial(book.note_used, names=now.fresh))
+        away: list[UnreachableError] = []
+        for engine, cluster in self._core.engines.clusters.items():
+            try:
+                await self._keep(engine, cluster, now)
+            except UnreachableError as error:
+                away.append(error)
+        for job in (job for job in now.jobs if job.engine not in self._core.engines.clusters):
+            await self._core.write(partial(book.ended, job=job, told=_UNKNOWN, now=self._wall))
+        if away:
+            raise away[0]
+
+    @property
+    def _wall(self) -> float:
+        return self._core.clock.wall()
+
+    async def _keep(self, engine: str, cluster: Cluster, now: Picture) -> None:
+        jobs = [job for job in now.jobs if job.engine == engine]
+        seen = await asyncio.to_thread(cluster.look, [job.name for job in jobs]) if jobs else {}
+        for job in jobs:
+            crew = now.crews.get(job.name, Crew())
+            status = now.statuses.get(job.task_id)
+            step = next_step(
+                job, status, seen.get(job.name), crew, now=self._wall, patience_s=self._settings.nodes_patience_s
+            )
+            await self._take(cluster, job, seen.get(job.name), step)
+        for row, name in now.waiting:
+            if name == engine:
+                await self._ask(engine, cluster, row.id)
+
+    async def _take(self, cluster: Cluster, job: ClusterJobRow, seen: Seen | None, step: Step) -> None:
+        if step.act in {"waits", "runs"} and seen is not None:
+            await self._core.write(lambda connection: book.stands(connection, job, seen, step.told, self._wall))
+        if step.act in {"leave", "cancel"}:
+            await self._core.write(lambda connection: book.leaves(connection, job, step.told, self._wall))
+        if step.act in {"cancel", "fail"} and (seen is None or seen.stage != "ended"):
+            await asyncio.to_thread(cluster.cancel, job.name)
+        if step.act in {"end", "fail"}:
+            await self._core.write(lambda connection: self._end(connection, job, step))
+
+    def _end(self, connection: Connection, job: ClusterJobRow, step: Step) -> None:
+        for worker_id in clusters.crews(connection, [job.key_id]).get(job.key_id, []):
+            self._core.fleet.forget(worker_id)
+        book.ended(connection, job, step.told, self._wall)
+        task = tasks.by_ids(connection, [job.task_id], lock=True).get(job.task_id)
+        if step.act == "fail" and task is not None and task.status == TaskStatus.QUEUED:
+            book.fail(connection, task, job.engine, step.told or "ended", self._wall)
+
+    async def _ask(self, engine: str, cluster: Cluster, task_id: str) -> None:
+        order = await self._core.write(partial(book.order, task_id=task_id, engine=engine, now=self._wall))
+        if order is None:
+            return
+        settings = self._settings
+        command = (*shlex.split(settings.nodes_command), "worker", "--once", task_id, "--server", self._url)
+        environment = {
+            "TUNEFLEET_NODES_JOB": order.row.name,
+            "TUNEFLEET_NODES_PATIENCE_S": f"{settings.nodes_patience_s:g}",
+        }
+        if engine == "slurm" or settings.nodes_dir is not None:
+            environment["TUNEFLEET_NODES_DIR"] = str(settings.nodes_folder)
+        try:
+            job_id = await asyncio.to_thread(cluster.submit, order.ask(environment, command, settings.nodes_patience_s))
+        except ConflictError as error:
+            refusal: TunefleetError = error
+            await self._core.write(lambda connection: book.refused(connection, order.row, refusal, self._wall))
+            return
+        except UnreachableError as error:
+            # Perhaps it was taken: the next look tells, by its name.
+            log.warning("%s was not told of %s for sure: %s", engine, order.row.name, error)
+            raise
+        log.info("Asked %s for %s: job %s.", engine, order.row.name, job_id)
+        await self._core.write(lambda connection: book.submitted(connection, order.row, job_id, self._wall))

@@ -1,0 +1,57 @@
+"""A job whose machine is taken away soon: it saves, ends, and its task goes on elsewhere at no cost to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tunefleet.jobs.guard import End
+from tunefleet.jobs.makeway import MakingWay
+from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.link import FinishOutcome
+from tunefleet.worker.mailbox import Mailbox
+from tunefleet.worker.ports import Handle
+
+_MADE_WAY: Final = frozenset(
+    {("paused", TaskReason.PAUSED), ("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)}
+)
+"""How a job ends that makes way: at its checkpoint, or killed while there was nothing to save."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftEnd:
+    """The end of a job that has made way; its newest checkpoint is where the task goes on."""
+
+    outcome: FinishOutcome = "released"
+    reason: TaskReason = TaskReason.RELEASED
+    error: str | None = None
+    detail: str | None = None
+
+
+class Leaving:
+    """Makes the launches of one job give way once the worker is told to.
+
+    Args:
+        mailbox: Says so.
+        leads: Whether this is the job that all ranks listen to; other nodes of a gang end with it.
+    """
+
+    def __init__(self, mailbox: Mailbox, *, leads: bool) -> None:
+        self._mailbox = mailbox
+        self._leads = leads
+        self._way: MakingWay | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the machine is taken away soon."""
+        return self._mailbox.makes_way
+
+    def push(self, handle: Handle) -> None:
+        """Do what is due about a live launch."""
+        if self.wanted and self._leads:
+            self._way = self._way or MakingWay(handle)
+            self._way.push()
+
+    def left(self, end: End) -> LeftEnd | None:
+        """Return the end of a launch that has made way; None if it has come to its end by itself, or is to go on."""
+        return LeftEnd() if self._way is not None and (end.outcome, end.reason) in _MADE_WAY else None

@@ -1,0 +1,95 @@
+"""A worker for one task, on a node that a cluster has given for it."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tunefleet.errors import MachineError
+from tunefleet.settings import WorkerSettings
+from tunefleet.worker.worker import Worker
+
+logger = logging.getLogger(__name__)
+MADE_WAY: Final = 75
+"""The exit code of a worker whose node is taken away, and whose task goes on when there are nodes again
+(EX_TEMPFAIL)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What is special about it.
+
+    Args:
+        task_id: The task.
+        patience_s: How long it waits for that.
+        folder: Its results folder; None if the settings named one.
+        name: Of the worker; None if the settings named one.
+    """
+
+    task_id: str
+    patience_s: float
+    folder: Path | None
+    name: str | None
+
+    @classmethod
+    def of(cls, task_id: str, settings: WorkerSettings) -> Once:
+        """Return what the settings say: job and node of the cluster make folder and name."""
+        host = socket.gethostname().partition(".")[0]
+        job = settings.nodes_job or f"tunefleet-{task_id}"
+        # On the same node again it finds what it had there; on another one it is another worker.
+        folder = settings.nodes_folder / job / f"{settings.node}-{host}"
+        own_folder = "results_dir" in settings.model_fields_set
+        return cls(
+            task_id,
+            settings.nodes_patience_s,
+            None if own_folder else folder,
+            None if settings.worker_id is not None else f"{job}.{settings.node}.{host}",
+        )
+
+    def applied(self, settings: WorkerSettings) -> WorkerSettings:
+        """Return the settings of the worker."""
+        tag = f"only:{self.task_id}"
+        changed: dict[str, object] = {"tags": (*(each for each in settings.tags if each != tag), tag)}
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            changed["results_dir"] = self.folder
+        if self.name is not None:
+            changed["worker_id"] = self.name
+        return settings.model_copy(update=changed)
+
+    def watch(self, worker: Worker) -> None:
+        """Let a worker give up to which no task comes."""
+        threading.Thread(target=self._lose_patience, args=(worker,), name="patience", daemon=True).start()
+
+    def _lose_patience(self, worker: Worker) -> None:
+        idle_since = time.monotonic()
+        while not worker.over.wait(min(1.0, self.patience_s / 4)):
+            if not worker.idle:
+                idle_since = time.monotonic()
+            elif time.monotonic() - idle_since > self.patience_s:
+                worker.give_up(
+                    MachineError(
+                        f"No task came for {self.patience_s:g} s: the node is given back.",
+                        hint=f"`tunefleet why {self.task_id}` says what it waits for; TUNEFLEET_NODES_PATIENCE_S sets "
+                        "how long.",
+                    )
+                )
+
+    def clean(self, results_dir: Path) -> None:
+        """Delete the folder of a worker that has delivered all: nobody comes back to this node for it."""
+        if self.folder is None or results_dir != self.folder:
+            return
+        try:
+            shutil.rmtree(results_dir)
+        except OSError as error:
+            logger.warning("%s cannot be deleted: %s", results_dir, error)
+            return
+        with suppress(OSError):  # another node has its folder there still
+            results_dir.parent.rmdir()
