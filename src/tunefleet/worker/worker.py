@@ -80,6 +80,7 @@ class Worker:
         self._told_to_leave = False
         self._drained = False
         self._makes_way = False
+        self._dismissed = False
         self._on_verb = on_verb
         self._light = LightTasks(
             site.outbox, slots.get("light", 0), site.secrets, site.transfers, worker_id=worker_id, spans=site.spans
@@ -160,7 +161,7 @@ class Worker:
     @property
     def made_way(self) -> bool:
         """Whether it has ended because the machine was to be taken away, and its task is wanted still."""
-        return self._makes_way and not self._told_to_leave
+        return self._makes_way and not self._dismissed
 
     def register_anew(self) -> None:
         """Say again what this machine is and has: something of it has changed."""
@@ -232,6 +233,7 @@ class Worker:
             return
         if self._holds_nothing():
             self._drained = True
+            self._dismissed = self._told_to_leave
             self.over.set()
 
     def _holds_nothing(self) -> bool:

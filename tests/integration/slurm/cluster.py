@@ -97,6 +97,10 @@ class SlurmCluster:
         )
         return fields["JobState"], fields["Reason"]
 
+    def busy(self) -> int:
+        """Return how many nodes are given away."""
+        return len(NODES) - self._idle()
+
     def _run(self, *command: str) -> None:
         log = self.folder / f"{'-'.join(part.strip('-/').replace('/', '.') for part in command)}.out"
         with log.open("wb") as output:

@@ -12,13 +12,12 @@ from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.placement import Requirement, WorkerState, lacks
 from tunefleet.placement.gangs import largest
-from tunefleet.services import endings, keys, quotas, roster
+from tunefleet.services import endings, keys, policies, quotas, roster
 from tunefleet.services.clusters.course import BARREN, Crew, needs_nodes
 from tunefleet.services.core import KEYS
 from tunefleet.services.ids import hashed, new_secret
 from tunefleet.services.moving import Move, switch
 from tunefleet.services.roster import Presences
-from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.store import Connection, attempts, clusters, commands, controls, events, tasks, wake, workers
 from tunefleet.store import keys as key_rows
 from tunefleet.store.clusters import ClusterJobRow
@@ -139,7 +138,7 @@ def order(connection: Connection, task_id: str, engine: str, now: float) -> Orde
             connection, task, engine, f"{BARREN} jobs ended before a worker took the task; of the last one: {last}", now
         )
         return None
-    spec = _spec(connection, task)
+    engine_spec = policies.so_far(orjson.loads(tasks.document(connection, task).spec))[0].engine
     need = roster.needs(connection, [task.requirement_key])[task.requirement_key]
     number = before[-1].number + 1 if before else 1
     name, secret = f"tunefleet-{task.id}-{number}", new_secret()
@@ -149,12 +148,7 @@ def order(connection: Connection, task_id: str, engine: str, now: float) -> Orde
     )  # fmt: skip
     row = ClusterJobRow(name, task.seq, task.id, engine, number, need.nodes, "submitting", key.id, now)
     clusters.insert_one(connection, row)
-    options = {} if spec.engine is None else spec.engine.options
-    return Order(row, need, options, secret)
-
-
-def _spec(connection: Connection, task: TaskRow) -> BaseTaskSpec:
-    return load_task_spec(orjson.loads(tasks.document(connection, task).spec))
+    return Order(row, need, {} if engine_spec is None else engine_spec.options, secret)
 
 
 def submitted(connection: Connection, job: ClusterJobRow, job_id: str, now: float) -> None:
