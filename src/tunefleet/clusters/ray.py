@@ -1,7 +1,8 @@
 """Nodes of a Ray cluster: a job of its Jobs API holds a placement group, and starts a command in each bundle.
 
-The job runs `tunefleet.programs.ray_nodes` in Ray's environment. What it is told holds a key, so it does not go the way
-of a job's variables, which Ray shows to everybody who may look: it lies in the head's memory until the program takes it.
+The job runs `tunefleet.programs.ray_nodes` in Ray's environment. What it is told holds a key, so it does not go
+the way of a job's variables, which Ray shows to everybody who may look, and writes into logs: it lies in the head's
+memory until the program takes it.
 """
 
 from __future__ import annotations
@@ -60,9 +61,7 @@ class Ray(Cluster):
             {
                 "submission_id": ask.name,
                 "entrypoint": f"exec {shlex.join(command)}",
-                "runtime_env": {
-                    "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(math.ceil(ask.grace_s) + _AFTER_GRACE_S)}
-                },
+                "runtime_env": {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(math.ceil(ask.grace_s) + _AFTER_GRACE_S)}},
             }
         )
         return ask.name

@@ -47,6 +47,6 @@ def unpack(text: bytes) -> Ask:
         fields: dict[str, Any] = json.loads(text)
         if fields.pop("format") != FORMAT:
             raise OrderError("the server and Ray's environment have releases of Tunefleet that do not go together")
-        return Ask(**fields)
+        return Ask(**{**fields, "command": tuple(fields["command"])})
     except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise OrderError(f"the order cannot be read: {error}") from error

@@ -8,6 +8,6 @@
     demand     how many tasks wait for one
     node       the actor in a bundle      guard   the process that ends the command when the actor is gone
 
-It runs in Ray's environment, where the package is installed without what trainings need: it imports the standard library,
-Ray, and `tunefleet.clusters.ray_order`.
+It runs in Ray's environment, where the package may lack what it needs elsewhere: it imports the standard library, Ray,
+and `tunefleet.clusters.ray_order`.
 """

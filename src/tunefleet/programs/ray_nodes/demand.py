@@ -17,7 +17,7 @@ class Demand:
     """Asks the server now and then.
 
     Args:
-        environment: Of the workers: `TUNEFLEET_URL`, and `TUNEFLEET_KEY`, a key that may read. Without one nothing waits.
+        environment: Of the workers: `TUNEFLEET_URL`, and `TUNEFLEET_KEY`, which may read. Without one nothing waits.
         most: More than this many are not counted.
     """
 

@@ -1,8 +1,8 @@
 """Runs a node's command, and ends it when it is told to, or when nobody is left who could tell it.
 
-Ray kills an actor, or the machine's raylet goes, without a word to what the actor has started; and it kills the children
-of a process that ends. So the command has a parent of its own, which is no child of the actor: they share a socket, and
-its end is a word, too.
+Ray kills an actor, or the machine's raylet goes, without a word to what the actor has started; and it kills the
+children of a process that ends. So the command has a parent of its own, which is no child of the actor: they share a
+socket, and its end is a word, too.
 """
 
 from __future__ import annotations

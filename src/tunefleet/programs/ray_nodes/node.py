@@ -35,7 +35,7 @@ class Node:
     def run(self) -> tuple[int, str]:
         """Run the command; returns its exit code, and a fault of the start in words."""
         with self._theirs:
-            subprocess.run(self._arguments, stdin=self._theirs, env=self._environment, check=True)
+            subprocess.run(self._arguments, stdin=self._theirs.fileno(), env=self._environment, check=True)
         with self._line.makefile("rb") as answers:
             said = answers.readline()
         if not said:
