@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import signal
@@ -30,13 +31,15 @@ class RayCluster:
     Args:
         folder: For its sockets, logs and token; its path is short, for a socket's may have 107 characters.
         free_port: Finds ports.
+        autoscaled: Whether the head has no core, and Ray's autoscaler starts nodes of one core on this machine.
     """
 
-    def __init__(self, folder: Path, free_port: Callable[[], int]) -> None:
+    def __init__(self, folder: Path, free_port: Callable[[], int], *, autoscaled: bool = False) -> None:
         self.folder = folder
         self.token = secrets.token_hex(16)
         self._port = free_port
         self._gcs, self._dashboard = free_port(), free_port()
+        self._autoscaled = autoscaled
         self._nodes: dict[str, subprocess.Popen[bytes]] = {}
         (folder / "token").write_text(self.token)
         self._environment = {
@@ -51,6 +54,8 @@ class RayCluster:
             "RAY_health_check_failure_threshold": "3",
             "PYTHONPATH": str(ROOT / "src"),
             "HOME": str(folder),
+            "RAY_FAKE_CLUSTER": "1",
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         }
 
     @property
@@ -58,8 +63,11 @@ class RayCluster:
         return f"http://127.0.0.1:{self._dashboard}"
 
     def start(self) -> RayCluster:
+        scaling = self.folder / "autoscaling.json"
+        scaling.write_text(json.dumps(_autoscaling(f"{HEAD}:{self._gcs}")))
         self._run(
             HEAD,
+            *(("--num-cpus=0", f"--autoscaling-config={scaling}") if self._autoscaled else ("--num-cpus=1",)),
             "--head",
             f"--port={self._gcs}",
             "--dashboard-host=127.0.0.1",
@@ -67,12 +75,13 @@ class RayCluster:
             f"--ray-client-server-port={self._port()}",
         )
         self._wait(lambda: self._said("/api/version"), "the dashboard does not answer")
-        self.join()
+        if not self._autoscaled:
+            self.join()
         return self
 
     def join(self) -> None:
         """Start the second node."""
-        self._run(SECOND, f"--address={HEAD}:{self._gcs}")
+        self._run(SECOND, "--num-cpus=1", f"--address={HEAD}:{self._gcs}")
         self._wait(lambda: len(self.alive()) == 2, "the second node does not join")
 
     def lose(self) -> None:
@@ -113,7 +122,7 @@ class RayCluster:
     def _run(self, host: str, *options: str) -> None:
         command = (
             *(str(PYTHON.parent / "ray"), "start", "--block", "--disable-usage-stats"),
-            *(f"--node-ip-address={host}", "--num-cpus=1", f"--object-store-memory={_STORE_BYTES}"),
+            *(f"--node-ip-address={host}", f"--object-store-memory={_STORE_BYTES}"),
             *("--min-worker-port=0", "--max-worker-port=0", f"--dashboard-agent-listen-port={self._port()}"),
             *options,
         )
@@ -138,6 +147,40 @@ class RayCluster:
             assert time.monotonic() < deadline, f"{what}: see the logs in {self.folder}"
             assert all(node.poll() is None for node in self._nodes.values()), f"a node ended: see {self.folder}"
             time.sleep(0.2)
+
+
+def _autoscaling(address: str) -> dict[str, Any]:
+    """Ray's own provider for tests: its machines are raylets on this one."""
+    return {
+        "cluster_name": "test",
+        "max_workers": 2,
+        "upscaling_speed": 10.0,
+        "idle_timeout_minutes": 5.0,
+        "provider": {
+            "type": "fake_multinode",
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+            "gcs_address": address,
+        },
+        "available_node_types": {
+            "ray.head.default": {"resources": {"CPU": 0}, "node_config": {}, "max_workers": 0},
+            "one-core": {
+                "resources": {"CPU": 1, "object_store_memory": _STORE_BYTES},
+                "node_config": {},
+                "min_workers": 0,
+                "max_workers": 2,
+            },
+        },
+        "head_node_type": "ray.head.default",
+        "auth": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        **{
+            f"{each}_commands": []
+            for each in ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+        },
+    }
 
 
 def _members(group: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -25,15 +24,8 @@ SECRET = "tfw_0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
-def ray(missing: Callable[[str], None], free_port: Callable[[], int]) -> Iterator[RayCluster]:
-    if not PYTHON.exists():
-        missing("Ray (scripts/environments.sh heavy)")
-    with tempfile.TemporaryDirectory(prefix="tf-ray-", ignore_cleanup_errors=True) as folder:
-        cluster = RayCluster(Path(folder), free_port)
-        try:
-            yield cluster.start()
-        finally:
-            cluster.stop()
+def ray(ray_cluster: Callable[..., RayCluster]) -> RayCluster:
+    return ray_cluster()
 
 
 @pytest.fixture
