@@ -11,11 +11,12 @@ import math
 import secrets
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from tunefleet.clusters.base import Ask, Cluster, Seen
 from tunefleet.clusters.ray_http import RayJobs
-from tunefleet.clusters.ray_order import ENDED, HOPELESS, RUNNING, WAITING, pack
+from tunefleet.clusters.ray_order import ENDED, HOPELESS, LASTING, RUNNING, WAITING, pack
 from tunefleet.errors import ConflictError
 
 PROGRAM: Final = "tunefleet.programs.ray_nodes"
@@ -102,6 +103,15 @@ class Ray(Cluster):
             return Seen(name, "waiting", told[-1].removeprefix(WAITING))
         self._running.add(name)
         return Seen(name, "running")
+
+
+def lasting(ask: Ask) -> Ask:
+    """Return an ask for workers that last: each of its nodes by itself, and the command begun again when it ends.
+
+    Ask for `nodes` at least; up to `nodes_max` are kept while tasks wait, which the program asks of the server if the
+    environment has `TUNEFLEET_URL` and, in `TUNEFLEET_KEY`, a key that may read.
+    """
+    return replace(ask, options={**ask.options, LASTING: "true"})
 
 
 def _failed(name: str, message: str, code: object, python: str) -> Seen:

@@ -80,8 +80,8 @@ class RayCluster:
         return self
 
     def join(self) -> None:
-        """Start the second node."""
-        self._run(SECOND, "--num-cpus=1", f"--address={HEAD}:{self._gcs}")
+        """Start the second node; Ray believes it that it has a GPU."""
+        self._run(SECOND, "--num-cpus=1", "--num-gpus=1", f"--address={HEAD}:{self._gcs}")
         self._wait(lambda: len(self.alive()) == 2, "the second node does not join")
 
     def lose(self) -> None:

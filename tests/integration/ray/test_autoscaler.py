@@ -18,7 +18,7 @@ import pytest
 from tests.contract.clusters.cluster_contract import ENDLESS, ask, lines, until
 from tests.integration.ray.cluster import PYTHON, RayCluster
 from tunefleet.client import Client
-from tunefleet.clusters.ray import Ray
+from tunefleet.clusters.ray import Ray, lasting
 from tunefleet.server import launch
 from tunefleet.server.app import create_app
 from tunefleet.services.opening import open_core
@@ -69,9 +69,8 @@ def test_lasting_workers_are_brought_and_more_of_them_while_tasks_wait(
         f"echo $TUNEFLEET_NODE >> {begun}; {ENDLESS}",
         nodes=1,
         environment={"TUNEFLEET_URL": url, "TUNEFLEET_KEY": key},
-        options={"lasting": "true"},
     )
-    cluster.submit(replace(wanted, nodes_max=2))
+    cluster.submit(lasting(replace(wanted, nodes_max=2)))
     until(cluster, "lasting", lambda seen: "none has that; Ray's autoscaler is asked for more" in seen.told)
     assert lines(begun, 1) == ["0"]
     assert len(ray.alive()) == 2, "the head and one"

@@ -15,7 +15,7 @@ import pytest
 from tests.contract.clusters.cluster_contract import ENDLESS, ClusterContract, ask, lines, until
 from tests.integration.ray.cluster import PYTHON, RayCluster
 from tunefleet.clusters import Seen
-from tunefleet.clusters.ray import Ray
+from tunefleet.clusters.ray import Ray, lasting
 from tunefleet.errors import ConflictError, UnreachableError
 
 pytestmark = [pytest.mark.heavy, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -44,11 +44,11 @@ class TestRay(ClusterContract):
 
 
 def test_what_ray_does_not_have_is_said_at_once_and_what_may_join_after_the_patience(cluster: Ray) -> None:
-    cluster.submit(ask("gpus", "true", gpu_count=1, patience_s=600.0))
+    cluster.submit(ask("gpus", "true", gpu_count=2, patience_s=600.0))
     cluster.submit(ask("three", "true", nodes=3))
     gpus, three = until(cluster, "gpus"), until(cluster, "three")
     assert gpus.told == (
-        "No node of the Ray cluster has 1 GPU and 1 CPU, and no autoscaler runs there that could bring one."
+        "No node of the Ray cluster has 2 GPUs and 1 CPU, and no autoscaler runs there that could bring one."
     )
     assert three.told == (
         "3 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that; 4 s have not changed that."
@@ -111,17 +111,18 @@ def test_a_wrong_token_and_an_address_where_nobody_is_are_named(ray: RayCluster,
 
 def test_when_the_program_is_killed_what_it_has_started_ends(cluster: Ray, ray: RayCluster, tmp_path: Path) -> None:
     begun, heard = tmp_path / "begun", tmp_path / "heard"
-    cluster.submit(ask("killed", f"trap 'echo x >> {heard}; exit 75' TERM; echo x >> {begun}; {ENDLESS}"))
-    lines(begun, 2)
+    script = f"trap 'echo x >> {heard}; exit 75' TERM; echo GPU $CUDA_VISIBLE_DEVICES >> {begun}; {ENDLESS}"
+    cluster.submit(ask("killed", script, nodes=1, gpu_count=1))
+    assert lines(begun, 1) == ["GPU 0"], "as Ray has given it"
     os.kill(int(ray.ask("/api/jobs/killed").json()["driver_info"]["pid"]), signal.SIGKILL)
-    assert lines(heard, 2) == ["x", "x"]
+    assert lines(heard, 1) == ["x"]
     assert not until(cluster, "killed").hopeless
 
 
 def test_lasting_workers_begin_again_and_end_together(cluster: Ray, tmp_path: Path) -> None:
     begun, heard = tmp_path / "begun", tmp_path / "heard"
     script = f"trap 'echo x >> {heard}; exit 0' TERM; echo $TUNEFLEET_NODE $$ >> {begun}; {ENDLESS}"
-    cluster.submit(replace(ask("lasting", script), options={"lasting": "true"}))
+    cluster.submit(lasting(ask("lasting", script)))
     first = lines(begun, 2)
     assert [line.split()[0] for line in first] == ["0", "1"]
     os.kill(int(first[0].split()[1]), signal.SIGKILL)

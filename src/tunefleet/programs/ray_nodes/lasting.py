@@ -78,8 +78,7 @@ class Slot:
         if self._run is None:
             if not self._room.ready(0):
                 return None
-            self._actor = self._room.actor(0, self.number)
-            self._run = self._actor.run.remote()
+            self._actor, self._run = self._room.start(0, self.number)
             self._since = time.monotonic()
             return f"Worker {self.number} begins on Ray node {self._room.names()[0]}."
         ready, _ = ray.wait([self._run], timeout=0)
@@ -145,7 +144,7 @@ def _want(slots: list[Slot], least: int, waiting: int) -> None:
 
 def _standing(slots: list[Slot], ask: Ask, one: Ask) -> str:
     running = sum(slot.running for slot in slots)
-    if running:
+    if running or not any(slot.taken for slot in slots):
         return f"{RUNNING}{running} of {ask.nodes} to {ask.nodes_max} workers"
     return f"{WAITING}{look(one).why(ask.patience_s)}"
 

@@ -21,21 +21,24 @@ class Node:
 
     Args:
         number: Of the node, from 0.
-        command: What is run.
-        environment: Variables for it.
-        grace_s: How long it may take to end.
+        grace_s: How long the command may take to end.
     """
 
-    def __init__(self, number: int, command: Sequence[str], environment: Mapping[str, str], grace_s: float) -> None:
-        self._arguments = [sys.executable, "-m", _GUARD, str(grace_s), *command]
-        kept = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
-        self._environment = {**kept, **environment, "TUNEFLEET_NODE": str(number)}
+    def __init__(self, number: int, grace_s: float) -> None:
+        self._number = number
+        self._grace_s = grace_s
         self._line, self._theirs = socket.socketpair()
 
-    def run(self) -> tuple[int, str]:
-        """Run the command; returns its exit code, and a fault of the start in words."""
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
+        """Run a command; returns its exit code, and a fault of the start in words.
+
+        The variables come this way because Ray's head keeps, on a disk maybe, what an actor is made with.
+        """
+        kept = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
+        given = {**kept, **environment, "TUNEFLEET_NODE": str(self._number)}
+        arguments = [sys.executable, "-m", _GUARD, str(self._grace_s), *command]
         with self._theirs:
-            subprocess.run(self._arguments, stdin=self._theirs.fileno(), env=self._environment, check=True)
+            subprocess.run(arguments, stdin=self._theirs.fileno(), env=given, check=True)
         with self._line.makefile("rb") as answers:
             said = answers.readline()
         if not said:

@@ -85,8 +85,8 @@ def run(ask: Ask, room: Room, stopped: Callable[[], bool]) -> Ended:
         stopped: Whether it is to end: each gets SIGTERM, and SIGKILL after the grace.
     """
     names = room.names()
-    actors = [room.actor(number, number) for number in range(room.nodes)]
-    waited = {actor.run.remote(): number for number, actor in enumerate(actors)}
+    started = [room.start(number, number) for number in range(room.nodes)]
+    waited = {ref: number for number, (_, ref) in enumerate(started)}
     ended = Ended()
     deadline: float | None = None
     while waited and (deadline is None or time.monotonic() < deadline):
@@ -95,7 +95,7 @@ def run(ask: Ask, room: Room, stopped: Callable[[], bool]) -> Ended:
         if deadline is None and (stopped() or not all(alone)):
             deadline = time.monotonic() + ask.grace_s + _KILL_S
             for number in waited.values():
-                actors[number].stop.remote()
+                started[number][0].stop.remote()
     ended.faults += [f"Ray node {names[number]} did not end within the grace." for number in waited.values()]
     return ended
 

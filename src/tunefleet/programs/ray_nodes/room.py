@@ -59,14 +59,18 @@ class Room:
         """Return on which nodes the bundles lie, by their number."""
         where = placement_group_table(self._group)["bundles_to_node_id"]
         called = {node["NodeID"]: str(node["NodeName"]) for node in ray.nodes()}
-        return [called.get(where[number], where[number]) for number in range(self.nodes)]
+        # A bundle whose node has just died has none.
+        return [called.get(where.get(number, ""), "of an unknown name") for number in range(self.nodes)]
 
-    def actor(self, index: int, number: int) -> Any:
-        """Start the actor of a bundle.
+    def start(self, index: int, number: int) -> tuple[Any, Any]:
+        """Start the command in a bundle.
 
         Args:
             index: Of the bundle.
             number: That the command finds in `TUNEFLEET_NODE`.
+
+        Returns:
+            The actor, and what its `run` will return.
         """
         need, ask = self._need, self._ask
         options = {
@@ -80,8 +84,8 @@ class Room:
                 placement_group=self._group, placement_group_bundle_index=index
             ),
         }
-        made = ray.remote(Node).options(**options)
-        return made.remote(number, list(ask.command), dict(ask.environment), ask.grace_s)
+        actor = ray.remote(Node).options(**options).remote(number, ask.grace_s)
+        return actor, actor.run.remote(list(ask.command), dict(ask.environment))
 
     def leave(self) -> None:
         """Give the bundles back; the actors in them end."""

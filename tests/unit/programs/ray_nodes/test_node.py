@@ -11,9 +11,9 @@ from pathlib import Path
 from tunefleet.programs.ray_nodes.node import Node
 
 
-def _run(node: Node) -> tuple[int, str]:
+def _run(node: Node, command: list[str], **environment: str) -> tuple[int, str]:
     try:
-        return node.run()
+        return node.run(command, environment)
     finally:
         node._line.close()
 
@@ -27,20 +27,20 @@ def _appears(path: Path) -> None:
 
 def test_the_command_gets_its_number_and_variables_and_its_exit_code_is_told(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    node = Node(3, ["sh", "-c", f'echo "$TUNEFLEET_NODE $WORD" > {out}; exit 75'], {"WORD": "it's"}, 5.0)
-    assert _run(node) == (75, "")
+    script = f'echo "$TUNEFLEET_NODE $WORD" > {out}; exit 75'
+    assert _run(Node(3, 5.0), ["sh", "-c", script], WORD="it's") == (75, "")
     assert out.read_text() == "3 it's\n"
 
 
 def test_a_command_that_is_not_there_is_a_fault() -> None:
-    assert _run(Node(0, ["tunefleet-nowhere"], {}, 5.0)) == (1, "tunefleet-nowhere: No such file or directory")
+    assert _run(Node(0, 5.0), ["tunefleet-nowhere"]) == (1, "tunefleet-nowhere: No such file or directory")
 
 
 def test_one_that_does_not_heed_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     begun = tmp_path / "begun"
-    node = Node(0, ["sh", "-c", f"trap 'echo x' TERM; touch {begun}; while :; do sleep 0.05; done"], {}, 0.3)
+    node, script = Node(0, 0.3), f"trap 'echo x' TERM; touch {begun}; while :; do sleep 0.05; done"
     ended: list[tuple[int, str]] = []
-    thread = threading.Thread(target=lambda: ended.append(_run(node)))
+    thread = threading.Thread(target=lambda: ended.append(_run(node, ["sh", "-c", script])))
     thread.start()
     _appears(begun)
     node.stop()
@@ -56,7 +56,7 @@ def test_a_command_ends_with_a_word_when_the_actor_is_killed(tmp_path: Path) -> 
         [
             sys.executable,
             "-c",
-            f"from {Node.__module__} import Node; Node(0, ['sh', '-c', {script!r}], {{}}, 5.0).run()",
+            f"from {Node.__module__} import Node; Node(0, 5.0).run(['sh', '-c', {script!r}], {{}})",
         ]
     )
     _appears(begun)
