@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from tunefleet.clusters.base import Ask, Cluster, Seen
 from tunefleet.clusters.ray_http import RayJobs
-from tunefleet.clusters.ray_order import ENDED, HOPELESS, LASTING, RUNNING, WAITING, pack
+from tunefleet.clusters.ray_order import ENDED, HOPELESS, KEY, LASTING, RUNNING, SERVER, WAITING, pack
 from tunefleet.errors import ConflictError
 
 PROGRAM: Final = "tunefleet.programs.ray_nodes"
@@ -105,13 +105,15 @@ class Ray(Cluster):
         return Seen(name, "running")
 
 
-def lasting(ask: Ask) -> Ask:
+def lasting(ask: Ask, *, server: str = "", key: str = "") -> Ask:
     """Return an ask for workers that last: each of its nodes by itself, and the command begun again when it ends.
 
-    Ask for `nodes` at least; up to `nodes_max` are kept while tasks wait, which the program asks of the server if the
-    environment has `TUNEFLEET_URL` and, in `TUNEFLEET_KEY`, a key that may read.
+    Args:
+        ask: `nodes` are kept at least, up to `nodes_max` while tasks wait.
+        server: Its address, where the program asks how many tasks wait; without it no more than `nodes` are kept.
+        key: One that may read tasks.
     """
-    return replace(ask, options={**ask.options, LASTING: "true"})
+    return replace(ask, options={**ask.options, LASTING: "true", SERVER: server, KEY: key})
 
 
 def _failed(name: str, message: str, code: object, python: str) -> Seen:

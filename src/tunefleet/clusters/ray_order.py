@@ -14,6 +14,10 @@ from tunefleet.clusters.base import Ask
 FORMAT: Final = 1
 LASTING: Final = "lasting"
 """An option of an `Ask`: `true` starts workers that last, between `nodes` and `nodes_max` of them."""
+SERVER: Final = "server"
+"""An option: the address of the server, which is asked how many tasks wait."""
+KEY: Final = "key"
+"""An option: a key for that."""
 
 WAITING: Final = "tunefleet: waiting: "
 RUNNING: Final = "tunefleet: running: "

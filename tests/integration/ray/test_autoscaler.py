@@ -68,9 +68,8 @@ def test_lasting_workers_are_brought_and_more_of_them_while_tasks_wait(
         "lasting",
         f"echo $TUNEFLEET_NODE >> {begun}; {ENDLESS}",
         nodes=1,
-        environment={"TUNEFLEET_URL": url, "TUNEFLEET_KEY": key},
     )
-    cluster.submit(lasting(replace(wanted, nodes_max=2)))
+    cluster.submit(lasting(replace(wanted, nodes_max=2), server=url, key=key))
     until(cluster, "lasting", lambda seen: "none has that; Ray's autoscaler is asked for more" in seen.told)
     assert lines(begun, 1) == ["0"]
     assert len(ray.alive()) == 2, "the head and one"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import urllib.request
-from collections.abc import Mapping
 from typing import Final
 from urllib.error import URLError
 
@@ -17,12 +16,14 @@ class Demand:
     """Asks the server now and then.
 
     Args:
-        environment: Of the workers: `TUNEFLEET_URL`, and `TUNEFLEET_KEY`, which may read. Without one nothing waits.
+        server: Its address. Without one nothing waits.
+        key: One that may read tasks.
         most: More than this many are not counted.
     """
 
-    def __init__(self, environment: Mapping[str, str], most: int) -> None:
-        self._url, self._key = environment.get("TUNEFLEET_URL", "").rstrip("/"), environment.get("TUNEFLEET_KEY")
+    def __init__(self, server: str, key: str, most: int) -> None:
+        self._server = server.rstrip("/")
+        self._key = key
         self._most = most
         self._next = 0.0
         self._waiting = 0
@@ -30,7 +31,7 @@ class Demand:
     def waiting(self) -> int:
         """Return how many tasks were in the queue a moment ago; what was known last if the server does not answer."""
         now = time.monotonic()
-        if self._url and self._key and now >= self._next:
+        if self._server and now >= self._next:
             self._next = now + _ASK_S
             try:
                 self._waiting = self._ask()
@@ -40,7 +41,7 @@ class Demand:
 
     def _ask(self) -> int:
         asked = urllib.request.Request(
-            f"{self._url}/api/v1/tasks?status=queued&limit={self._most}",
+            f"{self._server}/api/v1/tasks?status=queued&limit={self._most}",
             headers={"Authorization": f"Bearer {self._key}"},
         )
         with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as answer:

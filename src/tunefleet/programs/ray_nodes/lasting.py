@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 
 from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray_order import RUNNING, WAITING
+from tunefleet.clusters.ray_order import KEY, RUNNING, SERVER, WAITING
 from tunefleet.programs.ray_nodes.demand import Demand
 from tunefleet.programs.ray_nodes.room import Room, look
 
@@ -115,7 +115,7 @@ def keep(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> N
     """
     one = replace(ask, nodes=1, nodes_max=1)
     slots = [Slot(one, number) for number in range(ask.nodes_max)]
-    demand, said = Demand(ask.environment, ask.nodes_max), ""
+    demand, said = Demand(ask.options.get(SERVER, ""), ask.options.get(KEY, ""), ask.nodes_max), ""
     while not stopped():
         _want(slots, ask.nodes, demand.waiting())
         for told in [slot.step() for slot in slots]:
