@@ -70,6 +70,7 @@ class Ray(Cluster):
     def look(self, names: Sequence[str]) -> dict[str, Seen]:
         """Ask for each job."""
         found = {name: self._jobs.job(name) for name in names}
+        self._running -= {name for name, job in found.items() if job is None}
         return {name: self._seen(name, job) for name, job in found.items() if job is not None}
 
     def cancel(self, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 
@@ -14,6 +15,7 @@ _UNAUTHENTICATED: Final = 401
 _FORBIDDEN: Final = 403
 _NOT_FOUND: Final = 404
 _SERVER: Final = 500
+_WHERE: Final = "TUNEFLEET_RAY_ADDRESS is the address of its dashboard, such as http://head:8265."
 
 
 class RayJobs:
@@ -46,12 +48,12 @@ class RayJobs:
 
     def job(self, name: str) -> dict[str, Any] | None:
         """Return what Ray knows of a job; None if it knows none of that name."""
-        answer = self._ask("GET", f"/api/jobs/{name}", absent=True)
+        answer = self._ask("GET", _job(name), absent=True)
         return None if answer is None else self._read(answer)
 
     def log(self, name: str) -> str:
         """Return all that a job has printed."""
-        answer = self._ask("GET", f"/api/jobs/{name}/logs", absent=True)
+        answer = self._ask("GET", f"{_job(name)}/logs", absent=True)
         return "" if answer is None else str(self._read(answer).get("logs") or "")
 
     def submit(self, body: dict[str, Any]) -> bool:
@@ -65,11 +67,11 @@ class RayJobs:
 
     def stop(self, name: str) -> None:
         """End a job; nothing happens if there is none, or it is over."""
-        self._ask("POST", f"/api/jobs/{name}/stop", absent=True)
+        self._ask("POST", f"{_job(name)}/stop", absent=True)
 
     def forget(self, name: str) -> None:
         """Delete what is known of a job that is over."""
-        self._ask("DELETE", f"/api/jobs/{name}", absent=True)
+        self._ask("DELETE", _job(name), absent=True)
 
     def store(self, package: str, content: bytes) -> None:
         """Keep a small file in the memory of the head; Ray throws it away ten minutes later."""
@@ -80,8 +82,12 @@ class RayJobs:
 
     def _ask(self, method: str, path: str, *, absent: bool = False, **sent: Any) -> httpx.Response | None:
         answer = self._send(method, path, **sent)
-        if absent and answer.status_code == _NOT_FOUND:
-            return None
+        if answer.status_code == _NOT_FOUND:
+            # Another server than Ray's finds nothing there either.
+            if "does not exist" not in answer.text:
+                raise self._stranger()
+            if absent:
+                return None
         self._judge(answer)
         return answer
 
@@ -91,7 +97,7 @@ class RayJobs:
         except httpx.HTTPError as error:
             raise UnreachableError(
                 f"No Ray cluster answers at {self.address}.",
-                hint="TUNEFLEET_RAY_ADDRESS is the address of its dashboard, such as http://head:8265.",
+                hint=_WHERE,
                 detail=repr(error),
             ) from error
 
@@ -115,11 +121,15 @@ class RayJobs:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise ConflictError(
-                f"What answers at {self.address} is no Ray cluster.",
-                hint="TUNEFLEET_RAY_ADDRESS is the address of its dashboard, such as http://head:8265.",
-            )
+            raise self._stranger()
         return found
+
+    def _stranger(self) -> ConflictError:
+        return ConflictError(f"What answers at {self.address} is no Ray cluster.", hint=_WHERE)
+
+
+def _job(name: str) -> str:
+    return f"/api/jobs/{quote(name, safe='')}"
 
 
 def _words(text: str) -> str:

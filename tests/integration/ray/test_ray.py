@@ -62,7 +62,9 @@ def test_free_nodes_are_taken_too_and_no_variable_is_seen_on_the_dashboard_or_in
 ) -> None:
     out = tmp_path / "out"
     script = f"echo $TUNEFLEET_NODE $KEY >> {out}; {ENDLESS}"
-    cluster.submit(replace(ask("secret", script, nodes=1, environment={"KEY": SECRET}), nodes_max=5))
+    cluster.submit(
+        replace(ask("secret", script, nodes=1, environment={"KEY": SECRET}, memory_bytes=50_000_000), nodes_max=5)
+    )
     assert lines(out, 2) == [f"0 {SECRET}", f"1 {SECRET}"]
     for path, shows in (
         ("/api/jobs/", "ray_nodes"),

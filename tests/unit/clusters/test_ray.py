@@ -106,9 +106,10 @@ def test_refusals_and_faults_are_told_apart(jobs: Jobs, ray: Ray) -> None:
     jobs.refusal = (400, "Traceback\nTypeError: runtime_env\n")
     with pytest.raises(ConflictError, match=r"refuses: TypeError: runtime_env$"):
         ray.submit(ASK)
-    jobs.refusal = (200, "<html>something else</html>")
-    with pytest.raises(ConflictError, match=r"is no Ray cluster.*TUNEFLEET_RAY_ADDRESS"):
-        ray.look(["t-1"])
+    for answer in ((200, "<html>something else</html>"), (404, "<html>nothing here</html>")):
+        jobs.refusal = answer
+        with pytest.raises(ConflictError, match=r"is no Ray cluster.*TUNEFLEET_RAY_ADDRESS"):
+            ray.look(["t-1"])
     jobs.refusal = None
     with pytest.raises(ConflictError, match=r"this release does not know"):
         _said(jobs, ray, "NEW")
