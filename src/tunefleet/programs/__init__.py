@@ -21,6 +21,7 @@ With a model:
 Without one:
     prepare_data a dataset out of others
     command      a command of the user's, attached     python_task   a function of a document
+    ray_nodes    nodes of a Ray cluster, and a worker on each; a job of Ray's, not of ours
 
 Small parts of several:
     archives     an archive stands for its folder      assets     the model, dataset and examples that ship
