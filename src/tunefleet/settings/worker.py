@@ -128,6 +128,8 @@ class WorkerSettings(
     """The job of a cluster that has started this worker; the server sets it."""
     node: int = Field(default=0, ge=0, validation_alias=variable("TUNEFLEET_NODE"))
     """The number of the node among those of that job; what starts the worker there sets it."""
+    nodes_idle_s: float | None = Field(default=None, gt=0, validation_alias=variable("TUNEFLEET_NODES_IDLE_S"))
+    """A worker on a cluster's node leaves after it has had nothing to do for so long; default: it stays."""
     gang_address: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_GANG_ADDRESS"))
     """Where other workers reach this one for a training on several nodes; default: its address in the network towards
     the server."""

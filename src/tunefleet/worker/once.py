@@ -1,4 +1,4 @@
-"""A worker for one task, on a node that a cluster has given for it."""
+"""A worker on a node that a cluster has given: for one task, or for as long as the node is there."""
 
 from __future__ import annotations
 
@@ -27,19 +27,21 @@ class Once:
     """What is special about it.
 
     Args:
-        task_id: The task.
-        patience_s: How long it waits for that.
+        task_id: The only task that it runs; None for any.
+        patience_s: How long it waits for that one.
+        idle_s: How long one for any task may have nothing to do before it leaves; None for ever.
         folder: Its results folder; None if the settings named one.
         name: Of the worker; None if the settings named one.
     """
 
-    task_id: str
+    task_id: str | None
     patience_s: float
+    idle_s: float | None
     folder: Path | None
     name: str | None
 
     @classmethod
-    def of(cls, task_id: str, settings: WorkerSettings) -> Once:
+    def of(cls, task_id: str | None, settings: WorkerSettings) -> Once:
         """Return what the settings say: job and node of the cluster make folder and name."""
         host = socket.gethostname().partition(".")[0]
         job = settings.nodes_job or f"tunefleet-{task_id}"
@@ -49,14 +51,17 @@ class Once:
         return cls(
             task_id,
             settings.nodes_patience_s,
+            settings.nodes_idle_s,
             None if own_folder else folder,
             None if settings.worker_id is not None else f"{job}.{settings.node}.{host}",
         )
 
     def applied(self, settings: WorkerSettings) -> WorkerSettings:
         """Return the settings of the worker."""
-        tag = f"only:{self.task_id}"
-        changed: dict[str, object] = {"tags": (*(each for each in settings.tags if each != tag), tag)}
+        changed: dict[str, object] = {}
+        if self.task_id is not None:
+            tag = f"only:{self.task_id}"
+            changed["tags"] = (*(each for each in settings.tags if each != tag), tag)
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             changed["results_dir"] = self.folder
@@ -65,22 +70,30 @@ class Once:
         return settings.model_copy(update=changed)
 
     def watch(self, worker: Worker) -> None:
-        """Let a worker give up to which no task comes."""
+        """Let a worker give up to which its task does not come, and one leave that has nothing to do."""
+        if self.task_id is None and self.idle_s is None:
+            return
         threading.Thread(target=self._lose_patience, args=(worker,), name="patience", daemon=True).start()
 
     def _lose_patience(self, worker: Worker) -> None:
-        idle_since = time.monotonic()
-        while not worker.over.wait(min(1.0, self.patience_s / 4)):
+        idle_since, most_s = time.monotonic(), self.patience_s if self.idle_s is None else self.idle_s
+        while not worker.over.wait(min(1.0, most_s / 4)):
             if not worker.idle:
                 idle_since = time.monotonic()
-            elif time.monotonic() - idle_since > self.patience_s:
-                worker.give_up(
-                    MachineError(
-                        f"No task came for {self.patience_s:g} s: the node is given back.",
-                        hint=f"`tunefleet why {self.task_id}` says what it waits for; TUNEFLEET_NODES_PATIENCE_S sets "
-                        "how long.",
-                    )
-                )
+            elif time.monotonic() - idle_since > most_s:
+                self._end(worker, most_s)
+
+    def _end(self, worker: Worker, idle_s: float) -> None:
+        if self.task_id is None:
+            logger.info("Nothing was to be done for %g s: the node is given back.", idle_s)
+            worker.make_way()
+            return
+        worker.give_up(
+            MachineError(
+                f"No task came for {idle_s:g} s: the node is given back.",
+                hint=f"`tunefleet why {self.task_id}` says what it waits for; TUNEFLEET_NODES_PATIENCE_S sets how long.",
+            )
+        )
 
     def clean(self, results_dir: Path) -> None:
         """Delete the folder of a worker that has delivered all: nobody comes back to this node for it."""

@@ -25,6 +25,7 @@ _STEADY_S: Final = 60.0
 _NEW_S: Final = 60.0
 """A worker that young is still the answer to the tasks that wait."""
 _KILL_S: Final = 5.0
+_IDLE_S: Final = 300.0
 
 
 class Slot:
@@ -114,7 +115,9 @@ def keep(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> N
         stopped: Whether it is to end: each worker gets SIGTERM, and SIGKILL after the grace.
     """
     one = replace(ask, nodes=1, nodes_max=1)
-    slots = [Slot(one, number) for number in range(ask.nodes_max)]
+    # Those beyond the least leave by themselves when they have had nothing to do for a while.
+    further = replace(one, environment={**one.environment, "TUNEFLEET_NODES_IDLE_S": f"{_IDLE_S:g}"})
+    slots = [Slot(one if number < ask.nodes else further, number) for number in range(ask.nodes_max)]
     demand, said = Demand(ask.options.get(SERVER, ""), ask.options.get(KEY, ""), ask.nodes_max), ""
     while not stopped():
         _want(slots, ask.nodes, demand.waiting())
