@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.clusters import Cluster
-from tunefleet.errors import MachineError
+from tunefleet.errors import Fault, MachineError
 from tunefleet.settings import ServerSettings, inherited_environment
+from tunefleet.spec import BaseTaskSpec, TaskNode
 
 _ABSENT: Final = {
     "slurm": "this server asks no Slurm for nodes: an admin sets TUNEFLEET_SLURM=true where it has sbatch",
@@ -55,6 +56,18 @@ def of(settings: ServerSettings) -> Engines:
         token = settings.ray_token
         found["ray"] = Ray(settings.ray_address, None if token is None else token.get_secret_value())
     return Engines(found)
+
+
+def faults(absent: Mapping[str, str], told: Iterable[tuple[TaskNode, BaseTaskSpec]]) -> list[Fault]:
+    """Find tasks whose engine this server cannot ask for nodes.
+
+    Args:
+        absent: Those engines, as `Engines.absent` has them.
+        told: The tasks of a document.
+    """
+    named = [(node, spec.engine.type) for node, spec in told if spec.engine is not None]
+    parted = [(node, absent[engine].partition(": ")) for node, engine in named if engine in absent]
+    return [node.fault("engine", message, hint) for node, (message, _, hint) in parted]
 
 
 def _prelude(settings: ServerSettings) -> str:

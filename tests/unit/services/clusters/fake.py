@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ from tunefleet.store import clusters
 from tunefleet.store.clusters import ClusterJobRow
 
 ON_SLURM = TRAIN.rstrip() + "\n  engine: slurm\n"
-RELEASE = "torch 2.8.0"
+TWO: Mapping[str, Any] = {"torch_version": "2.13"}
+"""What each of the nodes of one training has."""
 
 
 def on_slurm(more: str) -> str:

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
-from tests.unit.services.clusters.fake import ON_SLURM, FakeCluster, Field, on_slurm
-from tests.unit.services.lab import TRAIN, Lab
+from tests.unit.services.clusters.fake import ON_SLURM, TWO, FakeCluster, Field, on_slurm
+from tests.unit.services.lab import TRAIN
 from tunefleet.clusters import Seen
-from tunefleet.errors import AuthError, ConflictError, ForbiddenError, UnreachableError
-from tunefleet.services import elastic, keys, placing, projects, registering, steering, sweep, tasks, workers, workflows
+from tunefleet.errors import AuthError, ConflictError, UnreachableError
+from tunefleet.services import placing, steering, sweep, tasks
 from tunefleet.services.clusters import book
 from tunefleet.services.clusters.course import LEAVE_S, VANISHED_S
 from tunefleet.services.clusters.engines import Engines
-from tunefleet.services.training import agents
-from tunefleet.services.training.agents import Introduction
-from tunefleet.store import controls
-from tunefleet.wire.api import KeyCreate, SubmitRequest
-from tunefleet.wire.projects import ProjectChange, ProjectCreate
 
-TWO: Mapping[str, Any] = {"torch_version": "2.13"}
 ON_TWO = on_slurm("resources: {nodes: 2}")
 AWAY = UnreachableError("Slurm does not answer: Unable to contact slurm controller")
-
-
-@pytest.fixture
-def field(lab: Lab) -> Field:
-    return Field(lab)
 
 
 async def test_nodes_are_asked_for_once_and_serve_the_task(field: Field) -> None:
@@ -335,79 +321,6 @@ async def test_nodes_of_which_too_few_come_are_given_back(field: Field) -> None:
     assert (await field.why(task_id)).endswith("The last job ended: workers of 1 of its 2 nodes came within 600 s.")
 
 
-async def test_the_key_of_a_job_is_good_for_its_task_alone(field: Field) -> None:
-    other = await field.lab.submit(TRAIN)
-    task_id = await field.asked()
-    (worker,) = await field.nodes({"tags": ("lab",)})
-    offers = await worker.offers()
-    assert [offer.task_id for offer in offers] == [task_id]
-    mine = await field.lab.core.read(lambda each: registering.workers.get(each, worker.id))
-    assert mine is not None
-    assert f'"only:{task_id}"' in mine.capabilities
-    # And no other worker gets the task.
-    await worker.exchange()
-    plain = await field.lab.online("plain")
-    assert [offer.task_id for offer in await plain.offers()] == [other]
-    actor = worker.actor
-    assert actor is not None
-    with pytest.raises(ForbiddenError):
-        await workflows.submit(field.lab.core, actor, SubmitRequest(document=TRAIN))
-    # As an agent it gets nothing of what the task's owner has.
-    assert agents.served_owner(actor) not in {None, field.lab.admin.owner}
-
-
-async def test_an_agent_of_the_tasks_owner_is_not_the_jobs(field: Field) -> None:
-    await field.asked()
-    owner = await field.lab.actor("admin", "member")
-    who = Introduction("an-agent-of-mine")
-    await agents.present(field.lab.core, owner, who)
-    (worker,) = await field.nodes()
-    assert worker.actor is not None
-    with pytest.raises(ForbiddenError, match="belongs to somebody else"):
-        await agents.present(field.lab.core, worker.actor, who)
-
-
-async def test_nothing_of_a_job_is_left_when_it_is_over(field: Field) -> None:
-    before = {key.name for key in await keys.list_(field.lab.core, field.lab.admin)}
-    task_id = await field.asked()
-    assert {key.name for key in await keys.list_(field.lab.core, field.lab.admin)} == before | {field.slurm.newest}
-    secret = field.slurm.asks[field.slurm.newest].environment["TUNEFLEET_WORKER_KEY"]
-    (worker,) = await field.nodes()
-    offer = await worker.start()
-    await tasks.cancel(field.lab.core, field.lab.admin, task_id)
-    await worker.finish(offer.token, "cancelled", "cancelled_by_user")
-    await field.look()
-    field.slurm.now("ended", "completed")
-    await field.look()
-    assert {key.name for key in await keys.list_(field.lab.core, field.lab.admin)} == before
-    assert (await workers.list_(field.lab.core, field.lab.admin)).items == ()
-    assert await field.lab.core.read(controls.all_rows) == {}
-    assert worker.id not in field.lab.core.fleet.presences
-    with pytest.raises(AuthError):
-        await keys.authenticate(field.lab.core, secret)
-
-
-async def test_a_worker_that_comes_when_its_job_is_over_is_refused(field: Field) -> None:
-    await field.asked()
-    (worker,) = await field.nodes()
-    field.slurm.now("ended", "failed")
-    await field.look()
-    # Its key was looked up a moment before.
-    with pytest.raises(ForbiddenError, match="is over"):
-        await worker.register()
-    assert (await workers.list_(field.lab.core, field.lab.admin)).items == ()
-
-
-async def test_a_worker_that_comes_when_its_job_leaves_leaves_too(field: Field) -> None:
-    task_id = await field.asked()
-    (worker,) = await field.nodes()
-    await tasks.cancel(field.lab.core, field.lab.admin, task_id)
-    await field.look()
-    late = await field.worker(1)
-    assert (await late.exchange()).drain is True
-    assert (await worker.exchange()).drain is True
-
-
 async def test_what_a_lost_job_ran_is_placed_anew(field: Field) -> None:
     task_id = await field.asked(ON_TWO)
     one, two = await field.nodes(dict(TWO), dict(TWO))
@@ -424,89 +337,6 @@ async def test_what_a_lost_job_ran_is_placed_anew(field: Field) -> None:
     assert (task.status, task.reason) == ("queued", "worker_lost")
     assert field.slurm.submits[-1] == f"tunefleet-{task_id}-2"
     assert (await field.rows())[0].barren == 0
-
-
-async def test_most_jobs_at_a_time(field: Field) -> None:
-    field.lab.core.settings = field.lab.core.settings.model_copy(update={"nodes_jobs": 2})
-    ids = [await field.lab.submit(ON_SLURM) for _ in range(3)]
-    await field.look()
-    await field.look()
-    assert field.slurm.submits == [f"tunefleet-{task_id}-1" for task_id in ids[:2]]
-    assert await field.why(ids[2]) == "waiting: slurm is asked for nodes in a moment."
-    await tasks.cancel(field.lab.core, field.lab.admin, ids[1])
-    await field.look()
-    field.slurm.now("ended", "cancelled")
-    await field.look()
-    await field.look()
-    assert field.slurm.newest == f"tunefleet-{ids[2]}-1"
-
-
-async def test_a_quota_holds_the_asking_back_and_nobody_elses(field: Field) -> None:
-    field.lab.core.settings = field.lab.core.settings.model_copy(update={"nodes_jobs": 2})
-    await projects.create(field.lab.core, field.lab.admin, ProjectCreate(name="red", max_running=1))
-    made = await keys.create(field.lab.core, field.lab.admin, KeyCreate(name="r", role="member", project="red"))
-    red = await keys.authenticate(field.lab.core, made.secret)
-    mine = [
-        (await workflows.submit(field.lab.core, red, SubmitRequest(document=ON_SLURM))).tasks[0].id for _ in range(4)
-    ]
-    other = await field.lab.submit(ON_SLURM)
-    await field.look()
-    await field.look()
-    # What waits for its nodes counts: a second job of the project would only stand idle.
-    assert field.slurm.submits == [f"tunefleet-{mine[0]}-1", f"tunefleet-{other}-1"]
-    await projects.change(field.lab.core, field.lab.admin, "red", ProjectChange(max_running=0))
-    await tasks.cancel(field.lab.core, field.lab.admin, other)
-    await field.look()
-    assert "its quota is 0" in (await tasks.get(field.lab.core, red, mine[1])).why
-
-
-async def test_what_a_quota_keeps_from_its_nodes_is_not_failed_for_it(field: Field) -> None:
-    await projects.create(field.lab.core, field.lab.admin, ProjectCreate(name="red", max_running=1))
-    made = await keys.create(field.lab.core, field.lab.admin, KeyCreate(name="r", role="member", project="red"))
-    red = await keys.authenticate(field.lab.core, made.secret)
-    await workflows.submit(field.lab.core, red, SubmitRequest(document=ON_SLURM))
-    await field.look()
-    (worker,) = await field.nodes()
-    await projects.change(field.lab.core, field.lab.admin, "red", ProjectChange(max_running=0))
-    for _ in range(41):
-        await worker.exchange()
-        await field.look(after_s=15.0)
-    assert field.slurm.cancels == [field.slurm.newest]
-    field.slurm.now("ended", "cancelled")
-    await field.look()
-    assert [row.barren for row in await field.rows()] == [0]
-
-
-async def test_a_task_that_waits_for_another_try_gets_no_nodes_before(field: Field) -> None:
-    task_id = await field.asked(on_slurm("retry: {max_attempts: 2, backoff_s: 100}"))
-    (worker,) = await field.nodes()
-    offer = await worker.start()
-    await worker.finish(offer.token, "failed", "crashed", error="no")
-    field.slurm.now("ended", "failed (NonZeroExitCode)")
-    await field.look()
-    await field.look()
-    assert (await field.lab.task(task_id)).status == "queued"
-    assert len(field.slurm.submits) == 1
-    await field.look(after_s=120)
-    assert len(field.slurm.submits) == 2
-
-
-async def test_nodes_of_a_cluster_do_not_rest_and_stand_in_for_nobody_who_does(field: Field) -> None:
-    plain = await field.lab.online("plain")
-    await field.asked(on_slurm('resources: {nodes: "2:3"}'))
-    three = await field.nodes(dict(TWO), dict(TWO), {"torch_version": "2.14"})
-    await placing.run_once(field.lab.core)
-    field.lab.clock.advance(2.0)
-    for worker in three:
-        for offer in (await worker.exchange()).offers:
-            await worker.accept(offer.token)
-    for _ in range(20):
-        field.lab.clock.advance(10.0)
-        for each in (plain, *three):
-            await each.exchange()
-        await elastic.run_once(field.lab.core)
-    listed = (await workers.list_(field.lab.core, field.lab.admin)).items
-    assert {each.id for each in listed if each.elastic_disabled} == set()
 
 
 async def test_a_task_of_an_engine_that_the_server_does_not_ask_any_more_says_so(field: Field) -> None:
