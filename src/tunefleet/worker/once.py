@@ -74,13 +74,18 @@ class Once:
             if not worker.idle:
                 idle_since = time.monotonic()
             elif time.monotonic() - idle_since > self.patience_s:
-                worker.give_up(
-                    MachineError(
-                        f"No task came for {self.patience_s:g} s: the node is given back.",
-                        hint=f"`tunefleet why {self.task_id}` says what it waits for; TUNEFLEET_NODES_PATIENCE_S sets "
-                        "how long.",
-                    )
-                )
+                worker.give_up(self._given_up(registered=worker.registered))
+
+    def _given_up(self, *, registered: bool) -> MachineError:
+        if not registered:
+            return MachineError(
+                f"The server did not answer for {self.patience_s:g} s: the node is given back.",
+                hint="TUNEFLEET_NODES_URL, on the server, is the address at which nodes reach it.",
+            )
+        return MachineError(
+            f"No task came for {self.patience_s:g} s: the node is given back.",
+            hint=f"`tunefleet why {self.task_id}` says what it waits for; TUNEFLEET_NODES_PATIENCE_S sets how long.",
+        )
 
     def clean(self, results_dir: Path) -> None:
         """Delete the folder of a worker that has delivered all: nobody comes back to this node for it."""
