@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from tunefleet.cli.console import print_json, say
-from tunefleet.clusters import Ask, Cluster
+from tunefleet.clusters import Ask
+from tunefleet.clusters.opening import Engine, open_cluster
 from tunefleet.errors import AuthError, InputError
-from tunefleet.settings import ClientSettings, ClusterSettings, WorkerSettings, inherited_environment, load
+from tunefleet.settings import ClientSettings, ClusterSettings, WorkerSettings, load
 from tunefleet.spec.resources import parse_memory
 
-Engine = Literal["slurm", "ray"]
 POOL: Final = "tunefleet-workers"
 
 
@@ -75,11 +75,11 @@ def start(pool: Pool, worker: WorkerSettings, *, as_json: bool) -> None:
             hint="Set TUNEFLEET_WORKER_KEY; an admin makes one with `tunefleet keys create NAME --role worker`.",
         )
     settings = load(ClusterSettings)
-    cluster = _cluster(pool.engine, settings)
+    cluster = open_cluster(pool.engine, settings)
     asks = _asks(pool, settings, worker)
     found = [(ask.name, cluster.submit(ask)) for ask in asks]
     if as_json:
-        print_json([{"name": name, "job": job} for name, job in found])
+        print_json({"jobs": [{"name": name, "job": job} for name, job in found]})
         return
     for name, job in found:
         say(f"{pool.engine} has the job {job} ({name}).")
@@ -93,27 +93,12 @@ def end(pool: Pool) -> None:
     Raises:
         TunefleetError: If the cluster cannot be asked.
     """
-    cluster = _cluster(pool.engine, load(ClusterSettings))
+    cluster = open_cluster(pool.engine, load(ClusterSettings))
     names = _names(pool)
     known = [name for name, seen in cluster.look(names).items() if seen.stage != "ended"]
     for name in known:
         cluster.cancel(name)
     say(f"{len(known)} of {len(names)} jobs of the pool {pool.name} are told to end.")
-
-
-def _cluster(engine: Engine, settings: ClusterSettings) -> Cluster:
-    if engine == "slurm":
-        from tunefleet.clusters.slurm import Slurm  # noqa: PLC0415
-
-        prelude = "" if settings.slurm_prelude is None else settings.slurm_prelude.expanduser().read_text()
-        extra = shlex.split(settings.slurm_options)
-        return Slurm(settings.nodes_folder, environment=inherited_environment(), prelude=prelude, extra=extra)
-    if settings.ray_address is None:
-        raise InputError("It is not known where Ray is.", hint="Set TUNEFLEET_RAY_ADDRESS, such as http://head:8265.")
-    from tunefleet.clusters.ray import Ray  # noqa: PLC0415
-
-    token = settings.ray_token
-    return Ray(settings.ray_address, None if token is None else token.get_secret_value())
 
 
 def _asks(pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Sequence[Ask]:
@@ -123,11 +108,10 @@ def _asks(pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Sequ
         if pool.most > pool.least:
             raise InputError(
                 f"--nodes {pool.nodes} is for Ray: Slurm keeps as many workers as it is told.",
-                hint="Write one number. For nodes that are there only while a task needs them, write `engine: slurm` in "
-                "the task.",
+                hint="Write one number. Where nodes shall come and go with tasks, give these `engine: slurm`.",
             )
         return made
-    from tunefleet.clusters.ray import lasting  # noqa: PLC0415
+    from tunefleet.clusters.ray import lasting
 
     if pool.most == pool.least:
         return [lasting(made[0])]
@@ -169,6 +153,6 @@ def _reading_key(url: str) -> str:
     if key is None:
         raise AuthError(
             f"Nobody says how many tasks of {url} wait: a worker's key may not read that.",
-            hint="Set TUNEFLEET_KEY to a viewer's key (`tunefleet keys create NAME --role viewer`), or write one number.",
+            hint="Set TUNEFLEET_KEY to a viewer's key (`tunefleet keys create NAME --role viewer`), or give one number.",
         )
     return key.get_secret_value()

@@ -13,6 +13,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,11 @@ _HOPELESS: Final = frozenset(
     }
 )  # fmt: skip
 """Reasons of a pending job that time does not mend."""
-_AWAY: Final = ("Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes were transmitted")
+_AWAY: Final = (
+    "Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes were transmitted",
+    "temporarily unable", "MaxSubmitJob",
+)  # fmt: skip
+"""Signs of what time mends: nobody answers, or the user has as many jobs there as they may."""
 
 
 class Slurm(Cluster):
@@ -82,7 +87,8 @@ class Slurm(Cluster):
             ) from error
         kept: dict[str, str] = {name: self._environment[name] for name in _KEPT if name in self._environment}
         told = self._call(
-            "sbatch", *options_of(ask, self.log_of(ask.name)), *self._extra,
+            # Of an option that is given twice the later one counts: the task's own.
+            "sbatch", *self._extra, *options_of(ask, self.log_of(ask.name)),
             script=script_of(ask.command, self._prelude), environment=kept | dict(ask.environment),
         )  # fmt: skip
         return told.strip().partition(";")[0]
@@ -97,12 +103,22 @@ class Slurm(Cluster):
         )  # fmt: skip
         found: dict[str, Seen] = {}
         for line in told.splitlines():
-            name, job_id, state, reason = (part.strip() for part in line.split("|", 3))
-            seen = _seen(job_id, state, reason)
+            name, seen = self._read(line)
             # The newest one counts; of several with one name a living one does.
             if name not in found or found[name].stage == "ended":
                 found[name] = seen
         return found
+
+    def _read(self, line: str) -> tuple[str, Seen]:
+        parts = [part.strip() for part in line.split("|", 3)]
+        if len(parts) < 4:
+            raise ConflictError(f"squeue answers what cannot be understood: {line!r}.")
+        name, job_id, state, reason = parts
+        seen = _seen(job_id, state, reason)
+        log = self.log_of(name)
+        if seen.stage == "ended" and state != "COMPLETED" and log.exists():
+            seen = replace(seen, told=f"{seen.told}; its log is {log}")
+        return name, seen
 
     def cancel(self, name: str) -> None:
         """Ask `scancel`; see `Cluster`."""
@@ -124,10 +140,10 @@ class Slurm(Cluster):
             raise UnreachableError(f"{command[0]} cannot be started: {error}.") from error
         if done.returncode == 0:
             return done.stdout
-        words = _words(done.stderr) or f"{command[0]} ended with {done.returncode}"
+        words = (_words(done.stderr) or f"{command[0]} ended with {done.returncode}").rstrip(".")
         if any(sign in done.stderr for sign in _AWAY):
-            raise UnreachableError(f"Slurm does not answer: {words}")
-        raise ConflictError(f"Slurm refuses: {words}")
+            raise UnreachableError(f"Slurm cannot do it now: {words}.")
+        raise ConflictError(f"Slurm refuses: {words}.")
 
 
 def options_of(ask: Ask, log: Path) -> list[str]:
@@ -156,7 +172,8 @@ def script_of(command: Sequence[str], prelude: str = "") -> str:
     return (
         "#!/bin/bash\n"
         f"{prelude.rstrip()}\n"
-        f"srun --kill-on-bad-exit=1 bash -c {shlex.quote(node)} node {shlex.join(command)}\n"
+        # Who ends first ends nobody else: the first node of a training may have its checkpoint to bring still.
+        f"srun --kill-on-bad-exit=0 --wait=0 bash -c {shlex.quote(node)} node {shlex.join(command)}\n"
         "code=$?\n"
         # One that is being cancelled is not RUNNING any more: who has cancelled it does not want it back.
         f'if [ "$code" -eq {MADE_WAY} ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then\n'

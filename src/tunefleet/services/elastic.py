@@ -13,14 +13,14 @@ from functools import partial
 from typing import Final
 
 from tunefleet.errors import ConflictError
-from tunefleet.placement import WorkerState
+from tunefleet.placement import WorkerState, only
 from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
 from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
 from tunefleet.services.roster import Presences
 from tunefleet.services.workers import owned
-from tunefleet.store import Connection, attempts, controls, events, queue, resumes, workers
+from tunefleet.store import Connection, attempts, clusters, controls, events, queue, resumes, workers
 from tunefleet.store.controls import ControlRow
 from tunefleet.store.events import Event
 from tunefleet.wire.fleet import ElasticView
@@ -98,7 +98,9 @@ async def set_enabled(core: Core, actor: Actor, worker_id: str, *, enabled: bool
 def _picture(
     connection: Connection, *, here: Presences
 ) -> tuple[list[WorkerState], set[str], dict[str, ControlRow], list[Waiting], frozenset[str]]:
-    fleet = roster.states(connection, here)
+    # Nodes of a cluster are there for one task, and go with it.
+    lent = {only(job.task_id) for job in clusters.live(connection)}
+    fleet = [state for state in roster.states(connection, here) if lent.isdisjoint(state.tags)]
     held = set(attempts.taken(connection))
     keys = queue.groups(connection)
     needs = roster.needs(connection, keys)

@@ -80,15 +80,28 @@ class Holding:
 
     def why(self, project: str, need: Requirement) -> str | None:
         """Say which quota a task of a project waits for; null if for none."""
-        if self._rows is None:
-            self._rows = {row.name: row for row in projects.all_rows(self._connection)}
-        row = self._rows.get(project)
-        if row is None or not row.limited:
+        row = self._limited(project)
+        if row is None:
             return None
         key = project, need.gpu_count > 0
         if key not in self._told:
             self._told[key] = why(self._connection, row, need, self._now)
         return self._told[key]
+
+    def room(self, project: str) -> int | None:
+        """Return how many more tasks of a project may run at once; null for any number."""
+        row = self._limited(project)
+        if row is None or row.max_running is None:
+            return None
+        running = projects.running(self._connection, self._now, [project]).get(project)
+        return max(0, row.max_running - (0 if running is None else running.tasks))
+
+    def _limited(self, project: str) -> ProjectRow | None:
+        """Return the row of a project that has a quota; null if it has none."""
+        if self._rows is None:
+            self._rows = {row.name: row for row in projects.all_rows(self._connection)}
+        row = self._rows.get(project)
+        return row if row is not None and row.limited else None
 
 
 def refuse_storing(connection: Connection, project: str, size_bytes: int) -> None:

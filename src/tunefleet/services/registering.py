@@ -116,10 +116,16 @@ def _as_invited(connection: Connection, actor: Actor, request: RegisterRequest) 
 
 
 def _for_one_task(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
-    """Return a registration as a key binds it that was made for the workers of a cluster's job: to one task."""
+    """Return a registration as a key binds it that was made for the workers of a cluster's job: to one task.
+
+    Raises:
+        ForbiddenError: If the job is over.
+    """
     job = clusters.by_key(connection, actor.key_id)
     if job is None:
         return request
+    if not job.live:
+        raise ForbiddenError(f"The job {job.job_id or job.name} of {job.engine} is over, and its key with it.")
     others = (tag for tag in request.capabilities.tags if tag != only(job.task_id))
     has = request.capabilities.model_copy(update={"tags": (*others, only(job.task_id))})
     return request.model_copy(update={"capabilities": has})

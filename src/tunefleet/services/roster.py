@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
@@ -39,6 +39,7 @@ class Presences:
         delivering: Attempt whose job is over, so that it takes no room → why its delivery is held up; empty if it is
             not.
         joins: `seq` of the spread task whose parts' files cannot be put together yet → what they do meanwhile.
+        absent: Engine that this server does not ask for nodes → what is to be set.
     """
 
     now: float
@@ -48,6 +49,7 @@ class Presences:
     kept: dict[str, str] = field(default_factory=dict)
     delivering: dict[str, str] = field(default_factory=dict)
     joins: dict[int, str] = field(default_factory=dict)
+    absent: Mapping[str, str] = field(default_factory=dict)
 
 
 def presences(core: Core) -> Presences:
@@ -69,7 +71,7 @@ def presences(core: Core) -> Presences:
         attempt_id: why for presence in core.fleet.presences.values() for attempt_id, why in presence.delivering.items()
     }
     joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
-    return Presences(now, limits, loads, warm, dict(core.fleet.kept), delivering, joins)
+    return Presences(now, limits, loads, warm, dict(core.fleet.kept), delivering, joins, core.engines.absent)
 
 
 def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
@@ -185,7 +187,7 @@ def reasons(
     held = quotas.Holding(connection, here.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
     kept = frozenset(here.kept.values())
-    nodes = waiting_for.nodes(connection, waiting)
+    nodes = waiting_for.nodes(connection, waiting, here.absent)
     bound = _bound(connection, waiting)
     for row in waiting:
         if row.ready_at > here.now:

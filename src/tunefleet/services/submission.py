@@ -15,6 +15,7 @@ from tunefleet.observing import context
 from tunefleet.observing.traceparent import Place
 from tunefleet.placement import Requirement, WorkerState, explain, is_able
 from tunefleet.services import descent, inputs, merging, moving, policies, retried, upstreams
+from tunefleet.services.clusters import engines
 from tunefleet.services.federation import room
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
@@ -177,10 +178,7 @@ def _refuse_strangers(connection: Connection, submission: Submission, planned: S
 
 def _refuse_engines(submission: Submission, planned: Sequence[_Planned]) -> None:
     """Refuse a task whose engine this server cannot ask for nodes."""
-    wanted = [(each.node, each.spec.engine.type) for each in planned if each.spec.engine is not None]
-    faults = [
-        node.fault("engine", submission.engines[engine]) for node, engine in wanted if engine in submission.engines
-    ]
+    faults = engines.faults(submission.engines, ((each.node, each.spec) for each in planned))
     if faults:
         raise SpecError(faults, filename=submission.workflow.name)
 
@@ -224,8 +222,8 @@ def _store_tasks(
     for need in {each.need.key: each.need for each in planned}.values():
         policies.store(connection, need)
     rows = enter(connection, new, now)
-    engines = ((row, each.spec.engine) for row, each in zip(rows, planned, strict=True))
-    clusters.name_engines(connection, [(row, engine.type) for row, engine in engines if engine is not None])
+    named = ((row, each.spec.engine) for row, each in zip(rows, planned, strict=True))
+    clusters.name_engines(connection, [(row, engine.type) for row, engine in named if engine is not None])
     if submission.parent is not None:
         traces.add(connection, [descent.below(row.id, submission.parent) for row in rows])
     else:

@@ -18,15 +18,17 @@ from tunefleet.placement import (
     WorkerState,
     explain,
     lacks,
+    only,
     verdict,
 )
 from tunefleet.services import memory, placing, policies, related, requirements, roster, tasks, upstreams
+from tunefleet.services.clusters import engines
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.notify import wishes
 from tunefleet.services.views import moment
 from tunefleet.services.workflows import fault_views, validate
-from tunefleet.spec import TaskNode, Workflow, parse_workflow
+from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
 from tunefleet.store import Connection, attempts, queue
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.wire.api import SubmitRequest, ValidateReply
@@ -47,6 +49,9 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
         fleet = roster.serving(roster.states(connection, here), row.project)
         waits = row.status in {TaskStatus.QUEUED, TaskStatus.PENDING}
         need = roster.needs(connection, [row.requirement_key])[row.requirement_key] if waits else None
+        if need is not None and only(row.id) in need.tags:
+            # Workers are started for it, and all others say nothing but that.
+            fleet = [worker for worker in fleet if only(row.id) in worker.tags]
         avoid = roster.avoided(connection, [row.id], here.now).get(row.id, frozenset())
         return WhyView(
             task_id=row.id,
@@ -84,10 +89,10 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
 
     def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
-        told = ((node, (node.spec or policies.so_far(node.raw)[0]).notify) for node in workflow.tasks)
-        return faults + wishes.faults(connection, who, told), roster.serving(
-            roster.states(connection, here), actor.project
-        )
+        specs = [(node, _spec(node)) for node in workflow.tasks]
+        faults += wishes.faults(connection, who, ((node, spec.notify) for node, spec in specs))
+        faults += engines.faults(core.engines.absent, specs)
+        return faults, roster.serving(roster.states(connection, here), actor.project)
 
     faults, fleet = await core.read(operation)
     if faults:
@@ -100,15 +105,20 @@ def _forecasts(
     core: Core, workflow: Workflow, fleet: Sequence[WorkerState], policy: Policy
 ) -> tuple[TaskForecast, ...]:
     needs = {node.name: _need(node) for node in workflow.tasks}
-    first = [node.name for node in workflow.tasks if not _upstreams(node)]
+    given = {node.name: engine.type for node in workflow.tasks if (engine := _spec(node).engine) is not None}
+    first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in given]
     candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]
     chosen = {each.task_id: each.worker_id for each in Board(fleet, policy).assign(candidates).assignments}
-    for name in needs.keys() - set(first):
+    for name in needs.keys() - set(first) - given.keys():
         alone = Board(fleet, policy).assign([Candidate(name, needs[name], 0.0)]).assignments
         chosen |= {each.task_id: each.worker_id for each in alone}
     now, found = core.clock.monotonic(), []
     for node in workflow.tasks:
-        told = _forecast(node, needs[node.name], chosen, fleet, policy)
+        told = (
+            _on_nodes(node, given[node.name])
+            if node.name in given
+            else _forecast(node, needs[node.name], chosen, fleet, policy)
+        )
         takes = memory.forecast(node.spec, told, fleet, core.configurations, core.settings, now)
         found.append(told.model_copy(update={"memory": takes}))
     return tuple(found)
@@ -128,6 +138,20 @@ def _forecast(
         after=_upstreams(node),
         workers=_verdicts(need, fleet, policy),
     )
+
+
+def _on_nodes(node: TaskNode, engine: str) -> TaskForecast:
+    """Say of a task that has an engine that no worker that is there runs it."""
+    return TaskForecast(
+        name=node.name,
+        kind=_spec(node).task_type,
+        why=f"gets its nodes from {engine}, and a worker of its own on each",
+        after=_upstreams(node),
+    )
+
+
+def _spec(node: TaskNode) -> BaseTaskSpec:
+    return node.spec if node.spec is not None else policies.so_far(node.raw)[0]
 
 
 def _need(node: TaskNode) -> Requirement:

@@ -35,7 +35,8 @@ class ClusterSettings(NodeSettings):
     """Whether tasks with `engine: slurm` are taken: the server submits their jobs, as the user that it runs as, with
     the `sbatch` of its machine."""
     slurm_options: str = Field(default="", validation_alias=variable("TUNEFLEET_SLURM_OPTIONS"))
-    """Options of `sbatch` for all these jobs, such as `--partition=gpu --account=lab`; a task's own come first."""
+    """Options of `sbatch` for all these jobs, such as `--partition=gpu --account=lab`; what a task names itself counts
+    instead."""
     slurm_prelude: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_SLURM_PRELUDE"))
     """A file of shell lines that go first in the batch script, such as `module load cuda`."""
     ray_address: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_RAY_ADDRESS"))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, WithJsonSchema, model_validator
 
 from tunefleet.spec.base import Block, wrong
 
@@ -14,8 +15,38 @@ _TIME: Final = r"^\d{1,5}(:\d{2}){0,2}$|^\d{1,4}-\d{1,2}(:\d{2}){0,2}$"
 
 _INSIDE: Final = frozenset({"api", "echo"})
 
-Word = Annotated[str, Field(pattern=_NAME)]
+
+def _shaped(pattern: str, message: str, hint: str) -> Callable[[str], str]:
+    """Return a validator that says in words what it wants."""
+
+    def check(value: str) -> str:
+        if re.fullmatch(pattern, value) is None:
+            raise wrong(message, hint)
+        return value
+
+    return check
+
+
+Word = Annotated[
+    str,
+    AfterValidator(
+        _shaped(
+            _NAME,
+            "must be one name, as Slurm knows it",
+            "a letter or digit, then letters, digits and . _ , : + -; no spaces, 128 characters at most",
+        )
+    ),
+    WithJsonSchema({"type": "string", "pattern": _NAME}),
+]
 """One name, as the cluster knows it; no spaces, no quotes."""
+Time = Annotated[
+    str,
+    AfterValidator(
+        _shaped(_TIME, "must be a time in Slurm's words", 'write minutes ("30"), "4:00:00", "2-12" or "2-12:30:00"')
+    ),
+    WithJsonSchema({"type": "string", "pattern": _TIME}),
+]
+"""A time as Slurm reads it."""
 
 
 class EngineSpec(Block):
@@ -32,7 +63,7 @@ class EngineSpec(Block):
     """Slurm: the account that is charged."""
     qos: Word | None = None
     """Slurm: the quality of service."""
-    time: Annotated[str, Field(pattern=_TIME)] | None = None
+    time: Time | None = None
     """Slurm: how long the nodes are wanted at a time, in Slurm's words, such as `30` (minutes), `4:00:00` or `2-12`.
     Before it is over the training saves, and goes on when Slurm gives nodes again."""
     constraint: Word | None = None
@@ -48,7 +79,7 @@ class EngineSpec(Block):
     def _slurm_only(self) -> EngineSpec:
         named = sorted(self.model_fields_set - {"type"})
         if self.type != "slurm" and named:
-            raise wrong(f"{named[0]} is an option of slurm", f"leave it out with type: {self.type}")
+            raise wrong("is an option of slurm", f"leave it out with type: {self.type}", at=named[0])
         return self
 
     @property
@@ -64,6 +95,7 @@ def engine_faults(blocks: Mapping[str, Any]) -> list[tuple[str, str, str | None]
     if engine is None:
         return []
     resources, parallel = blocks.get("resources"), blocks.get("parallel")
+    uploads = getattr(blocks.get("checkpoint"), "upload", True)
     split = getattr(resources, "replicas", 1) > 1 or bool(getattr(parallel, "enabled", False))
     checks = (
         (kind in _INSIDE, f"{kind} tasks run inside a worker, and need no nodes", "leave it out"),
@@ -73,12 +105,21 @@ def engine_faults(blocks: Mapping[str, Any]) -> list[tuple[str, str, str | None]
             "a federation's parts go to the workers that are there",
             "leave one of them out",
         ),
+        (
+            not uploads,
+            "the nodes go when the task ends or pauses, and with them a checkpoint that was not uploaded",
+            "leave checkpoint.upload: false out",
+        ),
     )
     return [("engine", message, hint) for failed, message, hint in checks if failed]
 
 
 def _engine(value: Any) -> Any:
-    return {"type": value} if isinstance(value, str) else value
+    if isinstance(value, str):
+        return {"type": value}
+    if not isinstance(value, Mapping | EngineSpec):
+        raise wrong("must be slurm, ray, or a mapping with one of them as its type", "write engine: slurm")
+    return value
 
 
 Engine = Annotated[

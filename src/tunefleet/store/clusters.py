@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Literal, NamedTuple
 
-from sqlalchemy import Connection, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, select, true, tuple_, update
 
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import attempts, tasks, workers
@@ -14,6 +14,7 @@ from tunefleet.store.writer import wake
 
 TOPIC = "clusters"
 JobState = Literal["submitting", "waiting", "running", "leaving", "ended"]
+_PAGE: Final = 200
 _TASK = [tasks.c[name] for name in TaskRow._fields]
 
 
@@ -47,7 +48,7 @@ _JOB = [cluster_jobs.c[name] for name in ClusterJobRow._fields]
 
 
 def name_engines(connection: Connection, rows: Iterable[tuple[TaskRow, str]]) -> None:
-    """Store which tasks get nodes from which engine; one that has one already keeps it."""
+    """Store which tasks get nodes from which engine, instead of what was stored before."""
     named = [{"task_seq": row.seq, "task_id": row.id, "engine": engine} for row, engine in rows]
     if not named:
         return
@@ -64,17 +65,27 @@ def engines_of(connection: Connection, task_seqs: Sequence[int]) -> dict[int, st
     return {seq: engine for seq, engine in connection.execute(query)}
 
 
-def waiting(connection: Connection, *, limit: int) -> list[tuple[TaskRow, str]]:
-    """Return the queued tasks that have an engine and no live job there, the next in the queue first."""
+def waiting(connection: Connection, engines: Iterable[str], *, now: float) -> Iterator[tuple[TaskRow, str]]:
+    """Yield the queued tasks that get nodes from some engines and have no live job there, the next in the queue first.
+
+    Those that wait for another try are left out until it is due.
+    """
     live = exists().where(cluster_jobs.c.task_seq == task_engines.c.task_seq, cluster_jobs.c.state != "ended")
     query = (
         select(*_TASK, task_engines.c.engine)
         .join(task_engines, task_engines.c.task_seq == tasks.c.seq)
-        .where(tasks.c.status == "queued", ~live)
+        .where(tasks.c.status == "queued", tasks.c.ready_at <= now, task_engines.c.engine.in_(list(engines)), ~live)
         .order_by(tasks.c.rank, tasks.c.seq)
-        .limit(limit)
+        .limit(_PAGE)
     )
-    return [(TaskRow(*row[:-1]), row[-1]) for row in connection.execute(query)]
+    last: TaskRow | None = None
+    while True:
+        after = true() if last is None else tuple_(tasks.c.rank, tasks.c.seq) > tuple_(last.rank, last.seq)
+        page = [(TaskRow(*row[:-1]), row[-1]) for row in connection.execute(query.where(after))]
+        yield from page
+        if len(page) < _PAGE:
+            return
+        last = page[-1][0]
 
 
 def live(connection: Connection) -> list[ClusterJobRow]:

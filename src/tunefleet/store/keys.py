@@ -62,6 +62,12 @@ def revoke(connection: Connection, key_id: str, at: float) -> None:
     channels.changed(connection)
 
 
+def delete_one(connection: Connection, key_id: str) -> None:
+    """Forget a key that was made for a while, and what stands for it."""
+    connection.execute(delete(sessions).where(sessions.c.key_id == key_id))
+    connection.execute(delete(api_keys).where(api_keys.c.id == key_id))
+
+
 def set_used(connection: Connection, times: Iterable[tuple[str, float]]) -> None:
     """Store when keys were last used."""
     rows = [{"b_id": key_id, "b_at": at} for key_id, at in times]

@@ -76,7 +76,10 @@ class Once:
         threading.Thread(target=self._lose_patience, args=(worker,), name="patience", daemon=True).start()
 
     def _lose_patience(self, worker: Worker) -> None:
-        idle_since, most_s = time.monotonic(), self.patience_s if self.idle_s is None else self.idle_s
+        idle_since, most_s = (
+            time.monotonic(),
+            self.patience_s if self.task_id is not None else self.idle_s or self.patience_s,
+        )
         while not worker.over.wait(min(1.0, most_s / 4)):
             if not worker.idle:
                 idle_since = time.monotonic()
@@ -87,12 +90,18 @@ class Once:
         if self.task_id is None:
             logger.info("Nothing was to be done for %g s: the node is given back.", idle_s)
             worker.make_way()
-            return
-        worker.give_up(
-            MachineError(
-                f"No task came for {idle_s:g} s: the node is given back.",
-                hint=f"`tunefleet why {self.task_id}` says what it waits for; TUNEFLEET_NODES_PATIENCE_S sets how long.",
+        else:
+            worker.give_up(self._given_up(registered=worker.registered))
+
+    def _given_up(self, *, registered: bool) -> MachineError:
+        if not registered:
+            return MachineError(
+                f"The server did not answer for {self.patience_s:g} s: the node is given back.",
+                hint="TUNEFLEET_NODES_URL, on the server, is the address at which nodes reach it.",
             )
+        return MachineError(
+            f"No task came for {self.patience_s:g} s: the node is given back.",
+            hint=f"`tunefleet why {self.task_id}` says what it waits for; TUNEFLEET_NODES_PATIENCE_S sets how long.",
         )
 
     def clean(self, results_dir: Path) -> None:

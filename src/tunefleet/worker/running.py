@@ -18,7 +18,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.control import ControlCommand
 from tunefleet.wire.link import FinishOutcome, Reached
 from tunefleet.worker.ending import Ending
-from tunefleet.worker.leaving import Leaving
+from tunefleet.worker.leaving import Leaving, LeftEnd
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.meeting import is_member
 from tunefleet.worker.parts import Parts
@@ -53,7 +53,7 @@ class PausedEnd:
 
 
 class CannotGoOn(Exception):
-    """A node of a gang that has ended in between: it cannot be launched again without the others."""
+    """It is not launched here: a node of a gang that has ended in between, or a machine that is taken away soon."""
 
 
 class JobRun:
@@ -123,6 +123,7 @@ class JobRun:
             return found
         if self._in_gang and self.record.launch is not None:
             raise CannotGoOn("Its worker was started anew, and a node cannot go on without the others.")
+        self._raise_leaving()
         self.handle = self._launch_when_free(_GPU_PATIENCE_S)
         return self.handle
 
@@ -167,6 +168,8 @@ class JobRun:
             again = None if final else self._launch_again(handle, end)
             if again is None:
                 self._steering.last_look(handle)
+                if not final and self._leaving.wanted and not self._unwanted and not self._stays_paused(end):
+                    return LeftEnd()
                 return verdict if final and verdict is not None else end
             self._steering.launched_again()
             self.handle = handle = again
@@ -236,18 +239,21 @@ class JobRun:
             self.heed_cancel()
             if self._leaving.wanted:
                 return None
-            desired = self._mailbox.desired
-            stays_paused = end.outcome == "paused" and desired is not None and desired.action == "pause"
-            if self._unwanted or stays_paused:
+            if self._unwanted or self._stays_paused(end):
                 return None
             if self._guard.room(handle):
                 try:
                     return self._launch_when_free(_BUSY_PAUSE_S)
-                except Cancelled:
+                except (Cancelled, CannotGoOn):
                     return None
                 except GpuBusyError as error:
                     logger.info("Task %s waits: %s", self.record.offer.task_id, error)
             self._mailbox.pause(_POLL_S)
+
+    def _stays_paused(self, end: End) -> bool:
+        """Whether it has paused as the server wants it."""
+        desired = self._mailbox.desired
+        return end.outcome == "paused" and desired is not None and desired.action == "pause"
 
     def _launch_when_free(self, patience_s: float) -> Handle:
         """Launch; a GPU that another job of ours holds is waited for a while, since that job may just be ending."""
@@ -280,6 +286,11 @@ class JobRun:
         self.heed_cancel()
         if self._unwanted:
             raise Cancelled
+        self._raise_leaving()
+
+    def _raise_leaving(self) -> None:
+        if self._leaving.wanted:
+            raise CannotGoOn("Its machine is taken away before it was launched.")
 
     def _obey(self, handle: Handle) -> None:
         self.heed_cancel()

@@ -90,6 +90,8 @@ class Worker:
         self._lock = threading.Lock()
         self.over = threading.Event()
         """Set once it is to end."""
+        self.registered = False
+        """Whether the server has ever answered it."""
         self._suspend = False
         self._fatal: Exception | None = None
         self._exchanger = Exchanger(link, site.outbox, self, on_fatal=self.give_up)
@@ -106,6 +108,7 @@ class Worker:
         reply = register_patiently(self, self.over, before_sleep=_say_once())
         if reply is not None:
             logger.info("Registered as %s.", self._worker_id)
+            self.registered = True
             if self._site.sentry is not None:
                 self._site.sentry.start(on_change=self._exchanger.register_anew)
             self._exchanger.start(reply.hold_s)

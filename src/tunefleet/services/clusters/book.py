@@ -10,37 +10,16 @@ import orjson
 from tunefleet.clusters import Ask, Seen
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.placement import Requirement, WorkerState, lacks
-from tunefleet.placement.gangs import largest
-from tunefleet.services import endings, keys, policies, quotas, roster
-from tunefleet.services.clusters.course import BARREN, Crew, needs_nodes
+from tunefleet.placement import Requirement
+from tunefleet.services import endings, keys, policies, roster
+from tunefleet.services.clusters.course import BARREN, Step, needs_nodes
 from tunefleet.services.core import KEYS
 from tunefleet.services.ids import hashed, new_secret
 from tunefleet.services.moving import Move, switch
-from tunefleet.services.roster import Presences
 from tunefleet.store import Connection, attempts, clusters, commands, controls, events, tasks, wake, workers
 from tunefleet.store import keys as key_rows
 from tunefleet.store.clusters import ClusterJobRow
 from tunefleet.store.rows import TaskRow
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """How things stand.
-
-    Args:
-        jobs: The jobs that are not over.
-        statuses: Task → its status.
-        crews: Job → its workers.
-        waiting: The tasks for which a job is to be asked for, each with its engine.
-        fresh: The jobs of which a worker has taken the task since the last look.
-    """
-
-    jobs: tuple[ClusterJobRow, ...]
-    statuses: Mapping[str, str]
-    crews: Mapping[str, Crew]
-    waiting: tuple[tuple[TaskRow, str], ...]
-    fresh: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,57 +48,6 @@ class Order:
         )  # fmt: skip
 
 
-def picture(connection: Connection, here: Presences, most: int) -> Picture:
-    """Look at all jobs, their tasks and workers, and at who waits; at most so many jobs at a time."""
-    jobs = clusters.live(connection)
-    rows = tasks.by_ids(connection, [job.task_id for job in jobs])
-    room = max(0, most - len(jobs))
-    waiting = clusters.waiting(connection, limit=room) if room else []
-    if not jobs and not waiting:
-        return Picture((), {}, {}, (), frozenset())
-    here_ids = {job.name: ids for job, ids in _crews(connection, jobs).items()}
-    took = clusters.used(connection, [id_ for ids in here_ids.values() for id_ in ids])
-    fleet = {state.id: state for state in roster.states(connection, here)} if here_ids else {}
-    fresh = frozenset(job.name for job in jobs if not job.used and took & set(here_ids.get(job.name, ())))
-    found = tuple(job._replace(used=1) if job.name in fresh else job for job in jobs)
-    needs = roster.needs(connection, [row.requirement_key for row in rows.values()])
-    crews = {
-        job.name: _crew(rows.get(job.task_id), here_ids.get(job.name, []), fleet, needs)
-        for job in found
-    }  # fmt: skip
-    held = quotas.Holding(connection, here.now)
-    wanted = roster.needs(connection, [row.requirement_key for row, _ in waiting])
-    may = [(row, engine) for row, engine in waiting if held.why(row.project, wanted[row.requirement_key]) is None]
-    return Picture(found, {row.id: row.status for row in rows.values()}, crews, tuple(may), fresh)
-
-
-def _crews(connection: Connection, jobs: list[ClusterJobRow]) -> dict[ClusterJobRow, list[str]]:
-    by_key = clusters.crews(connection, [job.key_id for job in jobs])
-    return {job: by_key[job.key_id] for job in jobs if job.key_id in by_key}
-
-
-def _crew(
-    task: TaskRow | None, ids: list[str], fleet: Mapping[str, WorkerState], needs: Mapping[str, Requirement]
-) -> Crew:
-    present = [fleet[id_] for id_ in ids if id_ in fleet and fleet[id_].present]
-    if task is None or task.status != TaskStatus.QUEUED:
-        return Crew(tuple(state.id for state in present))
-    need = needs[task.requirement_key]
-    return Crew(tuple(state.id for state in present), _hindrance(need, present))
-
-
-def _hindrance(need: Requirement, crew: list[WorkerState]) -> str | None:
-    """Say what the nodes of a job lack for good, as a sentence without its full stop; null if nothing."""
-    for state in crew:
-        lacking = lacks(need, state)
-        if lacking is not None:
-            return f"the node {state.host or state.id} {lacking}"
-    if len(crew) >= need.nodes > largest(need, crew):
-        releases = "; ".join(f"{state.host or state.id}: {state.release or 'no torch'}" for state in crew)
-        return f"the nodes run different releases ({releases}), and those of one training need the same"
-    return None
-
-
 def order(connection: Connection, task_id: str, engine: str, now: float) -> Order | None:
     """Store a job that is asked for next; null if the task needs none any more, or was failed here.
 
@@ -143,9 +71,8 @@ def order(connection: Connection, task_id: str, engine: str, now: float) -> Orde
     number = before[-1].number + 1 if before else 1
     name, secret = f"tunefleet-{task.id}-{number}", new_secret()
     key = keys.insert(
-        connection, project=task.project, name=name, role="worker", owner=task.owner,
-        secret_hash=hashed(secret), now=now,
-    )  # fmt: skip
+        connection, project=task.project, name=name, role="worker", owner=name, secret_hash=hashed(secret), now=now
+    )  # the task's owner has further jobs, which an agent with a key of theirs could take
     row = ClusterJobRow(name, task.seq, task.id, engine, number, need.nodes, "submitting", key.id, now)
     clusters.insert_one(connection, row)
     return Order(row, need, {} if engine_spec is None else engine_spec.options, secret)
@@ -174,12 +101,16 @@ def note_used(connection: Connection, names: Iterable[str]) -> None:
         clusters.change(connection, name, used=1)
 
 
-def leaves(connection: Connection, job: ClusterJobRow, told: str | None, now: float) -> None:
+def unsure(connection: Connection, job: ClusterJobRow, error: TunefleetError) -> None:
+    """Write down why it is not known whether the cluster has taken a job: the next looks tell."""
+    clusters.change(connection, job.name, told=str(error))
+
+
+def leaves(connection: Connection, job: ClusterJobRow, step: Step, now: float) -> None:
     """Send the workers of a job away: they finish what they have and end, and with them the job."""
-    barren = int(told is not None and not job.used)
     clusters.change(
-        connection, job.name, state="leaving", leaving_at=job.leaving_at or now, told=told or job.told,
-        barren=max(barren, job.barren),
+        connection, job.name, state="leaving", leaving_at=job.leaving_at or now, told=step.told or job.told,
+        barren=max(int(step.barren), job.barren),
     )  # fmt: skip
     for worker_id in clusters.crews(connection, [job.key_id]).get(job.key_id, []):
         known = controls.get(connection, worker_id)
@@ -187,8 +118,12 @@ def leaves(connection: Connection, job: ClusterJobRow, told: str | None, now: fl
             controls.put(connection, known._replace(drains=1))
 
 
-def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: float) -> None:
-    """Write down that a job is over: its key is worthless, its workers are gone, what they held is placed anew."""
+def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: float) -> list[str]:
+    """Write down that a job is over: its key and its workers are gone, and what they held is placed anew.
+
+    Returns:
+        The workers.
+    """
     task = tasks.by_ids(connection, [job.task_id]).get(job.task_id)
     begun = job.state in {"waiting", "running"}
     waited = begun and task is not None and needs_nodes(task.status)
@@ -196,7 +131,7 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
         connection, job.name, state="ended", ended_at=now, told=told or job.told, used=job.used,
         barren=int(bool(job.barren) or (waited and not job.used)),
     )  # fmt: skip
-    key_rows.revoke(connection, job.key_id, now)
+    key_rows.delete_one(connection, job.key_id)
     gone = clusters.crews(connection, [job.key_id]).get(job.key_id, [])
     for worker_id in gone:
         lost = [
@@ -206,11 +141,13 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
         endings.end(connection, lost, now)
         workers.remove(connection, worker_id)
         commands.delete_of_worker(connection, worker_id)
+        controls.forget(connection, worker_id)
     if task is not None:
         _tell(connection, job, _gone(job, told), now)
     else:
         clusters.delete_one(connection, job.name)
     wake(connection, KEYS, "placement", clusters.TOPIC)
+    return gone
 
 
 def fail(connection: Connection, task: TaskRow, engine: str, told: str, now: float) -> None:
@@ -228,7 +165,7 @@ def refused(connection: Connection, job: ClusterJobRow, error: TunefleetError, n
 
 
 def _gone(job: ClusterJobRow, told: str | None) -> str:
-    return f"Job {job.job_id or job.name} of {job.engine} is over: {told or 'ended'}."
+    return f"Job {job.job_id or job.name} of {job.engine} is over: {(told or 'ended').rstrip('.')}."
 
 
 def _nodes(job: ClusterJobRow) -> str:

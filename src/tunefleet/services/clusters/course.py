@@ -14,7 +14,7 @@ from tunefleet.store.clusters import ClusterJobRow
 
 Act = Literal["none", "waits", "runs", "leave", "cancel", "end", "fail"]
 VANISHED_S: Final = 30.0
-"""So long after it was asked for, a job that the cluster does not know is gone."""
+"""So long after it was asked for, a job that the cluster does not know is gone, or was never taken."""
 LEAVE_S: Final = 60.0
 """How long the workers of a job may take to leave by themselves."""
 BARREN: Final = 3
@@ -28,11 +28,15 @@ class Crew:
 
     Args:
         ids: Who has registered and answers.
-        hindrance: What they lack for good, once all are there: then none will take the task. Null if nothing.
+        hindrance: Why the task cannot run on them, ever, as a sentence without its full stop; null if it can.
+        complete: Whether no further ones are to be expected.
+        held: Why the task gets no workers now, whoever is there; null if it gets them.
     """
 
     ids: tuple[str, ...] = ()
     hindrance: str | None = None
+    complete: bool = True
+    held: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +47,12 @@ class Step:
         act: `waits` and `runs` only write down where it stands; `leave` sends its workers away, `cancel` ends it in the
             cluster, `end` writes down that it is over, `fail` ends it and the task with it.
         told: Why, for people.
+        barren: Whether the job was of no use, though its task could have run.
     """
 
     act: Act
     told: str | None = None
+    barren: bool = False
 
 
 def needs_nodes(status: str) -> bool:
@@ -69,8 +75,8 @@ def next_step(
     """
     wanted = status is not None and needs_nodes(status)
     if seen is None:
-        young = job.state != "submitting" and now - job.made_at < VANISHED_S
-        return Step("none") if young else Step("end", "the cluster does not know it any more")
+        young = now - job.made_at < VANISHED_S
+        return Step("none") if young else Step("end", "the cluster does not know it")
     if seen.stage == "ended":
         return _ended(job, wanted, seen)
     if job.state == "leaving":
@@ -95,8 +101,17 @@ def _running(job: ClusterJobRow, status: str | None, crew: Crew, *, now: float, 
         return Step("runs")
     if status != TaskStatus.QUEUED or job.used:
         return Step("none")
-    if crew.hindrance is not None and len(crew.ids) >= job.nodes:
+    if crew.hindrance is not None and crew.complete:
         return Step("fail", crew.hindrance)
-    if now - job.running_at > patience_s:
-        return Step("cancel", f"{len(crew.ids)} of {job.nodes} nodes came within {patience_s:g} s")
-    return Step("none")
+    if now - job.running_at <= patience_s:
+        return Step("none")
+    if crew.hindrance is None and crew.held is not None:
+        return Step("cancel", f"{patience_s:g} s after the nodes came the task could not start: {crew.held}")
+    return Step("cancel", crew.hindrance or _idle(job, crew, patience_s), barren=True)
+
+
+def _idle(job: ClusterJobRow, crew: Crew, patience_s: float) -> str:
+    """Say what became of nodes on which the task did not start in time."""
+    if len(crew.ids) < job.nodes:
+        return f"workers of {len(crew.ids)} of its {job.nodes} nodes came within {patience_s:g} s"
+    return f"none of its workers took the task within {patience_s:g} s"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.clusters import Cluster
-from tunefleet.errors import MachineError
-from tunefleet.settings import ServerSettings, inherited_environment
+from tunefleet.clusters.opening import Engine, open_cluster
+from tunefleet.errors import Fault
+from tunefleet.settings import ServerSettings
+from tunefleet.spec import BaseTaskSpec, TaskNode
 
 _ABSENT: Final = {
     "slurm": "this server asks no Slurm for nodes: an admin sets TUNEFLEET_SLURM=true where it has sbatch",
@@ -39,29 +40,17 @@ def of(settings: ServerSettings) -> Engines:
     Raises:
         MachineError: If one cannot be asked from this machine.
     """
-    found: dict[str, Cluster] = {}
-    if settings.slurm:
-        from tunefleet.clusters.slurm import Slurm  # noqa: PLC0415 -- most servers ask none
-
-        found["slurm"] = Slurm(
-            settings.nodes_folder,
-            environment=inherited_environment(),
-            prelude=_prelude(settings),
-            extra=shlex.split(settings.slurm_options),
-        )
-    if settings.ray_address is not None:
-        from tunefleet.clusters.ray import Ray  # noqa: PLC0415 -- most servers ask none
-
-        token = settings.ray_token
-        found["ray"] = Ray(settings.ray_address, None if token is None else token.get_secret_value())
-    return Engines(found)
+    wanted: dict[Engine, bool] = {"slurm": settings.slurm, "ray": settings.ray_address is not None}
+    return Engines({engine: open_cluster(engine, settings) for engine, asked in wanted.items() if asked})
 
 
-def _prelude(settings: ServerSettings) -> str:
-    path = settings.slurm_prelude
-    if path is None:
-        return ""
-    try:
-        return path.expanduser().read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise MachineError(f"The file of TUNEFLEET_SLURM_PRELUDE cannot be read: {error}.") from error
+def faults(absent: Mapping[str, str], told: Iterable[tuple[TaskNode, BaseTaskSpec]]) -> list[Fault]:
+    """Find tasks whose engine this server cannot ask for nodes.
+
+    Args:
+        absent: Those engines, as `Engines.absent` has them.
+        told: The tasks of a document.
+    """
+    named = [(node, spec.engine.type) for node, spec in told if spec.engine is not None]
+    parted = [(node, absent[engine].partition(": ")) for node, engine in named if engine in absent]
+    return [node.fault("engine", message, hint) for node, (message, _, hint) in parted]

@@ -16,11 +16,11 @@ from tunefleet.clusters import Cluster, Seen
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.services import roster
-from tunefleet.services.clusters import book
-from tunefleet.services.clusters.book import Picture
+from tunefleet.services.clusters import book, picture
 from tunefleet.services.clusters.course import Crew, Step, next_step
+from tunefleet.services.clusters.picture import Picture
 from tunefleet.services.core import Core
-from tunefleet.store import Connection, clusters, tasks
+from tunefleet.store import Connection, tasks
 from tunefleet.store.clusters import ClusterJobRow
 
 log = logging.getLogger(__name__)
@@ -45,19 +45,22 @@ class ClusterKeeper:
 
         Raises:
             UnreachableError: If a cluster does not answer; what the others told is done all the same.
+            ConflictError: If one answers what cannot be understood; likewise.
         """
-        here = roster.presences(self._core)
-        now = await self._core.read(partial(book.picture, here=here, most=self._settings.nodes_jobs))
+        here, engines = roster.presences(self._core), self._core.engines.clusters
+        now = await self._core.read(
+            partial(picture.take, here=here, engines=tuple(engines), most=self._settings.nodes_jobs)
+        )
         if now.fresh:
             await self._core.write(partial(book.note_used, names=now.fresh))
-        away: list[UnreachableError] = []
-        for engine, cluster in self._core.engines.clusters.items():
+        away: list[TunefleetError] = []
+        for engine, cluster in engines.items():
             try:
                 await self._keep(engine, cluster, now)
-            except UnreachableError as error:
+            except (UnreachableError, ConflictError) as error:
                 away.append(error)
-        for job in (job for job in now.jobs if job.engine not in self._core.engines.clusters):
-            await self._core.write(partial(book.ended, job=job, told=_UNKNOWN, now=self._wall))
+        for job in (job for job in now.jobs if job.engine not in engines):
+            await self._end(job, Step("end", _UNKNOWN))
         if away:
             raise away[0]
 
@@ -83,19 +86,25 @@ class ClusterKeeper:
         if step.act in {"waits", "runs"} and seen is not None:
             await self._core.write(lambda connection: book.stands(connection, job, seen, step.told, self._wall))
         if step.act in {"leave", "cancel"}:
-            await self._core.write(lambda connection: book.leaves(connection, job, step.told, self._wall))
+            await self._core.write(lambda connection: book.leaves(connection, job, step, self._wall))
         if step.act in {"cancel", "fail"} and (seen is None or seen.stage != "ended"):
-            await asyncio.to_thread(cluster.cancel, job.name)
+            try:
+                await asyncio.to_thread(cluster.cancel, job.name)
+            except ConflictError as error:
+                log.warning("%s does not end the job %s: %s", job.engine, job.name, error)
         if step.act in {"end", "fail"}:
-            await self._core.write(lambda connection: self._end(connection, job, step))
+            await self._end(job, step)
 
-    def _end(self, connection: Connection, job: ClusterJobRow, step: Step) -> None:
-        for worker_id in clusters.crews(connection, [job.key_id]).get(job.key_id, []):
+    async def _end(self, job: ClusterJobRow, step: Step) -> None:
+        def operation(connection: Connection) -> list[str]:
+            gone = book.ended(connection, job, step.told, self._wall)
+            task = tasks.by_ids(connection, [job.task_id], lock=True).get(job.task_id)
+            if step.act == "fail" and task is not None and task.status == TaskStatus.QUEUED:
+                book.fail(connection, task, job.engine, step.told or "ended", self._wall)
+            return gone
+
+        for worker_id in await self._core.write(operation):
             self._core.fleet.forget(worker_id)
-        book.ended(connection, job, step.told, self._wall)
-        task = tasks.by_ids(connection, [job.task_id], lock=True).get(job.task_id)
-        if step.act == "fail" and task is not None and task.status == TaskStatus.QUEUED:
-            book.fail(connection, task, job.engine, step.told or "ended", self._wall)
 
     async def _ask(self, engine: str, cluster: Cluster, task_id: str) -> None:
         order = await self._core.write(partial(book.order, task_id=task_id, engine=engine, now=self._wall))
@@ -117,6 +126,8 @@ class ClusterKeeper:
             return
         except UnreachableError as error:
             # Perhaps it was taken: the next look tells, by its name.
+            away: TunefleetError = error
+            await self._core.write(lambda connection: book.unsure(connection, order.row, away))
             log.warning("%s was not told of %s for sure: %s", engine, order.row.name, error)
             raise
         log.info("Asked %s for %s: job %s.", engine, order.row.name, job_id)

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tunefleet.store import Connection, clusters
 from tunefleet.store.clusters import ClusterJobRow
 from tunefleet.store.rows import TaskRow
 
 
-def nodes(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
-    """Return why queued tasks wait for an engine, by task id; those that have none are left out."""
+def nodes(connection: Connection, rows: Sequence[TaskRow], absent: Mapping[str, str]) -> dict[str, str]:
+    """Return why queued tasks wait for an engine, by task id; those that have none are left out.
+
+    Args:
+        connection: To read with.
+        rows: The tasks.
+        absent: The engines that this server does not ask, each with a sentence that says what is to be set.
+    """
     jobs = [row for row in rows if row.slot_class == "job"]
     engines = clusters.engines_of(connection, [row.seq for row in jobs])
     if not engines:
         return {}
     newest = clusters.newest(connection, list(engines))
-    return {row.id: _why(engines[row.seq], newest.get(row.seq)) for row in jobs if row.seq in engines}
+    return {row.id: _why(engines[row.seq], newest.get(row.seq), absent) for row in jobs if row.seq in engines}
 
 
-def _why(engine: str, job: ClusterJobRow | None) -> str:
+def _why(engine: str, job: ClusterJobRow | None, absent: Mapping[str, str]) -> str:
+    if engine in absent:
+        return f"waiting: {absent[engine]}."
+    told = (job.told or "").rstrip(".") if job is not None else ""
     if job is None or job.state == "ended":
-        last = f" The last one ended: {job.told}." if job is not None and job.told else ""
+        last = f" The last job ended: {told}." if told else ""
         return f"waiting: {engine} is asked for nodes in a moment.{last}"
     number = job.job_id or job.name
     match job.state:
         case "submitting":
-            return f"waiting: {engine} is being asked for nodes."
+            return f"waiting: {engine} is being asked for nodes{f' ({told})' if told else ''}."
         case "waiting":
-            return f"waiting: job {number} of {engine} has no nodes yet ({job.told})."
+            return f"waiting: job {number} of {engine} has no nodes yet ({told})."
         case "leaving":
             return f"waiting: job {number} of {engine} ends, then nodes are asked for anew."
     return f"waiting: job {number} of {engine} has its nodes; their workers start."

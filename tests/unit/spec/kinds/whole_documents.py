@@ -347,7 +347,13 @@ checkpoint: {upload: false}
 
 EXTRA: dict[str, list[str]] = {
     "chat": ["model: {source: {identifier: m}}\nenforce_cpu: true"],
-    "verify": ["model: {source: {identifier: m}}\nenforce_cpu: true"],
+    "verify": [
+        "model: {source: {identifier: m}}\nenforce_cpu: true",
+        "model: {source: {identifier: m}}\n"
+        'engine: {type: slurm, partition: gpu, account: lab, qos: high, time: "4:00:00", constraint: ib, '
+        "reservation: us, gpu_type: a100, exclusive: true}",
+        "model: {source: {identifier: m}}\nengine: ray",
+    ],
     "evaluate": [
         "model: {source: {identifier: m}}\nevaluations: [{type: loss, data: {path: a, eval: null, streaming: null}}]"
     ],

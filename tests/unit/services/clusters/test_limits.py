@@ -1,0 +1,91 @@
+"""Nodes are asked for when their task may run, and no more of them than are of use."""
+
+from __future__ import annotations
+
+from tests.unit.services.clusters.fake import ON_SLURM, TWO, Field, on_slurm
+from tunefleet.services import elastic, keys, placing, projects, tasks, workers, workflows
+from tunefleet.wire.api import KeyCreate, SubmitRequest
+from tunefleet.wire.projects import ProjectChange, ProjectCreate
+
+
+async def test_most_jobs_at_a_time(field: Field) -> None:
+    field.lab.core.settings = field.lab.core.settings.model_copy(update={"nodes_jobs": 2})
+    ids = [await field.lab.submit(ON_SLURM) for _ in range(3)]
+    await field.look()
+    await field.look()
+    assert field.slurm.submits == [f"tunefleet-{task_id}-1" for task_id in ids[:2]]
+    assert await field.why(ids[2]) == "waiting: slurm is asked for nodes in a moment."
+    await tasks.cancel(field.lab.core, field.lab.admin, ids[1])
+    await field.look()
+    field.slurm.now("ended", "cancelled")
+    await field.look()
+    await field.look()
+    assert field.slurm.newest == f"tunefleet-{ids[2]}-1"
+
+
+async def test_a_quota_holds_the_asking_back_and_nobody_elses(field: Field) -> None:
+    field.lab.core.settings = field.lab.core.settings.model_copy(update={"nodes_jobs": 2})
+    await projects.create(field.lab.core, field.lab.admin, ProjectCreate(name="red", max_running=1))
+    made = await keys.create(field.lab.core, field.lab.admin, KeyCreate(name="r", role="member", project="red"))
+    red = await keys.authenticate(field.lab.core, made.secret)
+    mine = [
+        (await workflows.submit(field.lab.core, red, SubmitRequest(document=ON_SLURM))).tasks[0].id for _ in range(4)
+    ]
+    other = await field.lab.submit(ON_SLURM)
+    await field.look()
+    await field.look()
+    # What waits for its nodes counts: a second job of the project would only stand idle.
+    assert field.slurm.submits == [f"tunefleet-{mine[0]}-1", f"tunefleet-{other}-1"]
+    await projects.change(field.lab.core, field.lab.admin, "red", ProjectChange(max_running=0))
+    await tasks.cancel(field.lab.core, field.lab.admin, other)
+    await field.look()
+    assert "its quota is 0" in (await tasks.get(field.lab.core, red, mine[1])).why
+
+
+async def test_what_a_quota_keeps_from_its_nodes_is_not_failed_for_it(field: Field) -> None:
+    await projects.create(field.lab.core, field.lab.admin, ProjectCreate(name="red", max_running=1))
+    made = await keys.create(field.lab.core, field.lab.admin, KeyCreate(name="r", role="member", project="red"))
+    red = await keys.authenticate(field.lab.core, made.secret)
+    await workflows.submit(field.lab.core, red, SubmitRequest(document=ON_SLURM))
+    await field.look()
+    (worker,) = await field.nodes()
+    await projects.change(field.lab.core, field.lab.admin, "red", ProjectChange(max_running=0))
+    for _ in range(41):
+        await worker.exchange()
+        await field.look(after_s=15.0)
+    assert field.slurm.cancels == [field.slurm.newest]
+    field.slurm.now("ended", "cancelled")
+    await field.look()
+    assert [row.barren for row in await field.rows()] == [0]
+
+
+async def test_a_task_that_waits_for_another_try_gets_no_nodes_before(field: Field) -> None:
+    task_id = await field.asked(on_slurm("retry: {max_attempts: 2, backoff_s: 100}"))
+    (worker,) = await field.nodes()
+    offer = await worker.start()
+    await worker.finish(offer.token, "failed", "crashed", error="no")
+    field.slurm.now("ended", "failed (NonZeroExitCode)")
+    await field.look()
+    await field.look()
+    assert (await field.lab.task(task_id)).status == "queued"
+    assert len(field.slurm.submits) == 1
+    await field.look(after_s=120)
+    assert len(field.slurm.submits) == 2
+
+
+async def test_nodes_of_a_cluster_do_not_rest_and_stand_in_for_nobody_who_does(field: Field) -> None:
+    plain = await field.lab.online("plain")
+    await field.asked(on_slurm('resources: {nodes: "2:3"}'))
+    three = await field.nodes(dict(TWO), dict(TWO), {"torch_version": "2.14"})
+    await placing.run_once(field.lab.core)
+    field.lab.clock.advance(2.0)
+    for worker in three:
+        for offer in (await worker.exchange()).offers:
+            await worker.accept(offer.token)
+    for _ in range(20):
+        field.lab.clock.advance(10.0)
+        for each in (plain, *three):
+            await each.exchange()
+        await elastic.run_once(field.lab.core)
+    listed = (await workers.list_(field.lab.core, field.lab.admin)).items
+    assert {each.id for each in listed if each.elastic_disabled} == set()

@@ -1,0 +1,78 @@
+"""What is said of tasks that get their nodes from an engine: before the submit, at it, and while they wait."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.services.clusters.fake import ON_SLURM, Field
+from tests.unit.services.lab import TRAIN, Lab
+from tunefleet.errors import SpecError
+from tunefleet.services import why, workflows
+from tunefleet.services.clusters import engines
+from tunefleet.services.clusters.engines import Engines
+from tunefleet.settings import ServerSettings
+from tunefleet.wire.api import SubmitRequest
+
+ON_RAY = ON_SLURM.replace("slurm", "ray")
+BOTH = """apiVersion: tunefleet/v1
+metadata: {name: both}
+spec:
+  stages:
+    - name: one
+      spec: {taskType: echo, data: {type: list, items: [a]}}
+    - name: two
+      dependsOn: [one]
+      spec:
+        taskType: lora_sft
+        engine: slurm
+        model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+        data: {prompts: ["${one.result.count}"]}
+"""
+
+
+async def said(lab: Lab, document: str) -> Any:
+    return await why.of_document(lab.core, lab.admin, SubmitRequest(document=document))
+
+
+async def test_before_the_submit_no_worker_is_named_that_would_not_run_it(field: Field) -> None:
+    await field.lab.online("plain")
+    for document in (ON_SLURM, BOTH):
+        told = (await said(field.lab, document)).forecasts[-1]
+        assert (told.kind, told.worker_id, told.workers) == ("lora_sft", None, ())
+        assert told.why == "gets its nodes from slurm, and a worker of its own on each"
+    assert (await said(field.lab, TRAIN)).forecasts[0].worker_id == "plain"
+
+
+@pytest.mark.parametrize("document", [ON_RAY, BOTH.replace("slurm", "ray")])
+async def test_an_engine_that_is_not_asked_is_a_fault_before_the_submit_and_at_it(field: Field, document: str) -> None:
+    reply = await said(field.lab, document)
+    assert not reply.ok
+    (fault,) = reply.faults
+    assert (fault.message, fault.hint) == (
+        "this server asks no Ray for nodes",
+        "an admin sets TUNEFLEET_RAY_ADDRESS to the cluster's dashboard",
+    )
+    assert document.splitlines()[fault.line - 1].strip() == "engine: ray"
+    with pytest.raises(SpecError, match="asks no Ray for nodes"):
+        await field.lab.submit(document)
+
+
+async def test_a_submit_warns_of_no_missing_workers(field: Field) -> None:
+    made = await workflows.submit(field.lab.core, field.lab.admin, SubmitRequest(document=ON_SLURM, strict=True))
+    assert made.warnings == ()
+
+
+async def test_why_names_the_workers_of_the_job_alone(field: Field) -> None:
+    await field.lab.online("plain")
+    task_id = await field.asked()
+    assert (await why.of_task(field.lab.core, field.lab.admin, task_id)).workers == ()
+    (worker,) = await field.nodes()
+    told = (await why.of_task(field.lab.core, field.lab.admin, task_id)).workers
+    assert [(each.worker_id, each.verdict) for each in told] == [(worker.id, "fits")]
+
+
+def test_a_server_without_settings_for_it_has_no_engine() -> None:
+    assert engines.of(ServerSettings()).clusters == {}
+    assert set(Engines().absent) == {"slurm", "ray"}

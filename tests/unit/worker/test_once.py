@@ -1,0 +1,91 @@
+"""`tunefleet worker --once`: a worker for one task, on a node of a cluster."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tunefleet.settings import WorkerSettings
+from tunefleet.worker.once import MADE_WAY, Once
+
+TUNEFLEET = str(Path(sys.executable).with_name("tunefleet"))
+HOST = socket.gethostname().partition(".")[0]
+
+
+def test_job_and_node_of_the_cluster_make_folder_and_name(tmp_path: Path) -> None:
+    settings = WorkerSettings(nodes_dir=tmp_path, nodes_job="tunefleet-task_a-2", node=3, tags=("lab",))
+    once = Once.of("task_a", settings)
+    applied = once.applied(settings)
+    assert applied.results_dir == tmp_path / "tunefleet-task_a-2" / f"3-{HOST}"
+    assert applied.worker_id == f"tunefleet-task_a-2.3.{HOST}"
+    assert applied.tags == ("lab", "only:task_a")
+    assert once.applied(applied).tags == ("lab", "only:task_a")
+
+
+def test_a_job_without_a_name_is_named_after_its_task(tmp_path: Path) -> None:
+    once = Once.of("task_a", WorkerSettings(nodes_dir=tmp_path))
+    assert (once.name, once.folder) == (f"tunefleet-task_a.0.{HOST}", tmp_path / "tunefleet-task_a" / f"0-{HOST}")
+
+
+def test_what_somebody_has_set_stays(tmp_path: Path) -> None:
+    settings = WorkerSettings(nodes_dir=tmp_path / "nodes", results_dir=tmp_path / "mine", worker_id="me")
+    applied = Once.of("task_a", settings).applied(settings)
+    assert (applied.results_dir, applied.worker_id) == (tmp_path / "mine", "me")
+    Once.of("task_a", settings).clean(tmp_path / "mine")
+    assert not (tmp_path / "nodes").exists()
+
+
+def test_a_folder_with_nothing_left_goes_and_with_the_last_node_that_of_the_job(tmp_path: Path) -> None:
+    def node(number: int) -> tuple[Once, Path]:
+        settings = WorkerSettings(nodes_dir=tmp_path, nodes_job="job", node=number)
+        once = Once.of("task_a", settings)
+        folder = once.applied(settings).results_dir
+        (folder / "task_a").mkdir()
+        return once, folder
+
+    (first, of_first), (second, of_second) = node(0), node(1)
+    first.clean(of_first)
+    assert (of_first.exists(), of_second.exists()) == (False, True)
+    second.clean(of_second)
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Start it against a server that is not there."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        variables = {
+            **os.environ, "TUNEFLEET_HOME": str(folder / "home"), "TUNEFLEET_NODES_DIR": str(folder / "nodes"),
+            "TUNEFLEET_WORKER_KEY": "a-key", "TUNEFLEET_NODES_JOB": "job", "TUNEFLEET_NODES_PATIENCE_S": "60",
+        }  # fmt: skip
+        process = subprocess.Popen(
+            [TUNEFLEET, "worker", "--once", "task_a", "--server", url],
+            env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_signal_of_the_cluster_ends_it_with_the_code_that_means_later(tmp_path: Path, number: signal.Signals) -> None:
+    with started(tmp_path) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "keeps trying" in line:
+                break
+        process.send_signal(number)
+        assert process.wait(20.0) == MADE_WAY == 75
+    assert list((tmp_path / "nodes").iterdir()) == []
