@@ -153,6 +153,6 @@ def _reading_key(url: str) -> str:
     if key is None:
         raise AuthError(
             f"Nobody says how many tasks of {url} wait: a worker's key may not read that.",
-            hint="Set TUNEFLEET_KEY to a viewer's key (`tunefleet keys create NAME --role viewer`), or give one number.",
+            hint="Set TUNEFLEET_KEY to a viewer's (`tunefleet keys create NAME --role viewer`), or give one number.",
         )
     return key.get_secret_value()

@@ -10,8 +10,9 @@ import typer
 from tunefleet.cli import on_cluster
 from tunefleet.cli.console import Json
 from tunefleet.cli.lazy import examples
-from tunefleet.cli.on_cluster import POOL, Engine, Pool
+from tunefleet.cli.on_cluster import POOL, Pool
 from tunefleet.cli.session import chosen_url
+from tunefleet.clusters.opening import Engine
 from tunefleet.settings import load_worker
 from tunefleet.worker.__main__ import log_to_stderr
 from tunefleet.worker.main import run
@@ -62,8 +63,10 @@ def worker(
     The key is read from TUNEFLEET_WORKER_KEY; an admin makes one with `tunefleet keys create NAME --role worker`. A
     machine that has joined (`tunefleet join`) needs no option and no variable.
     --on submits jobs to Slurm or Ray that each run a worker on a node, and returns; a node that is taken away saves
-    first, and is asked for again. --once is how Slurm and Ray start workers: it waits for its task, and ends when that needs no nodes any more. On
-    SIGUSR1, SIGTERM or Ctrl-C the task saves and goes back to the queue; then it ends with exit code 75.
+    first, and is asked for again.
+    --once is how Slurm and Ray start the workers of a task with an engine: such a one waits for its task, and ends when
+    that needs no nodes any more. On SIGUSR1, SIGTERM or Ctrl-C the task saves and goes back to the queue; then the
+    worker ends with exit code 75.
     Ctrl-C lets running jobs save and end, and the next worker on the folder goes on with them; SIGTERM leaves them
     running, to be adopted.
     """
