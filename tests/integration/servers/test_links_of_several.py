@@ -33,6 +33,8 @@ def test_workers_over_tls_and_over_redis_go_on_without_the_leader(
     leader = 1 - through
     trio.work(through, "far")
     trio.work(through, "near", REDIS_URL=redis, TUNEFLEET_WORKER_KEY="")
+    roles = [trio.client(number).get("/healthz").json()["role"] for number in (leader, through)]
+    assert roles == ["leads", "follows"]
     with trio.client(through) as client:
 
         def links() -> dict[str, str]:
