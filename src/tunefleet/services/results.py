@@ -250,7 +250,8 @@ def _reached(
         return _task(connection, task_id), False
     try:
         return _visible(connection, who, task_id), True
-    except ForbiddenError:
+    except (ForbiddenError, NotFoundError):
+        # A good link is good for whoever has it: also for somebody who is logged in to another project.
         if signature is None:
             raise
         return _task(connection, task_id), False
