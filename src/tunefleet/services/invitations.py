@@ -99,8 +99,8 @@ async def join(core: Core, address: str, request: JoinRequest) -> JoinReply:
         request: Token, and hash of the key.
 
     Raises:
-        AuthError: If the token is wrong, too old or withdrawn, its project is archived, or the key that it was exchanged
-            for was revoked.
+        AuthError: If the token is wrong, too old or withdrawn, its project is archived, or the key that it was
+            exchanged for was revoked.
         ConflictError: If another machine has used it.
         TooManyError: If that address has failed too often.
     """
