@@ -20,7 +20,7 @@ from tunefleet.services.ids import new_id
 from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import artifact_detail, artifact_view
-from tunefleet.store import Connection, artifacts, events, tasks
+from tunefleet.store import DEFAULT_PROJECT, Connection, artifacts, events, tasks
 from tunefleet.store.events import Event
 from tunefleet.store.rows import ArtifactRow
 from tunefleet.wire.api import (
@@ -35,6 +35,11 @@ from tunefleet.wire.api import (
 
 PIN_S: Final = 24 * 3600.0
 _WHERE: Final = "`tunefleet data ls` lists what was pushed, `tunefleet artifacts ls` what tasks made."
+
+
+def scope_of(project: str) -> str:
+    """Return the name under which a project's unfinished uploads are kept apart from those of others."""
+    return "" if project == DEFAULT_PROJECT else project
 
 
 async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
@@ -58,7 +63,10 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
     known = await core.write(operation)
     lacking = sorted(set(digests) - known)
     return BlobReply(
-        missing=tuple(BlobMissing(digest=digest, offset=core.blobs.partial_size(digest)) for digest in lacking)
+        missing=tuple(
+            BlobMissing(digest=digest, offset=core.blobs.partial_size(digest, scope_of(who.project)))
+            for digest in lacking
+        )
     )
 
 

@@ -282,6 +282,33 @@ def test_a_file_is_not_had_by_knowing_its_digest(
     assert owner.get(f"/blobs/{digest}").content == content
 
 
+def test_what_one_project_has_sent_of_a_file_no_other_goes_on_with(
+    running: Running,
+    admin: httpx.Client,
+    member: Callable[..., httpx.Client],  # noqa: F811
+) -> None:
+    content = b"a secret, and its well-known end"
+    digest, half = hashlib.sha256(content).hexdigest(), 12
+    headers = {"Upload-Length": str(len(content)), "Content-Type": "application/octet-stream"}
+
+    def put(client: httpx.Client, part: bytes, offset: int) -> httpx.Response:
+        return client.put(f"/blobs/{digest}", content=part, headers={**headers, "Upload-Offset": str(offset)})
+
+    def left(client: httpx.Client) -> int:
+        entry = {"path": "x", "digest": digest, "size_bytes": len(content)}
+        return int(client.post("/blobs/missing", json={"blobs": [entry]}).json()["missing"][0]["offset"])
+
+    owner, strangers = member("owners"), (member("guessers"), admin)
+    assert put(owner, content[:half], 0).status_code == 202
+    for stranger in strangers:
+        assert left(stranger) == 0
+        assert put(stranger, content[half:], half).status_code == 409
+        assert put(stranger, b"#", 0).status_code == 202  # nor does it spoil what the owner has sent
+    assert left(owner) == half
+    assert put(owner, content[half:], half).status_code == 201
+    assert strangers[0].get(f"/blobs/{digest}").status_code == 404
+
+
 def _stranger(
     running: Running,
     member: Callable[..., httpx.Client],  # noqa: F811
