@@ -70,10 +70,17 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
     )
 
 
-async def stored(core: Core, who: Who, digest: str, size_bytes: int) -> None:
+async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
     """Record a file that the store has just verified; it is kept for the uploader until it is published.
 
     What a job brings is taken whatever the project's quota: work that is done is not lost.
+
+    Args:
+        core: The server.
+        who: The uploader.
+        digest: Of the file.
+        size_bytes: Its length.
+        of_job: Whether the server has made it of what jobs have brought.
 
     Raises:
         QuotaError: If a person's project would keep more than it may.
@@ -87,7 +94,7 @@ async def stored(core: Core, who: Who, digest: str, size_bytes: int) -> None:
         if not core.blobs.has(digest):
             raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
         now = core.clock.wall()
-        if isinstance(who, Actor) and not artifacts.known(connection, who.project, [digest]):
+        if isinstance(who, Actor) and not of_job and not artifacts.known(connection, who.project, [digest]):
             quotas.refuse_storing(connection, who.project, size_bytes)
         ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=who.project, digest=digest, size_bytes=size_bytes, at=now)
