@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 30.0
 """How often the files are looked at; SIGHUP has them read at once."""
+AGAIN_S: Final = 6 * 3600.0
+"""So often it is said again that a certificate will keep clients away: whoever renews it may have stopped."""
 _SOON_S: Final = 2 * 86_400.0
 _EXPIRED: Final = 10
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED."""
@@ -68,6 +70,7 @@ class Certificate:
         self._cert_file, self._key_file = cert_file.expanduser(), key_file.expanduser()
         self._read_at = self._stamp()
         self._fault = ""
+        self._told_at = time.monotonic()
         self._newest = _context(self._cert_file, self._key_file)
         self.context = _context(self._cert_file, self._key_file)
         """For whoever listens; shows the newest certificate to each new connection."""
@@ -80,12 +83,13 @@ class Certificate:
 
     def tell(self) -> None:
         """Log what will keep clients away."""
-        facts = self.facts
-        if facts.fault is not None:
-            log.error("Clients will refuse the certificate %s: %s.", self._cert_file, facts.fault)
-        elif facts.expires_at is not None and facts.expires_at - time.time() < _SOON_S:
-            left_h = (facts.expires_at - time.time()) / 3600
-            log.warning("The certificate %s expires in %.0f hours.", self._cert_file, left_h)
+        facts, self._told_at = self.facts, time.monotonic()
+        left_s = _SOON_S if facts.expires_at is None else facts.expires_at - time.time()
+        fault = facts.fault or ("it has expired" if left_s <= 0 else None)
+        if fault is not None:
+            log.error("Clients will refuse the certificate %s: %s.", self._cert_file, fault)
+        elif left_s < _SOON_S:
+            log.warning("The certificate %s expires in %.0f hours.", self._cert_file, left_s / 3600)
 
     def refresh(self, *, asked: bool = False) -> bool:
         """Read the files again if they have changed; what cannot be used leaves the old certificate in place.
@@ -99,6 +103,8 @@ class Certificate:
         try:
             stamp = self._stamp()
             if stamp == self._read_at and not asked:
+                if time.monotonic() - self._told_at >= AGAIN_S:
+                    self.tell()
                 return False
             tried = _context(self._cert_file, self._key_file)
             facts = _facts(tried, _trusting(self._cert_file))

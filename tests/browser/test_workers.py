@@ -119,10 +119,28 @@ def test_a_task_is_begun_on_one_machine(entered: Page, worker: str) -> None:
 def test_the_commands_to_join_name_this_server(entered: Page, fleet: LocalFleet) -> None:
     entered.goto("/ui/workers")
     entered.get_by_role("button", name="Join a machine").click()
-    for tab, word in (("over HTTP", "ORCHESTRATOR_BASE_URL"), ("over Redis", "REDIS_URL"), ("agent", "BACKEND_URL")):
+    for tab, word in (("over Redis", "REDIS_URL"), ("agent", "BACKEND_URL")):
         entered.get_by_role("tab", name=tab).click()
         expect(entered.locator(".copyable pre").last).to_contain_text(word)
         expect(entered.locator(".copyable pre").last).to_contain_text(fleet.url)
+
+
+def test_a_machine_is_invited_and_the_command_is_good_once(entered: Page, fleet: LocalFleet, client: Client) -> None:
+    entered.goto("/ui/workers")
+    entered.get_by_role("button", name="Join a machine").click()
+    form = entered.get_by_role("form", name="New invitation")
+    form.get_by_label("Name of the worker").fill("lab-3")
+    form.get_by_label("Tags").fill("a100, lab")
+    form.get_by_role("button", name="Invite a machine").click()
+    command = entered.locator(".secret .copyable pre")
+    expect(command).to_contain_text(f"tunefleet join {fleet.url} tfj_")
+    said = {"token": command.inner_text().split()[-1], "secret_hash": "0" * 64}
+    reply = httpx.post(f"{fleet.url}/api/v1/join", json=said).json()
+    assert (reply["worker_id"], reply["tags"]) == ("lab-3", ["a100", "lab"])
+    again = httpx.post(f"{fleet.url}/api/v1/join", json={**said, "secret_hash": "1" * 64})
+    assert again.status_code == 409
+    entered.get_by_role("button", name="I have it").click()
+    expect(command).to_have_count(0)
 
 
 def test_agents_that_poll_stand_beside_the_workers(entered: Page, fleet: LocalFleet, client: Client) -> None:

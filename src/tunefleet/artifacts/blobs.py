@@ -1,7 +1,8 @@
 """Files named by their digest, wherever they are kept; filled by uploads that may break and go on.
 
-    <root>/uploads/<digest>.part   what an unfinished upload left
-    <root>/uploads/<digest>.lock   held by the one who writes it
+    <root>/uploads/<digest>.part           what an unfinished upload left
+    <root>/uploads/<digest>.lock           held by the one who writes it
+    <root>/uploads/<digest>-<scope>.part   the same of who is kept apart from others
 
 Uploads gather in a folder, whatever the store: a file is kept only after its content was hashed, so that its presence
 in the store is proof of its content.
@@ -9,6 +10,7 @@ in the store is proof of its content.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import threading
 import time
@@ -132,20 +134,22 @@ class BlobStore(ABC):
             raise not_here(digest)
         return size_bytes
 
-    def partial_size(self, digest: str) -> int:
-        """Return how many bytes an unfinished upload left; 0 if there is none."""
+    def partial_size(self, digest: str, scope: str = "") -> int:
+        """Return how many bytes an unfinished upload left; 0 if there is none. For `scope` see `append`."""
         try:
-            return self._part(digest).stat().st_size
+            return self._part(digest, scope).stat().st_size
         except FileNotFoundError:
             return 0
 
-    def append(self, digest: str, offset: int, total: int) -> Upload:
+    def append(self, digest: str, offset: int, total: int, scope: str = "") -> Upload:
         """Go on with an upload, or start one.
 
         Args:
             digest: What the whole file will have.
-            offset: Where the first byte belongs; must be `partial_size(digest)`.
+            offset: Where the first byte belongs; must be `partial_size(digest, scope)`.
             total: Length of the whole file.
+            scope: Who goes on with it. What others have sent of the same file stays theirs: whoever could send the
+                rest would have all of it.
 
         Returns:
             A context manager; it keeps what was written when it is left, whatever happens.
@@ -158,7 +162,7 @@ class BlobStore(ABC):
         """
         if offset < 0 or total < offset:
             raise ArtifactError(f"An upload cannot start at byte {offset} of {total}.")
-        part = self._part(digest)
+        part = self._part(digest, scope)
         lock = FileLock(part.with_suffix(".lock"), thread_local=False)
         try:
             lock.acquire(timeout=0)
@@ -173,7 +177,7 @@ class BlobStore(ABC):
             raise
 
     def _open(self, digest: str, part: Path, lock: FileLock, offset: int, total: int) -> Upload:
-        have = self.partial_size(digest)
+        have = part.stat().st_size if part.exists() else 0
         if have > total:
             # It was announced with another length; the digest decides, and this start may be the right one.
             part.unlink()
@@ -252,8 +256,9 @@ class BlobStore(ABC):
                 let_go(lock, part)
         return freed
 
-    def _part(self, digest: str) -> Path:
-        return self.uploads / f"{checked(digest)}.part"
+    def _part(self, digest: str, scope: str) -> Path:
+        apart = f"-{hashlib.sha256(scope.encode()).hexdigest()[:16]}" if scope else ""
+        return self.uploads / f"{checked(digest)}{apart}.part"
 
 
 def checked(digest: str) -> str:

@@ -17,6 +17,7 @@ import psutil
 
 from tunefleet.artifacts import disk_free
 from tunefleet.cli import words
+from tunefleet.cli.check_peers import place
 from tunefleet.cli.check_store import artifact_store
 from tunefleet.cli.finding import Finding, bad, good, warning
 from tunefleet.cli.session import chosen_url
@@ -197,15 +198,21 @@ def server() -> Finding:
 
     try:
         with Client(chosen_url.get(), patience_s=0.5) as client:
-            info = client.info()
-            url = client.url
+            info, url = client.info(), client.url
+            # A worker's key may not ask who else serves.
+            stands = place(client.servers()) if info.role in {"admin", "member", "viewer"} else None
     except TunefleetError as error:
         return warning("Server", error.message, error.hint or "Start one with `tunefleet up`.")
     if not info.authenticated:
         return bad("Server", f"{url} does not know this key", f"Run `tunefleet login {url}` with a good key.")
     if info.version != __version__:
         return warning("Server", f"{url} is version {info.version}, this is {__version__}", "Install the same version.")
-    return good("Server", f"{url}, version {info.version}, logged in as {info.owner} ({info.role})")
+    told = f"{url}, version {info.version}, logged in as {info.owner} ({info.role})"
+    if stands is None:
+        return good("Server", told)
+    if stands.mend is not None:
+        return warning("Server", f"{told}; {stands.told}", stands.mend)
+    return good("Server", f"{told}; {stands.told}")
 
 
 def hub() -> Finding:

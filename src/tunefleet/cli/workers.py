@@ -57,7 +57,14 @@ def ls(*, as_json: Json = False) -> None:
 def _status(worker: WorkerView) -> Text:
     decided = "draining" if worker.draining else "cordoned" if worker.cordoned else ""
     decided = decided or ("resting" if worker.elastic_disabled else "")
-    return Text.assemble(status_text(worker.status), (f", {decided}" if decided else "", "warn"))
+    clock = _clock_words(worker)
+    told = "".join(f", {each}" for each in (decided, f"clock {clock}" if clock else "") if each)
+    return Text.assemble(status_text(worker.status), (told, "warn"))
+
+
+def _clock_words(worker: WorkerView) -> str | None:
+    ahead_s = worker.capabilities.clock_ahead_s
+    return None if ahead_s is None else f"{abs(ahead_s):.0f} s {'ahead' if ahead_s > 0 else 'behind'}"
 
 
 def _gpus(worker: WorkerView) -> str:

@@ -53,6 +53,10 @@ class Decayed:
     half_life_s: float
     _used: dict[str, tuple[float, float]] = field(default_factory=dict)
 
+    def copy(self) -> Decayed:
+        """Return the same, to be added to apart from this one."""
+        return Decayed(self.half_life_s, dict(self._used))
+
     def add(self, project: str, share_s: float, at: float) -> None:
         """Count a use that ended at a time; they may come in any order."""
         used_s, since = self._used.get(project, (0.0, at))

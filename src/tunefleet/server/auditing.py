@@ -72,9 +72,8 @@ class Audit:
                 except TunefleetError as error:
                     # Done, and not in the log: who asked is told to ask again, which changes nothing twice.
                     refused = True
-                    await problems.from_error(UnreachableError(error.message, detail=error.detail))(
-                        scope, receive, send
-                    )
+                    told = UnreachableError(error.message, hint=error.hint, detail=error.detail)
+                    await problems.from_error(told)(scope, receive, send)
             if not refused:
                 await send(message)
 

@@ -60,7 +60,9 @@ async def drain(pieces: AsyncIterable[bytes], write: Callable[[list[bytes]], obj
             await to_the_end(writing)
 
 
-async def take(request: Request, blobs: BlobStore, digest: str, offset: int, total: int) -> tuple[int, bool]:
+async def take(
+    request: Request, blobs: BlobStore, digest: str, offset: int, total: int, *, scope: str
+) -> tuple[int, bool]:
     """Let a request's body start an upload, or go on with one.
 
     Args:
@@ -69,6 +71,7 @@ async def take(request: Request, blobs: BlobStore, digest: str, offset: int, tot
         digest: What the whole file will have.
         offset: Where the body's first byte belongs.
         total: Length of the whole file.
+        scope: Who goes on with it, as `BlobStore.append` has it.
 
     Returns:
         How much of the file is here, and whether it is whole and kept.
@@ -83,8 +86,8 @@ async def take(request: Request, blobs: BlobStore, digest: str, offset: int, tot
     """
     announced = request.headers.get("content-length", "")
     if blobs.executor is None and announced.isdigit() and int(announced) <= _SMALL_BYTES:
-        return await _take_small(request, blobs, digest, offset, total)
-    incoming = await asyncio.to_thread(blobs.append, digest, offset, total)
+        return await _take_small(request, blobs, digest, offset, total, scope)
+    incoming = await asyncio.to_thread(blobs.append, digest, offset, total, scope)
     try:
         await drain(request.stream(), incoming.write_all)
         whole = await kept(blobs, incoming.finish)
@@ -93,12 +96,14 @@ async def take(request: Request, blobs: BlobStore, digest: str, offset: int, tot
     return incoming.offset, whole
 
 
-async def _take_small(request: Request, blobs: BlobStore, digest: str, offset: int, total: int) -> tuple[int, bool]:
+async def _take_small(
+    request: Request, blobs: BlobStore, digest: str, offset: int, total: int, scope: str
+) -> tuple[int, bool]:
     """Take a body that one hand-over to a thread can write."""
     pieces: list[bytes] = []
 
     def keep() -> tuple[int, bool]:
-        with blobs.append(digest, offset, total) as incoming:
+        with blobs.append(digest, offset, total, scope) as incoming:
             incoming.write_all(pieces)
             whole = incoming.finish()
         return incoming.offset, whole
@@ -112,7 +117,9 @@ async def _take_small(request: Request, blobs: BlobStore, digest: str, offset: i
     return await to_the_end(asyncio.to_thread(keep))
 
 
-async def take_whole(pieces: AsyncIterable[bytes], blobs: BlobStore, digest: str, total: int) -> Callable[[], Upload]:
+async def take_whole(
+    pieces: AsyncIterable[bytes], blobs: BlobStore, digest: str, total: int, *, scope: str
+) -> Callable[[], Upload]:
     """Take a file that is sent whole; what an earlier upload of it has left is not written again.
 
     Args:
@@ -120,6 +127,7 @@ async def take_whole(pieces: AsyncIterable[bytes], blobs: BlobStore, digest: str
         blobs: The store.
         digest: What the file will have.
         total: Its length.
+        scope: Who goes on with it, as `BlobStore.append` has it.
 
     Returns:
         What gives the upload with all of the file, and may block; who calls it closes the upload.
@@ -137,10 +145,10 @@ async def take_whole(pieces: AsyncIterable[bytes], blobs: BlobStore, digest: str
             async for batch in _batches(pieces):
                 gathered += batch
         except ClientDisconnect:
-            await to_the_end(asyncio.to_thread(lambda: _written(blobs, digest, total, gathered).close()))
+            await to_the_end(asyncio.to_thread(lambda: _written(blobs, digest, total, scope, gathered).close()))
             raise
-        return partial(_written, blobs, digest, total, gathered)
-    upload = await asyncio.to_thread(_begun, blobs, digest, total)
+        return partial(_written, blobs, digest, total, scope, gathered)
+    upload = await asyncio.to_thread(_begun, blobs, digest, total, scope)
     try:
         await drain(pieces, _Rest(upload).write_all)
     except BaseException:
@@ -166,12 +174,12 @@ class _Rest:
         self._upload.write_all(rest)
 
 
-def _begun(blobs: BlobStore, digest: str, total: int) -> Upload:
-    return blobs.append(digest, min(blobs.partial_size(digest), total), total)
+def _begun(blobs: BlobStore, digest: str, total: int, scope: str) -> Upload:
+    return blobs.append(digest, min(blobs.partial_size(digest, scope), total), total, scope)
 
 
-def _written(blobs: BlobStore, digest: str, total: int, pieces: list[bytes]) -> Upload:
-    upload = _begun(blobs, digest, total)
+def _written(blobs: BlobStore, digest: str, total: int, scope: str, pieces: list[bytes]) -> Upload:
+    upload = _begun(blobs, digest, total, scope)
     try:
         _Rest(upload).write_all(pieces)
     except BaseException:

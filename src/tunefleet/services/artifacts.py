@@ -20,7 +20,7 @@ from tunefleet.services.ids import new_id
 from tunefleet.services.metrics import refuse_ended
 from tunefleet.services.paging import before, bounded, split
 from tunefleet.services.views import artifact_detail, artifact_view
-from tunefleet.store import Connection, artifacts, events, tasks
+from tunefleet.store import DEFAULT_PROJECT, Connection, artifacts, events, tasks
 from tunefleet.store.events import Event
 from tunefleet.store.rows import ArtifactRow
 from tunefleet.wire.api import (
@@ -35,6 +35,11 @@ from tunefleet.wire.api import (
 
 PIN_S: Final = 24 * 3600.0
 _WHERE: Final = "`tunefleet data ls` lists what was pushed, `tunefleet artifacts ls` what tasks made."
+
+
+def scope_of(project: str) -> str:
+    """Return the name under which a project's unfinished uploads are kept apart from those of others."""
+    return "" if project == DEFAULT_PROJECT else project
 
 
 async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
@@ -58,14 +63,24 @@ async def missing(core: Core, who: Who, query: BlobQuery) -> BlobReply:
     known = await core.write(operation)
     lacking = sorted(set(digests) - known)
     return BlobReply(
-        missing=tuple(BlobMissing(digest=digest, offset=core.blobs.partial_size(digest)) for digest in lacking)
+        missing=tuple(
+            BlobMissing(digest=digest, offset=core.blobs.partial_size(digest, scope_of(who.project)))
+            for digest in lacking
+        )
     )
 
 
-async def stored(core: Core, who: Who, digest: str, size_bytes: int) -> None:
+async def stored(core: Core, who: Who, digest: str, size_bytes: int, *, of_job: bool = False) -> None:
     """Record a file that the store has just verified; it is kept for the uploader until it is published.
 
     What a job brings is taken whatever the project's quota: work that is done is not lost.
+
+    Args:
+        core: The server.
+        who: The uploader.
+        digest: Of the file.
+        size_bytes: Its length.
+        of_job: Whether the server has made it of what jobs have brought.
 
     Raises:
         QuotaError: If a person's project would keep more than it may.
@@ -79,7 +94,7 @@ async def stored(core: Core, who: Who, digest: str, size_bytes: int) -> None:
         if not core.blobs.has(digest):
             raise OffsetConflict(f"The file {digest[:12]}… has to be uploaded again.", cursor=0)
         now = core.clock.wall()
-        if isinstance(who, Actor) and not artifacts.known(connection, who.project, [digest]):
+        if isinstance(who, Actor) and not of_job and not artifacts.known(connection, who.project, [digest]):
             quotas.refuse_storing(connection, who.project, size_bytes)
         ration.add(connection, core.blobs, digest, size_bytes)
         artifacts.add_blob(connection, project=who.project, digest=digest, size_bytes=size_bytes, at=now)

@@ -128,11 +128,11 @@ class Core:
     curves: Curves | None = None
     """Made when somebody first looks at a chart."""
     count: Count | None = None
+    """Made when somebody first asks how much room the data takes."""
     reading: set[str] = field(default_factory=set)
     """Names of the arriving files that this server reads back now."""
     direct_again_at: float = 0.0
     """Until then, on the monotonic clock, no worker sends to the store itself, whose service refuses what it takes."""
-    """Made when somebody first asks how much room the data takes."""
     running: dict[str, RunningTasks] = field(default_factory=dict)
     """By project; made when somebody first watches."""
     ledger: Ledger = field(default_factory=partial(Ledger, 6 * 3600.0))

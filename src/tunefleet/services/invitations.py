@@ -99,7 +99,8 @@ async def join(core: Core, address: str, request: JoinRequest) -> JoinReply:
         request: Token, and hash of the key.
 
     Raises:
-        AuthError: If the token is wrong, too old or withdrawn, or the key that it was exchanged for was revoked.
+        AuthError: If the token is wrong, too old or withdrawn, its project is archived, or the key that it was
+            exchanged for was revoked.
         ConflictError: If another machine has used it.
         TooManyError: If that address has failed too often.
     """
@@ -121,6 +122,7 @@ def _exchange(connection: Connection, request: JoinRequest, now: float) -> Invit
         return _again(connection, row, request)
     if row.expires_at <= now:
         raise AuthError("The join token is too old.", hint=_AGAIN)
+    keys.refuse_archived(connection, row.project)
     if key_rows.by_hash(connection, request.secret_hash) is not None:
         raise ConflictError("Another key has this hash.", hint="Let `tunefleet join` make one up.")
     made = keys.insert(

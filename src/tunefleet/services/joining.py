@@ -133,7 +133,7 @@ async def _joined(core: Core, whole: _Whole) -> dict[str, Any]:
     row = whole.row
     maker = Actor(f"parts of {row.id}", row.owner, "admin", row.project)
     entry = FileEntry(path=whole.name, digest=digest, size_bytes=size_bytes)
-    url = (await results.store(core, maker, row.id, entry, results.signer(core, whole.base))).url
+    url = (await results.store(core, maker, row.id, entry, results.signer(core, whole.base), of_job=True)).url
     named = {"artifact_name": whole.name, "uploaded": True}
     return {**named, "path": url, "url": url, "download_url": url}
 

@@ -41,6 +41,7 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
         ConflictError: If a living worker with another state folder has the id.
     """
     _may_work(actor)
+    request = registering.with_clock(actor, request, core.clock.wall())
     held = uplink.attempt_ids(core.secret, request.holding)
     alive = core.fleet.silence_s(request.worker_id) < core.settings.lost_after_s
     known = set(held.values())
@@ -67,6 +68,7 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
         drop=tuple(token for token in request.holding if held.get(token) not in kept),
         hold_s=hold_s(core),
         lost_after_s=core.settings.lost_after_s,
+        clock_ahead_s=request.capabilities.clock_ahead_s,
     )
 
 

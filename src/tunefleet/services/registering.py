@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Final
 
 from tunefleet.errors import ConflictError, ForbiddenError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -13,6 +14,24 @@ from tunefleet.store import Connection, attempts, clusters, controls, events, in
 from tunefleet.store.events import Event
 from tunefleet.store.rows import WorkerRow
 from tunefleet.wire.link import RegisterRequest
+
+_SKEW_S: Final = 10.0
+"""Clocks that differ by less are taken to agree: a registration may be on its way for some seconds."""
+
+
+def with_clock(actor: Actor, request: RegisterRequest, now: float) -> RegisterRequest:
+    """Return a registration that says how far its worker's clock is off.
+
+    Args:
+        actor: The worker's key.
+        request: What it says.
+        now: Unix time.
+    """
+    # What comes by Redis may have lain there while no server was up.
+    known = request.sent_at is not None and actor != REDIS_WORKER
+    ahead_s = round((request.sent_at or 0.0) - now, 1) if known else 0.0
+    has = request.capabilities.model_copy(update={"clock_ahead_s": ahead_s if abs(ahead_s) >= _SKEW_S else None})
+    return request.model_copy(update={"capabilities": has})
 
 
 def apply(

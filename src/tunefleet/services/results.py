@@ -126,9 +126,20 @@ async def may_store(core: Core, who: Who, task_id: str) -> None:
     await core.read(lambda connection: _changeable(connection, who, task_id))
 
 
-async def store(core: Core, who: Who, task_id: str, entry: FileEntry, sign: Signer) -> ResultStored:
-    """Give a task a file that has just been put into the store; a file of that name is replaced."""
-    await artifact_service.stored(core, who, entry.digest, entry.size_bytes)
+async def store(
+    core: Core, who: Who, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
+) -> ResultStored:
+    """Give a task a file that has just been put into the store; a file of that name is replaced.
+
+    Args:
+        core: The server.
+        who: Who brings it.
+        task_id: The task.
+        entry: The file.
+        sign: Makes its link.
+        of_job: Whether the server has made it of what jobs have brought.
+    """
+    await artifact_service.stored(core, who, entry.digest, entry.size_bytes, of_job=of_job)
     body = ArtifactCreate(
         name=entry.path, kind=FILE_KIND, files=(entry,), digest=manifest_digest([entry]), metadata={SINGLE_FILE: True}
     )
@@ -250,7 +261,8 @@ def _reached(
         return _task(connection, task_id), False
     try:
         return _visible(connection, who, task_id), True
-    except ForbiddenError:
+    except (ForbiddenError, NotFoundError):
+        # A good link is good for whoever has it: also for somebody who is logged in to another project.
         if signature is None:
             raise
         return _task(connection, task_id), False

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tunefleet.placement import BARE_SHARE, QUANTUM_S, Decayed, Share
 from tunefleet.services import quotas
-from tunefleet.store import Connection, projects, usage
+from tunefleet.store import Connection, after_commit, projects, usage
 from tunefleet.store.projects import ProjectRow, RunningRow
 
 if TYPE_CHECKING:
@@ -33,20 +34,20 @@ class Ledger:
     def __post_init__(self) -> None:
         self._decayed = Decayed(self.half_life_s)
 
-    def catch_up(self, connection: Connection, now: float) -> None:
-        """Read what has ended since the last look."""
-        since = now - _HALF_LIVES * self.half_life_s
-        for seq, project, at, share_s in usage.shares_after(connection, self._read_to, since):
-            self._read_to = max(self._read_to, seq)
-            self._decayed.add(project, share_s, at)
+    def catch_up(self, connection: Connection, now: float) -> Decayed:
+        """Return what was used, with what has ended since the last look; it is remembered once that is committed.
 
-    def used_s(self, project: str, running: RunningRow | None, now: float) -> float:
-        """Return what a project counts as having used, with what it has running."""
-        used_s = self._decayed.used_s(project, now)
-        if running is None:
-            return used_s
-        begun_s = running.gpu_s + BARE_SHARE * running.bare_s
-        return used_s + begun_s + QUANTUM_S * (running.gpus + BARE_SHARE * running.bare)
+        An operation may be undone and run again, and with it the rows that it reads.
+        """
+        since, read_to, found = now - _HALF_LIVES * self.half_life_s, self._read_to, self._decayed.copy()
+        for seq, project, at, share_s in usage.shares_after(connection, read_to, since):
+            read_to = max(read_to, seq)
+            found.add(project, share_s, at)
+        after_commit(connection, partial(self._remember, found, read_to))
+        return found
+
+    def _remember(self, found: Decayed, read_to: int) -> None:
+        self._decayed, self._read_to = found, read_to
 
 
 def standing(connection: Connection, ledger: Ledger, waiting: Collection[str], now: float) -> dict[str, Share] | None:
@@ -65,14 +66,14 @@ def standing(connection: Connection, ledger: Ledger, waiting: Collection[str], n
         return None
     projects.lock(connection, [name for name, row in rows.items() if row.limited])
     running = projects.running(connection, now, list(waiting))
-    ledger.catch_up(connection, now)
-    return {name: _share(connection, ledger, name, rows.get(name), running.get(name), now) for name in waiting}
+    ended = ledger.catch_up(connection, now)
+    return {name: _share(connection, ended, name, rows.get(name), running.get(name), now) for name in waiting}
 
 
 def _share(
-    connection: Connection, ledger: Ledger, name: str, row: ProjectRow | None, running: RunningRow | None, now: float
+    connection: Connection, ended: Decayed, name: str, row: ProjectRow | None, running: RunningRow | None, now: float
 ) -> Share:
-    used_s = ledger.used_s(name, running, now)
+    used_s = _used_s(ended, name, running, now)
     if row is None:
         return Share(used_s=used_s)  # made by an older version's key
     places = None
@@ -82,6 +83,15 @@ def _share(
         places = 0
     spent = quotas.gpu_hours(connection, name, running, now) if row.gpu_hours is not None else 0.0
     return Share(row.weight, used_s, places, gpus=row.gpu_hours is None or spent < row.gpu_hours)
+
+
+def _used_s(ended: Decayed, project: str, running: RunningRow | None, now: float) -> float:
+    """Return what a project counts as having used, with what it has running."""
+    used_s = ended.used_s(project, now)
+    if running is None:
+        return used_s
+    begun_s = running.gpu_s + BARE_SHARE * running.bare_s
+    return used_s + begun_s + QUANTUM_S * (running.gpus + BARE_SHARE * running.bare)
 
 
 def within(shares: Mapping[str, Share] | None, project: str) -> bool:

@@ -124,8 +124,9 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
     seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
     if submission.retry_of is not None:
         workflows.set_retried(connection, submission.retry_of, workflow_id)
-    told = Event("workflow.submitted", now, workflow_id=workflow_id, workflow_seq=seq, data={"name": row["name"]})
-    events.append(connection, [told])
+    told = {"name": row["name"]}
+    event = Event("workflow.submitted", now, None, workflow_id, seq, data=told, project=submission.actor.project)
+    events.append(connection, [event])
     _store_tasks(connection, submission, (workflow_id, seq), planned, now)
     return workflow_id
 

@@ -21,7 +21,7 @@ from tunefleet.services.identity import Actor, may_read
 from tunefleet.services.views import moment
 from tunefleet.store import DEFAULT_PROJECT, Connection, arriving, migrate, room
 from tunefleet.wire.api import Role, ServerInfo
-from tunefleet.wire.upkeep import Kept, ServerView, StorageUse, StorageView
+from tunefleet.wire.upkeep import HealthView, Kept, ServerView, StorageUse, StorageView
 
 FRESH_S: Final = 5.0
 """So long a count is good: it looks at every file and row of a kind."""
@@ -49,6 +49,13 @@ class Count:
     def forget(self) -> None:
         """Count anew when somebody asks next."""
         self._view = None
+
+
+def health(core: Core) -> HealthView:
+    """Return that the server answers, and its place among those on its database; the database is not asked."""
+    if not core.leading.shared:
+        return HealthView(role="alone")
+    return HealthView(role="leads" if core.leading.leads(core.clock.monotonic()) else "follows")
 
 
 def info(actor: Actor) -> ServerInfo:

@@ -21,6 +21,8 @@ _COLUMNS = (
 _INSERT = Bulk(insert(events), _COLUMNS)
 _WORKER: Final = "worker."
 """So the kinds begin of what happens to a worker."""
+_COMMAND: Final = "command."
+"""So the kinds begin of what becomes of a command: to a task's job or, without a task, to a worker itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ def append(connection: Connection, new: Sequence[Event]) -> None:
 
 
 def _of_worker(event: Event) -> bool:
-    return event.kind.startswith(_WORKER)
+    return event.kind.startswith(_WORKER if event.task_id is not None else (_WORKER, _COMMAND))
 
 
 def _bound(connection: Connection, worker_ids: Collection[str | None]) -> dict[str | None, str]:

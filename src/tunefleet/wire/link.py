@@ -92,6 +92,8 @@ class Capabilities(Message):
     started_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
     """Unix time of the process's start."""
     pid: int | None = None
+    clock_ahead_s: float | None = None
+    """How far its clock is ahead of the server's, by the server's account; None if they agree, or it is not known."""
 
 
 class RegisterRequest(Message):
@@ -102,6 +104,7 @@ class RegisterRequest(Message):
         session: New for each process start; fences the process before it.
         state_id: Identity of the state folder (`RESULTS_DIR`), so that two machines cannot share a worker id.
         holding: Tokens of the attempts that the worker has accepted and not finished.
+        sent_at: Unix time by the worker's clock; None of older ones.
     """
 
     worker_id: str
@@ -109,6 +112,7 @@ class RegisterRequest(Message):
     state_id: str
     capabilities: Capabilities
     holding: tuple[str, ...] = ()
+    sent_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
 
 
 class RegisterReply(Message):
@@ -119,12 +123,14 @@ class RegisterReply(Message):
         drop: Held tokens that are void; their jobs are to be ended, nothing is to be delivered.
         hold_s: How long an exchange may be held open.
         lost_after_s: Silence after which the server gives the worker up.
+        clock_ahead_s: How far the worker's clock is ahead of the server's; None if they agree, or it is not known.
     """
 
     keep: tuple[str, ...]
     drop: tuple[str, ...]
     hold_s: float
     lost_after_s: float
+    clock_ahead_s: float | None = None
 
 
 class Finish(Message):

@@ -13,6 +13,17 @@ pushed. `federations`: versions, updates and chunks. `arriving`: uploads on thei
 refers to. `working`: what the server unpacks while it works."""
 
 
+class HealthView(Message):
+    """The server answers.
+
+    Args:
+        role: `alone` if it has its database to itself; else whether it `leads` the servers on it, or `follows`.
+    """
+
+    status: Literal["ok"] = "ok"
+    role: Literal["alone", "leads", "follows"]
+
+
 class ServerView(Message):
     """What a server is made of.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -211,8 +212,16 @@ class Worker:
             state_id=self._site.state.state_id(),
             capabilities=self._probe(),
             holding=tuple(held),
+            sent_at=time.time(),
         )
         reply = self._link.register(request)
+        if reply.clock_ahead_s is not None:
+            logger.warning(
+                "The clock of this machine is %.0f s %s the server's; times of its logs and metrics are wrong by that. "
+                "Set it, as with NTP.",
+                abs(reply.clock_ahead_s),
+                "ahead of" if reply.clock_ahead_s > 0 else "behind",
+            )
         for token in reply.drop:
             self._drop(token)
         return reply

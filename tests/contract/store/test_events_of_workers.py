@@ -22,6 +22,8 @@ def test_a_worker_of_one_project_is_told_of_there_alone_and_one_of_all_everywher
         for name, project in (("shared", "default"), ("own", "vision")):
             workers.put(connection, _worker(name, project))
         told = [Event("worker.online", 1.0, worker_id=name) for name in ("shared", "own", "gone")]
+        # A verb for the worker itself belongs to no task.
+        told.append(Event("command.asked", 1.0, worker_id="own"))
         # What a federation calls its worker is nobody's worker.
         events.append(connection, [*told, Event("federation.update", 1.0, worker_id="own", project="default")])
 
@@ -32,6 +34,6 @@ def test_a_worker_of_one_project_is_told_of_there_alone_and_one_of_all_everywher
     database.write(fill).result(30)
     shared = [("worker", "shared"), ("worker", "gone")]
     assert seen("default") == [*shared, ("federation", "own")]
-    assert seen("vision") == [shared[0], ("worker", "own"), shared[1]]
+    assert seen("vision") == [shared[0], ("worker", "own"), shared[1], ("command", "own")]
     assert seen("speech") == shared
     database.close()

@@ -15,12 +15,14 @@ import pytest
 from sqlalchemy import insert, select, text, update
 
 from tests.integration.postgres.process import PASSWORD, PostgresProcess
-from tests.integration.server.support import until
+from tests.integration.server.conftest import start  # noqa: F401 - a fixture
+from tests.integration.server.support import ECHO, Running, is_problem, until
 from tunefleet.errors import StoreError
 from tunefleet.services.opening import open_core
 from tunefleet.services.signals import Signals
 from tunefleet.settings import ServerSettings
 from tunefleet.store import Connection, Database, opening, wake
+from tunefleet.store import postgres as store_postgres
 from tunefleet.store.tables import meta
 from tunefleet.store.wakes import MAX_PAYLOAD_BYTES, payloads
 from tunefleet.store.writer import EVERYTHING
@@ -292,6 +294,54 @@ def test_text_that_is_no_utf_8_is_refused(postgres: PostgresProcess) -> None:
     with postgres.connect() as connection:
         connection.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C'")
     assert "keeps text as LATIN1" in refusal(postgres.url("latin"))
+
+
+def test_a_standby_is_refused(postgres_process: Callable[[], PostgresProcess]) -> None:
+    process = postgres_process()
+    process.stop()
+    (process.folder / "data/standby.signal").touch()
+    process.start()
+    try:
+        assert "is a standby, which can only be read" in refusal(process.url())
+    finally:
+        process.remove()
+
+
+def test_a_postgresql_that_is_too_old_is_refused(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The real one is new enough: it is the demand that is raised.
+    monkeypatch.setattr(store_postgres, "LEAST_VERSION", 990_000)
+    said = refusal(postgres_url)
+    assert "is PostgreSQL 1" in said
+    assert "which is too old" in said
+
+
+def test_requests_are_refused_while_the_database_is_away_and_go_on_when_it_is_back(
+    postgres_process: Callable[[], PostgresProcess],
+    start: Callable[..., Running],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    process = postgres_process()
+    running = start(tmp_path / "data", database_url=process.create())
+    with running.client(running.admin_key) as admin, running.client("tf_unknown") as stranger:
+        until(lambda: admin.get("/healthz").json()["role"] == "leads")
+        assert admin.get("/tasks").status_code == 200
+        process.stop(signal.SIGQUIT)
+        changed = admin.post("/workflows", json={"document": ECHO})
+        for reply, code in (
+            (admin.get("/tasks"), "store_unusable"),
+            (stranger.get("/tasks"), "store_unusable"),
+            (changed, "unreachable"),  # it cannot be in the audit log, either
+        ):
+            assert "Ask again in a moment" in is_problem(reply, 503, code)["hint"]
+            assert PASSWORD not in reply.text
+        assert admin.get("/healthz").json()["status"] == "ok"
+        process.start()
+        until(lambda: admin.get("/tasks").status_code == 200)
+        until(lambda: admin.post("/workflows", json={"document": ECHO}).status_code == 201)
+        assert stranger.get("/tasks").status_code == 401
+    running.stop()
+    running.core.close()
+    process.remove()
 
 
 def test_a_character_that_postgresql_cannot_hold_is_shown(postgres_url: str, opened: Callable[..., Database]) -> None:

@@ -151,7 +151,7 @@ def test_info_says_who_asks(running: Running) -> None:
     with running.client() as anybody, running.client(running.admin_key) as admin:
         assert anybody.get("/info").json()["authenticated"] is False
         assert admin.get("/info").json()["role"] == "admin"
-        assert anybody.get("/healthz").json() == {"status": "ok"}
+        assert anybody.get("/healthz").json() == {"status": "ok", "role": "alone"}
         assert "properties" in anybody.get("/schema").text
 
 

@@ -33,7 +33,8 @@ def test_workers_over_tls_and_over_redis_go_on_without_the_leader(
     leader = 1 - through
     trio.work(through, "far")
     trio.work(through, "near", REDIS_URL=redis, TUNEFLEET_WORKER_KEY="")
-    with trio.client(through) as client:
+    with trio.client(leader) as first, trio.client(through) as client:
+        assert [each.get("/healthz").json()["role"] for each in (first, client)] == ["leads", "follows"]
 
         def links() -> dict[str, str]:
             found = client.get("/workers").json()["items"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tunefleet.cli import why
+from tunefleet.cli import why, workers
 from tunefleet.cli.console import _THEME, cut, facts
 from tunefleet.cli.which import one_worker
 from tunefleet.errors import ConflictError, NotFoundError
@@ -42,6 +42,17 @@ def test_what_is_not_known_has_no_row() -> None:
     console = Console(file=io.StringIO(), width=80, theme=_THEME, force_terminal=False)
     console.print(facts([("has", cut("")), ("runs", ""), ("load", None), ("cpu", "2")]))
     assert console.file.getvalue().split() == ["cpu", "2"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "told"), [(None, "online"), (63.4, "online, clock 63 s ahead"), (-90.0, "online, clock 90 s behind")]
+)
+def test_a_clock_that_is_off_stands_beside_the_status(ahead_s: float | None, told: str) -> None:
+    has = SimpleNamespace(clock_ahead_s=ahead_s)
+    worker: Any = SimpleNamespace(
+        status="online", draining=False, cordoned=False, elastic_disabled=False, capabilities=has
+    )
+    assert workers._status(worker).plain == told
 
 
 def test_a_worker_is_meant_by_its_id_or_a_beginning_that_no_other_has() -> None:

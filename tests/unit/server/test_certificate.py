@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import tunefleet.certificate
 from tests.fakes.authority import Authority, Pair, openssl
 from tunefleet.certificate import Certificate, Facts, opened
 from tunefleet.cli import here
@@ -67,6 +68,23 @@ def test_one_that_expires_soon_is_a_warning(pair: Pair, caplog: pytest.LogCaptur
     certificate.facts = Facts(("127.0.0.1",), time.time() + 5 * 3600)
     certificate.tell()
     assert "expires in 5 hours" in caplog.text
+
+
+def test_what_is_not_renewed_is_said_again_and_aloud_once_it_has_expired(
+    pair: Pair, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = Certificate(pair.cert, pair.key)
+    certificate.tell()
+    assert not certificate.refresh()
+    assert caplog.text == ""
+    monkeypatch.setattr(tunefleet.certificate, "AGAIN_S", 0.0)
+    certificate.facts = Facts(("127.0.0.1",), time.time() + 5 * 3600)
+    assert not certificate.refresh()
+    assert "expires in 5 hours" in caplog.text
+    certificate.facts = Facts(("127.0.0.1",), time.time() - 60)
+    assert not certificate.refresh()
+    assert "Clients will refuse" in caplog.text
+    assert "it has expired" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ class FakeWorker:
     want: dict[str, int] = field(default_factory=lambda: {"light": 8, "job": 1})
     holding: list[str] = field(default_factory=list)
 
-    async def register(self, **changes: Any) -> RegisterReply:
+    async def register(self, *, sent_at: float | None = None, **changes: Any) -> RegisterReply:
         return await link.register(
             self.lab.core,
             self.actor or self.lab.worker_key,
@@ -97,6 +97,7 @@ class FakeWorker:
                 state_id=self.state_id,
                 capabilities=capabilities(**changes),
                 holding=tuple(self.holding),
+                sent_at=sent_at,
             ),
         )
 

@@ -8,12 +8,14 @@ import hashlib
 import pytest
 
 from tests.unit.services.lab import FakeWorker, Lab, capabilities
+from tests.unit.services.test_quotas import member
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError, TooManyError
-from tunefleet.services import invitations, keys, workers
+from tunefleet.services import invitations, keys, projects, workers
 from tunefleet.services.tries import AT_ONCE
 from tunefleet.store import Connection
 from tunefleet.store.tables_joining import invitations as table
 from tunefleet.wire.joining import InvitationCreate, InvitationCreated, JoinReply, JoinRequest
+from tunefleet.wire.projects import ProjectChange
 
 URL = "https://fleet.example"
 
@@ -74,6 +76,17 @@ async def test_a_token_that_is_wrong_too_old_or_withdrawn_says_so(lab: Lab) -> N
         with pytest.raises(AuthError, match=words):
             await _join(lab, token)
     assert sorted(await _states(lab)) == ["expired", "withdrawn"]
+
+
+async def test_nobody_joins_a_project_that_rests(lab: Lab) -> None:
+    boss = await member(lab, "red", role="admin")
+    made = await invitations.create(lab.core, boss, InvitationCreate(), URL)
+    await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=True))
+    with pytest.raises(AuthError, match="The project red is archived"):
+        await _join(lab, made.token)
+    await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=False))
+    await _join(lab, made.token)
+    assert (await keys.authenticate(lab.core, "tf_mine")).project == "red"
 
 
 async def test_an_invitation_that_was_used_is_not_withdrawn(lab: Lab) -> None:

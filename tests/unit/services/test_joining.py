@@ -11,10 +11,11 @@ import pytest
 from tests.unit.services.lab import Lab
 from tests.unit.services.pipelines import Node, Pipelines, stage
 from tunefleet.errors import MachineError, NotFoundError
-from tunefleet.services import artifacts, joining, links, results, tasks
+from tunefleet.services import artifacts, joining, links, projects, results, tasks
 from tunefleet.services.links import Signature
 from tunefleet.wire.api import FileEntry, WorkflowDetail
 from tunefleet.wire.link import Offer
+from tunefleet.wire.projects import ProjectChange
 
 BASE: Final = "http://server:8000/below"
 LINES: Final = (b'{"n": 0}\n{"n": 1}\n', b'{"n": 2}', b"", b'{"n": 3}\n')
@@ -89,6 +90,15 @@ async def test_the_whole_has_one_file_of_all_parts_in_order(pipe: Pipelines) -> 
     (listed,) = (await artifacts.list_(core, pipe.lab.admin, task_id=whole.id)).items
     assert (listed.name, listed.size_bytes, listed.owner) == (NAME, len(WHOLE), whole.owner)
     assert await joining.run_once(core) == 0, "there is nothing left to do"
+
+
+async def test_a_quota_that_is_used_up_does_not_hold_the_whole_back(pipe: Pipelines) -> None:
+    core = pipe.lab.core
+    flow = await pipe.submit(spread())
+    await end_all(pipe, flow)
+    await projects.change(core, pipe.lab.admin, "default", ProjectChange(storage_bytes=1))
+    assert await joining.run_once(core) == 0
+    assert await fetched(pipe, (await pipe.found(flow, "all"))["jsonl_export"]["url"]) == WHOLE
 
 
 async def test_a_store_that_is_away_only_delays_the_end(pipe: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +178,9 @@ async def test_what_was_cancelled_meanwhile_stays_cancelled(pipe: Pipelines, mon
     await end_all(pipe, flow)
     put = results.store
 
-    async def cancelled(*args: Any) -> Any:
+    async def cancelled(*args: Any, **options: Any) -> Any:
         await tasks.cancel(core, pipe.lab.admin, flow.tasks[0].id)
-        return await put(*args)
+        return await put(*args, **options)
 
     monkeypatch.setattr(results, "store", cancelled)
     assert await joining.run_once(core) == 0

@@ -34,6 +34,22 @@ async def test_a_task_goes_from_submit_to_result(lab: Lab) -> None:
     assert [attempt.state for attempt in task.attempt_list] == ["finished"]
 
 
+@pytest.mark.parametrize(
+    ("ahead_s", "told"), [(0.0, None), (9.0, None), (-9.0, None), (63.04, 63.0), (-3600.0, -3600.0), (None, None)]
+)
+async def test_a_clock_that_is_off_is_told_to_the_worker_and_shown(
+    lab: Lab, ahead_s: float | None, told: float | None
+) -> None:
+    worker = await lab.online()
+    assert (await worker.register()).clock_ahead_s is None
+    sent_at = None if ahead_s is None else lab.clock.wall + ahead_s
+    assert (await worker.register(sent_at=sent_at)).clock_ahead_s == told
+    assert (await workers.get(lab.core, lab.admin, "w1")).capabilities.clock_ahead_s == told
+    # It is the server that says so.
+    await worker.register(clock_ahead_s=99.0)
+    assert (await workers.get(lab.core, lab.admin, "w1")).capabilities.clock_ahead_s is None
+
+
 async def test_accept_and_finish_may_be_said_again(lab: Lab) -> None:
     worker = await lab.online()
     task_id = await lab.submit()

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.unit.services.lab import TRAIN, Lab
+from tests.unit.services.test_quotas import member
 from tunefleet.artifacts import manifest_digest
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.services import artifacts, links, results
@@ -74,6 +75,17 @@ async def test_a_link_is_good_for_one_file_as_it_is_and_for_a_while(lab: Lab) ->
     lab.clock.advance(lab.core.settings.links_last_s + 1)
     with pytest.raises(ForbiddenError, match="expired"):
         await results.find(lab.core, None, task_id, "a.bin", fresh)
+
+
+async def test_a_link_is_good_for_who_is_logged_in_to_another_project(lab: Lab) -> None:
+    task_id, stranger = await lab.submit(TRAIN), await member(lab, "red")
+    digest = await publish(lab, task_id, "a.bin", b"one")
+    given = signature_of(await link_of(lab, task_id, "a.bin"))
+    assert (await results.find(lab.core, stranger, task_id, "a.bin", given)).digest == digest
+    with pytest.raises(ForbiddenError):
+        await results.find(lab.core, stranger, task_id, "a.bin", replace(given, expires=given.expires + 1))
+    with pytest.raises(NotFoundError):
+        await results.find(lab.core, stranger, task_id, "a.bin", None)
 
 
 async def test_the_links_of_a_result_are_renewed_when_it_is_read(lab: Lab) -> None:

@@ -9,9 +9,12 @@ import pytest
 from tests.unit.services.lab import ECHO, FakeWorker, Lab
 from tests.unit.services.test_quotas import GPUS, ON_GPU, member, submit
 from tunefleet.errors import NotFoundError
-from tunefleet.services import audit, loads, tasks, usage
+from tunefleet.services import audit, loads, shares, tasks, usage
 from tunefleet.services.federation.tokens import FederationActor
+from tunefleet.store import Connection
+from tunefleet.store import usage as rows
 from tunefleet.store.audit import AuditRow
+from tunefleet.store.usage import UsageRow as UsedRow
 from tunefleet.wire.link import GpuLoad, Load
 from tunefleet.wire.projects import UsageRow
 
@@ -141,3 +144,29 @@ async def test_the_log_says_who_and_is_shown_by_project(lab: Lab) -> None:
     rest = await audit.list_(lab.core, lab.admin, limit=2, cursor=first.next_cursor)
     assert (len(first.items), len(rest.items), rest.next_cursor) == (2, 1, None)
     assert (await audit.list_(lab.core, lab.admin, since=lab.clock.wall + 1)).items == ()
+
+
+async def test_what_a_pass_that_was_undone_had_read_is_not_taken_for_used(lab: Lab) -> None:
+    red, blue, worker = await member(lab, "red"), await member(lab, "blue"), await lab.online()
+    for who, seconds in ((red, 3600.0), (blue, 1800.0)):
+        await submit(lab, who)
+        offer = await worker.start()
+        lab.clock.advance(seconds)
+        await worker.finish(offer.token)
+    now, ledger = lab.clock.wall, lab.core.ledger
+
+    def stand(connection: Connection) -> dict[str, float]:
+        found = shares.standing(connection, ledger, {"red", "blue"}, now) or {}
+        return {name: share.used_s for name, share in found.items()}
+
+    def undone(connection: Connection) -> None:
+        row = UsedRow("a", "t", "blue", "b", "w", "echo", None, 0, now, now, "day", 9e9, 0.0, 0.0, 9e9, None, None)
+        rows.add(connection, [row])
+        stand(connection)
+        raise NotFoundError("it was not to be")
+
+    with pytest.raises(NotFoundError):
+        await lab.core.write(undone)
+    first, again = await lab.core.write(stand), await lab.core.write(stand)
+    assert first == again
+    assert first["red"] > first["blue"] > 0

@@ -46,6 +46,7 @@ class FakeServer(WorkerLink):
         self.outcomes: list[Any] = []
         self.reached: list[Any] = []
         self.discards: set[str] = set()
+        self.clock_ahead_s: float | None = None
         self.away = False
         self.error: Exception | None = None
         self.behind_once: set[str] = set()
@@ -120,6 +121,7 @@ class FakeServer(WorkerLink):
             drop=tuple(token for token in request.holding if token not in good),
             hold_s=5.0,
             lost_after_s=15.0,
+            clock_ahead_s=self.clock_ahead_s,
         )
 
     def exchange(self, request: ExchangeRequest) -> ExchangeReply:

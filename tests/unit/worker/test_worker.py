@@ -43,6 +43,16 @@ def test_light_tasks_go_from_offer_to_finish_without_an_accept(world: World) -> 
     assert not world.records(), "a light task leaves nothing on disk"
 
 
+def test_a_clock_that_is_off_is_said_at_the_start(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.server.clock_ahead_s, before = -75.0, time.time()
+    with Running(world):
+        world.server.finished(world.server.offer("t1", kind="echo", spec={"data": {"items": ["a"]}}))
+    assert "The clock of this machine is 75 s behind the server's" in caplog.text
+    sent_at = world.server.registrations[0].sent_at
+    assert sent_at is not None
+    assert before <= sent_at <= time.time()
+
+
 def test_a_job_is_on_disk_before_it_is_accepted_and_starts_after_the_ack(world: World) -> None:
     at_accept: list[tuple[int, int]] = []
     world.server.on_accept = lambda _: at_accept.append((len(world.records()), len(world.jobs.all)))

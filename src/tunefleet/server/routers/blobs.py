@@ -45,7 +45,8 @@ async def upload(
     upload_length: UploadLength,
 ) -> Response:
     """Store a file, or the part of it from `Upload-Offset`; a wrong offset is answered 409 with the right one."""
-    reached, whole = await files.take(request, core.blobs, digest, upload_offset, upload_length)
+    scope = artifacts.scope_of(who.project)
+    reached, whole = await files.take(request, core.blobs, digest, upload_offset, upload_length, scope=scope)
     if whole:
         await artifacts.stored(core, who, digest, upload_length)
     return bodies.answer(Cursor(cursor=reached), 201 if whole else 202)

@@ -16,6 +16,7 @@ from tunefleet.server import bodies, files, streams
 from tunefleet.server.auth import CoreDep, Participant, Person, Reader, identify_participant
 from tunefleet.server.params import Cursor, Limit, names, one_of
 from tunefleet.server.routers.blobs import Digest, UploadLength, UploadOffset
+from tunefleet.services.artifacts import scope_of
 from tunefleet.services.core import Core
 from tunefleet.services.federation import (
     access,
@@ -189,7 +190,9 @@ async def send_update_with_file(
         async for _ in sent.file():
             pass  # a client that still sends does not see an answer
         return _taken(found)
-    arrived = await files.take_whole(sent.file(), core.blobs, update.sha256, size_bytes)
+    arrived = await files.take_whole(
+        sent.file(), core.blobs, update.sha256, size_bytes, scope=scope_of(found.federation.project)
+    )
     return _taken(await together.take_whole(core, found, update, arrived, partial(files.keep, core.blobs)))
 
 
@@ -244,7 +247,8 @@ async def upload_file(
             pass  # a client that still sends does not see an answer
         await uploads.stored_file(core, federation, digest, upload_length)
         return bodies.answer(Reached(cursor=upload_length), 201)
-    reached, whole = await files.take(request, core.blobs, digest, upload_offset, upload_length)
+    scope = scope_of(federation.project)
+    reached, whole = await files.take(request, core.blobs, digest, upload_offset, upload_length, scope=scope)
     if whole:
         await uploads.stored_file(core, federation, digest, upload_length)
     return bodies.answer(Reached(cursor=reached), 201 if whole else 202)

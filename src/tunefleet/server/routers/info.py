@@ -15,15 +15,16 @@ from tunefleet.services.identity import Actor
 from tunefleet.spec import gallery
 from tunefleet.wire.api import PruneReply, PruneRequest, ServerInfo
 from tunefleet.wire.page import ExampleView
+from tunefleet.wire.upkeep import HealthView
 
 router = APIRouter(tags=["server"])
 _PUBLIC: dict[str, Any] = {"security": []}
 
 
 @router.get("/healthz", openapi_extra=_PUBLIC)
-async def healthz() -> dict[str, str]:
-    """Say that the server answers."""
-    return {"status": "ok"}
+async def healthz(core: CoreDep) -> HealthView:
+    """Say that the server answers, and whether it leads those that share its database."""
+    return upkeep.health(core)
 
 
 @router.get("/info", openapi_extra=_PUBLIC)

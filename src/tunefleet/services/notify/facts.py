@@ -181,7 +181,10 @@ def _of_event(connection: Connection, event_id: int, event: Event, rows: dict[st
             yield Case(event_id, event, campaign.owner, campaign=campaign)
         return
     worker = workers.get(connection, event.worker_id or "")
-    yield Case(event_id, event, "" if worker is None else worker.owner)
+    if worker is None:
+        yield Case(event_id, event, "")
+    else:
+        yield Case(event_id, replace(event, project=worker.project), worker.owner)
     # What is placed anew has an event of its own; what is still open waits for the worker.
     waiting = [row.task_id for row in attempts.open_of(connection, event.worker_id or "").values()]
     for row in tasks.by_ids(connection, waiting).values():

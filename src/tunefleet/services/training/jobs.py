@@ -106,7 +106,7 @@ def make(
         document=orjson.dumps(document, option=orjson.OPT_INDENT_2).decode(),
         warnings="[]",
     )  # fmt: skip
-    told = Event("workflow.submitted", now, workflow_id=workflow_id, workflow_seq=seq, data={"name": name})
+    told = Event("workflow.submitted", now, None, workflow_id, seq, data={"name": name}, project=actor.project)
     events.append(connection, [told])
     need = Requirement(kind=kind, slot_class="job")
     tasks.add_requirement(connection, need.key, need.dump())

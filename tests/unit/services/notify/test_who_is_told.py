@@ -10,6 +10,7 @@ import pytest
 from tests.fakes.receiver import Receiver, Seen
 from tests.unit.services.lab import ECHO, TRAIN, FakeClock, Lab
 from tests.unit.services.notify.told import channel, deliver, opened, run, verified
+from tests.unit.services.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
 from tunefleet.services import keys, steering, tasks, why, workflows
 from tunefleet.services.notify import channels, history
@@ -111,6 +112,16 @@ async def test_a_pause_a_stall_and_a_lost_worker_are_told(lab: Lab, receiver: Re
     await deliver(lab)
     assert receiver.events[2:] == ["paused"]
     assert receiver.taken[2].json["title"] == "train is paused"
+
+
+async def test_of_a_worker_of_one_project_nobody_of_another_is_told(lab: Lab, receiver: Receiver) -> None:
+    boss = await member(lab, "red", role="admin")
+    await channel(lab, f"{receiver.url}/default", everyone=True)
+    await channel(lab, f"{receiver.url}/red", boss, everyone=True)
+    await lab.online("red-box", actor=await member(lab, "red", role="worker"))
+    await lab.sweep(40)
+    await deliver(lab)
+    assert [(seen.path, seen.json["worker_id"]) for seen in receiver.taken] == [("/red", "red-box")]
 
 
 async def test_all_that_one_transaction_ends_is_told(lab: Lab, receiver: Receiver) -> None:

@@ -3,6 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { type ReactNode, useState } from "react";
 import { Copyable, Panel, Tabs } from "../../parts/bits";
 import { useSession } from "../../parts/session";
+import { Invite } from "./Invite";
 
 type Way = "http" | "redis" | "agent";
 const WAYS = [
@@ -18,33 +19,44 @@ export function Join() {
       <div className="stack">
         <Tabs tabs={WAYS} chosen={way} onChoose={setWay} />
         <Copyable text="pip install 'tunefleet[train]'" />
-        <Copyable text={commands(way, location.origin)} />
+        {way === "http" ? <Invite /> : <Copyable text={commands(way, location.origin)} />}
         <div className="muted small">{ABOUT[way]}</div>
-        <Key way={way} />
+        <Hint way={way} />
       </div>
     </Panel>
   );
 }
 
-function commands(way: Way, here: string): string {
-  if (way === "http")
-    return `export ORCHESTRATOR_BASE_URL=${here}\nexport TUNEFLEET_WORKER_KEY=KEY\nexport RESULTS_DIR=/data/tunefleet\ntunefleet worker`;
+function commands(way: "redis" | "agent", here: string): string {
   if (way === "redis")
     return `export REDIS_URL=redis://HOST:6379/0\nexport ORCHESTRATOR_BASE_URL=${here}\nexport RESULTS_DIR=./results_workers\ntunefleet worker`;
   return `tunefleet agent install --set BACKEND_URL=${here} --set API_KEY=KEY\ntunefleet agent status`;
 }
 
 const ABOUT: Record<Way, ReactNode> = {
-  http: "The worker opens every connection itself, so the machine needs no open port and may stand behind NAT.",
+  http:
+    "The command is good once, for an hour; from then on “tunefleet worker” is enough. The worker opens every " +
+    "connection itself, so the machine needs no open port and may stand behind NAT.",
   redis: "For large fleets: server and worker need the same Redis; files, logs and metrics still go over HTTP.",
   agent: "The agent polls for trainings and opens every connection itself; it starts again with the machine.",
 };
 
-function Key({ way }: { way: Way }) {
-  const { isAdmin } = useSession();
+function Hint({ way }: { way: Way }) {
   if (way === "redis") return <div className="muted small">It needs no key: who may write to that Redis may join.</div>;
   return (
     <div className="small">
+      {way === "agent" && <Key />}
+      {location.hostname === "127.0.0.1" || location.hostname === "localhost" ? (
+        <> This page was opened on loopback: another machine needs the server's address in the network.</>
+      ) : null}
+    </div>
+  );
+}
+
+function Key() {
+  const { isAdmin } = useSession();
+  return (
+    <>
       KEY is one of the role worker:{" "}
       {isAdmin ? (
         <Link to="/settings" hash="keys">
@@ -54,9 +66,6 @@ function Key({ way }: { way: Way }) {
         "an administrator makes it"
       )}
       , or with <code>tunefleet keys create NAME --role worker</code>.
-      {location.hostname === "127.0.0.1" || location.hostname === "localhost" ? (
-        <> This page was opened on loopback: another machine needs the server's address in the network.</>
-      ) : null}
-    </div>
+    </>
   );
 }

@@ -1,0 +1,57 @@
+/** The command that makes a machine a worker: its token is good once, and shown once. */
+import { useMutation } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
+import { api, ask } from "../../api/client";
+import { useSession } from "../../parts/session";
+import { Secret } from "../settings/Secret";
+import { asked, NAME } from "./invited";
+
+const EMPTY = { name: "", tags: "" };
+
+export function Invite() {
+  const { isAdmin } = useSession();
+  const [wanted, setWanted] = useState(EMPTY);
+  const invite = useMutation({
+    mutationFn: () => ask(api.POST("/api/v1/invitations", { body: asked(wanted.name, wanted.tags) })),
+    onSuccess: () => setWanted(EMPTY),
+  });
+  if (!isAdmin)
+    return (
+      <div className="muted small">
+        An administrator makes the command, here or with <code>tunefleet workers invite</code>.
+      </div>
+    );
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    invite.mutate();
+  };
+  return (
+    <div className="lead">
+      {invite.data && (
+        <Secret title="Type this on the machine" secret={invite.data.command} onDone={() => invite.reset()} />
+      )}
+      <form className="line-form" aria-label="New invitation" onSubmit={submit}>
+        <label>
+          Name of the worker
+          <input
+            value={wanted.name}
+            pattern={NAME}
+            placeholder="it chooses"
+            onChange={(event) => setWanted({ ...wanted, name: event.target.value })}
+          />
+        </label>
+        <label>
+          Tags
+          <input
+            value={wanted.tags}
+            placeholder="it chooses"
+            onChange={(event) => setWanted({ ...wanted, tags: event.target.value })}
+          />
+        </label>
+        <button type="submit" disabled={invite.isPending}>
+          Invite a machine
+        </button>
+      </form>
+    </div>
+  );
+}
