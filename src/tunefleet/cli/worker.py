@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
+from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.session import chosen_url
 from tunefleet.settings import load_worker
 from tunefleet.worker.__main__ import log_to_stderr
 from tunefleet.worker.main import run
-from tunefleet.worker.once import MADE_WAY, Once
+from tunefleet.worker.once import Once
 
 
 @examples(
@@ -61,4 +62,4 @@ def worker(
         return
     chosen = Once.of(once, settings)
     if run(chosen.applied(settings), once=chosen):
-        raise typer.Exit(MADE_WAY)
+        raise typer.Exit(ExitCode.MADE_WAY)
