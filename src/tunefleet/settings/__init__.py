@@ -14,6 +14,7 @@ from tunefleet.settings.base import (
     TracingSettings,
 )
 from tunefleet.settings.campaign import CampaignSettings
+from tunefleet.settings.clusters import ClusterSettings, NodeSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
     SECRETS_DIR,
@@ -48,8 +49,10 @@ __all__ = [
     "CacheSettings",
     "CampaignSettings",
     "ClientSettings",
+    "ClusterSettings",
     "EngineSettings",
     "MeetingSettings",
+    "NodeSettings",
     "ProcessSettings",
     "PublishSettings",
     "SecretSettings",
