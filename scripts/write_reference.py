@@ -31,6 +31,8 @@ PROCESSES = {
     "TracingSettings": "Server, worker and agent, for traces",
     "ServerSettings": "Server",
     "TlsSettings": "Server and agent, for HTTPS",
+    "NodeSettings": "Server and worker, for nodes of Slurm and Ray",
+    "ClusterSettings": "Server, for nodes of Slurm and Ray",
     "SharedGpuSettings": "Processes that run jobs",
     "WorkerSettings": "Worker",
     "SecretSettings": "Worker, for secrets of tasks",

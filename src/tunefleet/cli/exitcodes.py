@@ -47,6 +47,8 @@ class ExitCode(IntEnum):
     """The end of a task or the outcome of a command of `control` did not come in time; it is still to come."""
     BUG = 70
     """An error that Tunefleet does not understand. Please report it."""
+    MADE_WAY = 75
+    """`worker --once` gave its task back because its node is taken away; started again, it goes on."""
     INTERRUPTED = 130
     """Ctrl-C."""
 

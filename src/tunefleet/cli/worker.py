@@ -9,6 +9,7 @@ import typer
 
 from tunefleet.cli import on_cluster
 from tunefleet.cli.console import Json
+from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples
 from tunefleet.cli.on_cluster import POOL, Pool
 from tunefleet.cli.session import chosen_url
@@ -16,7 +17,7 @@ from tunefleet.clusters.opening import Engine
 from tunefleet.settings import load_worker
 from tunefleet.worker.__main__ import log_to_stderr
 from tunefleet.worker.main import run
-from tunefleet.worker.once import MADE_WAY, Once
+from tunefleet.worker.once import Once
 
 
 @examples(
@@ -87,4 +88,4 @@ def worker(
         return
     chosen = Once.of(once, settings)
     if run(chosen.applied(settings), once=chosen):
-        raise typer.Exit(MADE_WAY)
+        raise typer.Exit(ExitCode.MADE_WAY)

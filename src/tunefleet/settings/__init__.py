@@ -14,7 +14,7 @@ from tunefleet.settings.base import (
     TracingSettings,
 )
 from tunefleet.settings.campaign import CampaignSettings
-from tunefleet.settings.clusters import ClusterSettings
+from tunefleet.settings.clusters import ClusterSettings, NodeSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
     SECRETS_DIR,
@@ -52,6 +52,7 @@ __all__ = [
     "ClusterSettings",
     "EngineSettings",
     "MeetingSettings",
+    "NodeSettings",
     "ProcessSettings",
     "PublishSettings",
     "SecretSettings",

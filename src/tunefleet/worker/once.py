@@ -10,16 +10,12 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tunefleet.errors import MachineError
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker.worker import Worker
 
 logger = logging.getLogger(__name__)
-MADE_WAY: Final = 75
-"""The exit code of a worker whose node is taken away, and whose task goes on when there are nodes again
-(EX_TEMPFAIL)."""
 
 
 @dataclass(frozen=True, slots=True)

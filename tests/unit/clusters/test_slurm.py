@@ -91,7 +91,7 @@ def test_what_is_asked_for_stands_in_an_option(changes: dict[str, Any], option: 
     assert not [each for each in found if each.startswith("--gpu_type")]
 
 
-ODD = ("/opt/my envs/tunefleet", "it's", "$HOME", "`id`", "a;b", "ü", "")
+ODD = ("a b/tunefleet", "it's", "$HOME", "`id`", "a;b", "ü", "")
 
 
 def test_the_script_is_one_that_bash_reads_and_odd_words_stay_words(tmp_path: Path) -> None:

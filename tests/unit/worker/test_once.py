@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from tunefleet.cli.exitcodes import ExitCode
+from tunefleet.clusters import slurm
 from tunefleet.settings import WorkerSettings
-from tunefleet.worker.once import MADE_WAY, Once
+from tunefleet.worker.once import Once
 
 TUNEFLEET = str(Path(sys.executable).with_name("tunefleet"))
 HOST = socket.gethostname().partition(".")[0]
@@ -87,5 +89,5 @@ def test_a_signal_of_the_cluster_ends_it_with_the_code_that_means_later(tmp_path
             if "keeps trying" in line:
                 break
         process.send_signal(number)
-        assert process.wait(20.0) == MADE_WAY == 75
+        assert process.wait(20.0) == ExitCode.MADE_WAY == slurm.MADE_WAY
     assert list((tmp_path / "nodes").iterdir()) == []

@@ -10,9 +10,6 @@ from tests.unit.services.clusters.fake import ON_SLURM, Field
 from tests.unit.services.lab import TRAIN, Lab
 from tunefleet.errors import SpecError
 from tunefleet.services import why, workflows
-from tunefleet.services.clusters import engines
-from tunefleet.services.clusters.engines import Engines
-from tunefleet.settings import ServerSettings
 from tunefleet.wire.api import SubmitRequest
 
 ON_RAY = ON_SLURM.replace("slurm", "ray")
@@ -71,8 +68,3 @@ async def test_why_names_the_workers_of_the_job_alone(field: Field) -> None:
     (worker,) = await field.nodes()
     told = (await why.of_task(field.lab.core, field.lab.admin, task_id)).workers
     assert [(each.worker_id, each.verdict) for each in told] == [(worker.id, "fits")]
-
-
-def test_a_server_without_settings_for_it_has_no_engine() -> None:
-    assert engines.of(ServerSettings()).clusters == {}
-    assert set(Engines().absent) == {"slurm", "ray"}

@@ -1,0 +1,72 @@
+"""Which engines a server asks, and what its settings tell their jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.clusters.test_slurm import ASK, StandIns
+from tests.unit.services.clusters.fake import Field
+from tunefleet.errors import MachineError
+from tunefleet.services.clusters import engines
+from tunefleet.settings import ServerSettings, load
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
+    made = StandIns(tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{made.folder}:/usr/bin:/bin")
+    return made
+
+
+def test_a_server_without_settings_asks_none() -> None:
+    found = engines.of(ServerSettings())
+    assert (found.clusters, set(found.absent)) == ({}, {"slurm", "ray"})
+
+
+def test_the_settings_of_slurm_stand_in_its_jobs(commands: StandIns, tmp_path: Path) -> None:
+    prelude = tmp_path / "prelude.sh"
+    prelude.write_text("module load cuda\n")
+    settings = ServerSettings(
+        slurm=True, slurm_options="--account=lab --comment='a b'", slurm_prelude=prelude, nodes_dir=tmp_path / "nodes"
+    )
+    found = engines.of(settings)
+    assert set(found.absent) == {"ray"}
+    commands.answers("sbatch", "17\n")
+    assert found.clusters["slurm"].submit(ASK) == "17"
+    sbatch = commands.said()[-1]
+    assert {"--account=lab", "--comment=a b", f"--output={tmp_path}/nodes/{ASK.name}.log"} < set(sbatch)
+    assert "module load cuda" in commands.given("sbatch")[0].splitlines()
+
+
+async def test_the_settings_of_nodes_stand_in_what_is_asked(field: Field, tmp_path: Path) -> None:
+    field.lab.core.settings = field.lab.core.settings.model_copy(
+        update={"nodes_command": "/venv/bin/tunefleet", "nodes_patience_s": 90.0, "nodes_dir": tmp_path / "shared"}
+    )
+    await field.asked()
+    ask = field.slurm.asks[field.slurm.newest]
+    assert ask.command[:3] == ("/venv/bin/tunefleet", "worker", "--once")
+    assert ask.patience_s == 90.0
+    assert ask.environment["TUNEFLEET_NODES_PATIENCE_S"] == "90"
+    assert ask.environment["TUNEFLEET_NODES_DIR"] == str(tmp_path / "shared")
+    assert ask.environment["TUNEFLEET_NODES_JOB"] == field.slurm.newest
+
+
+def test_a_prelude_that_cannot_be_read_is_named(commands: StandIns, tmp_path: Path) -> None:
+    with pytest.raises(MachineError, match="TUNEFLEET_SLURM_PRELUDE cannot be read"):
+        engines.of(ServerSettings(slurm=True, slurm_prelude=tmp_path / "none"))
+
+
+@pytest.mark.parametrize("name", ["TUNEFLEET_SLURM_OPTIONS", "TUNEFLEET_NODES_COMMAND"])
+def test_words_that_cannot_be_told_apart_are_refused_at_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "--comment='a b")
+    with pytest.raises(MachineError, match="cannot be split into words"):
+        load(ServerSettings)
+
+
+@pytest.mark.parametrize("name", ["TUNEFLEET_RAY_ADDRESS", "TUNEFLEET_NODES_URL"])
+def test_an_address_that_is_none_is_refused_at_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "head:8265")
+    with pytest.raises(MachineError, match=name):
+        load(ServerSettings)
