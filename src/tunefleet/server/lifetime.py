@@ -27,7 +27,6 @@ from tunefleet.services.federation.keeper import RoundKeeper
 from tunefleet.services.federation.status import SETTLING
 from tunefleet.services.leading import Election, fenced, keep_place
 from tunefleet.services.notify.courier import Courier
-from tunefleet.store import clusters
 
 if TYPE_CHECKING:
     from tunefleet.campaign.keeper import CampaignKeeper
@@ -73,6 +72,7 @@ class Lifetime:
     _hub: RedisHub | None = None
     _courier: Courier | None = None
     _rounds: RoundKeeper | None = None
+    _nodes: ClusterKeeper | None = None
     _campaigns: CampaignKeeper | None = None
 
     def stop(self) -> None:
@@ -140,8 +140,8 @@ class Lifetime:
             "sweep": self._loop("sweep", lambda: sweep.run_once(self.core), every_s=SWEEP_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
-        if self.core.engines.clusters:
-            loops["clusters"] = self._loop("clusters", self._ask_clusters)
+        self._nodes = ClusterKeeper(self.core, self.url)
+        loops["clusters"] = self._loop("clusters", self._nodes.run_for_a_while)
         self._courier = Courier(self.core)
         loops["notifications"] = self._loop("notifications", self._courier.run_once)
         self._rounds = RoundKeeper(self.core)
@@ -201,15 +201,6 @@ class Lifetime:
         seen = signals.version("placement")
         await elastic.run_once(self.core)
         await signals.wait("placement", elastic.pause_s(self.core), seen)
-
-    async def _ask_clusters(self) -> None:
-        signals = self.core.signals
-        seen = signals.version(clusters.TOPIC)
-        settings = self.core.settings
-        url = settings.nodes_url or settings.public_base_url or self.url
-        assert url is not None, "an app without a server of its own asks no cluster"
-        await ClusterKeeper(self.core, url).run_once()
-        await signals.wait(clusters.TOPIC, settings.nodes_look_s, seen)
 
     async def _place(self) -> None:
         signals = self.core.signals

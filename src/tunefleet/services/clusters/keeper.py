@@ -11,6 +11,7 @@ import logging
 import shlex
 from functools import partial
 from typing import Final
+from urllib.parse import urlsplit
 
 from tunefleet.clusters import Cluster, Seen
 from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
@@ -20,10 +21,12 @@ from tunefleet.services.clusters import book, picture
 from tunefleet.services.clusters.course import Crew, Step, next_step
 from tunefleet.services.clusters.picture import Picture
 from tunefleet.services.core import Core
-from tunefleet.store import Connection, tasks
+from tunefleet.store import Connection, clusters, tasks
 from tunefleet.store.clusters import ClusterJobRow
 
 log = logging.getLogger(__name__)
+_HERE: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_NOBODY_S: Final = 600.0
 _UNKNOWN: Final = "the server has no settings for this engine any more"
 
 
@@ -32,13 +35,27 @@ class ClusterKeeper:
 
     Args:
         core: The server.
-        url: The server, as the nodes reach it.
+        url: Under which this process reaches itself; the settings may know another for the nodes.
     """
 
-    def __init__(self, core: Core, url: str) -> None:
+    def __init__(self, core: Core, url: str | None) -> None:
         self._core = core
-        self._url = url
         self._settings = core.settings
+        self._url = core.settings.nodes_url or core.settings.public_base_url or url or ""
+        if core.engines.clusters and urlsplit(self._url).hostname in _HERE:
+            log.warning(
+                "Nodes of %s are told to find this server at %s, which only this machine does: set TUNEFLEET_NODES_URL "
+                "to its address in their network.", " and ".join(core.engines.clusters), self._url,
+            )  # fmt: skip
+
+    async def run_for_a_while(self) -> None:
+        """Look, and wait until it is time to look again, or a task asks for nodes; raises what `run_once` does."""
+        signals = self._core.signals
+        seen = signals.version(clusters.TOPIC)
+        await self.run_once()
+        # Where no engine is asked, jobs that were asked for before end all the same.
+        pause_s = self._settings.nodes_look_s if self._core.engines.clusters else _NOBODY_S
+        await signals.wait(clusters.TOPIC, pause_s, seen)
 
     async def run_once(self) -> None:
         """Look at every job once, and ask for those that are missing.

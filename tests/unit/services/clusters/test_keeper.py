@@ -262,7 +262,7 @@ async def test_a_job_that_somebody_cancels_in_the_cluster_fails_its_task(field: 
     await field.look()
     task = await field.lab.task(task_id)
     assert (task.status, task.reason) == ("failed", "no_nodes")
-    assert task.error == "slurm has no nodes for it: cancelled."
+    assert task.error == "slurm has no nodes for it: somebody has ended its job there (cancelled)."
     if when == "running":
         with pytest.raises(AuthError):
             await field.lab.attempt(offer.token)
