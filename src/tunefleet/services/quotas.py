@@ -77,18 +77,40 @@ class Holding:
         self._now = now
         self._rows: dict[str, ProjectRow] | None = None
         self._told: dict[tuple[str, bool], str | None] = {}
+        self._places: dict[str, int] = {}
 
     def why(self, project: str, need: Requirement) -> str | None:
         """Say which quota a task of a project waits for; null if for none."""
-        if self._rows is None:
-            self._rows = {row.name: row for row in projects.all_rows(self._connection)}
-        row = self._rows.get(project)
-        if row is None or not row.limited:
+        row = self._limited(project)
+        if row is None:
             return None
         key = project, need.gpu_count > 0
         if key not in self._told:
             self._told[key] = why(self._connection, row, need, self._now)
         return self._told[key]
+
+    def within(self, project: str, need: Requirement, count: int) -> int:
+        """Return how many of so many waiting tasks the quotas let run; what is let run takes its place."""
+        row = self._limited(project)
+        if row is None or count == 0:
+            return count
+        if self.why(project, need) is not None:
+            return 0
+        if row.max_running is None:
+            return count
+        if project not in self._places:
+            now_running = projects.running(self._connection, self._now, [project]).get(project)
+            self._places[project] = max(0, row.max_running - (now_running.tasks if now_running is not None else 0))
+        taken = min(count, self._places[project])
+        self._places[project] -= taken
+        return taken
+
+    def _limited(self, project: str) -> ProjectRow | None:
+        """Return a project that has a quota, or is archived; null if nothing limits it."""
+        if self._rows is None:
+            self._rows = {row.name: row for row in projects.all_rows(self._connection)}
+        row = self._rows.get(project)
+        return row if row is not None and row.limited else None
 
 
 def refuse_storing(connection: Connection, project: str, size_bytes: int) -> None:
