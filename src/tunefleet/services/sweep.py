@@ -24,6 +24,8 @@ from tunefleet.store.events import Event
 
 FLUSH_S: Final = 10.0
 """How old a stored `last_seen_at` may be."""
+_LATE_S: Final = 1.5
+"""Looks are made once a second, and what they take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,10 @@ def _look(connection: Connection, *, since: float, now: float, patience_s: float
 def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
     lost_after_s = core.settings.lost_after_s
     silent = core.fleet.watch([id_ for id_, status, _, _ in look.workers if status == "online"], elapsed_s)
-    ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], elapsed_s)
+    # A look that comes late says that this server is behind: an accept may be there, and not read yet. Who is silent
+    # for good is given up as lost.
+    offered_s = elapsed_s if elapsed_s <= _LATE_S else 0.0
+    ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], offered_s)
     found = _Findings(gangs=look.gangs, patience_s=lost_after_s, expired=look.expired)
     found.lost = [
         id_
