@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.placement import Assignment, Board, Policy, Requirement, Share, WorkerState
+from tunefleet.placement import Assignment, Board, Policy, Requirement, Share
 from tunefleet.services import merging, roster, shares
 from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
