@@ -33,8 +33,8 @@ async def exchange(request: Request, core: CoreDep, who: WorkerKey) -> Response:
 def install(app: FastAPI, prefix: str) -> None:
     """Serve exchanges ahead of all routes, as `exchange` does.
 
-    What FastAPI does around a handler (dependencies, exit stacks) takes as long as the exchange itself, and memory while
-    it is held; a fleet of a thousand asks a hundred of them each second when nothing happens at all.
+    What FastAPI does around a handler (dependencies, exit stacks) takes as long as the exchange itself, and memory
+    while it is held; a fleet of a thousand asks a hundred of them each second when nothing happens at all.
 
     Args:
         app: The app; its routes are added after this.
