@@ -120,6 +120,14 @@ ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, in
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again
 	@$(BIN)/python -m scripts.write_reference
 
+.PHONY: scale
+scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 100,000 queued tasks, and print slopes (long)
+	@$(BIN)/python bench/scale.py $(ARGS)
+
+.PHONY: scale-gate
+scale-gate: $(BENCH_READY) ## 1,000 simulated workers: fails unless every task is placed, none twice, in little memory
+	@$(BIN)/python bench/scale.py --gate
+
 .PHONY: bench
 bench: $(BENCH_READY) ## run every benchmark beside its peers and print the ratios; fails where a budget is broken
 	@status=0; for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || status=1; done; exit $$status

@@ -47,7 +47,10 @@ def simulate(
     ] = None,
     link: Annotated[Literal["http", "redis"], typer.Option("--link", help="How workers and server meet.")] = "http",
     renewals: Annotated[
-        bool, typer.Option("--renewals/--no-renewals", help="Whether idle workers renew, as real ones do.")
+        bool,
+        typer.Option(
+            "--renewals/--no-renewals", help="Whether idle workers renew as often as real ones, or every 45 s."
+        ),
     ] = True,
     fill_first: Annotated[
         bool, typer.Option("--fill-first", help="Submit everything before the first worker comes.")

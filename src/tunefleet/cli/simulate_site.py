@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NO_RENEWALS_LOST_AFTER_S: Final = 86_400
-"""With this patience an idle worker's exchange is held for eight hours."""
+"""With this patience an idle worker's exchange is held as long as any may be."""
 
 
 class Site:
@@ -34,7 +34,7 @@ class Site:
 
     Args:
         link: How workers and server meet.
-        renewals: Whether idle workers renew.
+        renewals: Whether idle workers renew as often as real ones.
         url: The server; one of its own for each load if None.
         key: An admin's key for it; default: the saved one.
 

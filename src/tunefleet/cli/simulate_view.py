@@ -106,7 +106,7 @@ def _tasks(report: Report) -> Text:
 
 
 def _renews(report: Report) -> str:
-    return "" if report.renewals else ", without renewals"
+    return "" if report.renewals else ", with few renewals"
 
 
 def _three(spread: Spread) -> tuple[str, str, str]:

@@ -166,15 +166,17 @@ def _idle(pool: _Pool, rules: Rules) -> dict[str, str]:
         return {}
     sent: dict[str, str] = {}
     awake = [member for member in pool.members if member.state.id in pool.active]
+    # How many more of those that can run something may rest: counted down, since a fleet has thousands.
+    spare = [len(who & pool.active) - _enough(each, who) for each, who in pool.queue]
     for member in sorted(awake, key=lambda member: (capacity(member.state), member.state.id)):
+        id_ = member.state.id
         tired = member.idle_s >= rules.idle_s and member.unchanged_s >= rules.cooldown_s and not member.needed
-        left = pool.active - {member.state.id}
-        if (
-            tired
-            and len(left) >= max(1, rules.min_active)
-            and all(len(who & left) >= _enough(each, who) for each, who in pool.queue)
-        ):
-            pool.active = left
+        if not tired or len(pool.active) <= max(1, rules.min_active):
+            continue
+        left = [count - (id_ in who) for count, (_, who) in zip(spare, pool.queue, strict=True)]
+        if all(count >= 0 for count in left):
+            spare = left
+            pool.active.discard(id_)
             idle = f"it has had nothing to do for {member.idle_s:.0f} s"
-            sent[member.state.id] = f"{idle}, and the queue is {pool.length} long"
+            sent[id_] = f"{idle}, and the queue is {pool.length} long"
     return sent

@@ -95,6 +95,7 @@ def create_app(core: Core) -> FastAPI:
     )
     app.state.core = core
     app.state.lifetime = lifetime
+    link.install(app, API_PREFIX)
     # Routes are looked through in this order: what is asked most often comes first.
     work = (workflows, listing, tasks, steering, chat, reports, events, artifacts, datasets, blobs, results)
     registry = (models, notifications, keys, projects, invitations, info, upkeep)

@@ -187,10 +187,11 @@ async def _own_attempt(request: Request, task_id: Annotated[str, Path()]) -> Att
 
 require_reader = _role(*_READERS)
 require_admin = _role("admin")
+require_worker = _role("admin", "worker")
 Reader = Annotated[Actor, Depends(require_reader)]
 Member = Annotated[Actor, Depends(_role(*_MEMBERS))]
 Admin = Annotated[Actor, Depends(require_admin)]
-WorkerKey = Annotated[Actor, Depends(_role("admin", "worker"))]
+WorkerKey = Annotated[Actor, Depends(require_worker)]
 OwnAttempt = Annotated[AttemptActor, Depends(_own_attempt)]
 AnyAttempt = Annotated[AttemptActor, Depends(_any_attempt)]
 """The token of an attempt, where the body names the task."""

@@ -199,7 +199,9 @@ class Lifetime:
     async def _scale(self) -> None:
         signals = self.core.signals
         seen = signals.version("placement")
+        began = self.core.clock.monotonic()
         await elastic.run_once(self.core)
+        await asyncio.sleep(elastic.rest_s(self.core.clock.monotonic() - began))
         await signals.wait("placement", elastic.pause_s(self.core), seen)
 
     async def _place(self) -> None:
@@ -207,6 +209,7 @@ class Lifetime:
         # The version first: what changes during the pass starts the next one.
         seen = signals.version("placement")
         await placing.run_once(self.core)
+        await asyncio.sleep(placing.pause_s(self.core))
         await signals.wait("placement", PLACEMENT_SWEEP_S, seen)
 
     async def _join(self) -> None:

@@ -117,6 +117,8 @@ class Core:
     leading: Leading = field(default_factory=Leading)
     keys: KeyCache = field(default_factory=KeyCache)
     sweep: SweepMark = field(default_factory=SweepMark)
+    pass_s: float = 0.0
+    """What the last pass of placement took of a processor."""
     joins: dict[int, JoinWait] = field(default_factory=dict)
     archiving: WeakValueDictionary[tuple[int, int], asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """Held by who makes the archive of a federation's version, by both numbers."""

@@ -6,16 +6,18 @@ nothing to do is remembered by the leader alone, so that after a start of the se
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from tunefleet.errors import ConflictError
-from tunefleet.placement import WorkerState, only
+from tunefleet.placement import Requirement, WorkerState, only
 from tunefleet.placement.elastic import Changes, Member, Rules, Waiting, decide
-from tunefleet.services import roster
+from tunefleet.services import quotas, roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_administer
 from tunefleet.services.roster import Presences
@@ -29,6 +31,8 @@ log = logging.getLogger(__name__)
 
 GAP_S: Final = 0.5
 """The least time between two looks at who is needed."""
+_RESTS: Final = 5.0
+_MAX_REST_S: Final = 5.0
 _COUNTED: Final = 1000
 """More tasks with one need than this count as so many."""
 _LEAST_COOLDOWN_S: Final = 60.0
@@ -37,6 +41,11 @@ _LEAST_COOLDOWN_S: Final = 60.0
 def pause_s(core: Core) -> float:
     """Return how long to wait for the next look if nothing changes."""
     return core.settings.elastic_poll_s
+
+
+def rest_s(spent_s: float) -> float:
+    """Return how long to wait after a look that took so long: over thousands of workers it is made more seldom."""
+    return min(_RESTS * spent_s, _MAX_REST_S)
 
 
 async def run_once(core: Core) -> int:
@@ -57,7 +66,9 @@ async def run_once(core: Core) -> int:
     fleet, held, decided, waiting, needed = await core.read(partial(_picture, here=here))
     mark.resting = {id_ for id_, row in decided.items() if row.elastic_disabled_at is not None}
     members = [_member(core, each, decided.get(each.id), each.id in held, each.id in needed, now) for each in fleet]
-    changes = decide(rules_of(core), [each for each in members if each is not None], waiting, may_rest=due)
+    there = [each for each in members if each is not None]
+    # Not here: with thousands of workers everybody would wait for it.
+    changes = await asyncio.to_thread(decide, rules_of(core), there, waiting, may_rest=due)
     return await _apply(core, changes)
 
 
@@ -102,12 +113,20 @@ def _picture(
     lent = {only(job.task_id) for job in clusters.live(connection)}
     fleet = [state for state in roster.states(connection, here) if lent.isdisjoint(state.tags)]
     held = set(attempts.taken(connection))
-    keys = queue.groups(connection)
-    needs = roster.needs(connection, keys)
-    waiting = [
-        Waiting(needs[key], queue.count_first(connection, key, now=here.now, limit=_COUNTED)) for key in sorted(keys)
-    ]
-    return fleet, held, controls.all_rows(connection), waiting, resumes.bound_to(connection, now=here.now)
+    bound = resumes.bound_to(connection, now=here.now)
+    lines = sorted(queue.lines(connection))
+    needs = roster.needs_of(connection, lines, fleet)
+    quota = quotas.Holding(connection, here.now)
+    # What waits for a quota no worker can help.
+    needed = frozenset(
+        worker_id for worker_id, key, project in bound if quota.why(project, needs[(key, project)]) is None
+    )
+    counts: Counter[Requirement] = Counter()
+    for key, project in lines:
+        count = queue.count_first(connection, key, project, now=here.now, limit=_COUNTED)
+        counts[needs[(key, project)]] += quota.within(project, needs[(key, project)], count)
+    waiting = [Waiting(need, count) for need, count in counts.items()]
+    return fleet, held, controls.all_rows(connection), waiting, needed
 
 
 def _member(
@@ -152,14 +171,13 @@ async def _apply(core: Core, changes: Changes) -> int:
 
 def _store(connection: Connection, *, wanted: Mapping[str, bool], now: float) -> list[str]:
     """Store who rests, and return those for whom it is new."""
-    changed: list[str] = []
-    told: list[Event] = []
+    changed: list[ControlRow] = []
+    decided, there = controls.all_rows(connection), {row[0] for row in workers.watched(connection)}
     for worker_id, enabled in wanted.items():
-        known = controls.get(connection, worker_id)
-        if (known.elastic_disabled_at is None) == enabled or workers.get(connection, worker_id) is None:
-            continue
-        controls.put(connection, known._replace(elastic_disabled_at=None if enabled else now))
-        told.append(Event("worker.enabled" if enabled else "worker.disabled", now, worker_id=worker_id))
-        changed.append(worker_id)
-    events.append(connection, told)
-    return changed
+        known = decided.get(worker_id, ControlRow(worker_id))
+        if (known.elastic_disabled_at is None) != enabled and worker_id in there:
+            changed.append(known._replace(elastic_disabled_at=None if enabled else now))
+    controls.rest(connection, changed)
+    names = {row.worker_id: "worker.enabled" if wanted[row.worker_id] else "worker.disabled" for row in changed}
+    events.append(connection, [Event(name, now, worker_id=worker_id) for worker_id, name in names.items()])
+    return list(names)

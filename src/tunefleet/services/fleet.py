@@ -6,7 +6,7 @@ start, a stop of the process or an outage, nobody is given up for time that the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -33,7 +33,7 @@ class Presence:
         session: Which process of the worker.
         renewals: How often it was heard of.
         polls: Number of the newest exchange; an older one is answered at once.
-        limits: Slot class → how many attempts it takes in all.
+        limits: Slot class → how many attempts it takes in all; replaced when that changes, as it is used elsewhere.
         said: What it was told, and when on the monotonic clock.
         lost: It was given up; its next exchange makes it online again.
         stalled: The attempts that it said write nothing; null before its first word about it.
@@ -184,6 +184,21 @@ class Fleet:
         self.seen_at.pop(worker_id, None)
         self.told.pop(worker_id, None)
 
+    def give(self, worker_id: str, names: Iterable[str], at: float) -> None:
+        """Note models and datasets that a worker is given with a task, on the wall clock."""
+        for name in names:
+            self.warm.setdefault(worker_id, {})[name] = at
+
+    def warm_since(self, since: float) -> dict[str, frozenset[str]]:
+        """Return what workers were given since a time; what they were given before is forgotten."""
+        for worker_id in [id_ for id_, given in self.warm.items() if min(given.values(), default=since) <= since]:
+            left = {name: at for name, at in self.warm[worker_id].items() if at > since}
+            if left:
+                self.warm[worker_id] = left
+            else:
+                del self.warm[worker_id]
+        return {worker_id: frozenset(given) for worker_id, given in self.warm.items()}
+
     def tick(self, now: float) -> float:
         """Return how much time counts since the last look.
 
@@ -227,3 +242,8 @@ class Fleet:
         if watched is None or (presence is not None and presence.renewals != watched.renewals):
             return 0.0
         return watched.silence_s
+
+    def silent(self, at_least_s: float) -> set[str]:
+        """Return who has been silent for so long."""
+        suspects = [worker_id for worker_id, watched in self._watched.items() if watched.silence_s >= at_least_s]
+        return {worker_id for worker_id in suspects if self.silence_s(worker_id) >= at_least_s}

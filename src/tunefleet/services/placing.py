@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.placement import Assignment, Board, Policy, Requirement, Share, WorkerState
+from tunefleet.placement import Assignment, Board, Policy, Requirement, Share
 from tunefleet.services import merging, roster, shares
 from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
@@ -30,11 +32,28 @@ class Pass:
         assignments: Who went where.
         needs: Task → what it needs; of those that were assigned.
         kept: Worker → the waiting task for which it gathers what becomes free.
+        spent_s: What it took of a processor.
     """
 
     assignments: tuple[Assignment, ...] = ()
     needs: Mapping[str, Requirement] | None = None
     kept: Mapping[str, str] | None = None
+    spent_s: float = 0.0
+
+
+_CHEAP_S: Final = 0.01
+"""A pass that takes no longer is made whenever something has changed."""
+_PAUSES: Final = 2.0
+_MAX_PAUSE_S: Final = 1.0
+
+
+def pause_s(core: Core) -> float:
+    """Return how long the next pass has to wait, whatever changes meanwhile.
+
+    With thousands of workers a pass takes long, and one for each task that ends would take the whole processor: what
+    changes during the pause is placed by one pass.
+    """
+    return 0.0 if core.pass_s < _CHEAP_S else min(_PAUSES * core.pass_s, _MAX_PAUSE_S)
 
 
 def policy_of(settings: ServerSettings) -> Policy:
@@ -64,13 +83,13 @@ async def run_once(core: Core) -> int:
     settings = core.settings
     largest = settings.merge_largest if settings.merge else 1
     done = await core.write(
-        partial(_pass, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger)
+        partial(_timed, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger)
     )
+    core.pass_s = done.spent_s
     core.fleet.kept = dict(done.kept or {})
     for assignment in done.assignments:
         for worker_id in assignment.worker_ids:
-            given = core.fleet.warm.setdefault(worker_id, {})
-            given.update(dict.fromkeys((done.needs or {})[assignment.task_id].names, here.now))
+            core.fleet.give(worker_id, (done.needs or {})[assignment.task_id].names, here.now)
     return len(done.assignments)
 
 
@@ -89,13 +108,19 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
+def _timed(connection: Connection, here: Presences, policy: Policy, sticky: bool, largest: int, ledger: Ledger) -> Pass:
+    began_s = time.thread_time()
+    done = _pass(connection, here, policy, sticky, largest, ledger)
+    return replace(done, spent_s=time.thread_time() - began_s)
+
+
 @_uncollected()
 def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool, largest: int, ledger: Ledger) -> Pass:
     lines = queue.lines(connection)
     if not lines:
         return Pass()
     fleet = roster.states(connection, here)
-    needs = _needs(connection, lines, fleet)
+    needs = roster.needs_of(connection, lines, fleet)
     board = Board(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
         return Pass()
@@ -109,15 +134,6 @@ def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool,
     if line.is_cut or len(assignments) < len(decisions.assignments):
         wake(connection, "placement")
     return Pass(assignments, {each.task_id: line.need_of(each.task_id) for each in assignments}, decisions.kept)
-
-
-def _needs(
-    connection: Connection, lines: Sequence[tuple[str, str]], fleet: Sequence[WorkerState]
-) -> dict[tuple[str, str], Requirement]:
-    """Return what waits; where a worker serves one project only, each need says whose it is."""
-    known = roster.needs(connection, {key for key, _ in lines})
-    bound = any(worker.project is not None for worker in fleet)
-    return {(key, project): roster.of_project(known[key], project) if bound else known[key] for key, project in lines}
 
 
 def _allowed(

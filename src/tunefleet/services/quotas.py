@@ -77,6 +77,7 @@ class Holding:
         self._now = now
         self._rows: dict[str, ProjectRow] | None = None
         self._told: dict[tuple[str, bool], str | None] = {}
+        self._places: dict[str, int | None] = {}
 
     def why(self, project: str, need: Requirement) -> str | None:
         """Say which quota a task of a project waits for; null if for none."""
@@ -96,8 +97,21 @@ class Holding:
         running = projects.running(self._connection, self._now, [project]).get(project)
         return max(0, row.max_running - (0 if running is None else running.tasks))
 
+    def within(self, project: str, need: Requirement, count: int) -> int:
+        """Return how many of so many waiting tasks the quotas let run; what is let run takes its place."""
+        if count == 0 or self.why(project, need) is not None:
+            return 0
+        if project not in self._places:
+            self._places[project] = self.room(project)
+        places = self._places[project]
+        if places is None:
+            return count
+        taken = min(count, places)
+        self._places[project] = places - taken
+        return taken
+
     def _limited(self, project: str) -> ProjectRow | None:
-        """Return the row of a project that has a quota; null if it has none."""
+        """Return the row of a project that has a quota, or is archived; null if nothing limits it."""
         if self._rows is None:
             self._rows = {row.name: row for row in projects.all_rows(self._connection)}
         row = self._rows.get(project)

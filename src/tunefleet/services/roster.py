@@ -54,22 +54,22 @@ class Presences:
 
 def presences(core: Core) -> Presences:
     """Return who answers now; called on the event loop, used in the store's threads."""
-    patience_s = core.settings.lost_after_s / 2
-    limits = {
-        worker_id: dict(presence.limits)
-        for worker_id, presence in core.fleet.presences.items()
-        if not presence.lost and presence.limits and core.fleet.silence_s(worker_id) < patience_s
-    }
+    # Everybody is waited for meanwhile, and there are thousands: each worker is looked at once, and nothing is copied
+    # that is put in its place when it changes.
+    limits: dict[str, dict[str, int]] = {}
+    loads: dict[str, Load] = {}
+    delivering: dict[str, str] = {}
+    silent = core.fleet.silent(core.settings.lost_after_s / 2)
+    for worker_id, presence in core.fleet.presences.items():
+        if presence.delivering:
+            delivering.update(presence.delivering)
+        if presence.lost or not presence.limits or worker_id in silent:
+            continue
+        limits[worker_id] = presence.limits
+        if presence.load is not None and not presence.outdated:
+            loads[worker_id] = presence.load
     now = core.clock.wall()
-    loads = {id_: told.load for id_ in limits if (told := core.fleet.presences[id_]).load and not told.outdated}
-    since = now - core.settings.cache_ttl_s
-    warm = {
-        worker_id: frozenset(name for name, at in given.items() if at > since)
-        for worker_id, given in core.fleet.warm.items()
-    }
-    delivering = {
-        attempt_id: why for presence in core.fleet.presences.values() for attempt_id, why in presence.delivering.items()
-    }
+    warm = core.fleet.warm_since(now - core.settings.cache_ttl_s)
     joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
     return Presences(now, limits, loads, warm, dict(core.fleet.kept), delivering, joins, core.engines.absent)
 
@@ -151,6 +151,15 @@ def of_project(need: Requirement, project: str) -> Requirement:
             _of_projects.clear()
         known = _of_projects[(need.key, project)] = replace(need, project=project)
     return known
+
+
+def needs_of(
+    connection: Connection, lines: Sequence[tuple[str, str]], fleet: Iterable[WorkerState]
+) -> dict[tuple[str, str], Requirement]:
+    """Return what waits, by key and project; where a worker serves one project only, each need says whose it is."""
+    known = needs(connection, {key for key, _ in lines})
+    bound = any(worker.project is not None for worker in fleet)
+    return {(key, project): of_project(known[key], project) if bound else known[key] for key, project in lines}
 
 
 def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:

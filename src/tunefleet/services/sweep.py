@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -20,15 +21,17 @@ from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import Connection, attempts, events, keys, queue, tasks, workers
 from tunefleet.store.attempts import OpenRow
 from tunefleet.store.events import Event
-from tunefleet.store.rows import WorkerRow
 
 FLUSH_S: Final = 10.0
 """How old a stored `last_seen_at` may be."""
+_LATE_S: Final = 1.5
+"""Looks are made once a second, and what they take."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    workers: list[WorkerRow]
+    workers: Sequence[Sequence[str]]
+    """Id, status, session and state folder of each."""
     open: list[OpenRow]
     gangs: bool
     expired: bool
@@ -84,7 +87,7 @@ async def run_once(core: Core) -> int:
 
 def _look(connection: Connection, *, since: float, now: float, patience_s: float) -> _Look:
     return _Look(
-        workers.all_rows(connection),
+        workers.watched(connection),
         attempts.open_rows(connection),
         bool(gangs.overdue(connection, now, patience_s)),
         bool(queue.expired(connection, now)),
@@ -94,10 +97,17 @@ def _look(connection: Connection, *, since: float, now: float, patience_s: float
 
 def _judge(core: Core, look: _Look, elapsed_s: float, now: float) -> _Findings:
     lost_after_s = core.settings.lost_after_s
-    silent = core.fleet.watch([row.id for row in look.workers if row.status == "online"], elapsed_s)
-    ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], elapsed_s)
+    silent = core.fleet.watch([id_ for id_, status, _, _ in look.workers if status == "online"], elapsed_s)
+    # A look that comes late says that this server is behind: an accept may be there, and not read yet. Who is silent
+    # for good is given up as lost.
+    offered_s = elapsed_s if elapsed_s <= _LATE_S else 0.0
+    ages = core.fleet.age([row.attempt_id for row in look.open if row.state == "offered"], offered_s)
     found = _Findings(gangs=look.gangs, patience_s=lost_after_s, expired=look.expired)
-    found.lost = [row.id for row in look.workers if silent.get(row.id, 0.0) >= agents.patience_s(row, lost_after_s)]
+    found.lost = [
+        id_
+        for id_, _, session, state_id in look.workers
+        if silent.get(id_, 0.0) >= agents.patience_s(session, state_id, lost_after_s)
+    ]
     gone = set(found.lost)
     for row in look.open:
         if row.worker_id in gone:

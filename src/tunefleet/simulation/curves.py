@@ -25,6 +25,8 @@ COSTS: Final[dict[str, Read]] = {
     "server_cpu_per_task_ms": lambda one: one.server.cpu_per_task_ms,
     "server_rss_mib": lambda one: _mib(one.server.rss_max_bytes),
     "database_mib": lambda one: _mib(one.server.database_bytes),
+    "database_written_mib": lambda one: _mib(one.server.written_bytes),
+    "redis_mib": lambda one: None if one.redis is None else _mib(one.redis.input_bytes + one.redis.output_bytes),
     "renewals_per_s": lambda one: one.renewals_per_s,
 }
 """What is drawn and fitted, and where it stands in a report."""

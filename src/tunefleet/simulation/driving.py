@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from tunefleet.client import AsyncClient
-from tunefleet.errors import ConflictError, NotFoundError
+from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.simulation import profile, summing
 from tunefleet.simulation.documents import documents
 from tunefleet.simulation.plan import Meeting, Plan
@@ -99,7 +99,7 @@ class Load:
         if self._plan.fill_first:
             await self._submit()
         self._workers_came = True
-        await self._crowds.start()
+        await self._come()
         sampler.start()
         began = time.monotonic()
         submitting = None if self._plan.fill_first else asyncio.create_task(self._submit())
@@ -109,9 +109,10 @@ class Load:
             submitting.cancel()
             await asyncio.wait({submitting})
         await sampler.stop()
-        tasks = await self._listed()
         cost, redis = sampler.server(self._crowds.tick.ended), sampler.redis()
         ends = await self._crowds.stop()
+        # After the workers' last words: what they finish while the list is read would seem lost.
+        tasks = await self._listed()
         return self._report(ended, took_s, tasks, ends).model_copy(
             update={"server": cost, "redis": redis, "samples": tuple(sampler.samples)}
         )
@@ -122,6 +123,16 @@ class Load:
             self._submits.called_at, self._submits.answered_at,
         )  # fmt: skip
         return summing.report(found)
+
+    async def _come(self) -> None:
+        try:
+            async with asyncio.timeout(self._plan.come_within_s):
+                await self._crowds.start()
+        except TimeoutError:
+            raise MachineError(
+                f"{self._plan.workers:,} workers had not registered after {self._plan.come_within_s:.0f} s.",
+                hint="Take fewer, or a machine with nothing else to do: server and simulated workers share its cores.",
+            ) from None
 
     # ---- submitting ----
 

@@ -17,6 +17,8 @@ from tunefleet.links.base import AsyncWorkerLink
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest
 
 _BACKOFF_S: Final = (0.1, 2.0)
+_PATIENCE_S: Final = 60.0
+"""A server that thousands come to at the same time may take so long to answer one of them."""
 
 
 class Mind(Protocol):
@@ -51,6 +53,7 @@ class Hands:
         self._link, self._mind, self._chance, self._on_fatal = link, mind, chance, on_fatal
         self._on_wire: set[asyncio.Task[None]] = set()
         self._version = self._said = 0
+        self._sent = self._heard = 0
         self._hold_s = 0.0
         self._over = self._away = False
 
@@ -60,8 +63,21 @@ class Hands:
         Raises:
             TunefleetError: If the server does not take the worker.
         """
-        self._hold_s = await self._mind.register()
+        self._hold_s = await self._registered()
         self._go_on()
+
+    async def _registered(self) -> float:
+        """Register for the first time, as patiently as a real worker, though not for ever."""
+        ends_at, pause_s = time.monotonic() + _PATIENCE_S, _BACKOFF_S[0]
+        while True:
+            try:
+                return await self._mind.register()
+            except UnreachableError as error:
+                if time.monotonic() > ends_at:
+                    raise
+                self._mind.fault(error)
+                await asyncio.sleep(pause_s * (1 + self._chance.random()))
+                pause_s = min(2 * pause_s, _BACKOFF_S[1])
 
     def news(self) -> None:
         """There is something new to say."""
@@ -102,6 +118,8 @@ class Hands:
 
     async def _exchange(self) -> None:
         request, self._said = self._mind.draft(self._hold_s), self._version
+        self._sent += 1
+        number = self._sent
         began = time.monotonic()
         try:
             reply = await self._link.exchange(request)
@@ -109,6 +127,10 @@ class Hands:
             self._mind.fault(error)
             await self._come_back()
             return
+        if number < self._heard and reply.offers:
+            # A newer answer has overtaken this one: what it offers may have been run since.
+            reply = reply.model_copy(update={"offers": ()})
+        self._heard = max(self._heard, number)
         self._mind.heard(request, reply, time.monotonic() - began)
 
     async def _come_back(self) -> None:

@@ -48,6 +48,7 @@ class Plan(Message):
         seed: Decides what is drawn.
         load_every_s: How often a worker tells its load.
         fill_first: Submit everything before the first worker comes.
+        come_within_s: How long all workers together may take to register.
         for_s: End after so many seconds of running, whatever is left; when all is done if None.
     """
 
@@ -63,6 +64,7 @@ class Plan(Message):
     seed: int = 0
     load_every_s: float = 30.0
     fill_first: bool = False
+    come_within_s: float = Field(default=600.0, gt=0)
     for_s: float | None = None
 
     @property

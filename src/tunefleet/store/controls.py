@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
@@ -10,6 +11,7 @@ from tunefleet.store.tables_fleet import worker_controls
 from tunefleet.store.writer import wake
 
 _GET = select(worker_controls).where(worker_controls.c.worker_id == bindparam("worker_id"))
+_FORGET = delete(worker_controls).where(worker_controls.c.worker_id == bindparam("b_id"))
 
 
 class ControlRow(NamedTuple):
@@ -27,6 +29,11 @@ class ControlRow(NamedTuple):
     drains: int = 0
     elastic_disabled_at: float | None = None
 
+    @property
+    def decides(self) -> bool:
+        """Whether anything was decided."""
+        return self.cordoned_at is not None or bool(self.drains) or self.elastic_disabled_at is not None
+
 
 def get(connection: Connection, worker_id: str) -> ControlRow:
     """Return what was decided about a worker; nothing, if nothing is stored."""
@@ -42,9 +49,20 @@ def all_rows(connection: Connection) -> dict[str, ControlRow]:
 def put(connection: Connection, row: ControlRow) -> None:
     """Store what was decided; placement and the worker are woken."""
     forget(connection, row.worker_id)
-    if row.cordoned_at is not None or row.drains or row.elastic_disabled_at is not None:
+    if row.decides:
         connection.execute(insert(worker_controls).values(row._asdict()))
     wake(connection, "placement", f"worker:{row.worker_id}")
+
+
+def rest(connection: Connection, rows: Sequence[ControlRow]) -> None:
+    """Store whom elastic scaling keeps out of the pool, and whom no more; the workers themselves are not told."""
+    if not rows:
+        return
+    connection.execute(_FORGET, [{"b_id": row.worker_id} for row in rows])
+    kept = [row._asdict() for row in rows if row.decides]
+    if kept:
+        connection.execute(insert(worker_controls), kept)
+    wake(connection, "placement")
 
 
 def forget(connection: Connection, worker_id: str) -> None:

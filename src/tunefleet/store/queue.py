@@ -67,7 +67,10 @@ _FIRST = (
     .offset(bindparam("skip"))
 )
 _READY = select(tasks.c.seq).where(
-    _QUEUED, tasks.c.requirement_key == bindparam("key"), tasks.c.ready_at <= bindparam("now")
+    _QUEUED,
+    tasks.c.requirement_key == bindparam("key"),
+    tasks.c.project == bindparam("project"),
+    tasks.c.ready_at <= bindparam("now"),
 )
 _EQUAL = (
     select(tasks)
@@ -145,11 +148,11 @@ def ahead(connection: Connection, row: TaskRow, keys: Sequence[str], now: float)
     return int(connection.execute(query).scalar_one())
 
 
-def count_first(connection: Connection, requirement_key: str, *, now: float, limit: int) -> int:
-    """Return how many tasks with one need wait for nothing but a worker, counted up to a limit."""
+def count_first(connection: Connection, requirement_key: str, project: str, *, now: float, limit: int) -> int:
+    """Return how many tasks of a project with one need are due, counted up to a limit."""
     mine = _READY.limit(limit).subquery()
-    found = connection.execute(select(func.count()).select_from(mine), {"key": requirement_key, "now": now}).scalar()
-    return int(found or 0)
+    which = {"key": requirement_key, "project": project, "now": now}
+    return int(connection.execute(select(func.count()).select_from(mine), which).scalar() or 0)
 
 
 def equal(connection: Connection, merge_key: str, *, now: float, count: int) -> list[TaskRow]:

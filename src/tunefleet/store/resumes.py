@@ -27,16 +27,16 @@ def of_tasks(connection: Connection, task_ids: Sequence[str]) -> dict[str, Resum
     return {row.task_id: row for row in rows}
 
 
-def bound_to(connection: Connection, *, now: float) -> frozenset[str]:
-    """Return the workers that alone have the checkpoint of a task whose turn it is."""
+def bound_to(connection: Connection, *, now: float) -> list[tuple[str, str, str]]:
+    """Return who alone has the checkpoint of a task that is due: worker, key of its need, its project."""
     query = (
-        select(resumes.c.worker_id)
+        select(resumes.c.worker_id, tasks.c.requirement_key, tasks.c.project)
         .join(tasks, tasks.c.id == resumes.c.task_id)
         .where(resumes.c.bound == 1, resumes.c.worker_id.is_not(None))
         .where(tasks.c.status == "queued", tasks.c.ready_at <= now)
         .distinct()
     )
-    return frozenset(connection.execute(query).scalars())
+    return [(worker_id, key, project) for worker_id, key, project in connection.execute(query)]
 
 
 def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:

@@ -14,6 +14,7 @@ from tunefleet.store.writer import wake
 _STANDING = select(
     workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities, workers.c.project
 ).order_by(workers.c.id)
+_WATCHED = select(workers.c.id, workers.c.status, workers.c.session, workers.c.state_id)
 _GET = select(workers).where(workers.c.id == bindparam("b_id"))
 _SEEN = update(workers).where(workers.c.id == bindparam("b_id")).values(last_seen_at=bindparam("b_at"))
 
@@ -33,6 +34,11 @@ def standing(connection: Connection) -> Sequence[Row[str, str, str, str, str]]:
     """Return id, status, session, capabilities and project of all workers, by id."""
     # All at once: there are thousands, and a fetch for each costs as much as its row.
     return connection.execute(_STANDING).all()
+
+
+def watched(connection: Connection) -> Sequence[Row[str, str, str, str]]:
+    """Return id, status, session and state folder of all workers; what they are is long, and asked for each second."""
+    return connection.execute(_WATCHED).all()
 
 
 def put(connection: Connection, row: WorkerRow) -> None:

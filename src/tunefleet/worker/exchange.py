@@ -71,6 +71,7 @@ class Exchanger:
         self._away = False
         self._anew = False
         self._sent = 0
+        self._heard = 0
         self._failures = 0
         self._said_version = -1
         self._wait_s = 0.0
@@ -135,6 +136,7 @@ class Exchanger:
         try:
             with self._handling:
                 if reply is not None:
+                    reply = self._without_stale_offers(reply, number)
                     self._outbox.answered(draft, reply)
                     self._mind.handle(reply)
         finally:
@@ -145,6 +147,15 @@ class Exchanger:
         early = time.monotonic() - started < min(_EMPTY_PAUSE_S, draft.request.wait_s)
         if newest and early and reply == ExchangeReply():
             self._stop.wait(_EMPTY_PAUSE_S)
+
+    def _without_stale_offers(self, reply: ExchangeReply, number: int) -> ExchangeReply:
+        """Leave out the offers of an answer that a newer one has overtaken: what they offer may have been run since.
+
+        What is still offered stands in the newer answer, too.
+        """
+        stale = number < self._heard
+        self._heard = max(self._heard, number)
+        return reply.model_copy(update={"offers": ()}) if stale and reply.offers else reply
 
     def _my_turn(self) -> bool:
         if self._stop.is_set():

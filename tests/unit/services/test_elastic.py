@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
+from tests.unit.services.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
-from tunefleet.services import controls, elastic, workers
+from tunefleet.services import controls, elastic, projects, workers, workflows
 from tunefleet.services.opening import open_core
+from tunefleet.wire.api import SubmitRequest
 from tunefleet.wire.link import Gpu
+from tunefleet.wire.projects import ProjectChange
 
 GPU = TRAIN.rstrip() + "\n  resources: {hardware: {gpu: {count: 1}}}\n"
 A100 = (Gpu(index=0, name="A100", uuid="g", memory_total_bytes=40 << 30),)
@@ -130,3 +133,27 @@ async def test_only_an_admin_calls_workers_and_only_those_that_there_are(lab: La
         await elastic.set_enabled(lab.core, lab.admin, "w9", enabled=True)
     with pytest.raises(ForbiddenError):
         await elastic.set_enabled(lab.core, replace(lab.admin, role="member"), "w1", enabled=True)
+
+
+async def test_what_waits_for_a_quota_calls_nobody_back(lab: Lab) -> None:
+    red = await member(lab, "red", max_running=0)
+    one, two = await lab.online("w1"), await lab.online("w2")
+    await workflows.submit(lab.core, red, SubmitRequest(document=TRAIN))
+    await elastic.set_enabled(lab.core, lab.admin, "w1", enabled=False)
+    await idle(lab, 130, one, two)
+    assert await resting(lab) == {"w1"}
+    await projects.change(lab.core, lab.admin, "red", ProjectChange(max_running=1))
+    await idle(lab, 40, one, two)
+    assert await resting(lab) == set()
+
+
+async def test_more_than_a_quota_lets_run_is_no_demand(lab: Lab) -> None:
+    red = await member(lab, "red", max_running=1)
+    fleet = [await lab.online(f"w{number}") for number in range(4)]
+    for worker in fleet:
+        await elastic.set_enabled(lab.core, lab.admin, worker.id, enabled=False)
+    for _ in range(5):
+        await workflows.submit(lab.core, red, SubmitRequest(document=TRAIN))
+    await elastic.run_once(lab.core)
+    # One since somebody must be able to run it, one since the queue is one long; not all four, as for five tasks.
+    assert len(await resting(lab)) == 2

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tunefleet.services import placing, workers
 from tunefleet.services.core import Core
+from tunefleet.services.fleet import Fleet, Presence
 from tunefleet.services.opening import open_core
 from tunefleet.store import Connection
 
@@ -122,3 +123,26 @@ async def test_who_speaks_just_when_it_is_given_up_is_online_at_its_next_word(
     assert (await workers.get(lab.core, lab.admin, worker.id)).status == "lost"
     await worker.exchange()
     assert (await workers.get(lab.core, lab.admin, worker.id)).status == "online"
+
+
+def test_what_workers_were_given_is_forgotten_when_it_is_old() -> None:
+    fleet = Fleet()
+    fleet.give("a", ["m", "d"], 10.0)
+    fleet.give("a", ["m"], 20.0)
+    fleet.give("b", ["m"], 10.0)
+    fleet.give("c", [], 20.0)
+    assert fleet.warm_since(5.0) == {"a": {"m", "d"}, "b": {"m"}}
+    assert fleet.warm_since(10.0) == {"a": {"m"}}
+    assert fleet.warm == {"a": {"m": 20.0}}
+
+
+def test_who_was_heard_of_since_the_last_look_is_not_silent() -> None:
+    fleet = Fleet()
+    for name in ("a", "b"):
+        fleet.renew(name, Presence(name), 0.0)
+    for elapsed_s in (0.0, 2.0, 2.0):
+        fleet.watch(["a", "b"], elapsed_s)
+    assert fleet.silent(4.0) == {"a", "b"}
+    fleet.renew("a", fleet.presences["a"], 4.0)
+    assert fleet.silent(4.0) == {"b"}
+    assert fleet.silent(5.0) == set()

@@ -140,6 +140,18 @@ async def test_a_void_offer_costs_no_retry_and_the_worker_a_pause(lab: Lab) -> N
     assert await placing.run_once(lab.core) == 1
 
 
+async def test_a_server_that_is_late_itself_takes_no_offer_back(lab: Lab) -> None:
+    worker = await lab.online(want={"job": 1})
+    task_id = await lab.submit(RETRY)
+    (offer,) = await worker.offers()
+    for _ in range(10):
+        lab.clock.advance(3.0)
+        await worker.exchange()
+        await sweep.run_once(lab.core)
+    assert (await lab.task(task_id)).status == "dispatched"
+    assert (await worker.accept(offer.token)).accepted == (offer.token,)
+
+
 async def test_another_worker_gets_the_task_meanwhile(lab: Lab) -> None:
     deaf = await lab.online("a")
     await lab.submit(RETRY)

@@ -10,7 +10,7 @@ import pytest
 
 from tunefleet.errors import AuthError, ConflictError, NotFoundError, UnreachableError
 from tunefleet.links.base import WorkerLink
-from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, RegisterReply, RegisterRequest
+from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, Offer, RegisterReply, RegisterRequest
 from tunefleet.worker.exchange import Exchanger
 from tunefleet.worker.outbox import MAX_SAID_BYTES, Draft, Outbox
 
@@ -147,6 +147,26 @@ def test_what_an_answer_brings_about_is_said_in_one_exchange(stages: list[Stage]
     stage.exchanger.start(3.0)
     stage.until(lambda: len(stage.link.requests) > 2)
     assert len(stage.link.requests[1].finishes) == 8
+
+
+def test_what_an_overtaken_answer_offers_is_not_taken(stages: list[Stage]) -> None:
+    offered = ExchangeReply.model_construct(**{**dict(ExchangeReply()), "offers": (Offer.model_construct(token="t"),)})
+
+    def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
+        if request.finishes:
+            return ExchangeReply(finished=("t",))
+        stage.gate.wait(60)
+        return offered if number == 1 else ExchangeReply()
+
+    stage = Stage(answer)
+    stages.append(stage)
+    stage.exchanger.start(3.0)
+    stage.until(lambda: stage.link.requests)
+    stage.outbox.finish(Finish(token="t", outcome="completed", reason="finished"))
+    stage.until(lambda: stage.mind.handled)
+    stage.gate.set()
+    stage.until(lambda: len(stage.mind.handled) > 1)
+    assert [reply.offers for reply in stage.mind.handled if reply.offers] == []
 
 
 def test_an_early_empty_answer_is_not_asked_again_at_once(stages: list[Stage]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
+from starlette.routing import Route
 
+from tunefleet.errors import InputError
 from tunefleet.server import bodies
-from tunefleet.server.auth import CoreDep, WorkerKey
+from tunefleet.server.auth import CoreDep, WorkerKey, core_of, require_worker
 from tunefleet.services import link
 from tunefleet.wire.link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 
@@ -26,3 +28,26 @@ async def register(request: Request, core: CoreDep, who: WorkerKey) -> Response:
 async def exchange(request: Request, core: CoreDep, who: WorkerKey) -> Response:
     """Say what is new, renew what is held, and wait for offers and wishes; the connection is held up to `wait_s`."""
     return bodies.answer(await link.exchange(core, who, await bodies.read(request, ExchangeRequest)))
+
+
+def install(app: FastAPI, prefix: str) -> None:
+    """Serve exchanges ahead of all routes, as `exchange` does.
+
+    What FastAPI does around a handler (dependencies, exit stacks) takes as long as the exchange itself, and memory
+    while it is held; a fleet of a thousand asks a hundred of them each second when nothing happens at all.
+
+    Args:
+        app: The app; its routes are added after this.
+        prefix: Under which they are.
+    """
+
+    async def serve(request: Request) -> Response:
+        request.scope["route"] = route
+        if request.scope["query_string"]:
+            raise InputError(f"{request.url.path} takes no parameters.")
+        who = await require_worker(request)
+        said = await bodies.read(request, ExchangeRequest)
+        return bodies.answer(await link.exchange(core_of(request), who, said))
+
+    route = Route(f"{prefix}{router.prefix}/exchange", serve, methods=["POST"], include_in_schema=False)
+    app.router.routes.append(route)

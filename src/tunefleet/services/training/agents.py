@@ -166,11 +166,9 @@ async def touch(core: Core, who: AttemptActor) -> None:
     core.fleet.renew(who.worker_id, core.fleet.presences[who.worker_id], core.clock.wall())
 
 
-def patience_s(row: WorkerRow, lost_after_s: float) -> float:
+def patience_s(session: str, state_id: str, lost_after_s: float) -> float:
     """Return after how long a silence a worker is given up."""
-    return (
-        max(SILENT_AGENT_S, lost_after_s) if row.session == AGENT_SESSION and row.state_id == _POLLING else lost_after_s
-    )
+    return max(SILENT_AGENT_S, lost_after_s) if session == AGENT_SESSION and state_id == _POLLING else lost_after_s
 
 
 def deaf(connection: Connection, row: TaskRow) -> str | None:
