@@ -17,6 +17,7 @@ import psutil
 
 from tunefleet.artifacts import disk_free
 from tunefleet.cli import words
+from tunefleet.cli.check_clusters import ray, slurm
 from tunefleet.cli.check_peers import place
 from tunefleet.cli.check_store import artifact_store
 from tunefleet.cli.finding import Finding, bad, good, warning
@@ -224,7 +225,7 @@ def hub() -> Finding:
     )
 
 
-CHECKS: tuple[Callable[[], Finding], ...] = (
+CHECKS: tuple[Callable[[], Finding | None], ...] = (
     python,
     training_libraries,
     environments,
@@ -235,6 +236,8 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     data_folder,
     database,
     artifact_store,
+    slurm,
+    ray,
     server,
     hub,
 )
@@ -244,7 +247,9 @@ def findings() -> Iterator[Finding]:
     """Run every check; one that cannot be made is a finding too."""
     for check in CHECKS:
         try:
-            yield check()
+            found = check()
+            if found is not None:  # else it is about something that is not wanted here
+                yield found
         except (MachineError, OSError) as error:
             name = check.__name__.replace("_", " ").capitalize()
             yield bad(name, str(error), "Mend that and run `tunefleet doctor` again.")
