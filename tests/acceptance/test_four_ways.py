@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.acceptance.ways import PATIENCE_S, Way, on_slurm, own_workers
+from tests.acceptance.ways import PATIENCE_S, Way, on_ray, on_slurm, own_workers
+from tests.integration.ray import cluster as ray
 from tests.integration.slurm import cluster as slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(500)]
@@ -38,7 +39,7 @@ spec:
 """
 
 
-@pytest.fixture(scope="module", params=["plain", "gang", "slurm"])
+@pytest.fixture(scope="module", params=["plain", "gang", "slurm", pytest.param("ray", marks=pytest.mark.heavy)])
 def way(
     request: pytest.FixtureRequest,
     free_port: Callable[[], int],
@@ -53,6 +54,10 @@ def way(
             missing(absent)
         request.getfixturevalue("as_root")
         made = on_slurm(folder, free_port)
+    elif request.param == "ray":
+        if not ray.PYTHON.exists():
+            missing("Ray (scripts/environments.sh heavy)")
+        made = on_ray(folder, free_port)
     else:
         made = own_workers(folder, free_port, {"plain": 1, "gang": 2}[request.param])
     with made as way:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.integration.ray.cluster import PYTHON, RayCluster
 from tests.integration.slurm.cluster import SlurmCluster
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -60,7 +62,13 @@ class Way:
 
     def reached(self, task_id: str, step: int) -> None:
         """Wait until a training has come to a step, as the server knows it."""
-        self.until(lambda: self.steps(task_id)[-1:] >= [step], f"step {step} of {task_id}")
+
+        def there() -> bool:
+            task = self.task(task_id)
+            assert task.status != "failed", f"{task.error}\n{self.logs()}"
+            return self.steps(task_id)[-1:] >= [step]
+
+        self.until(there, f"step {step} of {task_id}")
 
     def steps(self, task_id: str) -> list[int]:
         """Return the steps of the series that the server has."""
@@ -108,6 +116,24 @@ def on_slurm(folder: Path, free_port: Callable[[], int], **settings: str) -> Ite
         given = {"TUNEFLEET_SLURM": "true", "SLURM_CONF": str(cluster.config), **settings}
         fleet, client = stack.enter_context(_server(folder, free_port, 0, given))
         yield Way("slurm", fleet, client, nodes=2, engine="slurm", held=cluster.busy)
+
+
+@contextmanager
+def on_ray(folder: Path, free_port: Callable[[], int]) -> Iterator[Way]:
+    """A server without workers, and a Ray of two nodes."""
+    # The path of a socket there must be short.
+    with ExitStack() as stack:
+        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="tf-ray-", ignore_cleanup_errors=True))
+        cluster = RayCluster(Path(place), free_port)
+        stack.callback(cluster.stop)
+        cluster.start()
+        given = {
+            "TUNEFLEET_RAY_ADDRESS": cluster.address,
+            "TUNEFLEET_RAY_TOKEN": cluster.token,
+            "TUNEFLEET_RAY_PYTHON": str(PYTHON),
+        }
+        fleet, client = stack.enter_context(_server(folder, free_port, 0, given))
+        yield Way("ray", fleet, client, nodes=2, engine="ray", held=lambda: len(cluster.held()))
 
 
 @contextmanager

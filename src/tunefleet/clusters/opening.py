@@ -32,7 +32,7 @@ def open_cluster(engine: Engine, settings: ClusterSettings) -> Cluster:
     from tunefleet.clusters.ray import Ray  # noqa: PLC0415 -- most processes ask none
 
     token = settings.ray_token
-    return Ray(settings.ray_address, None if token is None else token.get_secret_value())
+    return Ray(settings.ray_address, None if token is None else token.get_secret_value(), python=settings.ray_python)
 
 
 def _prelude(settings: ClusterSettings) -> str:

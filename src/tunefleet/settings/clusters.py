@@ -43,6 +43,8 @@ class ClusterSettings(NodeSettings):
     """The URL of a Ray cluster's dashboard, such as `http://head:8265`: tasks with `engine: ray` are taken."""
     ray_token: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_RAY_TOKEN"))
     """The token of that cluster, if it asks for one (`RAY_AUTH_MODE=token`)."""
+    ray_python: str = Field(default="python", min_length=1, validation_alias=variable("TUNEFLEET_RAY_PYTHON"))
+    """The Python of the Ray cluster, as its head finds it; Tunefleet is installed there."""
     nodes_url: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_NODES_URL"))
     """The server as the nodes reach it; default: `PUBLIC_BASE_URL`, or the address that it listens on."""
     nodes_command: str = Field(default="tunefleet", validation_alias=variable("TUNEFLEET_NODES_COMMAND"))

@@ -19,7 +19,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: Path) -> Pat
         path = folder / name
         path.write_text("#!/bin/sh\nexit 0\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("TUNEFLEET_SLURM", "true")
     monkeypatch.setenv("TUNEFLEET_NODES_URL", "http://10.0.0.1:8000")
     return folder
