@@ -1,4 +1,4 @@
-"""Tasks with `engine: slurm` on a real Slurm: the end of the time, a cancel by others, what Slurm refuses, and kills."""
+"""Tasks with `engine: slurm` on a real Slurm: the end of the time, a cancel, what is refused, and kills."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def way(
-    slurm: SlurmCluster, free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Way]:
+def way(slurm: SlurmCluster, free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
     pytest.importorskip("trl")
     with with_slurm(slurm, tmp_path_factory.mktemp("way"), free_port, nodes=1) as way:
         yield way
@@ -58,8 +55,12 @@ def _no_nodes(task: TaskDetail) -> str:
 @contextmanager
 def _full(way: Way, slurm: SlurmCluster) -> Iterator[None]:
     """Somebody else has all nodes."""
-    job = slurm.submit("#!/bin/sh\nexec sleep 600\n", "--nodes=2", "--ntasks-per-node=1", f"--cpus-per-task={CORES}")
-    way.until(lambda: way.held() == 2, "the nodes of somebody else")
+    begun = slurm.folder / "begun"
+    begun.unlink(missing_ok=True)
+    options = ("--nodes=2", "--ntasks-per-node=1", f"--cpus-per-task={CORES}")
+    job = slurm.submit(f"#!/bin/sh\n: > {begun}\nexec sleep 600\n", *options)
+    # One that is ended before its script runs hears no SIGTERM, and holds its nodes until it is killed.
+    way.until(begun.exists, "the nodes of somebody else")
     try:
         yield
     finally:
@@ -82,7 +83,7 @@ def test_at_the_end_of_the_time_it_saves_and_goes_on_in_the_same_job(way: Way, s
 
     task = way.task(task_id)
     assert (task.status, [each.reason for each in task.attempt_list]) == ("queued", ["released"]), way.logs()
-    (saved,) = way.client.tasks.checkpoints(task_id)
+    assert len(way.client.tasks.checkpoints(task_id)) == 1
     assert "exit code 75" in _log(way, task_id)
     assert not way.ranks(task_id)
 
@@ -119,9 +120,7 @@ def test_a_job_that_somebody_cancels_fails_its_task(way: Way, slurm: SlurmCluste
         (document(hardware="{gpu: {count: 1}}"), "Invalid generic resource (gres) specification"),
     ],
 )
-def test_what_slurm_refuses_fails_the_task_in_its_words(
-    way: Way, slurm: SlurmCluster, wanted: str, words: str
-) -> None:
+def test_what_slurm_refuses_fails_the_task_in_its_words(way: Way, slurm: SlurmCluster, wanted: str, words: str) -> None:
     task = way.client.tasks.wait(way.client.submit(wanted).task_id, timeout_s=PATIENCE_S)
     assert words in _no_nodes(task)
     assert _jobs(slurm, task.id) == []

@@ -16,7 +16,7 @@ from tests.integration.slurm.cluster import SlurmCluster
 from tests.integration.slurm.training import document
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
-from tunefleet.errors import InputError, MachineError
+from tunefleet.errors import MachineError, SpecError
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -79,7 +79,7 @@ def test_workers_come_once_run_tasks_and_end(
     assert [job["name"] for job in jobs] == ["tunefleet-workers-0", "tunefleet-workers-1"]
     _until(lambda: len(there()) == 2, "two workers")
     task = client.tasks.wait(client.submit(ECHO).task_id, timeout_s=PATIENCE_S)
-    assert (task.status, task.worker) == ("completed", task.worker)
+    assert (task.status, task.error) == ("completed", None), logs()
     assert json.loads(said(*start))["jobs"] == jobs, "those that are there already"
 
     assert "2 of 2 jobs" in said("--end")
@@ -89,9 +89,8 @@ def test_workers_come_once_run_tasks_and_end(
 
 
 def test_a_server_that_asks_no_slurm_refuses_a_task_for_it(client: Client) -> None:
-    with pytest.raises(InputError, match="this server asks no Slurm for nodes") as refused:
+    with pytest.raises(SpecError, match="this server asks no Slurm for nodes .*TUNEFLEET_SLURM=true"):
         client.submit(document())
-    assert "TUNEFLEET_SLURM=true" in str(refused.value)
 
 
 def test_a_server_that_is_to_ask_slurm_where_there_is_none_says_so_at_start(
