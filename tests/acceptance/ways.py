@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+import tunefleet
 from tests.integration.ray.cluster import PYTHON, RayCluster
 from tests.integration.slurm.cluster import SlurmCluster
 from tunefleet.cli.fleet import LocalFleet
@@ -19,6 +21,10 @@ from tunefleet.client import Client
 from tunefleet.wire.api import TaskDetail
 
 PATIENCE_S = 240.0
+# The nodes inherit no PYTHONPATH, and run what is tested here all the same.
+NODES_COMMAND = shlex.join([
+    "env", f"PYTHONPATH={Path(tunefleet.__file__).parents[1]}", str(Path(sys.executable).with_name("tunefleet"))
+])  # fmt: skip
 _PROGRAM = "tunefleet.programs.run"
 _SETTINGS = {
     "ENABLE_ELASTIC_SCALING": "false",
@@ -112,10 +118,17 @@ def on_slurm(folder: Path, free_port: Callable[[], int], **settings: str) -> Ite
     cluster = SlurmCluster(folder / "slurm", free_port)
     with ExitStack() as stack:
         stack.callback(cluster.stop)
-        cluster.start()
-        given = {"TUNEFLEET_SLURM": "true", "SLURM_CONF": str(cluster.config), **settings}
-        fleet, client = stack.enter_context(_server(folder, free_port, 0, given))
-        yield Way("slurm", fleet, client, nodes=2, engine="slurm", held=cluster.busy)
+        yield stack.enter_context(with_slurm(cluster.start(), folder, free_port, **settings))
+
+
+@contextmanager
+def with_slurm(
+    cluster: SlurmCluster, folder: Path, free_port: Callable[[], int], *, nodes: int = 2, **settings: str
+) -> Iterator[Way]:
+    """A server without workers that asks a Slurm which is there."""
+    given = {"TUNEFLEET_SLURM": "true", "SLURM_CONF": str(cluster.config), **settings}
+    with _server(folder, free_port, 0, given) as (fleet, client):
+        yield Way("slurm", fleet, client, nodes=nodes, engine="slurm", held=cluster.busy)
 
 
 @contextmanager
@@ -143,7 +156,7 @@ def _server(
     environment = {
         **_SETTINGS,
         "TUNEFLEET_NODES_DIR": str(folder / "nodes"),
-        "TUNEFLEET_NODES_COMMAND": str(Path(sys.executable).with_name("tunefleet")),
+        "TUNEFLEET_NODES_COMMAND": NODES_COMMAND,
         "TUNEFLEET_NODES_LOOK_S": "0.5",
         **settings,
     }

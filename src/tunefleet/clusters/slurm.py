@@ -40,6 +40,8 @@ _HOPELESS: Final = frozenset(
     }
 )  # fmt: skip
 """Reasons of a pending job that time does not mend."""
+_BAD_END: Final = "NonZeroExitCode"
+"""The reason of a job whose script failed; which code that was `squeue` does not say."""
 _AWAY: Final = (
     "Unable to contact", "Socket timed out", "Connection refused", "Zero Bytes were transmitted",
     "temporarily unable", "MaxSubmitJob",
@@ -115,10 +117,20 @@ class Slurm(Cluster):
             raise ConflictError(f"squeue answers what cannot be understood: {line!r}.")
         name, job_id, state, reason = parts
         seen = _seen(job_id, state, reason)
+        if reason == _BAD_END and (code := self._exit_code(job_id)):
+            seen = replace(seen, told=seen.told.replace(_BAD_END, f"exit code {code}"))
         log = self.log_of(name)
         if seen.stage == "ended" and state != "COMPLETED" and log.exists():
             seen = replace(seen, told=f"{seen.told}; its log is {log}")
         return name, seen
+
+    def _exit_code(self, job_id: str) -> str:
+        """Return the code with which a job ended, as `scontrol` prints it; empty if that is forgotten by now."""
+        try:
+            told = self._call("scontrol", "--oneliner", "show", "job", job_id)
+        except ConflictError:
+            return ""
+        return told.partition(" ExitCode=")[2].partition(":")[0]
 
     def cancel(self, name: str) -> None:
         """Ask `scancel`; see `Cluster`."""

@@ -34,7 +34,7 @@ from tunefleet import settings
 from tunefleet.jobs import locks
 from tunefleet.jobs.environment import job_environment, thread_count
 from tunefleet.jobs.fitness import ORPHAN_S, Fitness, Need, newest_source
-from tunefleet.jobs.keeper import PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
+from tunefleet.jobs.keeper import NOTICE, PROGRAM, Held, RefusedError, fork_trainer, hold, reply, wait
 from tunefleet.jobs.lazy import LazyFinder
 
 logger = logging.getLogger(__name__)
@@ -231,6 +231,7 @@ def main(arguments: list[str]) -> int:
     server = os.getpid()
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(NOTICE, signal.SIG_IGN)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(str(path))

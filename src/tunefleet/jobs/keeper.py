@@ -29,6 +29,8 @@ PROGRAM = "tunefleet.programs.run"
 LAUNCHER = "tunefleet.programs.torchrun"
 _PATIENCE_S = 5.0
 _IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+NOTICE = signal.SIGUSR1
+"""Slurm sends it to every process on a node whose time is over soon. It is for the worker, which lets the job save."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def fork_trainer(held: Held, reply_fd: int, *, warm: bool) -> int:
     Returns:
         The trainer's pid in the keeper, 0 in the trainer.
     """
-    for number in _IGNORED:
+    # The trainer and what it starts inherit that of the notice; a script that wants the signal takes it itself.
+    for number in (*_IGNORED, NOTICE):
         signal.signal(number, signal.SIG_IGN)
     keeper = os.getpid()
     pid = os.fork()

@@ -54,4 +54,8 @@ class Leaving:
 
     def left(self, end: End) -> LeftEnd | None:
         """Return the end of a launch that has made way; None if it has come to its end by itself, or is to go on."""
-        return LeftEnd() if self._way is not None and (end.outcome, end.reason) in _MADE_WAY else None
+        told = self._way is not None or (
+            # Some systems signal every process on the machine: then the launch is gone before it could be told.
+            self.wanted and self._leads and end.reason == TaskReason.KILLED
+        )
+        return LeftEnd() if told and (end.outcome, end.reason) in _MADE_WAY else None

@@ -2,30 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from tests.integration.slurm.cluster import CORES, SlurmCluster, lacking
-
-
-@pytest.fixture(scope="module")
-def slurm(
-    missing: Callable[[str], None], free_port: Callable[[], int], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[SlurmCluster]:
-    if os.getuid() != 0:
-        pytest.skip("needs root")
-    absent = lacking()
-    if absent is not None:
-        missing(absent)
-    cluster = SlurmCluster(tmp_path_factory.mktemp("slurm"), free_port)
-    try:
-        yield cluster.start()
-    finally:
-        cluster.stop()
+from tests.integration.slurm.cluster import CORES, SlurmCluster
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:

@@ -11,6 +11,8 @@ from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.settings import WorkerSettings
 from tunefleet.wire.link import InputRef
+from tunefleet.worker.leaving import Leaving, LeftEnd
+from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.once import Once
 
 PAUSED = FakeEnd("paused", TaskReason.PAUSED)
@@ -162,3 +164,12 @@ def test_a_worker_with_a_task_is_not_idle(world: World) -> None:
         assert world.server.finished(token).outcome == "completed"
         ended(running)
     assert isinstance(running.error, MachineError), "and then it waits anew"
+
+
+def test_a_job_that_was_killed_before_it_could_be_told_is_given_back_too() -> None:
+    mailbox, killed = Mailbox(), FakeEnd("failed", TaskReason.KILLED)
+    leaving = Leaving(mailbox, leads=True)
+    assert leaving.left(killed) is None
+    mailbox.tell_way()
+    assert leaving.left(killed) == LeftEnd()
+    assert leaving.left(FakeEnd("failed", TaskReason.CRASHED)) is None

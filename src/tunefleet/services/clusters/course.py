@@ -90,7 +90,9 @@ def next_step(
 
 
 def _ended(job: ClusterJobRow, wanted: bool, seen: Seen) -> Step:
-    over = (job.told if job.barren else None) or seen.told or "ended"
+    over = seen.told or "ended"
+    if job.barren and job.told:
+        over = f"{job.told} ({over})"
     if wanted and job.state != "leaving" and (seen.withdrawn or seen.hopeless):
         return Step("fail", f"somebody has ended its job there ({over})" if seen.withdrawn else over)
     return Step("end", over)

@@ -79,7 +79,9 @@ def test_a_job_that_waits_for_what_there_is_not_fails_its_task() -> None:
 
 def test_the_words_of_a_job_that_was_given_up_are_those_of_the_giving_up() -> None:
     given_up = LEAVES._replace(barren=1, told="workers of 1 of its 2 nodes came within 600 s")
-    assert step(given_up, "queued", OVER) == Step("end", "workers of 1 of its 2 nodes came within 600 s")
+    assert step(given_up, "queued", OVER) == Step(
+        "end", "workers of 1 of its 2 nodes came within 600 s (failed (NonZeroExitCode))"
+    )
 
 
 def test_nodes_that_cannot_run_the_task_fail_it_once_all_are_there() -> None:
