@@ -318,7 +318,9 @@ async def test_nodes_of_which_too_few_come_are_given_back(field: Field) -> None:
     await field.look()
     row = await field.row()
     assert (row.barren, row.told) == (1, "workers of 1 of its 2 nodes came within 600 s (cancelled)")
-    assert (await field.why(task_id)).endswith("The last job ended: workers of 1 of its 2 nodes came within 600 s.")
+    assert (await field.why(task_id)).endswith(
+        "The last job ended: workers of 1 of its 2 nodes came within 600 s (cancelled)."
+    )
 
 
 async def test_what_a_lost_job_ran_is_placed_anew(field: Field) -> None:
