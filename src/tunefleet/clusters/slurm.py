@@ -35,7 +35,8 @@ _STAGES: Final[dict[str, Stage]] = {
 }
 _HOPELESS: Final = frozenset(
     {
-        "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionNodeLimit", "PartitionTimeLimit",
+        "BadConstraints", "InvalidAccount", "InvalidQOS", "PartitionConfig", "PartitionNodeLimit",
+        "PartitionTimeLimit",
         "AssocMaxWallDurationPerJobLimit", "QOSMaxWallDurationPerJobLimit", "QOSNotAllowed",
     }
 )  # fmt: skip

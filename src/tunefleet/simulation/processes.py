@@ -18,7 +18,9 @@ from tunefleet.simulation.report import CrowdEnd, CrowdTick
 
 _LINE_BYTES: Final = 1 << 30
 """The last word of a process tells of every attempt."""
-_LEAVE_S: Final = 120.0
+_LEAVE_S: Final = 60.0
+_LEAVE_EACH_S: Final = 0.05
+"""The last words of each worker are an exchange and a commit, of a server that is busy perhaps."""
 _SHARES: Final = {"http": 1_000, "redis": 250}
 """Workers of one process. A worker's end of the Redis link has three threads."""
 
@@ -101,8 +103,10 @@ class _One:
         self._is_ready = asyncio.Event()
         self._end: CrowdEnd | None = None
         self._failed: MachineError | None = None
+        self._leave_s = _LEAVE_S
 
     async def start(self, share: CrowdPlan) -> None:
+        self._leave_s = _LEAVE_S + _LEAVE_EACH_S * share.plan.workers
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tunefleet.simulation",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES,
@@ -127,7 +131,7 @@ class _One:
         assert self._process.stdin is not None
         self._process.stdin.close()
         if self._reader is not None:
-            await asyncio.wait({self._reader}, timeout=_LEAVE_S)
+            await asyncio.wait({self._reader}, timeout=self._leave_s)
         return self._end
 
     async def kill(self) -> None:
