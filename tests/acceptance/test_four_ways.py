@@ -88,7 +88,9 @@ def test_a_pipeline_is_steered_and_survives_a_kill(way: Way) -> None:
     way.ranks(first)[-1].kill()
     done = client.tasks.wait(first, timeout_s=PATIENCE_S)
     assert (done.status, done.error) == ("completed", None), way.logs()
-    assert [attempt.reason for attempt in done.attempt_list] == ["paused", "killed", "finished"]
+    # One that a node did not take in time, because it was still ending the one before, has cost nothing.
+    reasons = [attempt.reason for attempt in done.attempt_list if attempt.reason != "not_accepted"]
+    assert reasons == ["paused", "killed", "finished"]
     assert way.steps(first) == list(range(1, STEPS + 1)), "each step once"
     (adapter,) = client.artifacts.list(task_id=first).items
     assert adapter.kind == "adapter"
