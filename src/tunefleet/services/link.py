@@ -75,7 +75,12 @@ async def register(core: Core, actor: Actor, request: RegisterRequest) -> Regist
 async def exchange(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:
     """Take what a worker says, and answer as soon as there is something to answer; see `_exchange`."""
     with context.about(worker_id=request.worker_id):
-        return await _counted(core, actor, request)
+        try:
+            return await _counted(core, actor, request)
+        except ConflictError:
+            if request.leaves:  # it says so again, or another has come after it: there is nothing to tell it
+                return _NOTHING
+            raise
 
 
 async def _counted(core: Core, actor: Actor, request: ExchangeRequest) -> ExchangeReply:

@@ -83,7 +83,8 @@ def leave(connection: Connection, worker_id: str, now: float) -> None:
     """Store that a worker ends which has nothing left; what it was offered meanwhile is placed anew."""
     mine = attempts.open_of(connection, worker_id).values()
     endings.release(connection, [row for row in mine if row.state == "offered"], now)
-    workers.set_status(connection, worker_id, "offline")
+    # What it has sent before may arrive after this, and must not bring it back.
+    workers.set_left(connection, worker_id)
     known = controls.get(connection, worker_id)
     if known.drains:
         controls.put(connection, known._replace(drains=0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from sqlalchemy import Connection, Row, bindparam, delete, insert, select, update
 
@@ -11,6 +12,8 @@ from tunefleet.store.rows import WorkerRow
 from tunefleet.store.tables import cordons, workers
 from tunefleet.store.writer import wake
 
+NO_SESSION: Final = ""
+"""The session of a worker that has left: that of no process."""
 _STANDING = select(
     workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities, workers.c.project
 ).order_by(workers.c.id)
@@ -52,6 +55,12 @@ def put(connection: Connection, row: WorkerRow) -> None:
 def set_status(connection: Connection, worker_id: str, status: str) -> None:
     """Store whether a worker is `online`, `lost` or `offline`."""
     connection.execute(update(workers).where(workers.c.id == worker_id).values(status=status))
+    wake(connection, "fleet", "placement")
+
+
+def set_left(connection: Connection, worker_id: str) -> None:
+    """Store that a worker is offline because it has left: nothing of that session counts any more."""
+    connection.execute(update(workers).where(workers.c.id == worker_id).values(status="offline", session=NO_SESSION))
     wake(connection, "fleet", "placement")
 
 

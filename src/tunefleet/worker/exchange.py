@@ -183,6 +183,8 @@ class Exchanger:
                 self._note_failure("The server is away, jobs go on", error)
         except NotFoundError as error:
             self._note_failure("The server does not know this worker any more", error)
+        if self._stop.is_set():  # who leaves does not come back
+            return None
         self._away = True
         try:
             self._register_again()

@@ -80,6 +80,7 @@ class Worker:
         self._drain = drain
         self._told_to_leave = False
         self._drained = False
+        self._unheard = False
         self._makes_way = False
         self._dismissed = False
         self._on_verb = on_verb
@@ -159,8 +160,11 @@ class Worker:
 
     @property
     def left(self) -> bool:
-        """Whether it has ended with nothing left here that anybody needs."""
-        return self._drained
+        """Whether it has ended with nothing left here that anybody needs.
+
+        A server that could not be told keeps its id for this results folder, until it gives the worker up.
+        """
+        return self._drained and not self._unheard
 
     @property
     def made_way(self) -> bool:
@@ -265,6 +269,7 @@ class Worker:
                 with attempt:
                     self._link.exchange(last)
         except TunefleetError as error:
+            self._unheard = self.registered and isinstance(error, UnreachableError)
             logger.warning("The server could not be told, and will give this worker up: %s", error)
 
     def _pass_on(self, reply: ExchangeReply) -> None:

@@ -92,7 +92,7 @@ def test_at_the_end_of_the_time_it_saves_and_goes_on_in_the_same_job(way: Way, s
     assert (done.status, done.error) == ("completed", None), way.logs()
     assert [each.reason for each in done.attempt_list] == ["released", "finished"]
     assert way.steps(task_id) == list(range(1, 61)), "each step once"
-    assert _jobs(slurm, task_id) == [job]
+    assert _jobs(slurm, task_id) == [job], way.logs()
 
 
 def _log(way: Way, task_id: str) -> str:
@@ -137,4 +137,4 @@ def test_a_killed_server_asks_for_no_second_job(way: Way, slurm: SlurmCluster) -
     done = way.client.tasks.wait(task_id, timeout_s=PATIENCE_S)
     assert (done.status, done.error, done.attempts) == ("completed", None, 1), way.logs()
     assert way.steps(task_id) == list(range(1, 41)), "each step once"
-    assert _jobs(slurm, task_id) == [job]
+    assert _jobs(slurm, task_id) == [job], way.logs()

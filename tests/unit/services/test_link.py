@@ -338,3 +338,19 @@ async def test_exchanges_of_many_tasks_are_one_operation(lab: Lab) -> None:
 
 async def _events(lab: Lab, task_id: str) -> list[EventView]:
     return await events.after(lab.core, lab.admin, 0, task_id=task_id, limit=1000)
+
+
+async def test_what_a_worker_sent_before_it_left_does_not_bring_it_back(lab: Lab) -> None:
+    """Two connections carry what it says: the last word may be overtaken. Its id is free for whoever starts next."""
+    first = await lab.online()
+    await first.exchange(leaves=True)
+    with pytest.raises(ConflictError, match="took over"):
+        await first.exchange()
+    assert await first.exchange(leaves=True) == ExchangeReply(), "it may say so again"
+    assert (await workers.get(lab.core, lab.admin, "w1")).status == "offline"
+    second = lab.worker(session="s2", state_id="elsewhere")
+    await second.register()
+    await second.exchange()
+    first_again = lab.worker()
+    assert await first_again.exchange(leaves=True) == ExchangeReply()
+    await second.exchange()

@@ -228,6 +228,21 @@ def test_a_worker_that_the_server_does_not_know_registers_again(stages: list[Sta
     assert stage.mind.registered == 1
 
 
+def test_a_worker_that_is_told_so_while_it_leaves_does_not_come_back(stages: list[Stage]) -> None:
+    def answer(number: int, request: ExchangeRequest) -> ExchangeReply:
+        stage.gate.wait(60)
+        raise NotFoundError("The worker is not registered.")
+
+    stage = Stage(answer)
+    stages.append(stage)
+    stage.exchanger.start(3.0)
+    stage.until(lambda: stage.link.open)
+    stage.exchanger.stop()
+    stage.gate.set()
+    stage.exchanger.join(60)
+    assert (stage.mind.registered, stage.fatal) == (0, [])
+
+
 @pytest.mark.parametrize("error", [AuthError("revoked"), ConflictError("taken over"), ValueError("a bug")])
 def test_what_no_repetition_mends_is_reported_once(stages: list[Stage], error: Exception) -> None:
     def answer(number: int, request: ExchangeRequest) -> ExchangeReply:

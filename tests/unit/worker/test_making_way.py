@@ -131,6 +131,15 @@ def test_who_has_nothing_ends_at_once(world: World) -> None:
     assert (running.worker.made_way, running.worker.left) == (True, True)
 
 
+def test_a_server_that_cannot_be_told_knows_the_worker_by_its_folder_still(world: World) -> None:
+    with Running(world) as running:
+        world.server.wait_for(lambda: world.server.exchanges)
+        world.server.go_away()
+        running.worker.make_way()
+        ended(running)
+    assert (running.worker.made_way, running.worker.left) == (True, False)
+
+
 def test_patience_ends_a_worker_to_which_no_task_comes(world: World) -> None:
     once = Once.of("task-1", WorkerSettings(nodes_patience_s=0.2))
     with Running(world) as running:
