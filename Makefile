@@ -55,6 +55,7 @@ test-services: $(DEV_READY) ## set up what `make test` starts: foreign environme
 	scripts/slurm.sh || echo "-> without Slurm: tests that need one say so"; \
 	scripts/postgres.sh || echo "-> without PostgreSQL: tests that need it say so"; \
 	scripts/azurite.sh || echo "-> without Azurite: tests that need it say so"; \
+	scripts/promtool.sh || echo "-> without promtool: the test that needs it says so"; \
 	scripts/nginx.sh || echo "-> without nginx: tests that need it say so"; \
 	wait
 
