@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.artifacts import manifest_digest
-from tunefleet.services import artifacts, keys, link, metrics, placing, sweep, tasks, workflows
+from tunefleet.services import artifacts, filemark, keys, link, metrics, placing, sweep, tasks, workflows
 from tunefleet.services.core import Clock, Core
 from tunefleet.services.identity import Actor, AttemptActor
 from tunefleet.services.opening import open_core
@@ -177,6 +177,12 @@ class Lab:
         lines = tuple(json.dumps({"seq": seq, "at": 1.0, **r}) for seq, r in enumerate(records, from_seq))
         batch = JournalBatch(launch=launch, from_seq=from_seq, lines=lines)
         return (await metrics.ingest(self.core, await self.attempt(token), batch)).cursor
+
+    async def files(self) -> set[str]:
+        """Return the digests of the files that are there, once what was to be deleted is."""
+        # With several servers on one database that is an operation of its own, which was queued before this one.
+        mark = await self.core.write(filemark.digest_of)
+        return set(self.core.blobs.kept_before(float("inf"))) - {mark}
 
     async def upload(self, who: Actor | AttemptActor, data: bytes) -> FileEntry:
         """Store a file as the upload route does."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.postgres.everywhere import Everywhere
 from tests.unit.services.lab import Lab
 from tunefleet.errors import AuthError, ForbiddenError, NotFoundError, StoreError
 from tunefleet.services import ids, keys
@@ -122,7 +123,11 @@ def test_a_data_folder_keeps_its_secret_and_has_one_server(tmp_path: Path) -> No
     second.close()
 
 
-def test_a_folder_with_a_broken_database_can_be_opened_by_the_next(tmp_path: Path) -> None:
+def test_a_folder_with_a_broken_database_can_be_opened_by_the_next(
+    tmp_path: Path, everywhere: Everywhere | None
+) -> None:
+    if everywhere is not None:
+        pytest.skip("the database is no file")
     settings = ServerSettings(data=tmp_path / "data")
     settings.data_dir.mkdir()
     (settings.data_dir / "tunefleet.db").write_bytes(b"broken" * 100)
