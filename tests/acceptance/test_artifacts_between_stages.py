@@ -136,8 +136,10 @@ def test_two_stage_lora_over_http_artifacts(tmp_path: Path, fleet: LocalFleet) -
 
 @pytest.mark.parametrize(
     "load",
-    ["{path: '${gsm8k-stage.result.final_lora_path}'}", "{type: local, taskId: '${gsm8k-stage.task_id}'}"],
-    ids=["shared-path", "task-id"],
+    [
+        pytest.param("{path: '${gsm8k-stage.result.final_lora_path}'}", id="shared-path"),
+        pytest.param("{type: local, taskId: '${gsm8k-stage.task_id}'}", id="task-id", marks=pytest.mark.long),
+    ],
 )
 def test_fault_15_and_16_stages_need_no_http_output_on_one_mount_or_by_task_id(
     tmp_path: Path, fleet: LocalFleet, load: str

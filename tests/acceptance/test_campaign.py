@@ -1,4 +1,4 @@
-"""Three cycles of the shipped example by the daemon, with the server and worker that it starts: each model is trained,
+"""Cycles of the shipped example by the daemon, with the server and worker that it starts: each model is trained,
 measured on held-out rows, merged and promoted, and the last one is better than the base.
 """
 
@@ -24,7 +24,6 @@ from tunefleet.wire.campaign import CampaignDetail
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "campaign" / "config.yaml"
-CYCLES = 3
 
 
 @pytest.fixture
@@ -42,7 +41,8 @@ def place(tmp_path: Path, free_port: Callable[[], int]) -> Path:
     return tmp_path
 
 
-def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
+@pytest.mark.parametrize("cycles", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_the_daemon_trains_again_and_again_and_gets_better(place: Path, cycles: int) -> None:
     pytest.importorskip("trl")
     given = {name: value for name, value in os.environ.items() if not name.startswith("TUNEFLEET_")}
     with (place / "said.txt").open("wb") as said:
@@ -50,7 +50,7 @@ def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
             [sys.executable, "-m", "tunefleet.campaign"], cwd=place, env={**given, **ENVIRONMENT}, stderr=said
         )
         try:
-            _check(place, daemon)
+            _check(place, daemon, cycles)
         finally:
             daemon.send_signal(signal.SIGTERM)
             ended = daemon.wait(timeout=120)
@@ -64,28 +64,28 @@ def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
     assert told, "where it is no terminal, a line says how far it is"
 
 
-def _check(place: Path, daemon: subprocess.Popen[bytes]) -> None:
+def _check(place: Path, daemon: subprocess.Popen[bytes], cycles: int) -> None:
     url = "http://127.0.0.1:" + (place / ".env").read_text().split("TUNEFLEET_PORT=")[1].split("\n")[0]
     with _connected(url, place / "home" / "data" / "keys" / "admin.key", daemon) as client:
-        found = _after(client, daemon, CYCLES)
+        found = _after(client, daemon, cycles)
         versions = sorted(client.models.list(name="gsm8k").items, key=lambda each: each.version)
         lineage = client.campaigns.lineage("gsm8k", limit=10).items
-    assert [each.version for each in versions][:CYCLES] == [1, 2, 3]
-    losses = [each.evaluation["candidates"][0]["loss"] for each in versions[:CYCLES]]
+    assert [each.version for each in versions][:cycles] == list(range(1, cycles + 1))
+    losses = [each.evaluation["candidates"][0]["loss"] for each in versions[:cycles]]
     base = versions[0].evaluation["base"]["loss"]
     assert losses[0] < base - 0.5
     assert versions[0].stage.value in {"promoted", "archived"}
     promoted = next(each for each in versions if each.stage.value == "promoted")
     gain = promoted.evaluation["gate"]["against"]["base"]
     assert gain["low"] > 0, "the promoted model is better on rows that no training has seen, and not by luck"
-    chunks = [each.chunk["chunk"]["digest"] for each in lineage if each.chunk is not None and each.cycle < CYCLES]
-    assert len(set(chunks)) == CYCLES
+    chunks = [each.chunk["chunk"]["digest"] for each in lineage if each.chunk is not None and each.cycle < cycles]
+    assert len(set(chunks)) == cycles
     tests = {each.lineage["test"]["digest"] for each in versions}
     assert len(tests) == 1, "all are measured on the same rows"
     second = next(each for each in versions if each.version == 2)
     assert second.lineage["base"]["version"] == 1, "the second cycle goes on from what the first has promoted"
     assert found.failures == 0
-    for each in versions[:CYCLES]:
+    for each in versions[:cycles]:
         published = place / f"published-{each.cycle}"
         assert (published / "model.safetensors").is_file() is bool(each.evaluation["gate"]["passed"])
 

@@ -185,6 +185,7 @@ spec:
 """
 
 
+@pytest.mark.long
 def test_sft_over_http_then_inference_really_uses_the_tuned_model(site: Site) -> None:
     tasks = site.run(LOADED, **{"output.destination": {"type": "http", "url": f"{site.fleet.url}/api/v1/results"}})
     check_completed(tasks)
@@ -207,6 +208,7 @@ spec:
 """
 
 
+@pytest.mark.long
 def test_a_paused_and_then_killed_job_goes_on_and_computes_no_answer_twice(site: Site) -> None:
     task_id = site.client.submit(LONG).task_id
     folder = JobFolder(site.fleet.results_dir() / task_id)

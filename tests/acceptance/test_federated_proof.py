@@ -64,6 +64,7 @@ def findings() -> ModuleType:
 
 @pytest.mark.slow
 @pytest.mark.torch
+@pytest.mark.long
 @pytest.mark.timeout(900)
 class TestShortForm:
     """One run, of which each test looks at one side."""

@@ -39,7 +39,16 @@ spec:
 """
 
 
-@pytest.fixture(scope="module", params=["plain", "gang", "slurm", pytest.param("ray", marks=pytest.mark.heavy)])
+# What is steered and killed on a worker of its own other tests show too.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("plain", marks=pytest.mark.long),
+        "gang",
+        "slurm",
+        pytest.param("ray", marks=pytest.mark.heavy),
+    ],
+)
 def way(
     request: pytest.FixtureRequest,
     free_port: Callable[[], int],

@@ -42,7 +42,13 @@ def _plan(number: int) -> list[tuple[int, float, str]]:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("number", range(ROUNDS), ids=lambda number: f"round-{number}")
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(number, marks=[pytest.mark.long] if number else [], id=f"round-{number}")
+        for number in range(ROUNDS)
+    ],
+)
 def test_a_training_survives_the_death_of_everybody(fleet: LocalFleet, number: int) -> None:
     with Client(fleet.url, fleet.key, patience_s=30) as client:
         story = submit(client, fleet, STEPS)

@@ -22,7 +22,6 @@ from tunefleet.wire.api import TaskDetail
 pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "workflows"
-LINKS = ("http", "redis")
 PATIENCE_S = 240.0
 # A worker that rests after a minute without work would make two branches wait for one worker.
 SERVER = {"ENABLE_ELASTIC_SCALING": "false", "LOG_FILE": ""}
@@ -121,7 +120,7 @@ def fleet(
         yield made
 
 
-@pytest.fixture(scope="module", params=LINKS)
+@pytest.fixture(scope="module", params=["http", pytest.param("redis", marks=pytest.mark.long)])
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fleet: LocalFleet, redis: RedisProcess
 ) -> Iterator[Pair]:
@@ -188,6 +187,7 @@ def test_each_branch_of_the_diamond_trains_on_a_worker_of_its_own(pair: Pair) ->
     assert losses(bold)["held_out_after"] < losses(gentle)["held_out_after"]
 
 
+@pytest.mark.parametrize("pair", ["http", "redis"], indirect=True, scope="module")
 def test_fan_out_gives_each_worker_a_part_and_puts_the_results_together_in_order(pair: Pair) -> None:
     pair.await_room("fan_out.yaml")
     tasks = pair.run("fan_out.yaml")
@@ -218,7 +218,6 @@ def test_the_conditional_skips_what_belongs_to_the_other_answer(
         assert outputs(tasks["announce"]) == ["we said that the model is out"]
 
 
-@pytest.mark.parametrize("pair", ["http", pytest.param("redis", marks=pytest.mark.long)], indirect=True, scope="module")
 def test_the_federation_trains_one_adapter_on_both_workers_and_the_next_task_uses_it(pair: Pair) -> None:
     pair.await_room("federated.yaml")
     tasks = pair.run("federated.yaml")

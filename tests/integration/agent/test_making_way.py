@@ -28,6 +28,7 @@ def _use(file: Path, *pids: int) -> None:
     fresh.replace(file)
 
 
+@pytest.mark.long
 def test_a_job_makes_way_and_goes_on_also_with_the_next_agent(tmp_path: Path, free_port: Callable[[], int]) -> None:
     pytest.importorskip("trl")
     write_rows(tmp_path / "datasets")

@@ -45,6 +45,7 @@ sys.meta_path.insert(0, Finder())
 '''
 
 
+@pytest.mark.long
 def test_a_batch_that_does_not_fit_is_halved(tmp_path: Path, free_port: Callable[[], int]) -> None:
     pytest.importorskip("trl")
     write_rows(tmp_path / "datasets")

@@ -16,7 +16,8 @@ import pytest
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 
-@pytest.mark.parametrize("version", ["4.57", "5.23"])
+# The tests of trainers run with the newest one.
+@pytest.mark.parametrize("version", ["4.57", pytest.param("5.23", marks=pytest.mark.long)])
 def test_save_pause_resume_abort_and_a_crash(
     version: str, repository: Path, tmp_path: Path, missing: Callable[[str], None]
 ) -> None:

@@ -305,6 +305,7 @@ def _check_promoted(outside: Outside, client: Client, order: Mapping[str, Any]) 
     assert made.evaluation["gate"]["reason"] in card
 
 
+@pytest.mark.long
 def test_models_that_nobody_can_load_wait_for_a_person_and_none_is_ordered_anew(
     outside: Outside, s3_server: Gateway
 ) -> None:

@@ -117,6 +117,7 @@ def adapter(tmp_path: Path) -> Path:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # PEFT asks Transformers by a name that will go
+@pytest.mark.long
 def test_the_example_trains_a_judge_and_then_an_adapter_by_its_rewards_held_to_where_it_began(
     bench: Bench, adapter: Path, tmp_path: Path
 ) -> None:

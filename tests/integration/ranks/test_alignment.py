@@ -15,6 +15,7 @@ from tunefleet.lifecycle.task import TaskReason
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
+@pytest.mark.long
 def test_two_ranks_train_on_pairs_and_one_delivers(supervisor: Supervisor) -> None:
     spec = {
         "taskType": "dpo",

@@ -31,10 +31,14 @@ def way(
 @pytest.mark.parametrize(
     ("program", "told"),
     [
-        (None, "failed (exit code 127); its log is"),
-        ("#!/bin/sh\nexec sleep 600\n", "workers of 0 of its 1 nodes came within 1 s (cancelled; its log is"),
+        pytest.param(None, "failed (exit code 127); its log is", id="not there"),
+        pytest.param(
+            "#!/bin/sh\nexec sleep 600\n",
+            "workers of 0 of its 1 nodes came within 1 s (cancelled; its log is",
+            id="hangs",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=["not there", "hangs"],
 )
 def test_after_three_jobs_the_task_fails_and_names_the_log(
     way: Way, slurm: SlurmCluster, command: Path, program: str | None, told: str
