@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -32,20 +33,23 @@ def play(world: World, strikes: Iterable[Strike], say: Say) -> None:
         say: Told of each strike what it met.
     """
     order = count()
-    waiting: list[tuple[float, int, Callable[[], None]]] = []
+    waiting: list[tuple[float, int, Callable[[], object]]] = []
+
+    def later(at_s: float, act: Callable[[], object]) -> None:
+        heapq.heappush(waiting, (at_s, next(order), act))
+
+    def fall(strike: Strike) -> None:
+        now_s = time.monotonic() - began
+        met, after = _BEGIN[strike.kind](world, strike)
+        if met is None and now_s < strike.at_s + PATIENCE_S:
+            later(now_s + 0.2, partial(fall, strike))
+            return
+        say(f"{strike}: at {now_s:.1f} s, {met or 'there is none'}")
+        if after is not None:
+            later(now_s + strike.for_s, after)
+
     for strike in strikes:
-
-        def fall(strike: Strike = strike) -> None:
-            now_s = time.monotonic() - began
-            met, after = _BEGIN[strike.kind](world, strike)
-            if met is None and now_s < strike.at_s + PATIENCE_S:
-                heapq.heappush(waiting, (now_s + 0.2, next(order), fall))
-                return
-            say(f"{strike}: at {now_s:.1f} s, {met or 'there is none'}")
-            if after is not None:
-                heapq.heappush(waiting, (now_s + strike.for_s, next(order), after))
-
-        heapq.heappush(waiting, (strike.at_s, next(order), fall))
+        later(strike.at_s, partial(fall, strike))
     began = time.monotonic()
     while waiting:
         at_s, _, act = heapq.heappop(waiting)
@@ -53,7 +57,7 @@ def play(world: World, strikes: Iterable[Strike], say: Say) -> None:
         act()
 
 
-After = tuple[str | None, Callable[[], None] | None]
+After = tuple[str | None, Callable[[], object] | None]
 """What a strike has met, null if it has to wait for somebody to strike, and what takes it back."""
 
 
@@ -91,7 +95,7 @@ def _stop(world: World, strike: Strike) -> After:
         return (f"pid {found[0][0]} of {found[0][1].name}" if found else None), go if found else None
     member = world.members[strike.victim]
     met = "stands still" if member.signal(signal.SIGSTOP) else "it was down"
-    return met, lambda: member.signal(signal.SIGCONT) and None
+    return met, lambda: member.signal(signal.SIGCONT)
 
 
 def _fill(world: World, strike: Strike) -> After:
@@ -152,7 +156,7 @@ def _part(world: World, strike: Strike) -> After:
         return "its cable is pulled", lambda: world.net.cable("up") if world.net else None
     line = world.lines[strike.victim]
     line.tell("hold")
-    return "nothing passes, nothing is closed", lambda: line.tell("go") and None
+    return "nothing passes, nothing is closed", lambda: line.tell("go")
 
 
 def _jump(world: World, strike: Strike) -> After:
