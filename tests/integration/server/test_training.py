@@ -293,6 +293,28 @@ def test_what_an_earlier_attempt_had_reported_beyond_is_superseded(
     assert points[2]["values"]["eval_loss"] == 2.0
 
 
+def test_a_claim_whose_answer_was_lost_is_given_up(
+    running: Running, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = agent(running, running.worker_key, "33")
+    unheard, held = train(admin, "unheard"), train(admin, "held")
+    for job_id in (unheard, held):
+        assert lab.claim(job_id).status_code == 200
+
+    def stands(job_id: str) -> str:
+        return str(admin.get(f"/tasks/{job_id}").json()["status"])
+
+    lab.beat(held)
+    assert stands(unheard) == "running", "its answer may be under way still"
+    clock = running.core.clock
+    later_s = running.core.settings.accept_within_s + 1
+    monkeypatch.setattr(running.core, "clock", type(clock)(clock.wall, lambda: clock.monotonic() + later_s))
+    lab.beat(held)
+    assert (stands(unheard), stands(held)) == ("queued", "running")
+    told = admin.get(f"/tasks/{unheard}").json()["attempt_list"]
+    assert [(each["state"], each["reason"]) for each in told] == [("void", "worker_lost")]
+
+
 def test_start_submits_an_earlier_document_again(person: httpx.Client, admin: httpx.Client) -> None:
     first = admin.get(f"/tasks/{train(admin, 'config')}").json()
     admin.post(f"/tasks/{first['id']}/cancel")
