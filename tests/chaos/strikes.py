@@ -40,6 +40,9 @@ def play(world: World, strikes: Iterable[Strike], say: Say) -> None:
 
     def fall(strike: Strike) -> None:
         now_s = time.monotonic() - began
+        if strike.victim == "far" and "far" not in world.members:
+            say(f"{strike}: this machine gives no namespace to put it in")
+            return
         met, after = _BEGIN[strike.kind](world, strike)
         if met is None and now_s < strike.at_s + PATIENCE_S:
             later(now_s + 0.2, partial(fall, strike))
@@ -150,10 +153,10 @@ def _restart_database(world: World, strike: Strike) -> After:
 
 def _part(world: World, strike: Strike) -> After:
     if strike.victim == "far":
-        if world.net is None:
-            return "there is none", None
-        world.net.cable("down")
-        return "its cable is pulled", lambda: world.net.cable("up") if world.net else None
+        net = world.net
+        assert net is not None
+        net.cable("down")
+        return "its cable is pulled", lambda: net.cable("up")
     line = world.lines[strike.victim]
     line.tell("hold")
     return "nothing passes, nothing is closed", lambda: line.tell("go")

@@ -27,7 +27,7 @@ from tests.integration.redis.process import RedisProcess
 from tunefleet.client import Client
 
 MOVED = Path(__file__).resolve().parents[1] / "fakes" / "moved"
-READY_S: Final = 120.0
+READY_S: Final = 240.0
 SMALL: Final = {"server": "512m", "worker-2": "256m"}
 """Whose data lies on a file system of its own, and how large that is."""
 SETTINGS: Final = {
