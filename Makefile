@@ -22,13 +22,15 @@ TESTERS ?= 2
 SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
 
-chaos: ROUNDS ?= 20
+chaos kill-matrix: ROUNDS ?= 20
+chaos: SEED ?= 1
+chaos: FIRST ?= 0
 campaign-chaos: ROUNDS ?= 50
 
 # Tests run several processes at once.
-test coverage test-heavy proofs unit chaos campaign-chaos campaign-demo: export OMP_NUM_THREADS ?= 1
+test coverage test-heavy proofs unit chaos kill-matrix campaign-chaos campaign-demo: export OMP_NUM_THREADS ?= 1
 # They start many processes, each of which would compile the package where Python is told to write no bytecode.
-test coverage test-heavy proofs unit chaos campaign-chaos: export PYTHONDONTWRITEBYTECODE =
+test coverage test-heavy proofs unit chaos kill-matrix campaign-chaos: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help
 help: ## list the targets
@@ -140,7 +142,12 @@ bench: $(BENCH_READY) ## run every benchmark beside its peers and print the rati
 	@status=0; for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || status=1; done; exit $$status
 
 .PHONY: chaos
-chaos: $(DEV_READY) ## kill server, worker and trainer at random moments, and each kind of alignment: make chaos ROUNDS=20
+chaos: $(DEV_READY) ## strike a whole fleet with every kind of fault, and check what it has stored: make chaos ROUNDS=100 SEED=7
+	@scripts/postgres.sh
+	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) CHAOS_FIRST=$(FIRST) $(BIN)/python -m pytest tests/chaos -s --timeout 0 $(ARGS)
+
+.PHONY: kill-matrix
+kill-matrix: $(DEV_READY) ## kill server, worker and trainer at random moments, and each kind of alignment: make kill-matrix ROUNDS=20
 	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/test_kill_matrix.py tests/acceptance/test_alignment_kills.py --timeout 0 $(ARGS)
 
 .PHONY: campaign-chaos

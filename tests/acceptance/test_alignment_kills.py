@@ -1,4 +1,4 @@
-"""SIGKILL in the middle of each kind of alignment but `dpo`, which the suite kills: `make chaos` plays it."""
+"""SIGKILL in the middle of each kind of alignment but `dpo`, which the suite kills: `make kill-matrix` plays it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tunefleet.client import Client
 from tunefleet.wire.jobfolder import JobFolder
 
 if "TUNEFLEET_CHAOS_ROUNDS" not in os.environ:
-    pytest.skip("played by `make chaos`", allow_module_level=True)
+    pytest.skip("played by `make kill-matrix`", allow_module_level=True)
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 

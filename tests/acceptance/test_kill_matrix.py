@@ -1,7 +1,7 @@
 """SIGKILL to server, worker and trainer at random moments of a real training: nothing is lost, nothing is doubled.
 
-`make chaos ROUNDS=20` plays more rounds. A round's plan follows from its number alone, so that a failure can be played
-again: `pytest tests/acceptance/test_kill_matrix.py -k 'round-7'`.
+`make kill-matrix ROUNDS=20` plays more rounds. A round's plan follows from its number alone, so that a failure can be
+played again: `pytest tests/acceptance/test_kill_matrix.py -k 'round-7'`.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Middle:
 
     Args:
         listen: `host:port` (0: any), or the path of a Unix socket.
-        target: `host:port` that everything is passed on to; of a `proxy` unused.
+        target: `host:port`, or the path of a Unix socket, that everything is passed on to; of a `proxy` unused.
         kind: `line` passes bytes on; `proxy` is an HTTP proxy: CONNECT, and plain requests by absolute address.
         certificate: Path of a PEM file with key and chain, if it is the end of TLS.
         credentials: `name:password` that a proxy asks for.
@@ -131,7 +131,10 @@ class Middle:
         greeting: bytes = b"",
     ) -> None:
         host, _, port = target.rpartition(":")
-        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        if "/" in target:
+            far_reader, far_writer = await asyncio.open_unix_connection(target)
+        else:
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
         self._writers.add(far_writer)
         try:
             writer.write(greeting)

@@ -112,9 +112,9 @@ def refusal(error: TunefleetError) -> Entry:
 
 
 def raised(text: str) -> TunefleetError:
-    """Return the error that a refusal stands for."""
+    """Return the error that a refusal stands for; a server whose store is away has a bad moment, as over HTTP."""
     told = json.loads(text)
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TunefleetError)]
     simple = {kind.code: kind for kind in kinds if kind.__init__ is TunefleetError.__init__}
-    kind = simple.get(told["code"], UnreachableError)
+    kind = UnreachableError if told["code"] == errors.StoreError.code else simple.get(told["code"], UnreachableError)
     return kind(told["message"], hint=told.get("hint"))

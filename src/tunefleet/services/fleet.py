@@ -98,6 +98,7 @@ class Agent:
         load: What its machine does, as it said last.
         holding: The jobs that it said it holds, and those that it claimed since.
         heard: Resumes that it has acknowledged and not carried out yet.
+        missed: Attempts that are its own and that it does not name → since when, on the monotonic clock.
     """
 
     owner: str
@@ -106,6 +107,7 @@ class Agent:
     load: dict[str, Any] = field(default_factory=dict)
     holding: set[str] = field(default_factory=set)
     heard: set[str] = field(default_factory=set)
+    missed: dict[str, float] = field(default_factory=dict)
 
 
 def _roomier(load: Load, before: Load) -> bool:

@@ -57,7 +57,8 @@ def read(connection: Connection, task_id: str, *, offset: int, limit: int) -> by
         .order_by(log_chunks.c.end)
     )
     piece = bytearray()
-    with connection.execution_options(yield_per=16).execute(query) as found:
+    # Of this statement alone: set on the connection, they would be those of every later one, writes too.
+    with connection.execute(query, execution_options={"yield_per": 16}) as found:
         for end, data in found:
             start = max(0, offset + len(piece) - (end - len(data)))
             piece += data[start : start + limit - len(piece)]

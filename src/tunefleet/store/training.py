@@ -71,7 +71,8 @@ def newest_points(connection: Connection, launch: LaunchRow) -> Iterator[PointRo
     """Yield what a launch reported, the newest first; stop when you have seen enough."""
     mine = (metric_points.c.task_id == launch.task_id) & (metric_points.c.launch_number == launch.number)
     query: Any = select(*_point_columns()).where(mine).order_by(metric_points.c.seq.desc())
-    with connection.execution_options(yield_per=64).execute(query) as found:
+    # Of this statement alone: set on the connection, they would be those of every later one, writes too.
+    with connection.execute(query, execution_options={"yield_per": 64}) as found:
         for row in found:
             yield PointRow(*row)
 

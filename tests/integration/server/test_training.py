@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.server.support import HandWorker, Running, is_problem, submit
+from tests.integration.server.support import HandWorker, Running, is_problem, submit, until
 from tests.integration.server.training import agent, client, close_clients, register, train
 
 
@@ -272,6 +272,47 @@ def test_running_job_of_an_agent_takes_what_can_be_taken_now(
     assert person.post(f"/local/{job_id}/resume", json={"config_adjustments": {"tempo": 1}}).status_code == 400
     # No checkpoint is known of it: that is said, and nothing is started.
     assert person.post(f"/local/{job_id}/resume", json={}).status_code == 409
+
+
+def test_what_an_earlier_attempt_had_reported_beyond_is_superseded(
+    running: Running, person: httpx.Client, admin: httpx.Client
+) -> None:
+    first, second = (agent(running, running.worker_key, name) for name in ("31", "32"))
+    job_id = train(admin, "elsewhere", "  retry: {max_attempts: 2, backoff_s: 0}")
+    http = first.take(job_id)
+    for step in range(1, 7):
+        put(http, job_id, step=step, loss=1.0)
+    assert patch(http, job_id, "failed", error="torch.OutOfMemoryError: CUDA out of memory").status_code == 200
+    until(lambda: admin.get(f"/tasks/{job_id}").json()["status"] == "queued")
+    http = second.take(job_id)
+    # An evaluation of what was resumed trains no step: the point of step 3 stays.
+    put(http, job_id, step=3, eval_loss=2.0)
+    put(http, job_id, step=4, loss=0.5)
+    points = admin.get(f"/tasks/{job_id}/metrics").json()["points"]
+    assert [(point["step"], point["values"]["loss"]) for point in points] == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 0.5)]
+    assert points[2]["values"]["eval_loss"] == 2.0
+
+
+def test_a_claim_whose_answer_was_lost_is_given_up(
+    running: Running, admin: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = agent(running, running.worker_key, "33")
+    unheard, held = train(admin, "unheard"), train(admin, "held")
+    for job_id in (unheard, held):
+        assert lab.claim(job_id).status_code == 200
+
+    def stands(job_id: str) -> str:
+        return str(admin.get(f"/tasks/{job_id}").json()["status"])
+
+    lab.beat(held)
+    assert stands(unheard) == "running", "its answer may be under way still"
+    clock = running.core.clock
+    later_s = running.core.settings.accept_within_s + 1
+    monkeypatch.setattr(running.core, "clock", type(clock)(clock.wall, lambda: clock.monotonic() + later_s))
+    lab.beat(held)
+    assert (stands(unheard), stands(held)) == ("queued", "running")
+    told = admin.get(f"/tasks/{unheard}").json()["attempt_list"]
+    assert [(each["state"], each["reason"]) for each in told] == [("void", "worker_lost")]
 
 
 def test_start_submits_an_earlier_document_again(person: httpx.Client, admin: httpx.Client) -> None:

@@ -18,6 +18,7 @@ from tunefleet.errors import (
     ForbiddenError,
     MachineError,
     NotFoundError,
+    StoreError,
     TunefleetError,
     UnreachableError,
 )
@@ -48,6 +49,13 @@ def test_an_answer_survives_being_taken_apart() -> None:
     closing = redis_parts.closing(reply)
     assert (closing["offers"], closing["wishes"]) == ("1", "2")
     assert redis_parts.reply_of(closing["body"], [redis_parts.offer_of(entry)], told) == reply
+
+
+def test_a_store_that_is_away_is_a_bad_moment_of_the_server_and_no_end_of_a_worker() -> None:
+    away = StoreError("The database cannot be reached.", hint="Ask again in a moment.")
+    found = redis_parts.raised(redis_parts.refusal(away)["error"])
+    assert type(found) is UnreachableError
+    assert "The database cannot be reached." in str(found)
 
 
 @pytest.mark.parametrize("kind", [ConflictError, ForbiddenError, NotFoundError])

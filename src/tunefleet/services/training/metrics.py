@@ -45,8 +45,16 @@ def _store(connection: Connection, *, who: AttemptActor, reported: Sequence[Repo
         for seq, (point, values) in enumerate(new, launch.cursor)
     ]  # fmt: skip
     journal.add_records(connection, rows, [])
+    if launch.cursor == 0 and launch.number > 1 and new:
+        # Reports do not say where they begin; what an earlier attempt had reported beyond that is done again.
+        journal.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
     journal.advance(connection, launch, cursor=launch.cursor + len(rows), progress=_progress(launch, reported, now))
     wake(connection, f"task:{held.task.id}")
+
+
+def _begins_after(new: Sequence[tuple[ReportedPoint, dict[str, Any]]]) -> int:
+    """Return the step at which a launch has begun, by its first points: an evaluation trains no step."""
+    return max(0, min(point.step - ("loss" in values) for point, values in new))
 
 
 def _new(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.services import link, orders, resuming, uplink
+from tunefleet.services import endings, link, orders, resuming, uplink
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import attempt_token
@@ -38,6 +38,8 @@ class _News:
     job: PolledJob | None
     commands: tuple[AgentCommand, ...]
     drop: tuple[str, ...]
+    mine: dict[str, str]
+    """Attempts that are the agent's → their tasks."""
 
     @property
     def keys(self) -> set[str]:
@@ -114,16 +116,19 @@ def _look(connection: Connection, *, asker: _Asker, secret: bytes, now: float) -
     task = None
     if row is not None and asker.wants:
         task = offers.first(connection, row, owner=asker.owner, leased=asker.leased, now=now)
-    commands = _commands(connection, asker.agent_id, secret)
+    mine = attempts.open_of(connection, asker.agent_id)
+    commands = _commands(connection, asker.agent_id, mine, secret)
     return _News(
         job=offers.polled(connection, task) if task is not None else None,
         commands=tuple(each for each in commands if each.command_id not in asker.heard),
         drop=_drop(connection, asker.agent_id, asker.holding),
+        mine={row.id: row.task_id for row in mine.values() if row.state == "accepted"},
     )
 
 
-def _commands(connection: Connection, agent_id: str, secret: bytes) -> Iterable[AgentCommand]:
-    mine = attempts.open_of(connection, agent_id)
+def _commands(
+    connection: Connection, agent_id: str, mine: Mapping[str, AttemptRow], secret: bytes
+) -> Iterable[AgentCommand]:
     jobs = {attempt_token(secret, row.id): row.task_id for row in mine.values()}
     for command in orders.sendable(connection, agent_id, mine, secret):
         yield AgentCommand(
@@ -181,6 +186,7 @@ async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat
         await core.write(partial(_take_outcomes, agent_id=who.agent_id, outcomes=beat.outcomes, now=core.clock.wall()))
     asker = _asker(core, who, None, wants=False)
     news = await core.read(partial(_look, asker=asker, secret=core.secret, now=core.clock.wall()))
+    await _lose_unheld(core, who.agent_id, news.mine)
     presence.note(news.keys | {key for key in presence.said if key.startswith("job:")}, core.clock.monotonic())
     return HeartbeatReply(
         lease_s=core.settings.lost_after_s,
@@ -188,6 +194,26 @@ async def heartbeat(core: Core, actor: Actor, who: Introduction, beat: Heartbeat
         drop=news.drop,
         outcomes=tuple(outcome.command_id for outcome in beat.outcomes),
     )
+
+
+async def _lose_unheld(core: Core, agent_id: str, mine: Mapping[str, str]) -> None:
+    """Give up attempts that an agent has not named for a while: it never heard that its claim was taken."""
+    known, now = core.fleet.agents[agent_id], core.clock.monotonic()
+    known.missed = {
+        attempt_id: known.missed.get(attempt_id, now)
+        for attempt_id, task_id in mine.items()
+        if task_id not in known.holding
+    }
+    # A claim may be answered while a heartbeat is under way that does not know of it yet.
+    over = [id_ for id_, since in known.missed.items() if now - since > core.settings.accept_within_s]
+    if over:
+        await core.write(partial(_lose, agent_id=agent_id, attempt_ids=over, now=core.clock.wall()))
+
+
+def _lose(connection: Connection, *, agent_id: str, attempt_ids: Sequence[str], now: float) -> None:
+    mine = attempts.open_of(connection, agent_id)
+    gone = [mine[id_] for id_ in attempt_ids if id_ in mine and mine[id_].state == "accepted"]
+    endings.end(connection, [(row, TaskReason.WORKER_LOST, "The agent does not have the task.") for row in gone], now)
 
 
 def _take_outcomes(connection: Connection, *, agent_id: str, outcomes: tuple[AgentOutcome, ...], now: float) -> None:

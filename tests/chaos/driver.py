@@ -1,0 +1,158 @@
+"""Plays rounds on a world: work and strikes at once, then everything is healed, and what was stored is checked."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Final
+
+from tests.chaos import history
+from tests.chaos.check_results import ENDS
+from tests.chaos.checker import Fault, check
+from tests.chaos.ledger import Ledger
+from tests.chaos.schedule import Kind, drawn, strikes
+from tests.chaos.strikes import play
+from tests.chaos.work import CAMPAIGN, Work, campaign
+from tests.chaos.world import World
+from tunefleet.client import Client
+from tunefleet.errors import ConflictError
+
+DRAIN_S: Final = 420.0
+STEER_AFTER_S: Final = 5.0
+
+
+@dataclass
+class Driver:
+    """Plays rounds, and keeps what is needed to tell of a failure.
+
+    Args:
+        world: That is struck.
+        seed: Of the schedule, and of the work.
+    """
+
+    world: World
+    seed: int
+    ledger: Ledger = field(default_factory=Ledger)
+    filled: set[str] = field(default_factory=set)
+    said: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+    def say(self, line: str) -> None:
+        """Print a line, and keep it."""
+        self.said.append(line)
+        print(line, flush=True)
+
+    def begin(self) -> None:
+        """Start the campaign that goes on through all rounds."""
+        with self.world.client() as client:
+            client.campaigns.apply({CAMPAIGN: campaign(self.world.folder)})
+        self.ledger.note("campaign", CAMPAIGN)
+
+    def round(self, number: int) -> None:
+        """Play one round, and check what it has left.
+
+        Args:
+            number: Of the round, from 0.
+        """
+        found = strikes(self.seed, number)
+        self.say(f"round {number} of seed {self.seed}:\n{drawn(found)}\nas it went:")
+        self.filled |= {strike.victim for strike in found if strike.kind is Kind.DISK}
+        failed: list[BaseException] = []
+        began = time.monotonic()
+        # A client that works while all is struck is patient, as a script that submits overnight is.
+        with self.world.client(patience_s=90) as client:
+            work = Work(client, self.ledger, self.world.folder, number, self.seed)
+            asking = threading.Thread(target=_keeping, args=(failed, self._ask, work), daemon=True)
+            asking.start()
+            play(self.world, found, self.say)
+            asking.join(300)
+            assert not asking.is_alive(), self.words("the clients have no answer")
+            if failed:
+                raise failed[0]
+            self.world.heal()
+            self._drain(client)
+        self._check(whole=False)
+        self.say(f"round {number} took {time.monotonic() - began:.0f} s")
+
+    def end(self) -> None:
+        """Let everything come to rest, stop it, and check the whole history."""
+        for name in self.world.members:
+            self.world.clock(name).write_text("0")
+        with self.world.client() as client:
+            client.campaigns.stop(CAMPAIGN)
+            self._drain(client, everything=True)
+        self._settle()
+        self.left = self.world.stop()
+        self._check(whole=True)
+
+    def words(self, what: str) -> str:
+        """Return a failure in words: seed, schedule so far, and where the logs lie (and `history.json`, the rows)."""
+        return "\n".join([what, f"seed {self.seed}; what was struck:", *self.said, self.world.words()])
+
+    def _ask(self, work: Work) -> None:
+        work.submit()
+        time.sleep(STEER_AFTER_S)
+        work.steer()
+
+    def _drain(self, client: Client, *, everything: bool = False) -> None:
+        mine = {task for told in self.ledger.all("workflow") for task in told.facts["tasks"]}
+
+        def over() -> bool:
+            tasks = list(client.tasks.iterate())
+            for task in tasks:
+                if task.status == "paused":
+                    self._resume(client, task.id)
+            # What is cancelled by a client that got no answer is cancelled all the same, once it asks again.
+            open_ = {task.id: (task.name, task.status) for task in tasks if task.status not in ENDS}
+            self._open = open_ if everything else {id_: told for id_, told in open_.items() if id_ in mine}
+            return not self._open
+
+        deadline = time.monotonic() + DRAIN_S
+        self._cancel_again(client)
+        while not over():
+            whys = [client.tasks.why(id_).model_dump_json() for id_ in list(self._open)[:5]]
+            assert time.monotonic() < deadline, self.words(
+                f"within {DRAIN_S:.0f} s these did not end: {self._open} {whys}"
+            )
+            time.sleep(0.5)
+
+    def _resume(self, client: Client, task_id: str) -> None:
+        try:
+            client.tasks.resume(task_id)
+        except ConflictError:
+            return  # it goes on already
+        self.ledger.note("resume", task_id)
+
+    def _cancel_again(self, client: Client) -> None:
+        told = {each.id for each in self.ledger.all("cancel")}
+        for each in self.ledger.all("workflow"):
+            (*_, task_id) = each.facts["tasks"]
+            if each.facts["expects"] == "cancelled" and task_id not in told:
+                client.tasks.cancel(task_id)
+                self.ledger.note("cancel", task_id)
+
+    def _settle(self) -> None:
+        """Wait until nothing is held any more: what follows an end may take a moment."""
+        deadline = time.monotonic() + 90
+        while any(fault.promise == "at rest" for fault in self._faults(whole=True)) and time.monotonic() < deadline:
+            time.sleep(1)
+
+    def _faults(self, *, whole: bool) -> list[Fault]:
+        read = history.read(self.world, filled=frozenset(self.filled), left=self.left)
+        return check(read, self.ledger, whole=whole)
+
+    def _check(self, *, whole: bool) -> None:
+        faults = self._faults(whole=whole)
+        if faults:
+            kept = self.world.folder / "history.json"
+            kept.write_text(json.dumps(asdict(history.rows(self.world)), default=str, indent=1))
+        assert not faults, self.words("\n".join(["promises were not kept:", *map(str, faults)]))
+
+
+def _keeping(failed: list[BaseException], act: object, *arguments: object) -> None:
+    try:
+        act(*arguments)  # type: ignore[operator]
+    except BaseException as error:  # noqa: BLE001 -- raised again by whoever has started the thread
+        failed.append(error)

@@ -1,0 +1,155 @@
+"""What a world has stored, as plain values: rows, files, keys and processes, read once everything rests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from psycopg import sql
+from psycopg.rows import dict_row
+
+from tests.chaos.world import World
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Tables of the database, in the order of their keys; each row is a dictionary, without columns of no interest."""
+
+    workflows: list[Row]
+    tasks: list[Row]
+    task_documents: list[Row]
+    attempts: list[Row]
+    events: list[Row]
+    launches: list[Row]
+    metric_points: list[Row]
+    log_streams: list[Row]
+    log_chunks: list[Row]
+    artifacts: list[Row]
+    artifact_files: list[Row]
+    arriving_files: list[Row]
+    commands: list[Row]
+    federations: list[Row]
+    federation_rounds: list[Row]
+    federation_updates: list[Row]
+    federation_versions: list[Row]
+    campaigns: list[Row]
+    campaign_cycles: list[Row]
+    campaign_steps: list[Row]
+    campaign_spend: list[Row]
+    model_versions: list[Row]
+
+
+@dataclass(frozen=True)
+class Journal:
+    """A launch's journal as it lies on a machine.
+
+    Args:
+        machine: Which.
+        task_id: Whose.
+        launch: Of which launch.
+        records: How many whole lines it has.
+    """
+
+    machine: str
+    task_id: str
+    launch: str
+    records: int
+
+
+@dataclass(frozen=True)
+class History:
+    """Everything that a checker looks at.
+
+    Args:
+        rows: Of the database.
+        digests: Digest of each stored file's name → digest of its content.
+        journals: Of all machines.
+        marks: Path of a file that tasks have written to → its lines.
+        filled: Machines whose disk was full at some time.
+        left: Files, keys and processes that should be gone, in words.
+        deaths: Ends of processes that nobody has brought about, in words.
+    """
+
+    rows: Rows
+    digests: dict[str, str]
+    journals: list[Journal]
+    marks: dict[str, list[str]]
+    filled: frozenset[str] = frozenset()
+    left: tuple[str, ...] = ()
+    deaths: tuple[str, ...] = ()
+
+
+def read(world: World, *, filled: frozenset[str], left: list[str]) -> History:
+    """Read a world's history.
+
+    Args:
+        world: All of whose work has ended.
+        filled: Machines whose disk was full at some time.
+        left: What else should be gone.
+    """
+    return History(
+        rows=rows(world),
+        digests={path.name: _digest(path) for path in world.blobs()},
+        journals=list(_journals(world)),
+        marks={str(path): path.read_text().splitlines() for path in world.folder.glob("counted-*")},
+        filled=filled,
+        left=tuple([*left, *_files(world), *_keys(world)]),
+        deaths=tuple(death for member in world.members.values() for death in member.deaths),
+    )
+
+
+def rows(world: World) -> Rows:
+    """Read the tables."""
+    found: dict[str, list[Row]] = {}
+    with world.postgres.connect(world.database_url) as connection, connection.cursor(row_factory=dict_row) as cursor:
+        for each in fields(Rows):
+            cursor.execute(sql.SQL("SELECT * FROM {} ORDER BY 1, 2").format(sql.Identifier(each.name)))
+            found[each.name] = cursor.fetchall()
+    return Rows(**found)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _journals(world: World) -> Iterator[Journal]:
+    for machine, results in world.results().items():
+        for file in sorted(results.glob("*/journal/*.jsonl")):
+            yield Journal(machine, file.parent.parent.name, file.stem, file.read_bytes().count(b"\n"))
+
+
+TEMPORARY: tuple[Callable[[Path], bool], ...] = (
+    lambda path: path.suffix in {".tmp", ".part", ".new"},
+    lambda path: path.name.startswith((".tmp", "tmp")),
+)
+"""By what a file is known that was meant to be there for a moment."""
+
+
+def _files(world: World) -> Iterator[str]:
+    for root in [*world.results().values(), world.folder / "server" / "data"]:
+        for path in sorted(root.rglob("*")):
+            if path.is_file() and any(known(path) for known in TEMPORARY):
+                yield f"temporary file {path} ({path.stat().st_size} bytes)"
+    for path in sorted(world.temporary.rglob("*")):
+        if path.is_file() and not path.name.endswith((".log", ".lock")):
+            yield f"temporary file {path}"
+
+
+def _keys(world: World) -> Iterator[str]:
+    with world.redis.client as client:
+        for key in client.scan_iter("*", _type="stream"):
+            for group in client.xinfo_groups(key):
+                if group["pending"]:
+                    yield f"{group['pending']} entries of Redis stream {key} that nobody has acknowledged"
+
+
+def told(row: Row, column: str) -> Any:
+    """Return what a column of JSON says."""
+    return None if row[column] is None else json.loads(row[column])
