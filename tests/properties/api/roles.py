@@ -22,7 +22,8 @@ _FILE: Final = re.compile(r"/blobs/|/updates$|/log$")
 _UPDATE: Final = b'{"worker": "w", "step": 1, "num_examples": 1, "config": {}, "sha256": "%s"}' % (b"0" * 64)
 _FILE_HEADERS: Final = {
     "Update-Length": str(len(_UPDATE)),
-    "Upload-Offset": "0", "Upload-Length": str(len(_UPDATE) + 3), "Content-Type": "application/octet-stream", "X-Worker": "w",
+    "Upload-Offset": "0", "Upload-Length": str(len(_UPDATE) + 3),
+    "Content-Type": "application/octet-stream", "X-Worker": "w",
 }  # fmt: skip
 _LONG: Final = re.compile(r"/link/|/agent/|/stream$|/live$")
 """Routes that wait for something: they are asked with a body that is wrong, or for their first line only."""
