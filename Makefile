@@ -32,6 +32,9 @@ test coverage test-heavy proofs unit chaos kill-matrix campaign-chaos campaign-d
 # They start many processes, each of which would compile the package where Python is told to write no bytecode.
 test coverage test-heavy proofs unit chaos kill-matrix campaign-chaos: export PYTHONDONTWRITEBYTECODE =
 
+# bash has a variable SECONDS of its own, which make would take for one that was given.
+SECONDS_OF_FUZZ := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
+
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
@@ -157,6 +160,10 @@ campaign-chaos: $(DEV_READY) ## kill an engine, and a whole server, at the steps
 .PHONY: campaign-demo
 campaign-demo: $(BENCH_READY) ## run three cycles of examples/campaign, and draw what became of the held-out loss
 	@$(BIN)/python -m scripts.campaign_demo $(ARGS)
+
+.PHONY: fuzz
+fuzz: $(DEV_READY) ## look for input that a reader of strangers' bytes does not stand: make fuzz SECONDS=600 ARGS='--target archive'
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS_OF_FUZZ) $(ARGS)
 
 .PHONY: clean
 clean: ## remove caches and build output, but neither .venv nor results

@@ -26,6 +26,10 @@ _NAMES: Final = {
     "grad_norm": "grad_norm",
     "train_samples_per_second": "samples_per_second",
 }
+_WORDS: Final = frozenset({"type", "phase"})
+"""What is text in a record of progress; all else are numbers."""
+_UNREADABLE: Final = (ValueError, KeyError, TypeError, OverflowError, AttributeError)
+"""What a line raises that no journal of ours writes: one that is no JSON, or a record that lacks what it is to say."""
 _OF_PAIRS: Final = tuple(
     f"{prefix}rewards/{name}" for prefix in ("", "eval_") for name in ("chosen", "rejected", "accuracies", "margins")
 )
@@ -72,7 +76,7 @@ class JournalState:
                     self.points.append(point)
                 return point
             case "progress":
-                self.progress = record
+                self.progress = {k: v for k, v in record.items() if k in _WORDS or number(v) is not None}
             case "checkpoint":
                 self.checkpoints[int(record["step"])] = record
             case "event" if record.get("level") in ("warning", "error"):
@@ -167,7 +171,7 @@ class JournalReader:
         for line in whole.splitlines():
             try:
                 record = orjson.loads(line)
-            except orjson.JSONDecodeError:
+                if isinstance(record, dict):
+                    self._state.take(record)
+            except _UNREADABLE:
                 continue  # the shipper hands it on raw, and the job's log has it
-            if isinstance(record, dict):
-                self._state.take(record)

@@ -34,7 +34,10 @@ _ZIP_SUFFIX: Final = ".zip"
 _UNPACK: Final = "Unpack it yourself and name the folder."
 _REPACK: Final = "Pack it again with plain files and folders only, or unpack it yourself and name the folder."
 _MAX_HEADER_BYTES: Final = 4 << 20
+_UNENDING: Final = (OverflowError, RecursionError)
+"""What the library raises for headers that name impossible lengths, or follow each other without a member."""
 _BROKEN: Final = (
+    *_UNENDING,
     tarfile.TarError,
     zipfile.BadZipFile,
     zlib.error,
@@ -111,7 +114,10 @@ def is_packed(path: Path) -> bool:
     """Whether a file's content is that of an archive, or of something compressed."""
     with path.open("rb") as file:
         start = file.read(6)
-    return start.startswith((*_ZIP_MAGIC, *_DECOMPRESSORS)) or tarfile.is_tarfile(path)
+    try:
+        return start.startswith((*_ZIP_MAGIC, *_DECOMPRESSORS)) or tarfile.is_tarfile(path)
+    except _UNENDING:
+        return True  # it begins as one
 
 
 def unpack(archive: Path, dest: Path, *, limits: UnpackLimits | None = None) -> Path:

@@ -33,6 +33,7 @@ from .status import StatusFile
 logger = logging.getLogger("tunefleet.control")
 
 MAX_BODY_BYTES = 64 << 10
+_LENGTH_DIGITS = 20
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _ROUTE = re.compile(r"/jobs/(?P<job_id>[^/]+)/(?P<what>status|control|commands/(?P<command_id>[^/]+))")
 
@@ -257,7 +258,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal():
             raise RefusedError(411, "A command is sent with a Content-Length.")
-        if int(length) > MAX_BODY_BYTES:
+        # What has thousands of digits is no number to Python.
+        if len(length) > _LENGTH_DIGITS or int(length) > MAX_BODY_BYTES:
             raise RefusedError(413, f"A command has at most {MAX_BODY_BYTES} bytes.")
         try:
             body = json.loads(self.rfile.read(int(length)), parse_constant=_no_number)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from tunefleet.lifecycle.task import TaskReason
+from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.services import endings, metering
 from tunefleet.services.scrub import scrub
 from tunefleet.services.verdicts import reason_of
@@ -65,7 +65,11 @@ def take(
     Returns:
         The ends that are those of tasks; and the attempts whose end is not taken yet.
     """
-    own = {id_: finish for id_, finish in finishes.items() if not mine[id_].member}
+    own = {
+        id_: _early(finish) if rows[mine[id_].task_id].status == TaskStatus.DISPATCHED else finish
+        for id_, finish in finishes.items()
+        if not mine[id_].member
+    }
     held: set[str] = set()
     for id_ in finishes.keys() - own.keys():
         _take_member(connection, mine.pop(id_), finishes[id_], rows, now)
@@ -107,6 +111,14 @@ def overdue(connection: Connection, now: float, patience_s: float) -> list[endin
         error = row.error or "A node lost its connection to the others, and none of them has said why."
         found.append((row, TaskReason.NETWORK, error))
     return found
+
+
+def _early(finish: Finish) -> Finish:
+    """Return the end of a first node as it is taken while not all have accepted: nothing can have been computed."""
+    if finish.outcome not in {"completed", "paused"}:
+        return finish
+    error = "Its first node ended before all nodes had begun."
+    return finish.model_copy(update={"outcome": "failed", "reason": TaskReason.CRASHED.value, "error": error})
 
 
 def _take_member(

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Whole = Annotated[int, Field(ge=-(2**62), le=2**62)]
+"""A whole number as another process says it: one that every store can hold."""
+Figure = Annotated[float, Field(ge=-1e15, le=1e15)]
+"""A number as another process says it: finite, and of a size with which one can go on counting."""
 
 
 class Message(BaseModel):

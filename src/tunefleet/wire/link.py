@@ -6,14 +6,16 @@ that the server no longer honours is answered with `drop`, and the holder ends t
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message
+from tunefleet.wire.base import Figure, Message, Whole
 
 MAX_TIME_S = 253_402_300_799.0
 """Unix time of the last second that a date can say."""
+MAX_SILENCE_S = 1e9
+"""Thirty years: what has begun before there were such jobs is no date of one."""
 
 SlotClass = Literal["job", "light"]
 """`job`: one process of its own, a training. `light`: runs inside the worker, several at once."""
@@ -30,11 +32,11 @@ class Gpu(Message):
         in_use_by: Who else uses it now, so that the worker begins no job there; None if nobody does.
     """
 
-    index: int
+    index: Whole
     name: str
     uuid: str
-    memory_total_bytes: int
-    memory_free_bytes: int | None = None
+    memory_total_bytes: Whole
+    memory_free_bytes: Whole | None = None
     in_use_by: str | None = None
 
 
@@ -61,11 +63,11 @@ class Capabilities(Message):
     version: str
     hostname: str
     executors: tuple[ExecutorOffer, ...]
-    slots: dict[SlotClass, int]
-    cpu_count: int
-    memory_total_bytes: int
-    memory_free_bytes: int
-    disk_free_bytes: int
+    slots: dict[SlotClass, Whole]
+    cpu_count: Whole
+    memory_total_bytes: Whole
+    memory_free_bytes: Whole
+    disk_free_bytes: Whole
     gpus: tuple[Gpu, ...] = ()
     tags: tuple[str, ...] = ()
     cached_models: tuple[str, ...] = ()
@@ -78,9 +80,9 @@ class Capabilities(Message):
     """Names, never values, of the secrets that it has."""
     environments: tuple[str, ...] | None = None
     """Those of `tunefleet env` that are ready there; None if the worker does not say, as older ones."""
-    bandwidth_bytes_per_s: float | None = None
+    bandwidth_bytes_per_s: Figure | None = None
     """What its traffic of results is held to; None if it is not."""
-    cost_per_hour: float = 1.0
+    cost_per_hour: Figure = 1.0
     link: Literal["http", "redis"] = "http"
     cpu_model: str = ""
     driver_version: str | None = None
@@ -91,8 +93,8 @@ class Capabilities(Message):
     """None if there is none, or the worker does not say: then it cannot be a node of a training on several."""
     started_at: float | None = Field(default=None, ge=0, le=MAX_TIME_S)
     """Unix time of the process's start."""
-    pid: int | None = None
-    clock_ahead_s: float | None = None
+    pid: Whole | None = None
+    clock_ahead_s: Figure | None = None
     """How far its clock is ahead of the server's, by the server's account; None if they agree, or it is not known."""
 
 
@@ -130,7 +132,7 @@ class RegisterReply(Message):
     drop: tuple[str, ...]
     hold_s: float
     lost_after_s: float
-    clock_ahead_s: float | None = None
+    clock_ahead_s: Figure | None = None
 
 
 class Finish(Message):
@@ -154,7 +156,7 @@ class Finish(Message):
     error: str | None = None
     detail: str | None = None
     result: dict[str, Any] = Field(default_factory=dict)
-    cursors: dict[str, int] = Field(default_factory=dict)
+    cursors: dict[str, Whole] = Field(default_factory=dict)
     lost_peer: bool = False
 
 
@@ -163,7 +165,7 @@ class CommandOutcome(Message):
 
     command_id: str
     state: Literal["acknowledged", "applied", "durable", "failed"]
-    step: int | None = None
+    step: Whole | None = None
     message: str | None = None
     checkpoint: str | None = None
     result: dict[str, Any] | None = None
@@ -174,31 +176,31 @@ class Reached(Message):
     """The worker has brought an attempt to the desired state of this generation."""
 
     token: str
-    generation: int
+    generation: Whole
 
 
 class GpuLoad(Message):
     """How one GPU of a worker stands now."""
 
     uuid: str
-    memory_free_bytes: int | None = None
+    memory_free_bytes: Whole | None = None
     in_use_by: str | None = None
-    utilisation_percent: float | None = None
-    power_w: float | None = None
-    temperature_c: float | None = None
+    utilisation_percent: Figure | None = None
+    power_w: Figure | None = None
+    temperature_c: Figure | None = None
 
 
 class Load(Message):
     """How busy a worker is; told every `HEARTBEAT_INTERVAL_SEC`, apart from the lease."""
 
-    memory_free_bytes: int
-    disk_free_bytes: int
-    load_1m: float | None = None
-    load_5m: float | None = None
-    load_15m: float | None = None
-    uptime_s: float | None = None
+    memory_free_bytes: Whole
+    disk_free_bytes: Whole
+    load_1m: Figure | None = None
+    load_5m: Figure | None = None
+    load_15m: Figure | None = None
+    uptime_s: Figure | None = None
     gpus: tuple[GpuLoad, ...] = ()
-    gpu_energy_j: float | None = None
+    gpu_energy_j: Figure | None = None
     """What its GPUs have used since its process began, as far as they tell; None if none tells its power."""
 
 
@@ -216,7 +218,7 @@ class ExchangeRequest(Message):
 
     worker_id: str
     session: str
-    wait_s: float = 0.0
+    wait_s: Figure = 0.0
     holding: tuple[str, ...] = ()
     accepts: tuple[str, ...] = ()
     points: dict[str, str] = Field(default_factory=dict)
@@ -224,9 +226,9 @@ class ExchangeRequest(Message):
     outcomes: tuple[CommandOutcome, ...] = ()
     reached: tuple[Reached, ...] = ()
     discarded: tuple[str, ...] = ()
-    stalled: dict[str, float] = Field(default_factory=dict)
+    stalled: dict[str, Annotated[float, Field(ge=0, le=MAX_SILENCE_S)]] = Field(default_factory=dict)
     delivering: dict[str, str] = Field(default_factory=dict)
-    want: dict[SlotClass, int] = Field(default_factory=dict)
+    want: dict[SlotClass, Whole] = Field(default_factory=dict)
     draining: bool = False
     """Whether it finishes what it has and then leaves, because the server said so."""
     leaves: bool = False
@@ -258,7 +260,7 @@ class ResumeFrom(Message):
         from_task: The task whose job folder on this worker holds the checkpoint too.
     """
 
-    step: int | None = None
+    step: Whole | None = None
     exact: bool = False
     checkpoint: InputRef | None = None
     best: InputRef | None = None
@@ -271,7 +273,7 @@ class MergedTask(Message):
     token: str
     task_id: str
     workflow_id: str
-    attempt: int
+    attempt: Whole
     name: str
     spec: dict[str, Any]
     inputs: dict[str, InputRef] = Field(default_factory=dict)
@@ -290,7 +292,7 @@ class FederatedPart(Message):
     id: str
     worker: str
     token: str
-    attempt: int | None = None
+    attempt: Whole | None = None
 
 
 class GangNode(Message):
@@ -304,8 +306,8 @@ class GangNode(Message):
     """
 
     id: str
-    rank: int
-    nodes: int
+    rank: Whole
+    nodes: Whole
     release: str
 
 
@@ -336,7 +338,7 @@ class Offer(Message):
     token: str
     task_id: str
     workflow_id: str
-    attempt: int
+    attempt: Whole
     kind: str
     name: str
     spec: dict[str, Any]
@@ -356,7 +358,7 @@ class Desired(Message):
 
     token: str
     action: DesiredAction
-    generation: int
+    generation: Whole
 
 
 class Command(Message):
@@ -381,7 +383,7 @@ class Behind(Message):
 
     token: str
     launch: str
-    cursor: int
+    cursor: Whole
 
 
 class ExchangeReply(Message):
@@ -417,11 +419,11 @@ class JournalBatch(Message):
     """
 
     launch: str
-    from_seq: int
+    from_seq: Whole
     lines: tuple[str, ...]
 
 
 class Cursor(Message):
     """Where the server stands in a stream: the next sequence number (journal) or byte (log) that it takes."""
 
-    cursor: int
+    cursor: Whole

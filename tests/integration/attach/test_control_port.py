@@ -233,3 +233,12 @@ def test_a_silent_client_does_not_hold_up_the_others(server: ControlServer) -> N
         silent.setblocking(False)
         with pytest.raises(BlockingIOError):  # it has not been given up: the answer did not wait for that
             silent.recv(1)
+
+
+def test_a_length_of_thousands_of_digits_is_answered(server: ControlServer) -> None:
+    head = (
+        b"POST /jobs/task-1/control HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: "
+    )
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as sock:
+        sock.sendall(head + b"9" * 5000 + b"\r\n\r\n")
+        assert sock.recv(100).startswith(b"HTTP/1.1 413")

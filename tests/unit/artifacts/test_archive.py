@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tunefleet.artifacts import UnpackLimits, is_archive, pack, unpack
+from tunefleet.artifacts.archive import is_packed
 from tunefleet.errors import ArtifactError, MachineError, NotFoundError, TooLargeError, TunefleetError
 
 SMALL = UnpackLimits(max_files=10, max_total_bytes=10_000_000, max_ratio=50, ratio_from_bytes=100_000)
@@ -157,6 +158,26 @@ def test_a_sparse_bomb(tmp_path: Path) -> None:
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         archive.addfile(info, io.BytesIO(body))
     refused(tmp_path, buffer.getvalue(), TooLargeError, "unpacks to more than")
+
+
+def header_bytes(kind: bytes, body: bytes = b"") -> bytes:
+    info = tarfile.TarInfo("header")
+    info.type, info.size = kind, len(body)
+    return info.tobuf() + body.ljust(-len(body) % 512 + len(body), b"\0")
+
+
+ENDLESS = [
+    header_bytes(tarfile.XHDTYPE) * 3000,
+    header_bytes(tarfile.GNUTYPE_LONGNAME) * 3000,
+    header_bytes(tarfile.XHDTYPE, b"22 GNU.sparse.major=1\n" + b"9" * 30 + b" a=b\n"),
+]
+
+
+@pytest.mark.parametrize("data", ENDLESS, ids=["headers", "long names", "a length"])
+def test_headers_that_the_library_does_not_stand(tmp_path: Path, data: bytes) -> None:
+    refused(tmp_path, gzip.compress(data), ArtifactError, "not a whole archive")
+    (tmp_path / "plain").write_bytes(data)
+    assert is_packed(tmp_path / "plain")
 
 
 @pytest.mark.parametrize(

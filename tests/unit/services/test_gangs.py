@@ -55,6 +55,18 @@ async def begun(lab: Lab, workers: list[FakeWorker]) -> tuple[list[FakeWorker], 
     return who, offers
 
 
+@pytest.mark.parametrize("outcome", ["completed", "paused"])
+async def test_a_first_node_that_ends_before_all_have_begun_has_done_nothing(lab: Lab, outcome: str) -> None:
+    workers = await crew(lab)
+    task_id = await lab.submit(NODES)
+    (head, member), (first, second) = await offered(lab, workers)
+    reply = await head.finish(first.token, outcome, {"completed": "finished"}.get(outcome, outcome))
+    assert reply.finished == (first.token,)
+    task = await lab.task(task_id)
+    assert (task.status, task.error) == ("queued", "Its first node ended before all nodes had begun.")
+    assert (await member.exchange(accepts=(second.token,))).drop == (second.token,)
+
+
 async def test_nobody_begins_before_all_have_accepted_and_then_all_know_where_they_meet(lab: Lab) -> None:
     workers = await crew(lab)
     task_id = await lab.submit(NODES)

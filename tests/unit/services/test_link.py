@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tests.unit.services.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundError
 from tunefleet.services import events, keys, placing, tasks, workers
 from tunefleet.wire.api import EventView
-from tunefleet.wire.link import ExchangeReply, Finish, Reached
+from tunefleet.wire.link import ExchangeReply, ExchangeRequest, Finish, Reached
 
 
 async def test_a_task_goes_from_submit_to_result(lab: Lab) -> None:
@@ -354,3 +356,20 @@ async def test_what_a_worker_sent_before_it_left_does_not_bring_it_back(lab: Lab
     first_again = lab.worker()
     assert await first_again.exchange(leaves=True) == ExchangeReply()
     await second.exchange()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"stalled": {"t": 1e300}}, {"stalled": {"t": -1.0}}, {"want": {"job": 1 << 70}}, {"wait_s": "nan"},
+        {"reached": [{"token": "t", "generation": 1 << 70}]},
+        {"outcomes": [{"command_id": "c", "state": "applied", "step": 1 << 70}]},
+        {"finishes": [{"token": "t", "outcome": "completed", "reason": "finished", "cursors": {"l": 1 << 70}}]},
+        {"load": {"memory_free_bytes": 1, "disk_free_bytes": 1, "gpus": [{"uuid": "g", "power_w": "inf"}]}},
+    ],
+)  # fmt: skip
+def test_numbers_that_no_store_or_calendar_has_are_no_message(said: dict[str, Any]) -> None:
+    whole = {"worker_id": "w1", "session": "s1"}
+    assert ExchangeRequest.model_validate(whole)
+    with pytest.raises(ValidationError):
+        ExchangeRequest.model_validate(whole | said)
