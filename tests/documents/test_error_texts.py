@@ -13,7 +13,7 @@ _REASONS = {
     "{…} cannot compress: {…}.": "it is sent without being packed then",
     "This cannot be a system prompt: {…}.": "the reason says what may be typed",
     "The question failed: {…}: {error}": "the server's sentence follows, with its own way out",
-    "The preview failed: {…}": "the last words of a program; whoever mends them sees all of them with TUNEFLEET_DEBUG=true",
+    "The preview failed: {…}": "the last words of a program; TUNEFLEET_DEBUG=true shows all of them",
     "--workflows goes with --status, --owner, --limit and --all alone.": "it says what goes",
     "It ended with code {done.returncode}: {…}.": "a finding of `tunefleet env check`, which says the way out below",
     "It took more than {_IMPORT_S} s to import.": "a finding of `tunefleet env check`",
