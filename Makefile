@@ -26,9 +26,9 @@ chaos: ROUNDS ?= 20
 campaign-chaos: ROUNDS ?= 50
 
 # Tests run several processes at once.
-test test-heavy proofs unit chaos campaign-chaos campaign-demo: export OMP_NUM_THREADS ?= 1
+test test-heavy proofs documents unit chaos campaign-chaos campaign-demo: export OMP_NUM_THREADS ?= 1
 # They start many processes, each of which would compile the package where Python is told to write no bytecode.
-test test-heavy proofs unit chaos campaign-chaos: export PYTHONDONTWRITEBYTECODE =
+test test-heavy proofs documents unit chaos campaign-chaos: export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help
 help: ## list the targets
@@ -76,6 +76,10 @@ proofs: $(DEV_READY) ## run the further cases of slow proofs that `make test` le
 	@scripts/environments.sh
 	@$(BIN)/python -m pytest $(SPREAD) tests -m "long and not heavy" $(ARGS)
 	@$(BIN)/python -m pytest $(SPREAD) tests/unit/services tests/contract/links --store postgres $(ARGS)
+
+.PHONY: documents
+documents: $(DEV_READY) ## follow the tutorial, the how-to pages and the examples word by word, all of them
+	@$(BIN)/python -m pytest $(SPREAD) tests/documents $(ARGS)
 
 .PHONY: unit
 unit: $(DEV_READY) ## run the quick tests only, without coverage

@@ -44,6 +44,8 @@ def test_every_block_has_a_language_that_is_looked_at_and_every_exception_a_reas
         for note in block.notes:
             if note.verb in {"skip", "shown", "foreign"}:
                 assert len(note.said) >= _REASON, f"{block.where}: why?"
+            named = re.findall(r"\btests/[\w/]+(?:\.py)?", note.said)
+            assert [name for name in named if not (ROOT / name).exists()] == [], block.where
             if note.words:
                 assert any(note.words in each.text for each in block.commands), f"{block.where}: {note.words!r}"
 
