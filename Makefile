@@ -28,9 +28,10 @@ chaos: FIRST ?= 0
 campaign-chaos: ROUNDS ?= 50
 
 # Tests run several processes at once.
-test coverage test-heavy proofs unit chaos kill-matrix campaign-chaos campaign-demo: export OMP_NUM_THREADS ?= 1
+TESTING := test coverage test-heavy proofs documents unit chaos kill-matrix campaign-chaos
+$(TESTING) campaign-demo: export OMP_NUM_THREADS ?= 1
 # They start many processes, each of which would compile the package where Python is told to write no bytecode.
-test coverage test-heavy proofs unit chaos kill-matrix campaign-chaos: export PYTHONDONTWRITEBYTECODE =
+$(TESTING): export PYTHONDONTWRITEBYTECODE =
 
 # bash has a variable SECONDS of its own, which make would take for one that was given.
 SECONDS_OF_FUZZ := $(if $(filter command line,$(origin SECONDS)),$(SECONDS),60)
@@ -88,6 +89,10 @@ proofs: $(DEV_READY) ## run the further cases of slow proofs that `make test` le
 	@scripts/environments.sh
 	@$(BIN)/python -m pytest $(SPREAD) tests -m "long and not heavy" $(ARGS)
 	@$(BIN)/python -m pytest $(SPREAD) tests/unit/services tests/contract/links --store postgres $(ARGS)
+
+.PHONY: documents
+documents: $(DEV_READY) ## follow the tutorial, the how-to pages and the examples word by word, all of them
+	@$(BIN)/python -m pytest $(SPREAD) tests/documents $(ARGS)
 
 .PHONY: unit
 unit: $(DEV_READY) ## run the quick tests only

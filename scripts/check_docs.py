@@ -104,15 +104,17 @@ def test_names(path: Path) -> set[str]:
 
 
 def compatibility_faults(root: Path = ROOT) -> list[str]:
-    """Find rows that claim to be built and name no test, or one that does not exist."""
+    """Find rows with an empty cell, and rows that name no test or one that does not exist."""
     found = []
     for row in rows(root):
         where = f"{COMPATIBILITY}:{row.line}: {row.item}"
         if row.status not in STATUSES:
             found.append(f"{where}: the status is {row.status!r}; it must be one of {', '.join(sorted(STATUSES))}")
         tests = re.findall(r"`([^`]+)`", row.test)
-        if row.status == "built" and not tests:
-            found.append(f"{where}: is built, but no test is named")
+        if not row.item or not row.ours:
+            found.append(f"{where}: a cell is empty")
+        if not tests:
+            found.append(f"{where}: no test is named")
         for name in tests:
             file, _, test = name.partition("::")
             if not (root / file).is_file():

@@ -33,6 +33,9 @@ def agent_id(settings: AgentSettings) -> str:
         made = f"agent_{secrets.token_hex(8)}"
         write_private(path, f"{made}\n")
     except OSError as error:
-        raise MachineError(f"The agent's id cannot be kept in {path}: {error.strerror}.") from error
+        raise MachineError(
+            f"The agent's id cannot be kept in {path}: {error.strerror}.",
+            hint="Mend the folder's permissions, or set AGENT_ID.",
+        ) from error
     logger.info("This agent is %s from now on.", made)
     return made

@@ -55,7 +55,10 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except socket.gaierror as error:
-        raise MachineError(f"HOST={host!r} has no address: {error.strerror}.") from None
+        raise MachineError(
+            f"HOST={host!r} has no address: {error.strerror}.",
+            hint="Set HOST to an address of this machine, or leave it out.",
+        ) from None
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

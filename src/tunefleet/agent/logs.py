@@ -93,7 +93,9 @@ def remote(url: str) -> logging.Handler:
     try:
         handler = logging.handlers.SysLogHandler((parts.hostname, parts.port or 514), socktype=kinds[parts.scheme])
     except OSError as error:
-        raise MachineError(f"TUNEFLEET_LOG_SINK={url!r} does not answer: {error}.") from None
+        raise MachineError(
+            f"TUNEFLEET_LOG_SINK={url!r} does not answer: {error}.", hint="Start what listens there, or unset it."
+        ) from None
     handler.ident = "tunefleet-agent: "
     handler.append_nul = False
     handler.setFormatter(JsonLines())
@@ -111,6 +113,9 @@ def _to_file(path: Path) -> logging.Handler:
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = RotatingFile(path)
     except OSError as error:
-        raise MachineError(f"LOGS_DIR: {path} cannot be written: {error.strerror}.") from None
+        raise MachineError(
+            f"LOGS_DIR: {path} cannot be written: {error.strerror}.",
+            hint="Mend the folder's permissions, or set another LOGS_DIR.",
+        ) from None
     handler.setFormatter(JsonLines())
     return handler

@@ -214,7 +214,10 @@ def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MachineError(f"The folder {folder} cannot be made: {error.strerror}.") from error
+        raise MachineError(
+            f"The folder {folder} cannot be made: {error.strerror}.",
+            hint="Mend the permissions of the folder above it, or set another one.",
+        ) from error
 
 
 def _threads(settings: AgentSettings) -> dict[str, str]:

@@ -75,7 +75,10 @@ class _Preparation:
             return step if resume.exact else None
         if resume.checkpoint is None:
             if resume.exact:
-                raise InputError(f"Nobody has the checkpoint of step {step} any more.")
+                raise InputError(
+                    f"Nobody has the checkpoint of step {step} any more.",
+                    hint="Resume from another step, or retry the job from the beginning.",
+                )
             self._job.add_warning(f"The checkpoint of step {step} cannot be had; it begins with what is here.")
             return None
         source = self._artifact({"digest": resume.checkpoint.digest, "name": resume.checkpoint.name})
@@ -86,7 +89,9 @@ class _Preparation:
     def _artifact(self, ref: dict[str, str]) -> Path:
         record = self._job.record
         if record.backend is None or record.token is None:
-            raise InputError(f"{ref.get('name', 'An input')} cannot be fetched: no backend is known.")
+            raise InputError(
+                f"{ref.get('name', 'An input')} cannot be fetched: no backend is known.", hint="Set BACKEND_URL."
+            )
         return self._site.backend(record.backend, record.token).fetch_input(
             ref, self._site.settings.datasets_dir.expanduser().absolute() / ".inputs"
         )

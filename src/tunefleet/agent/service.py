@@ -165,7 +165,10 @@ WantedBy=default.target
             code = done.returncode
             if code and verb != "status":
                 words = (done.stderr or done.stdout or "").strip()
-                raise MachineError(f"`{' '.join(command)}` failed: {words or code}.")
+                raise MachineError(
+                    f"`{' '.join(command)}` failed: {words or code}.",
+                    hint="Mend that, or run `tunefleet agent` in a terminal instead.",
+                )
         return code
 
     def _write_settings(self, settings: Sequence[str]) -> None:

@@ -114,4 +114,7 @@ class SharedFolderStore(FolderStore):
             )
         if error.errno in _AWAY:
             return UnreachableError(f"The shared folder {self.shared} does not answer: {error.strerror}.")
-        return MachineError(f"The shared folder {self.shared} cannot be written: {error.strerror}.")
+        return MachineError(
+            f"The shared folder {self.shared} cannot be written: {error.strerror}.",
+            hint="Let the user of the server write there.",
+        )

@@ -47,7 +47,7 @@ def install(
     given = settings or []
     for setting in given:
         if "=" not in setting or not setting.partition("=")[0].isidentifier():
-            raise InputError(f"--set {setting!r} is no NAME=VALUE.")
+            raise InputError(f"--set {setting!r} is no NAME=VALUE.", hint="Write it like --set MAX_CONCURRENT_JOBS=2.")
     found = _service(folder)
     for path in found.install(given):
         say(f"Wrote {path}")

@@ -71,7 +71,10 @@ def _of_task(task: TaskDetail) -> dict[str, Any]:
             f"The task {task.id} (kind {task.kind}) names no model to talk with.", hint="Name a task that trains one."
         )
     if TaskStatus(task.status) in {TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED}:
-        raise ConflictError(f"The task {task.id} is {task.status}: it has left nothing to talk with.")
+        raise ConflictError(
+            f"The task {task.id} is {task.status}: it has left nothing to talk with.",
+            hint="Name a task that has completed, or one that trains.",
+        )
     if task.kind == "inference":
         # What it answered with, and nothing of its own.
         asked = {name: model[name] for name in ("source", "adapters", "transformers", "vllm") if name in model}

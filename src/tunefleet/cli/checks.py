@@ -18,12 +18,13 @@ import psutil
 from tunefleet.artifacts import disk_free
 from tunefleet.cli import words
 from tunefleet.cli.check_clusters import ray, slurm
+from tunefleet.cli.check_machine import certificate, clock, home, proxy, redis, shared_memory
 from tunefleet.cli.check_peers import place
 from tunefleet.cli.check_store import artifact_store
 from tunefleet.cli.finding import Finding, bad, good, warning
 from tunefleet.cli.session import chosen_url
 from tunefleet.client import Client
-from tunefleet.errors import MachineError, StoreError, TunefleetError
+from tunefleet.errors import StoreError, TunefleetError
 from tunefleet.jobs.envs import FAMILIES, at
 from tunefleet.settings import ClientSettings, ServerSettings, load
 from tunefleet.store.inspection import fault_of
@@ -31,7 +32,10 @@ from tunefleet.store.inspection import fault_of
 _TRAINING: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 _LEAST_MEMORY: Final = 2 << 30
 _LEAST_DISK: Final = 2 << 30
-_ASK_TIMEOUT_S: Final = 30
+_ASK_TIMEOUT_S: Final = 120
+_TORCH_ANEW: Final = (
+    f"See why with `{sys.executable} -c 'import torch'`, then install it anew: pip install --force-reinstall torch."
+)
 
 
 def python() -> Finding:
@@ -78,7 +82,10 @@ def gpu() -> Finding:
     if find_spec("torch") is None:
         return good("GPU", "; ".join(cards) or "none seen; torch is not installed")
     program = "import torch; print(torch.version.cuda or torch.version.hip or '', torch.cuda.device_count())"
-    answer = (_ask([sys.executable, "-c", program]) or "").split()
+    said = _ask([sys.executable, "-c", program])
+    if said is None:
+        return bad("GPU", f"torch {_version('torch')} cannot be imported", _TORCH_ANEW)
+    answer = said.split()
     usable = int(answer[-1]) if answer and answer[-1].isdigit() else 0
     build = answer[0] if len(answer) == 2 else None
     if usable:
@@ -180,10 +187,10 @@ def database() -> Finding:
 
     settings = load(ServerSettings)
     url = settings.database_url
-    target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
-    if url is None and not Path(target).exists():
-        return good("Database", f"{name_of(target)} will be made at the first start")
     try:
+        target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
+        if url is None and not Path(target).exists():
+            return good("Database", f"{name_of(target)} will be made at the first start")
         found = standing(target)
     except StoreError as error:
         return bad("Database", error.message, error.hint or "Mend TUNEFLEET_DATABASE_URL.")
@@ -231,14 +238,20 @@ CHECKS: tuple[Callable[[], Finding | None], ...] = (
     environments,
     gpu,
     memory,
+    shared_memory,
     disk,
+    home,
     port,
+    certificate,
     data_folder,
     database,
     artifact_store,
+    redis,
     slurm,
     ray,
+    proxy,
     server,
+    clock,
     hub,
 )
 
@@ -250,6 +263,6 @@ def findings() -> Iterator[Finding]:
             found = check()
             if found is not None:  # else it is about something that is not wanted here
                 yield found
-        except (MachineError, OSError) as error:
+        except (TunefleetError, OSError) as error:
             name = check.__name__.replace("_", " ").capitalize()
             yield bad(name, str(error), "Mend that and run `tunefleet doctor` again.")

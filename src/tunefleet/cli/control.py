@@ -201,7 +201,9 @@ def curl(
         raise InputError(f"There is no {verb}.", hint=f"Take one of status, {', '.join(COMMANDS)}.")
     steering = steer(job, None, None) if remote is None else None
     if steering is not None and (steering.found is None or steering.found.endpoint is None or not steering.live):
-        raise ConflictError(f"Job {job} has ended; nobody would answer.")
+        raise ConflictError(
+            f"Job {job} has ended; nobody would answer.", hint="See the live jobs with `tunefleet control list`."
+        )
     command = COMMANDS[verb].value if verb != "status" else None
     line = curl_line(steering, job, remote_host(remote, None) if remote else None, command, parse_pairs(pairs or []))
     if as_json:

@@ -86,7 +86,10 @@ def curl_line(
     else:
         endpoint = steering.found.endpoint if steering is not None and steering.found is not None else None
         if steering is None or endpoint is None or not endpoint.port:
-            raise ConflictError(f"Job {job} has no control port; its commands are files.")
+            raise ConflictError(
+                f"Job {job} has no control port; its commands are files.",
+                hint="The other commands of `tunefleet control` write them.",
+            )
         job, place = steering.job_id, f"localhost:{endpoint.port}"
         if sys.platform != "linux":
             headers = ["Authorization: Bearer TOKEN"]  # who the peer is cannot be looked up there

@@ -43,7 +43,10 @@ def export(
     gguf: Gguf = False,
     type_: GgufType = "q8_0",
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FOLDER", help="Where to; default: ./NAME-OF-THE-TASK.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FOLDER", help="Where to; default: ./NAME-OF-THE-TASK, with -merged or -gguf."
+        ),
     ] = None,
     verify: Verify = True,
     force: Force = False,
@@ -56,9 +59,10 @@ def export(
     """
     with connect(patience_s=10.0, refused_s=None) as client:
         meant = client.tasks.get(one_task(client, task))
-        folder = out or Path(meant.name.replace("/", "-").replace(":", "-"))
+        form = form_of(merged=merged, gguf=gguf)
+        folder = out or folder_of(meant.name, form)
         refuse_to_overwrite(folder, force=force)
-        product = obtain(client, meant.id, form_of(merged=merged, gguf=gguf), type_, verify=verify, shown=not as_json)
+        product = obtain(client, meant.id, form, type_, verify=verify, shown=not as_json)
         with transfer_bar() as on_progress:
             where = client.artifacts.fetch(product.artifact.id, folder, on_progress=on_progress)
     if as_json:
@@ -67,6 +71,12 @@ def export(
                     "digest": made.digest, "size_bytes": made.size_bytes})  # fmt: skip
     else:
         say(f"Fetched {product.artifact.name} of {product.task.id} to {where}.")
+
+
+def folder_of(name: str, form: Form) -> Path:
+    """Return where a product goes if nobody says: each form of one task to a folder of its own."""
+    plain = name.replace("/", "-").replace(":", "-")
+    return Path(plain if form == "as-is" else f"{plain}-{form}")
 
 
 def form_of(*, merged: bool, gguf: bool) -> Form:

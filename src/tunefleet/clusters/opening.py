@@ -42,4 +42,7 @@ def _prelude(settings: ClusterSettings) -> str:
     try:
         return path.expanduser().read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise MachineError(f"The file of TUNEFLEET_SLURM_PRELUDE cannot be read: {error}.") from error
+        raise MachineError(
+            f"The file of TUNEFLEET_SLURM_PRELUDE cannot be read: {error}.",
+            hint="Name a file of shell lines that the user of the server may read, or unset the variable.",
+        ) from error

@@ -123,7 +123,10 @@ def _array(name: str, pieces: Iterable[bytes], size_bytes: int) -> Iterator[Foun
             yield from _lines(name, enumerate(text.splitlines(), start=1))
             return
         refuse_encoding(name, text)
-        raise DataError(f"{name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}).") from None
+        raise DataError(
+            f"{name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}).",
+            hint="Write an array of objects, or one object a line.",
+        ) from None
     refuse_rounding(name, text)
     if not isinstance(rows, list):
         raise DataError(f"{name} is not a JSON array.", hint="Write an array of objects, or one object a line.")

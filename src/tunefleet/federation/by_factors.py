@@ -43,7 +43,10 @@ def ordered(made: Making) -> AdapterConfig:
     like = _comparable(made, f"The strategy {made.spec.name}, which orders factors number by number,")
     count = len(made.sources)
     if count < made.spec.min_updates:
-        raise InputError(f"{made.spec.name} needs {made.spec.min_updates} updates; there are {count}.")
+        raise InputError(
+            f"{made.spec.name} needs {made.spec.min_updates} updates; there are {count}.",
+            hint="Raise min_workers, or take another strategy.",
+        )
     cut = middle(count) if made.spec.name == "median" else trimmed(count, made.spec.trim or 0.0)
     made.weights.update({source.worker: 1.0 / count for source in made.sources})
     made.notes.append(f"Of each number, the {cut} smallest and the {cut} largest of {count} were left out.")

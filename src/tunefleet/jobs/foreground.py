@@ -136,7 +136,10 @@ class ForegroundRun:
                     spec["command"], cwd=spec["cwd"], env=environment, stdout=out, stderr=err, pass_fds=fds
                 )
             except OSError as error:
-                raise MachineError(f"{spec['command'][0]} cannot be run: {error.strerror or error}.") from None
+                raise MachineError(
+                    f"{spec['command'][0]} cannot be run: {error.strerror or error}.",
+                    hint="Check the command's name, and the folder that it is started in.",
+                ) from None
             tee.started()
             self._note(self._process.pid, offset)
             returncode = self._process.wait()

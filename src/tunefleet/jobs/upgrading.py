@@ -18,6 +18,7 @@ from tunefleet.errors import ConflictError, InputError, MachineError
 logger = logging.getLogger(__name__)
 
 _VERSION: Final = re.compile(r"\d+(\.\d+){0,3}([abrc.]+\d+)?")
+_BY_HAND: Final = "What was installed goes on; upgrade by hand on that machine."
 _PIP_S: Final = 900.0
 _OUTPUT_CHARS: Final = 2000
 
@@ -48,10 +49,11 @@ def upgrade(wanted: object, *, who: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PIP_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise MachineError(f"pip could not be run: {error}.") from error
+        raise MachineError(f"pip could not be run: {error}.", hint=_BY_HAND) from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip().splitlines()
-        raise MachineError(f"pip failed: {said[-1] if said else f'exit code {done.returncode}'}")
+        words = said[-1] if said else f"exit code {done.returncode}"
+        raise MachineError(f"pip failed: {words}", hint=_BY_HAND)
     return done.stdout[-_OUTPUT_CHARS:]
 
 

@@ -148,7 +148,10 @@ def fetch(repo: str, commit: str | None, folder: Path, settings: PublishSettings
             raise NotFoundError(f"hf://{repo} has no weights as safetensors.", hint="No others are passed on.")
         hub.snapshot_download(repo, revision=commit, local_dir=folder, allow_patterns=names)
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.HFValidationError) as error:
-        raise NotFoundError(f"There is no hf://{repo} (any more), or the token may not see it.") from error
+        raise NotFoundError(
+            f"There is no hf://{repo} (any more), or the token may not see it.",
+            hint="Check the name, and HF_TOKEN.",
+        ) from error
     except (errors.HTTPError, OSError) as error:
         if getattr(error, "errno", None) in {errno.ENOSPC, errno.EDQUOT}:
             raise  # it was not the hub

@@ -86,7 +86,10 @@ def may_administer(actor: Actor) -> None:
         ForbiddenError: If the role is another.
     """
     if actor.role != "admin":
-        raise ForbiddenError(f"This takes an admin key; yours is a {actor.role} key.")
+        raise ForbiddenError(
+            f"This takes an admin key; yours is a {actor.role} key.",
+            hint="Ask an admin, or log in with an admin's key (`tunefleet login URL`).",
+        )
 
 
 def is_operator(actor: Actor) -> bool:

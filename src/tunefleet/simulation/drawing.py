@@ -73,4 +73,6 @@ def _save(figure: Figure | Any, title: str, file: Path) -> None:
     try:
         figure.savefig(file, format="svg")
     except OSError as error:
-        raise MachineError(f"{file} cannot be written: {error.strerror or error}.") from error
+        raise MachineError(
+            f"{file} cannot be written: {error.strerror or error}.", hint="Name another file with --plot."
+        ) from error

@@ -72,7 +72,9 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         except UnreachableError as error:
             if process.poll() is not None or time.monotonic() > deadline:
                 words = log.read_text(errors="replace").strip().splitlines()[-1:] or [str(error)]
-                raise MachineError(f"redis-server does not start: {words[0]}") from error
+                raise MachineError(
+                    f"redis-server does not start: {words[0]}", hint="Mend that, or leave out --link redis."
+                ) from error
             time.sleep(0.02)
         else:
             return

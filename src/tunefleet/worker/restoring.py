@@ -56,7 +56,10 @@ class Restorer:
         self._forget_drafts(resume)
         if resume.exact and resume.step is not None:
             if not self._have(resume.step, resume):
-                raise InputError(f"Nobody has the checkpoint of step {resume.step} any more, or it is damaged.")
+                raise InputError(
+                    f"Nobody has the checkpoint of step {resume.step} any more, or it is damaged.",
+                    hint="`tunefleet checkpoints TASK` lists what is left; `tunefleet retry TASK` begins anew.",
+                )
             supersede_beyond(root, resume.step)
             return resume.step
         newest = find_newest(root)

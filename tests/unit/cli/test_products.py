@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tunefleet.cli.export import folder_of
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.publishing import products
 from tunefleet.wire.api import ArtifactView, SubmitRequest, TaskDetail
@@ -65,3 +66,9 @@ def test_a_merge_that_no_worker_could_run_is_refused_at_once() -> None:
 def test_why_a_merge_has_failed_is_said_by_who_showed_it_or_at_the_end() -> None:
     assert WHY not in export(Server(), shown=True), "its events have said so"
     assert export(Server(), shown=False).count(WHY) == 1
+
+
+def test_each_form_of_a_task_goes_to_a_folder_of_its_own() -> None:
+    """So that three exports, one after the other, are not refused because of each other."""
+    forms: tuple[products.Form, ...] = ("as-is", "merged", "gguf")
+    assert [str(folder_of("my/run", form)) for form in forms] == ["my-run", "my-run-merged", "my-run-gguf"]

@@ -109,7 +109,9 @@ def test_a_row_may_name_a_test_that_exists(tree: Path, name: str) -> None:
         ("| `X` | same | built | `tests/test_b.py` |", "does not exist"),
         ("| `X` | same | built | `tests/test_a.py::test_e` |", "does not exist"),
         ("| `X` | same | planned | `tests/test_a.py::test_e` |", "does not exist"),
-        ("| `X` | same | soon | |", "must be one of"),
+        ("| `X` | same | differs | |", "no test is named"),
+        ("| `X` | | built | `tests/test_a.py::test_d` |", "a cell is empty"),
+        ("| `X` | same | soon | `tests/test_a.py::test_d` |", "must be one of"),
     ],
 )
 def test_a_row_that_proves_nothing_is_a_fault(tree: Path, row: str, fault: str) -> None:

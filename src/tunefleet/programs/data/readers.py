@@ -85,7 +85,8 @@ def _read_json(path: Path, limit: int | None) -> Rows:
         if error.msg.startswith("unexpected content after document"):
             return _read_jsonl(path, limit)
         raise DataError(
-            f"{path.name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg})."
+            f"{path.name} is not valid JSON (line {error.lineno}, column {error.colno}: {error.msg}).",
+            hint="Write an array of objects, or one object a line.",
         ) from None
     refuse_rounding(path.name, text)
     if not isinstance(content, list):

@@ -151,7 +151,10 @@ class Repository:
         try:
             return self._hub.model_info(name, revision=revision)
         except RepositoryNotFoundError as error:
-            raise InputError(f"There is no model {name} on the hub, or the token may not read it.") from error
+            raise InputError(
+                f"There is no model {name} on the hub, or the token may not read it.",
+                hint="Check the name, and HF_TOKEN.",
+            ) from error
 
     def _mark(self, name: str) -> str | None:
         try:

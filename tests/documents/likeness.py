@@ -1,0 +1,36 @@
+"""Compares an output with the one that a page shows: words must be the same, ids, times and figures may differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+_PLACEHOLDERS: Final = (
+    (re.compile(r"\b(task|wf|fed|job|art|key|srv|ntf|inv)-[0-9a-f]+\b"), r"<\1>"),
+    (re.compile(r"\d+/\d+ \d+:\d+"), "<time>"),
+    (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d"), "<time>"),
+    (re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*(?:e-?\d+)?"), "<n>"),
+    (re.compile(r"[─━-]{4,}"), "<rule>"),
+    (re.compile(r"\s+"), " "),
+)
+
+
+def plain(line: str) -> str:
+    """Return a line with a placeholder for each id, time and figure, and one blank for several."""
+    for pattern, placeholder in _PLACEHOLDERS:
+        line = pattern.sub(placeholder, line)
+    return line.strip()
+
+
+def difference(shown: Sequence[str], said: Sequence[str]) -> str | None:
+    """Return the first line that a page shows and the command did not print, in their order; null if there is none.
+
+    The command may say more: what moves while a task runs is not the same each time.
+    """
+    rest = iter(plain(line) for line in said)
+    for line in shown:
+        wanted = plain(line)
+        if wanted and wanted not in rest:
+            return line
+    return None

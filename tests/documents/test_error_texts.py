@@ -1,0 +1,73 @@
+"""Every error that is raised on purpose is a sentence that names a thing, and says the way out where there is one."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.error_texts import ErrorText, collect, faults
+
+_REASONS = {
+    "Job {job_id} not found": "the agent's documented answer",
+    "nothing trains yet, or not any more": "a reason within another sentence",
+    "its checkpoint could not be saved": "a reason within another sentence",
+    "{…} cannot compress: {…}.": "it is sent without being packed then",
+    "This cannot be a system prompt: {…}.": "the reason says what may be typed",
+    "The question failed: {…}: {error}": "the server's sentence follows, with its own way out",
+    "The preview failed: {…}": "the last words of a program; TUNEFLEET_DEBUG=true shows all of them",
+    "--workflows goes with --status, --owner, --limit and --all alone.": "it says what goes",
+    "It ended with code {done.returncode}: {…}.": "a finding of `tunefleet env check`, which says the way out below",
+    "It took more than {_IMPORT_S} s to import.": "a finding of `tunefleet env check`",
+    "It does not run: {error}.": "a finding of `tunefleet env check`",
+    "Job {…} cannot be started: {error}.": "the error of the system, with the file's name",
+    "The interpreter {python} of the GGUF converter cannot be asked: {error}": "the interpreter's own sentence follows",
+    "There is no campaign {campaign_id}.": "a job of it asks, and ends",
+    "The attempt token is wrong.": "a worker asks, and drops the attempt",
+    "{…} processes of simulated workers did not leave in time.": "nobody can act: the load has ended",
+    "A process of simulated workers ended with status {code}.": "nobody can act: the log above has its traceback",
+    "A process of simulated workers said something that cannot be read.": "nobody can act",
+    "The worker cannot go on: {error}.": "the system's sentence follows",
+    "It is not known where the nodes of the training meet.": "the server leaves that out of no offer",
+    "The server sent an attempt id that cannot be one: {attempt_id}.": "nobody can act: it is not a server of ours",
+}
+"""Texts that break a rule on purpose, and why."""
+
+
+def test_every_error_keeps_the_rules() -> None:
+    texts = list(collect())
+    assert len(texts) > 1000, "the errors are not found"
+    others = [each for each in texts if each.message not in _REASONS]
+    assert [f"{each.path}:{each.line} {each.message!r}: {fault}" for each in others for fault in faults(each)] == []
+    assert _REASONS.keys() - {each.message for each in texts if list(faults(each))} == set(), (
+        "these break none any more"
+    )
+
+
+def _text(message: str, hint: str | None = None, kind: str = "InputError") -> ErrorText:
+    return ErrorText("src/tunefleet/server/a.py", 1, kind, message, hint)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (_text("There is no file"), "does not end as a sentence"),
+        (_text("there is no file {name}."), "does not begin as a sentence"),
+        (_text("The payload of {name} is missing."), "'payload', which is no word"),
+        (_text("It failed."), "names nothing"),
+        (_text("The folder {path} cannot be written.", kind="MachineError"), "no hint says how"),
+        (_text("The folder {path} is full.", "please free some space.", "MachineError"), "'please'"),
+    ],
+)
+def test_a_poor_text_is_a_fault(text: ErrorText, fault: str) -> None:
+    assert any(fault in found for found in faults(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _text("spec.data: there is no {path}."),
+        _text("No Tunefleet server is known.", "Start one with `tunefleet up`."),
+        _text("Artifacts in S3 need the package boto3.", "pip install 'tunefleet[s3]'", "MachineError"),
+    ],
+)
+def test_a_good_text_is_none(text: ErrorText) -> None:
+    assert list(faults(text)) == []
