@@ -21,6 +21,7 @@ TESTERS ?= 2
 # By file, in the order of the folders: the long files come first, and many short ones fill up the end.
 SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
+DIST ?= dist
 
 chaos: ROUNDS ?= 20
 campaign-chaos: ROUNDS ?= 50
@@ -119,6 +120,11 @@ ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, in
 .PHONY: docs
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again
 	@$(BIN)/python -m scripts.write_reference
+
+# Two builds of one commit are equal, byte for byte: no file is newer than the commit.
+.PHONY: dist
+dist: $(DEV_READY) ## build wheel and source distribution into dist/, the same bytes for the same commit
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -t sdist -t wheel -d $(DIST)
 
 .PHONY: scale
 scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 100,000 queued tasks, and print slopes (long)
