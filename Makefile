@@ -22,6 +22,7 @@ TESTERS ?= 2
 SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
 DIST ?= dist
+SITE ?= site
 
 chaos: ROUNDS ?= 20
 campaign-chaos: ROUNDS ?= 50
@@ -121,6 +122,10 @@ ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, in
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again
 	@$(BIN)/python -m scripts.write_reference
 
+.PHONY: site
+site: $(DEV_READY) ## build the documents as a site into site/; a link that leads nowhere stops it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean -d $(SITE)
+
 # Two builds of one commit are equal, byte for byte: no file is newer than the commit.
 .PHONY: dist
 dist: $(DEV_READY) ## build wheel and source distribution into dist/, the same bytes for the same commit
@@ -152,7 +157,7 @@ campaign-demo: $(BENCH_READY) ## run three cycles of examples/campaign, and draw
 
 .PHONY: clean
 clean: ## remove caches and build output, but neither .venv nor results
-	@rm -rf build dist .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf build dist site .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean
