@@ -122,6 +122,10 @@ ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, in
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again
 	@$(BIN)/python -m scripts.write_reference
 
+.PHONY: man
+man: docs ## write the manual page again and show it; a wheel installs it into share/man
+	@man -l src/man/tunefleet.1
+
 .PHONY: site
 site: $(DEV_READY) ## build the documents as a site into site/; a link that leads nowhere stops it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean -d $(SITE)
