@@ -21,6 +21,8 @@ TESTERS ?= 2
 # By file, in the order of the folders: the long files come first, and many short ones fill up the end.
 SPREAD := -n $(TESTERS) --dist loadfile --no-loadscope-reorder
 ARGS ?=
+DIST ?= dist
+SITE ?= site
 
 chaos kill-matrix: ROUNDS ?= 20
 chaos: SEED ?= 1
@@ -137,6 +139,19 @@ ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, in
 docs: $(DEV_READY) ## write the generated reference pages and .env.example again
 	@$(BIN)/python -m scripts.write_reference
 
+.PHONY: man
+man: docs ## write the manual page again and show it; a wheel installs it into share/man
+	@man -l src/man/tunefleet.1
+
+.PHONY: site
+site: $(DEV_READY) ## build the documents as a site into site/; a link that leads nowhere stops it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean -d $(SITE)
+
+# Two builds of one commit are equal, byte for byte: no file is newer than the commit.
+.PHONY: dist
+dist: $(DEV_READY) ## build wheel and source distribution into dist/, the same bytes for the same commit
+	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -t sdist -t wheel -d $(DIST)
+
 .PHONY: scale
 scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 100,000 queued tasks, and print slopes (long)
 	@$(BIN)/python bench/scale.py $(ARGS)
@@ -172,7 +187,7 @@ fuzz: $(DEV_READY) ## look for input that a reader of strangers' bytes does not 
 
 .PHONY: clean
 clean: ## remove caches and build output, but neither .venv nor results
-	@rm -rf build dist .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	@rm -rf build dist site .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean

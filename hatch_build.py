@@ -22,6 +22,10 @@ INTO = "tunefleet/server/ui"
 """Where the page is in the package; `tunefleet.server.page` serves it from there."""
 
 
+NAMED = "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_TUNEFLEET"
+"""The variable that names the version where git is not there to be asked."""
+
+
 class PageHook(BuildHookInterface):  # type: ignore[type-arg]
     """Builds the page from `web/` and puts it beside the server."""
 
@@ -29,6 +33,7 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build, unless an editable installation or a packager wants none."""
+        self._warn_of_an_unknown_version()
         if version == "editable" or os.environ.get("TUNEFLEET_WITHOUT_PAGE") == "1":
             return
         self._folder = tempfile.TemporaryDirectory(prefix="tunefleet-page-")
@@ -39,6 +44,15 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
         install(work / "web")
         build(work / "web", work / "built")
         build_data["force_include"][str(work / "built")] = INTO
+
+    def _warn_of_an_unknown_version(self) -> None:
+        """Say that neither git nor a source distribution names the version: what is built is called by the fallback."""
+        config = self.metadata.hatch.config["version"]
+        if self.metadata.version == config["fallback-version"]:
+            self.app.display_warning(
+                f"The version is unknown, {self.metadata.version} is taken: no git and no PKG-INFO is here to tell it. "
+                f"Build in a clone or from a source distribution, or set {NAMED}=1.2.3."
+            )
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """Remove what was built in."""

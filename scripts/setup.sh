@@ -61,6 +61,6 @@ fi
 
 say "installing tunefleet[$extras]"
 # The build backend comes from the same constraints, which pip's isolated builds would not honour.
-install hatchling editables
+install hatchling hatch-vcs editables
 install --no-build-isolation --editable ".[$extras]"
 say "ready: $("$venv/bin/python" --version), $("$venv/bin/python" -m pip --version | cut -d' ' -f1,2)"

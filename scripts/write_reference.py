@@ -17,7 +17,7 @@ from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from scripts import generate_reference, metrics_reference, sdk_reference, write_openapi
+from scripts import generate_reference, man_page, metrics_reference, sdk_reference, write_openapi
 from tunefleet import settings
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples_of
@@ -194,6 +194,7 @@ def pages() -> dict[Path, str]:
         ROOT / ".env.example": env_example(),
         ROOT / "docs/reference/sdk.md": sdk_reference.page(),
         ROOT / "docs/reference/metrics.md": metrics_reference.page(),
+        man_page.PATH: man_page.page(),
         write_openapi.PATH: write_openapi.text(),
         **generate_reference.pages(),
     }

@@ -38,7 +38,9 @@ def test_the_wheel_brings_its_data(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.slow
 def test_the_wheel_brings_nothing_else(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
-    assert {name for name in tops if not name.endswith(".dist-info")} == {"tunefleet"}
+    assert {name for name in tops if not name.endswith((".dist-info", ".data"))} == {"tunefleet"}
+    shared = [name for name in wheel.namelist() if ".data/" in name]
+    assert [name.partition(".data/")[2] for name in shared] == ["data/share/man/man1/tunefleet.1"]
     assert not [name for name in wheel.namelist() if "__pycache__" in name]
 
 
