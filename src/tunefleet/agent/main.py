@@ -32,6 +32,7 @@ from tunefleet.client.backend import JobClient
 from tunefleet.client.download import Downloader
 from tunefleet.errors import MachineError
 from tunefleet.executors import registry
+from tunefleet.heads import BoundedHeads
 from tunefleet.jobs import Supervisor
 from tunefleet.jobs.environment import core_count
 from tunefleet.observing.spans import open_spans
@@ -174,7 +175,7 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 create_app(agent, self.verbs),
                 loop="uvloop",
-                http="httptools",
+                http=BoundedHeads,
                 ws="none",
                 log_config=None,
                 access_log=False,

@@ -76,7 +76,7 @@ class BodyLimit:
             hint=None if upload else "Push data as files, or raise TUNEFLEET_MAX_BODY_BYTES on the server.",
         )
         declared = Headers(scope=scope).get("content-length", "")
-        if declared.isdigit() and int(declared) > limit:
+        if declared.isdecimal() and int(declared) > limit:
             await refusal(scope, receive, send)
             return
         counted = _CountedBody(receive, send, limit)

@@ -13,7 +13,9 @@ import asyncio
 from typing import Final, cast
 
 from uvicorn._types import ASGIReceiveEvent
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+from tunefleet.heads import BoundedHeads
 
 _HANDED_OVER_BYTES: Final = 1 << 20
 _WAITING_BYTES: Final = 2 << 20
@@ -22,7 +24,7 @@ _STILL_S: Final = 120.0
 """A connection ends if no byte of what is awaited comes, or of what is to be read goes, for so long."""
 
 
-class Protocol(HttpToolsProtocol):
+class Protocol(BoundedHeads):
     """One connection."""
 
     _stuck: asyncio.TimerHandle | None = None
