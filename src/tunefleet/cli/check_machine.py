@@ -19,7 +19,7 @@ from tunefleet.client.trust import proxy_of
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.settings import MeetingSettings, ProcessSettings, TlsSettings, load
 
-SHARED_MEMORY: Final = Path("/dev/shm")
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- looked at, never written
 _LEAST_SHARED: Final = 512 << 20
 """A container gets 64 MiB unless it asks for more; what loads rows in processes of its own soon fills that."""
 _SKEW_S: Final = 5.0

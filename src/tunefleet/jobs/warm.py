@@ -175,7 +175,7 @@ def socket_folder() -> Path:
     name = f"tunefleet-{os.geteuid()}"
     folder = Path(tempfile.gettempdir()) / name
     if len(os.fsencode(folder)) > _MAX_PATH_BYTES - 32:
-        folder = Path("/tmp") / name
+        folder = Path("/tmp") / name  # noqa: S108 -- refused below unless it is this user's alone
     folder.mkdir(mode=0o700, exist_ok=True)
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid() or stat.S_IMODE(facts.st_mode) & 0o077:
