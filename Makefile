@@ -152,6 +152,15 @@ site: $(DEV_READY) ## build the documents as a site into site/; a link that lead
 dist: $(DEV_READY) ## build wheel and source distribution into dist/, the same bytes for the same commit
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -t sdist -t wheel -d $(DIST)
 
+.PHONY: sbom
+sbom: $(DEV_READY) ## write dist/sbom.cdx.json: what tunefleet[all] installs, as CycloneDX
+	@mkdir -p $(DIST) && $(BIN)/python -m scripts.dependencies sbom $(DIST)/sbom.cdx.json
+
+# Its word changes with the advisories and not with the tree, so it is no part of `make check`.
+.PHONY: audit
+audit: $(DEV_READY) ## ask PyPI's or OSV's advisories about all of that; fails where one was skipped, 3 if none answers
+	@$(BIN)/python -m scripts.dependencies audit
+
 .PHONY: scale
 scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 100,000 queued tasks, and print slopes (long)
 	@$(BIN)/python bench/scale.py $(ARGS)
