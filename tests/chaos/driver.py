@@ -8,12 +8,13 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from tests.chaos import history
+from tests.chaos import history, tally
 from tests.chaos.check_results import ENDS
 from tests.chaos.checker import Fault, check
 from tests.chaos.ledger import Ledger
-from tests.chaos.schedule import Kind, drawn, strikes
+from tests.chaos.schedule import Kind, drawn, kills, strikes
 from tests.chaos.strikes import play
+from tests.chaos.tally import Strikes
 from tests.chaos.work import CAMPAIGN, Work, campaign
 from tests.chaos.world import World
 from tunefleet.client import Client
@@ -30,14 +31,18 @@ class Driver:
     Args:
         world: That is struck.
         seed: Of the schedule, and of the work.
+        quick: Whether rounds have SIGKILLs and no other strike, in less time, and less work.
     """
 
     world: World
     seed: int
+    quick: bool = False
     ledger: Ledger = field(default_factory=Ledger)
     filled: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    struck: Strikes = field(default_factory=Strikes)
+    reader: history.Reader = field(default_factory=history.Reader)
 
     def say(self, line: str) -> None:
         """Print a line, and keep it."""
@@ -56,36 +61,48 @@ class Driver:
         Args:
             number: Of the round, from 0.
         """
-        found = strikes(self.seed, number)
+        found = (kills if self.quick else strikes)(self.seed, number)
         self.say(f"round {number} of seed {self.seed}:\n{drawn(found)}\nas it went:")
         self.filled |= {strike.victim for strike in found if strike.kind is Kind.DISK}
         failed: list[BaseException] = []
         began = time.monotonic()
         # A client that works while all is struck is patient, as a script that submits overnight is.
         with self.world.client(patience_s=90) as client:
-            work = Work(client, self.ledger, self.world.folder, number, self.seed)
+            work = Work(client, self.ledger, self.world.folder, number, self.seed, quick=self.quick)
             asking = threading.Thread(target=_keeping, args=(failed, self._ask, work), daemon=True)
             asking.start()
-            play(self.world, found, self.say)
+            self.struck.add(play(self.world, found, self.say))
             asking.join(300)
             assert not asking.is_alive(), self.words("the clients have no answer")
             if failed:
                 raise failed[0]
             self.world.heal()
+            struck = time.monotonic()
             self._drain(client)
+            drained = time.monotonic()
         self._check(whole=False)
-        self.say(f"round {number} took {time.monotonic() - began:.0f} s")
+        self.say(
+            f"round {number} took {time.monotonic() - began:.0f} s: {struck - began:.0f} s of strikes, "
+            f"{drained - struck:.0f} s until all had ended, and the check"
+        )
 
     def end(self) -> None:
         """Let everything come to rest, stop it, and check the whole history."""
+        began = time.monotonic()
         for name in self.world.members:
             self.world.clock(name).write_text("0")
         with self.world.client() as client:
             client.campaigns.stop(CAMPAIGN)
             self._drain(client, everything=True)
+        ended = time.monotonic()
         self._settle()
+        settled = time.monotonic()
         self.left = self.world.stop()
         self._check(whole=True)
+        self.say(
+            f"the end took {time.monotonic() - began:.0f} s: {ended - began:.0f} s until all had ended, "
+            f"{settled - ended:.0f} s until nothing was held, and the stop and the check"
+        )
 
     def words(self, what: str) -> str:
         """Return a failure in words: seed, schedule so far, and where the logs lie (and `history.json`, the rows)."""
@@ -97,17 +114,17 @@ class Driver:
         work.steer()
 
     def _drain(self, client: Client, *, everything: bool = False) -> None:
-        mine = {task for told in self.ledger.all("workflow") for task in told.facts["tasks"]}
+        mine = {told.id for told in self.ledger.all("workflow")}
 
         def over() -> bool:
-            tasks = list(client.tasks.iterate())
+            # Not every task there is: after a hundred rounds there are thousands.
+            flows = [flow.id for flow in client.workflows.iterate(status="running") if everything or flow.id in mine]
+            tasks = [task for flow in flows for task in client.tasks.iterate(workflow_id=flow)]
             for task in tasks:
                 if task.status == "paused":
                     self._resume(client, task.id)
-            # What is cancelled by a client that got no answer is cancelled all the same, once it asks again.
-            open_ = {task.id: (task.name, task.status) for task in tasks if task.status not in ENDS}
-            self._open = open_ if everything else {id_: told for id_, told in open_.items() if id_ in mine}
-            return not self._open
+            self._open = {task.id: (task.name, task.status) for task in tasks if task.status not in ENDS}
+            return not flows
 
         deadline = time.monotonic() + DRAIN_S
         self._cancel_again(client)
@@ -140,11 +157,18 @@ class Driver:
             time.sleep(1)
 
     def _faults(self, *, whole: bool) -> list[Fault]:
-        read = history.read(self.world, filled=frozenset(self.filled), left=self.left)
-        return check(read, self.ledger, whole=whole)
+        return check(self._read(), self.ledger, whole=whole)
+
+    def _read(self) -> history.History:
+        return self.reader.read(self.world, filled=frozenset(self.filled), left=self.left)
 
     def _check(self, *, whole: bool) -> None:
+        if whole:
+            # Nothing is taken on trust at the end.
+            self.reader = history.Reader()
         faults = self._faults(whole=whole)
+        if whole:
+            self.say(tally.words(self.struck, tally.results(self._read(), self.ledger)))
         if faults:
             kept = self.world.folder / "history.json"
             kept.write_text(json.dumps(asdict(history.rows(self.world)), default=str, indent=1))
