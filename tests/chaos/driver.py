@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
-from tests.chaos import history, tally
+from tests.chaos import history, planted, tally
 from tests.chaos.check_results import ENDS
 from tests.chaos.checker import Fault, check
 from tests.chaos.ledger import Ledger
@@ -21,6 +21,7 @@ from tunefleet.client import Client
 from tunefleet.errors import ConflictError
 
 DRAIN_S: Final = 420.0
+SETTLE_S: Final = 90.0
 STEER_AFTER_S: Final = 5.0
 
 
@@ -41,6 +42,7 @@ class Driver:
     filled: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    secrets: list[str] = field(default_factory=list)
     struck: Strikes = field(default_factory=Strikes)
     reader: history.Reader = field(default_factory=history.Reader)
 
@@ -50,8 +52,11 @@ class Driver:
         print(line, flush=True)
 
     def begin(self) -> None:
-        """Start the campaign that goes on through all rounds."""
+        """Start the campaign that goes on through all rounds, and have a webhook told of every end."""
         with self.world.client() as client:
+            # Nobody listens there: what fails to be sent is written about.
+            nobody, secret = f"http://127.0.0.1:{self.world.free_port()}/hook", self.world.secrets[planted.WEBHOOK]
+            client.notifications.create_channel("chaos", nobody, secret=secret)
             client.campaigns.apply({CAMPAIGN: campaign(self.world.folder)})
         self.ledger.note("campaign", CAMPAIGN)
 
@@ -98,10 +103,12 @@ class Driver:
         self._settle()
         settled = time.monotonic()
         self.left = self.world.stop()
+        stopped = time.monotonic()
+        self.secrets = planted.seen(self.world)
         self._check(whole=True)
         self.say(
             f"the end took {time.monotonic() - began:.0f} s: {ended - began:.0f} s until all had ended, "
-            f"{settled - ended:.0f} s until nothing was held, and the stop and the check"
+            f"{settled - ended:.0f} s until nothing was held, {stopped - settled:.0f} s for the stop, and the checks"
         )
 
     def words(self, what: str) -> str:
@@ -152,15 +159,19 @@ class Driver:
 
     def _settle(self) -> None:
         """Wait until nothing is held any more: what follows an end may take a moment."""
-        deadline = time.monotonic() + 90
-        while any(fault.promise == "at rest" for fault in self._faults(whole=True)) and time.monotonic() < deadline:
+        deadline = time.monotonic() + SETTLE_S
+        while held := [fault for fault in self._faults(whole=True) if fault.promise == "at rest"]:
+            if time.monotonic() > deadline:
+                self.say("\n".join([f"after {SETTLE_S:.0f} s, before the stop, there is still:", *map(str, held)]))
+                return
             time.sleep(1)
 
     def _faults(self, *, whole: bool) -> list[Fault]:
         return check(self._read(), self.ledger, whole=whole)
 
     def _read(self) -> history.History:
-        return self.reader.read(self.world, filled=frozenset(self.filled), left=self.left)
+        read = self.reader.read(self.world, filled=frozenset(self.filled), left=self.left)
+        return replace(read, secrets=tuple(self.secrets))
 
     def _check(self, *, whole: bool) -> None:
         if whole:

@@ -74,6 +74,7 @@ class History:
         filled: Machines whose disk was full at some time.
         left: Files, keys and processes that should be gone, in words.
         deaths: Ends of processes that nobody has brought about, in words.
+        secrets: Where a secret was seen, in words.
     """
 
     rows: Rows
@@ -83,6 +84,7 @@ class History:
     filled: frozenset[str] = frozenset()
     left: tuple[str, ...] = ()
     deaths: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
 
 @dataclass

@@ -117,6 +117,7 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
         "at rest", "still arriving",
     ),
     "something that was left": (_with(left=("process 7 is left",)), "at rest", "process 7 is left"),
+    "a secret that somebody can read": (_with(secrets=("the key is in a log",)), "secrets", "the key is in a log"),
     "a process that died by itself": (_with(deaths=("server ended by itself",)), "at rest", "ended by itself"),
 }  # fmt: skip
 
