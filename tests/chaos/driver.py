@@ -159,10 +159,13 @@ class Driver:
 
     def _settle(self) -> None:
         """Wait until nothing is held any more: what follows an end may take a moment."""
-        deadline = time.monotonic() + SETTLE_S
-        while held := [fault for fault in self._faults(whole=True) if fault.promise == "at rest"]:
-            if time.monotonic() > deadline:
-                self.say("\n".join([f"after {SETTLE_S:.0f} s, before the stop, there is still:", *map(str, held)]))
+        began, seen = time.monotonic(), set[str]()
+        while held := {fault.what for fault in self._faults(whole=True) if fault.promise == "at rest"}:
+            after_s = time.monotonic() - began
+            for what in sorted(held - seen):
+                self.say(f"{after_s:5.1f} s after the last end there is still: {what}")
+            seen |= held
+            if after_s > SETTLE_S:
                 return
             time.sleep(1)
 
