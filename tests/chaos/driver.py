@@ -42,6 +42,7 @@ class Driver:
     filled: set[str] = field(default_factory=set)
     said: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
+    stopped: bool = False
     secrets: list[str] = field(default_factory=list)
     struck: Strikes = field(default_factory=Strikes)
     reader: history.Reader = field(default_factory=history.Reader)
@@ -102,13 +103,13 @@ class Driver:
         ended = time.monotonic()
         self._settle()
         settled = time.monotonic()
-        self.left = self.world.stop()
-        stopped = time.monotonic()
+        self.left, self.stopped = self.world.stop(), True
+        stopped_at = time.monotonic()
         self.secrets = planted.seen(self.world)
         self._check(whole=True)
         self.say(
             f"the end took {time.monotonic() - began:.0f} s: {ended - began:.0f} s until all had ended, "
-            f"{settled - ended:.0f} s until nothing was held, {stopped - settled:.0f} s for the stop, and the checks"
+            f"{settled - ended:.0f} s until nothing was held, {stopped_at - settled:.0f} s for the stop, and the checks"
         )
 
     def words(self, what: str) -> str:
@@ -173,7 +174,7 @@ class Driver:
         return check(self._read(), self.ledger, whole=whole)
 
     def _read(self) -> history.History:
-        read = self.reader.read(self.world, filled=frozenset(self.filled), left=self.left)
+        read = self.reader.read(self.world, filled=frozenset(self.filled), left=self.left, stopped=self.stopped)
         return replace(read, secrets=tuple(self.secrets))
 
     def _check(self, *, whole: bool) -> None:

@@ -93,13 +93,14 @@ class Reader:
 
     _digests: dict[tuple[Path, int, int], str] = field(default_factory=dict)
 
-    def read(self, world: World, *, filled: frozenset[str], left: list[str]) -> History:
+    def read(self, world: World, *, filled: frozenset[str], left: list[str], stopped: bool) -> History:
         """Read a world's history.
 
         Args:
             world: All of whose work has ended.
             filled: Machines whose disk was full at some time.
             left: What else should be gone.
+            stopped: Whether its processes have ended: a worker that waits for work has a request in Redis.
         """
         return History(
             rows=rows(world),
@@ -107,7 +108,7 @@ class Reader:
             journals=list(_journals(world)),
             marks={str(path): path.read_text().splitlines() for path in world.folder.glob("counted-*")},
             filled=filled,
-            left=tuple([*left, *_files(world), *_keys(world)]),
+            left=tuple([*left, *_files(world), *(_keys(world) if stopped else ())]),
             deaths=tuple(death for member in world.members.values() for death in member.deaths),
         )
 
