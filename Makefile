@@ -27,6 +27,7 @@ SITE ?= site
 chaos kill-matrix: ROUNDS ?= 20
 chaos: SEED ?= 1
 chaos: FIRST ?= 0
+chaos: KINDS ?= all
 campaign-chaos: ROUNDS ?= 50
 
 # Tests run several processes at once.
@@ -176,7 +177,7 @@ bench: $(BENCH_READY) ## run every benchmark beside its peers and print the rati
 .PHONY: chaos
 chaos: $(DEV_READY) ## strike a whole fleet with every kind of fault, and check what it has stored: make chaos ROUNDS=100 SEED=7
 	@scripts/postgres.sh
-	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) CHAOS_FIRST=$(FIRST) $(BIN)/python -m pytest tests/chaos -s --timeout 0 $(ARGS)
+	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) CHAOS_FIRST=$(FIRST) CHAOS_KINDS=$(KINDS) $(BIN)/python -m pytest tests/chaos -s --timeout 0 $(ARGS)
 
 .PHONY: kill-matrix
 kill-matrix: $(DEV_READY) ## kill server, worker and trainer at random moments, and each kind of alignment: make kill-matrix ROUNDS=20

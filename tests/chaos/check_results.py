@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from tests.chaos.history import Row, told
@@ -80,7 +80,7 @@ def _as_asked(index: Index, task: Row, facts: Mapping[str, Any], ledger: Ledger)
     expects = facts["expects"]
     cancelled = task["id"] in {each.id for each in ledger.all("cancel")}
     if task["status"] != ("cancelled" if cancelled else "completed"):
-        if not _told_of_a_full_disk(index, task):
+        if not told_of_a_full_disk(index, task, facts["tasks"]):
             yield (
                 f"task {task['id']} ({task['name']}, {facts['key']}) is {task['status']} "
                 f"({task['reason']}: {task['error']})"
@@ -111,7 +111,21 @@ def _counted(index: Index, task: Row, facts: Mapping[str, Any]) -> Iterator[str]
         yield f"task {task['id']} ({task['name']}) has begun {ran.count('begin')} times in {len(spent)} attempts"
 
 
-def _told_of_a_full_disk(index: Index, task: Row) -> bool:
-    """Whether a task has failed because a machine that was filled was full: that is told, and is no loss."""
-    mine = {row["worker_id"] for row in index.attempts[task["id"]]}
-    return task["status"] == "failed" and task["reason"] == "disk_full" and bool(mine & index.history.filled)
+def told_of_a_full_disk(index: Index, task: Row, flow: Iterable[str]) -> bool:
+    """Whether a task has failed because a machine that was filled was full: that is told, and is no loss.
+
+    A task of parts has no attempt of its own, its other parts end with the one that failed, and so does what follows.
+
+    Args:
+        index: The history.
+        task: Its row.
+        flow: Ids of all tasks of its workflow.
+    """
+    told_of = [
+        row
+        for task_id in flow
+        for row in index.attempts[task_id]
+        if index.tasks.get(task_id, row)["reason"] == row["reason"] == "disk_full"
+        and row["worker_id"] in index.history.filled
+    ]
+    return bool(told_of) and task["reason"] in {"disk_full", "sibling_failed", "upstream_failed"}

@@ -16,7 +16,7 @@ class Fault:
     """A promise that was not kept.
 
     Args:
-        promise: Which: `results`, `series`, `acknowledged` or `at rest`.
+        promise: Which: `results`, `series`, `acknowledged`, `at rest` or `secrets`.
         what: What is wrong, in words that name the thing.
     """
 
@@ -43,6 +43,7 @@ def check(history: History, ledger: Ledger, *, whole: bool = True) -> list[Fault
     found += [Fault("results", what) for what in check_jobs.campaigns(index)]
     found += [Fault("series", what) for what in check_series.series(index, ledger)]
     found += [Fault("acknowledged", what) for what in acknowledged(index, ledger)]
+    found += [Fault("secrets", what) for what in history.secrets]
     return found + [Fault("at rest", what) for what in at_rest(index)]
 
 

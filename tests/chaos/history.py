@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,7 @@ class History:
         filled: Machines whose disk was full at some time.
         left: Files, keys and processes that should be gone, in words.
         deaths: Ends of processes that nobody has brought about, in words.
+        secrets: Where a secret was seen, in words.
     """
 
     rows: Rows
@@ -83,25 +84,41 @@ class History:
     filled: frozenset[str] = frozenset()
     left: tuple[str, ...] = ()
     deaths: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
 
-def read(world: World, *, filled: frozenset[str], left: list[str]) -> History:
-    """Read a world's history.
+@dataclass
+class Reader:
+    """Reads histories of a world; a stored file that has not been touched since the last one is not read again."""
 
-    Args:
-        world: All of whose work has ended.
-        filled: Machines whose disk was full at some time.
-        left: What else should be gone.
-    """
-    return History(
-        rows=rows(world),
-        digests={path.name: _digest(path) for path in world.blobs()},
-        journals=list(_journals(world)),
-        marks={str(path): path.read_text().splitlines() for path in world.folder.glob("counted-*")},
-        filled=filled,
-        left=tuple([*left, *_files(world), *_keys(world)]),
-        deaths=tuple(death for member in world.members.values() for death in member.deaths),
-    )
+    _digests: dict[tuple[Path, int, int], str] = field(default_factory=dict)
+
+    def read(self, world: World, *, filled: frozenset[str], left: list[str], stopped: bool) -> History:
+        """Read a world's history.
+
+        Args:
+            world: All of whose work has ended.
+            filled: Machines whose disk was full at some time.
+            left: What else should be gone.
+            stopped: Whether its processes have ended: a worker that waits for work has a request in Redis.
+        """
+        return History(
+            rows=rows(world),
+            digests={path.name: self._digest(path) for path in world.blobs()},
+            journals=list(_journals(world)),
+            marks={str(path): path.read_text().splitlines() for path in world.folder.glob("counted-*")},
+            filled=filled,
+            left=tuple([*left, *_files(world), *(_keys(world) if stopped else ())]),
+            deaths=tuple(death for member in world.members.values() for death in member.deaths),
+        )
+
+    def _digest(self, path: Path) -> str:
+        state = path.stat()
+        key = path, state.st_mtime_ns, state.st_size
+        if key not in self._digests:
+            with path.open("rb") as file:
+                self._digests[key] = hashlib.file_digest(file, "sha256").hexdigest()
+        return self._digests[key]
 
 
 def rows(world: World) -> Rows:
@@ -112,11 +129,6 @@ def rows(world: World) -> Rows:
             cursor.execute(sql.SQL("SELECT * FROM {} ORDER BY 1, 2").format(sql.Identifier(each.name)))
             found[each.name] = cursor.fetchall()
     return Rows(**found)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _journals(world: World) -> Iterator[Journal]:

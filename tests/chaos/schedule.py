@@ -10,6 +10,8 @@ from typing import Final
 
 WINDOW_S: Final = 16.0
 """Strikes of a round begin within so many seconds of its start."""
+QUICK_WINDOW_S: Final = 6.0
+"""The same of a round of kills alone."""
 
 
 class Kind(StrEnum):
@@ -80,7 +82,18 @@ def strikes(seed: int, number: int) -> tuple[Strike, ...]:
     half = (len(dealt) + 1) // 2
     dice = random.Random(f"{seed}:round:{number}")
     mine = [Kind.KILL, Kind.KILL, *(dealt[half:] if number % 2 else dealt[:half])]
-    return tuple(sorted((_strike(dice, kind) for kind in mine), key=lambda strike: strike.at_s))
+    return _in_order(_strike(dice, kind, WINDOW_S) for kind in mine)
+
+
+def kills(seed: int, number: int) -> tuple[Strike, ...]:
+    """Return what strikes in a round of three SIGKILLs and nothing else, in order of time.
+
+    Args:
+        seed: Of the whole run.
+        number: Of the round, from 0.
+    """
+    dice = random.Random(f"{seed}:kills:{number}")
+    return _in_order(_strike(dice, Kind.KILL, QUICK_WINDOW_S) for _ in range(3))
 
 
 def drawn(found: Iterable[Strike]) -> str:
@@ -88,10 +101,14 @@ def drawn(found: Iterable[Strike]) -> str:
     return "\n".join(f"  {strike}" for strike in found)
 
 
-def _strike(dice: random.Random, kind: Kind) -> Strike:
+def _in_order(found: Iterable[Strike]) -> tuple[Strike, ...]:
+    return tuple(sorted(found, key=lambda strike: strike.at_s))
+
+
+def _strike(dice: random.Random, kind: Kind, window_s: float) -> Strike:
     victim = dice.choice(KILLED if kind is Kind.KILL else VICTIMS[kind])
     # To stand still, or to be cut off, is short enough to be nothing, or long enough to be given up for dead.
     long = kind in {Kind.STOP, Kind.PARTITION} and dice.random() < 0.5
     for_s = dice.uniform(9.0, 14.0) if long else dice.uniform(0.1, 4.0)
     jump_s = dice.choice(_JUMPS_S) if kind is Kind.CLOCK else 0.0
-    return Strike(round(dice.uniform(0.5, WINDOW_S), 2), kind, victim, round(for_s, 2), jump_s)
+    return Strike(round(dice.uniform(0.5, window_s), 2), kind, victim, round(for_s, 2), jump_s)

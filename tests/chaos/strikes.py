@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Final
 
 from tests.acceptance.story import alive
 from tests.chaos.schedule import Kind, Strike
@@ -21,11 +22,13 @@ from tests.chaos.world import SMALL, World
 Say = Callable[[str], None]
 PATIENCE_S = 60.0
 """How long a strike waits for a trainer to strike, where there is none yet."""
+DOWN: Final = "it was down"
+NO_DISK: Final = "it has no file system of its own"
 _PIECE = b"\0" * (1 << 20)
 
 
-def play(world: World, strikes: Iterable[Strike], say: Say) -> None:
-    """Carry out a round's strikes, each at its time, and take each back when it is over.
+def play(world: World, strikes: Iterable[Strike], say: Say) -> list[Strike]:
+    """Carry out a round's strikes, each at its time, and take each back when it is over; returns those that met whom.
 
     Args:
         world: What is struck.
@@ -33,6 +36,7 @@ def play(world: World, strikes: Iterable[Strike], say: Say) -> None:
         say: Told of each strike what it met.
     """
     order = count()
+    hit: list[Strike] = []
     waiting: list[tuple[float, int, Callable[[], object]]] = []
 
     def later(at_s: float, act: Callable[[], object]) -> None:
@@ -48,6 +52,8 @@ def play(world: World, strikes: Iterable[Strike], say: Say) -> None:
             later(now_s + 0.2, partial(fall, strike))
             return
         say(f"{strike}: at {now_s:.1f} s, {met or 'there is none'}")
+        if met not in {None, DOWN, NO_DISK}:
+            hit.append(strike)
         if after is not None:
             later(now_s + strike.for_s, after)
 
@@ -58,6 +64,7 @@ def play(world: World, strikes: Iterable[Strike], say: Say) -> None:
         at_s, _, act = heapq.heappop(waiting)
         time.sleep(max(0.0, began + at_s - time.monotonic()))
         act()
+    return hit
 
 
 After = tuple[str | None, Callable[[], object] | None]
@@ -72,10 +79,10 @@ def _kill(world: World, strike: Strike) -> After:
                 os.kill(pid, signal.SIGKILL)
         return (f"pid {found[0][0]} of {found[0][1].name}" if found else None), None
     if strike.victim in world.down:
-        return "it was down", None
+        return DOWN, None
     world.down.add(strike.victim)
     member = world.members[strike.victim]
-    met = "killed" if member.signal(signal.SIGKILL) else "it was down"
+    met = "killed" if member.signal(signal.SIGKILL) else DOWN
 
     def back() -> None:
         member.start()
@@ -97,13 +104,13 @@ def _stop(world: World, strike: Strike) -> After:
 
         return (f"pid {found[0][0]} of {found[0][1].name}" if found else None), go if found else None
     member = world.members[strike.victim]
-    met = "stands still" if member.signal(signal.SIGSTOP) else "it was down"
+    met = "stands still" if member.signal(signal.SIGSTOP) else DOWN
     return met, lambda: member.signal(signal.SIGCONT)
 
 
 def _fill(world: World, strike: Strike) -> After:
     if strike.victim not in SMALL or not world.ballast(strike.victim).parent.is_mount():
-        return "it has no file system of its own", None
+        return NO_DISK, None
     ballast, size = world.ballast(strike.victim), 0
     with ballast.open("wb", buffering=0) as file:
         try:
@@ -117,7 +124,7 @@ def _fill(world: World, strike: Strike) -> After:
 
 def _flush(world: World, _: Strike) -> After:
     if "redis" in world.down:
-        return "it was down", None
+        return DOWN, None
     with world.redis.client as client:
         size = client.dbsize()
         client.flushall()
@@ -126,7 +133,7 @@ def _flush(world: World, _: Strike) -> After:
 
 def _restart_redis(world: World, _: Strike) -> After:
     if "redis" in world.down:
-        return "it was down", None
+        return DOWN, None
     world.down.add("redis")
     world.redis.kill()
 
@@ -139,7 +146,7 @@ def _restart_redis(world: World, _: Strike) -> After:
 
 def _restart_database(world: World, strike: Strike) -> After:
     if "database" in world.down:
-        return "it was down", None
+        return DOWN, None
     world.down.add("database")
     how = signal.SIGQUIT if strike.for_s > 2 else signal.SIGINT
     world.postgres.stop(how)

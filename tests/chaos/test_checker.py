@@ -117,6 +117,7 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
         "at rest", "still arriving",
     ),
     "something that was left": (_with(left=("process 7 is left",)), "at rest", "process 7 is left"),
+    "a secret that somebody can read": (_with(secrets=("the key is in a log",)), "secrets", "the key is in a log"),
     "a process that died by itself": (_with(deaths=("server ended by itself",)), "at rest", "ended by itself"),
 }  # fmt: skip
 
@@ -137,10 +138,26 @@ def test_a_full_disk_that_is_told_is_no_loss() -> None:
     history, ledger = whole.history(), whole.ledger()
     history.rows.tasks[1].update(status="failed", reason="disk_full")
     history.rows.events[13].update(data='{"status": "failed"}')
-    assert any("is failed (disk_full" in fault.what for fault in check(history, ledger))
-    for attempt in history.rows.attempts:
-        attempt["worker_id"] = "worker-2"
+    history.rows.attempts[3].update(reason="disk_full")
+    assert any("is failed (disk_full" in fault.what for fault in check(history, ledger)), "worker-1 was never filled"
+    history.rows.attempts[3]["worker_id"] = "worker-2"
     assert check(history, ledger) == []
+
+
+def test_a_part_that_fails_of_a_full_disk_ends_the_whole() -> None:
+    """The whole has no attempt, and says the part's reason; another part is cancelled."""
+    history = whole.history()
+    trained, counted, _ = history.rows.tasks
+    ledger = whole.ledger(together=True)
+    trained.update(status="cancelled", reason="sibling_failed")
+    counted.update(status="failed", reason="disk_full")
+    history.rows.events[6].update(data='{"status": "cancelled"}')
+    history.rows.events[13].update(data='{"status": "failed"}')
+    history.rows.attempts[3].update(worker_id="worker-2", reason="disk_full")
+    assert check(history, ledger) == []
+    for row in (counted, history.rows.attempts[3]):
+        row.update(reason="crashed")
+    assert any("is cancelled (sibling_failed" in fault.what for fault in check(history, ledger))
 
 
 def test_while_a_campaign_goes_on_only_what_the_ledger_knows_of_is_checked() -> None:

@@ -13,8 +13,12 @@ LINES = 3
 _TRAINED, _COUNTED, _CANCELLED = "task-trained", "task-counted", "task-cancelled"
 
 
-def ledger() -> Ledger:
-    """Return what clients were told in the history of `history`."""
+def ledger(*, together: bool = False) -> Ledger:
+    """Return what clients were told in the history of `history`.
+
+    Args:
+        together: Whether the training and the command that counts are tasks of one workflow.
+    """
     made = Ledger()
     for task, expects, more in (
         (_TRAINED, "trained", {"steps": STEPS}),
@@ -22,7 +26,8 @@ def ledger() -> Ledger:
         (_CANCELLED, "cancelled", {}),
     ):
         flow = task.replace("task", "wf")
-        made.note("workflow", flow, tasks=[task], key=flow, name=expects, round=0, expects=expects, **more)
+        tasks = [_TRAINED, _COUNTED] if together and task == _TRAINED else [task]
+        made.note("workflow", flow, tasks=tasks, key=flow, name=expects, round=0, expects=expects, **more)
     made.note("cancel", _CANCELLED)
     made.note("command", "cmd-1", task=_TRAINED)
     made.note("artifact", "art-pushed", sha256="d-pushed")

@@ -18,7 +18,7 @@ from typing import Final
 
 import httpx
 
-from tests.chaos import far
+from tests.chaos import far, planted
 from tests.chaos.lines import Line, line
 from tests.chaos.member import Member, dead_children, of_world, until
 from tests.integration.nat.namespaces import Net
@@ -57,10 +57,14 @@ class World:
     ) -> None:
         self.folder, self.postgres, self.redis = folder, postgres, redis
         self.database_url = postgres.create()
-        self.port, self._free_port = free_port(), free_port
+        self.port, self.free_port = free_port(), free_port
         self.members: dict[str, Member] = {}
         self.lines: dict[str, Line] = {}
         self.net: Net | None = None
+        self.logs = folder / "logs"
+        self.logs.mkdir()
+        self.secrets = planted.planted()
+        """Name → secret, of those that it was given."""
         self.down: set[str] = set()
         """Members that a strike has taken away, and has yet to give back."""
         self._watching = threading.Event()
@@ -120,8 +124,8 @@ class World:
 
     def words(self) -> str:
         """Return where the logs are, and what stands at their ends."""
-        ends = [f"--- {log}\n{log.read_text(errors='replace')[-1500:]}" for log in sorted(self.folder.glob("*.log"))]
-        return "\n".join([f"The logs are in {self.folder}.", *ends])
+        ends = [f"--- {log}\n{log.read_text(errors='replace')[-1500:]}" for log in sorted(self.logs.glob("*.log"))]
+        return "\n".join([f"The logs are in {self.logs}.", *ends])
 
     def heal(self) -> None:
         """Give back whatever a strike has taken, but leave the clocks as they are."""
@@ -186,6 +190,8 @@ class World:
         self.clock(name).write_text("0")
         path = os.pathsep.join(filter(None, (str(MOVED), os.environ.get("PYTHONPATH"))))
         own = {
+            "AWS_ACCESS_KEY_ID": self.secrets[planted.S3_KEY],
+            "AWS_SECRET_ACCESS_KEY": self.secrets[planted.S3_SECRET],
             "MOVED_CLOCK": str(self.clock(name)),
             "PYTHONPATH": path,
             "TMPDIR": str(temporary),
@@ -195,7 +201,7 @@ class World:
 
     def line(self, name: str, *listeners: Mapping[str, str]) -> list[int]:
         """Put a line before a member that can be cut; returns the ports to reach what is behind it."""
-        ports = [self._free_port() for _ in listeners]
+        ports = [self.free_port() for _ in listeners]
         ends = [{"listen": f"127.0.0.1:{port}", **each} for port, each in zip(ports, listeners, strict=True)]
         self.lines[name] = self._stack.enter_context(line(ends))
         return ports
@@ -215,18 +221,20 @@ class World:
 
     def _agent(self) -> None:
         (to_server,) = self.line("agent", {"target": f"127.0.0.1:{self.port}"})
+        with self.client() as client:
+            self.secrets[planted.AGENT] = client.keys.create("agent", "worker").secret
         given = {
             "AGENT_ID": AGENT,
-            "API_KEY": self.key("worker"),
+            "API_KEY": self.secrets[planted.AGENT],
             "BACKEND_URL": f"http://127.0.0.1:{to_server}",
             "HEARTBEAT_INTERVAL_SECONDS": "2",
-            "PORT": str(self._free_port()),
+            "PORT": str(self.free_port()),
         }
         self._add("agent", [sys.executable, "-m", "tunefleet.agent"], given)
 
     def add(self, name: str, argv: list[str], environment: Mapping[str, str]) -> None:
         """Start a member whose environment is whole already."""
-        self.members[name] = Member(name, argv, environment, self.folder / f"{name}.log", self.folder / name)
+        self.members[name] = Member(name, argv, environment, self.logs / f"{name}.log", self.folder / name)
         self.members[name].start()
 
     def _add(self, name: str, argv: list[str], given: Mapping[str, str]) -> None:

@@ -6,6 +6,8 @@ folder because the ranks have not met yet.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import time
 from dataclasses import dataclass
@@ -91,3 +93,27 @@ def await_decision(folder: Path, job: dict[str, Any]) -> Decision:
         return Decision(None)
     path = folder / "checkpoints" / chosen["name"]
     return Decision(Checkpoint(path, int(said["step"]), chosen["digest"], int(chosen["bytes"])))
+
+
+def first_step(folder: Path, resumed: Checkpoint | None) -> int:
+    """Return the step after which a launch reports; what earlier launches have reported beyond it is superseded.
+
+    A launch of a job that has its result does nothing, and supersedes nothing, whether there is a checkpoint or not.
+
+    Args:
+        folder: The job folder.
+        resumed: The checkpoint that the launch resumes from.
+    """
+    begins = resumed.step if resumed else 0
+    return max(begins, _last_reported(folder)) if (folder / "responses.json").exists() else begins
+
+
+def _last_reported(folder: Path) -> int:
+    last = 0
+    for file in (folder / "journal").glob("*.jsonl"):
+        for line in file.read_bytes().split(b"\n")[:-1]:
+            # A full disk may have torn a line.
+            with contextlib.suppress(ValueError):
+                record = json.loads(line)
+                last = max(last, int(record["step"]) if record.get("type") == "metric" else 0)
+    return last

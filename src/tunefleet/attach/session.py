@@ -22,7 +22,7 @@ from .failures import record_failure
 from .files import read_json
 from .journal import JournalWriter
 from .quiet import Journal, QuietJournal
-from .resume import Decision, ResumeError, await_decision, decide
+from .resume import Decision, ResumeError, await_decision, decide, first_step
 from .status import StatusFile
 
 logger = logging.getLogger(__name__)
@@ -160,7 +160,7 @@ def _lead(folder: Path, job: dict[str, Any]) -> JobSession:
         folder,
         job["launch"],
         int(job.get("attempt", 0)),
-        resume.step if resume else 0,
+        first_step(folder, resume),
         resume.digest if resume else None,
         on_tick=status.flush_if_due,
     )

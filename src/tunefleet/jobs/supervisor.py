@@ -187,6 +187,10 @@ def _log_base(folder: JobFolder, attempt: int) -> int:
     before = read_json(folder.job_json) or {}
     if before.get("attempt") == attempt:
         return int(before.get("log_base") or 0)
+    if folder.responses_json.exists():
+        # The work was done in an attempt that was given up for lost: the rest of its log is part of what it has done.
+        shipped = read_json(folder.shipped_json) or {}
+        return int(shipped.get("log_base") or 0) + int(shipped.get("log_offset") or 0)
     return folder.log.stat().st_size if folder.log.exists() else 0
 
 

@@ -110,3 +110,14 @@ def test_each_attempt_has_its_own_log_and_its_launches_share_it(launch: Launch) 
     third.wait(20)
     assert (first.job.log_base, second.job.log_base, third.job.log_base) == (0, 0, size)
     assert b"three" in third.folder.log.read_bytes()[size:]
+
+
+def test_the_log_of_work_that_is_done_goes_on_where_a_lost_attempt_had_brought_it(launch: Launch) -> None:
+    """Its worker was given up for lost; the next attempt finds the result there, and delivers what is missing."""
+    first = launch("finish", say="one")
+    first.wait(20)
+    first.folder.responses_json.write_text("{}")
+    first.folder.shipped_json.write_text(json.dumps({"log_base": 2, "log_offset": 3, "attempt": 1}))
+    second = launch("finish", say="two", attempt=2)
+    second.wait(20)
+    assert second.job.log_base == 5

@@ -114,6 +114,21 @@ def test_other_ranks_report_nothing_and_resume_what_rank_0_has_chosen(
     assert await_decision(tmp_path, fields).checkpoint == session.resume
 
 
+@pytest.mark.parametrize(("has_result", "begins"), [(False, 0), (True, 7)], ids=["without a result", "with a result"])
+def test_a_launch_that_finds_the_result_supersedes_no_report(tmp_path: Path, has_result: bool, begins: int) -> None:
+    """A worker was given up for lost while its job ended; the next attempt comes to the same folder."""
+    journal = tmp_path / "journal"
+    journal.mkdir()
+    points = [json.dumps({"seq": step, "type": "metric", "step": step, "values": {"loss": 1.0}}) for step in (6, 7)]
+    (journal / "launch-0.jsonl").write_text("\n".join([*points, '{"torn": ', "no line's end"]))
+    if has_result:
+        (tmp_path / "responses.json").write_text("{}")
+    job(tmp_path, attempt=2)
+    attach.open_session(tmp_path).close()
+    first = json.loads((journal / "launch-1.jsonl").read_text().splitlines()[0])
+    assert (first["type"], first["from_step"], first["checkpoint"]) == ("launch", begins, None)
+
+
 def test_what_somebody_reads_or_has_pinned_is_not_deleted(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         save(tmp_path, step)
