@@ -44,7 +44,8 @@ def use_of(url: str) -> RedisUse:
     """
     check_url(url)
     client: Any = Redis.from_url(
-        url, decode_responses=True, protocol=2, socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S,
+        url, decode_responses=True, encoding_errors="replace", protocol=2,
+        socket_timeout=_ANSWER_S, socket_connect_timeout=_ANSWER_S,
         retry=Retry(NoBackoff(), 0),
     )  # fmt: skip
     try:

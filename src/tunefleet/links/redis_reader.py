@@ -79,7 +79,8 @@ class Reader:
         self._streams = (keys.inbox(worker_id), keys.commands(worker_id))
         # A connection of its own: a read that waits would keep the others waiting.
         self._redis: Any = Redis.from_url(
-            url, decode_responses=True, protocol=2, socket_timeout=_READ_S + _BLOCK_S,
+            url, decode_responses=True, encoding_errors="replace", protocol=2,
+            socket_timeout=_READ_S + _BLOCK_S,
             socket_connect_timeout=_READ_S, retry=Retry(NoBackoff(), 0),
         )  # fmt: skip
         self._calls: dict[str, Call] = {}

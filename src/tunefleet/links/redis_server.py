@@ -71,10 +71,12 @@ class RedisHub:
 
     def __init__(self, url: str, keys: Keys, desk: Desk, *, name: str, store: Store) -> None:
         self._url, self._keys, self._desk, self._name = url, keys, desk, name
+        # Bytes that are no text come from a stranger: what cannot be read must not keep the rest from being read.
         # Who finds all connections in use waits for one: a fleet that speaks at once is answered in turn.
         self._redis: Any = Redis.from_pool(BlockingConnectionPool.from_url(
             url, max_connections=_CONNECTIONS, timeout=None,
-            decode_responses=True, protocol=2, socket_timeout=_READ_S + _BLOCK_S, socket_connect_timeout=_READ_S,
+            decode_responses=True, encoding_errors="replace", protocol=2,
+            socket_timeout=_READ_S + _BLOCK_S, socket_connect_timeout=_READ_S,
             retry=Retry(NoBackoff(), 0),
         ))  # fmt: skip
         self._gone = Gone(self._redis, keys)
@@ -177,7 +179,7 @@ class RedisHub:
             log.log(logging.WARNING if not self._failed else logging.DEBUG, "An answer is not delivered: %s", told)
             await self._give_up(found)
         except Exception:
-            log.exception("A message of the worker %s could not be answered.", found.worker_id)
+            log.exception("A message of the worker %.100r could not be answered.", found.worker_id)
             await self._give_up(found)
 
     async def _give_up(self, found: Found) -> None:
@@ -190,9 +192,9 @@ class RedisHub:
     async def _answer(self, found: Found) -> list[tuple[str, Entry]]:
         """Return the entries of the answer, each with its stream; none if nobody waits for it any more."""
         fields = found.fields
-        late = await groups.age_s(self._redis, found) > float(fields.get("patience_s", "0"))
-        inbox = self._keys.inbox(found.worker_id)
+        late, inbox = False, self._keys.inbox(found.worker_id)
         try:
+            late = await groups.age_s(self._redis, found) > float(fields.get("patience_s", "0"))
             if fields["type"] == REGISTRATION:
                 return [] if late else [(inbox, await self._register(found))]
             body = await self._desk.fetch(fields["digest"]) if "digest" in fields else fields.get("body", "").encode()
@@ -207,7 +209,7 @@ class RedisHub:
         except TunefleetError as error:
             return [] if late else [(inbox, refusal(error))]
         except (ValidationError, ValueError) as error:
-            log.warning("A message for the worker %s in Redis is none of ours: %.200s", found.worker_id, error)
+            log.warning("A message for the worker %.100r in Redis is none of ours: %.200r", found.worker_id, error)
             told = UnreachableError("The server cannot read this message.", hint="Both need fitting versions.")
             return [(inbox, refusal(told))]
 

@@ -157,7 +157,8 @@ async def refuse_other_store(url: str, keys: Keys, store: Store) -> None:
         OtherStoreError: If there are any.
     """
     redis: Any = Redis.from_url(
-        url, decode_responses=True, protocol=2, socket_timeout=_CONNECT_S, socket_connect_timeout=_CONNECT_S,
+        url, decode_responses=True, encoding_errors="replace", protocol=2,
+        socket_timeout=_CONNECT_S, socket_connect_timeout=_CONNECT_S,
         retry=Retry(NoBackoff(), 0),
     )  # fmt: skip
     try:

@@ -60,6 +60,7 @@ def connect(url: str, *, read_s: float) -> Redis:
     return Redis.from_url(
         url,
         decode_responses=True,
+        encoding_errors="replace",
         protocol=2,
         socket_timeout=read_s,
         socket_connect_timeout=_CONNECT_S,

@@ -33,8 +33,12 @@ _DOWNLOAD_PIECE_BYTES: Final = 1 << 20
 _SMALL_BYTES: Final = _UPLOAD_BATCH_BYTES
 """A file or body up to this length is read or written in one hand-over: each costs about as much as a megabyte."""
 _ONE_RANGE: Final = re.compile(r"bytes=(?P<first>\d{0,18})-(?P<last>\d{0,18})")
+_MEDIA_TYPE: Final = "application/octet-stream"
+_BYTES: Final = {"type": "string", "format": "binary"}
 ELSEWHERE: Final[dict[int | str, dict[str, Any]]] = {
-    307: {"description": "The server keeps its files in S3: `Location` is a link to this one, good for some minutes."}
+    206: {"description": "A range of it.", "content": {_MEDIA_TYPE: {"schema": _BYTES}}},
+    304: {"description": "`If-None-Match` has its digest."},
+    307: {"description": "The server keeps its files in S3: `Location` is a link to this one, good for some minutes."},
 }
 """What a download may also answer."""
 
@@ -252,6 +256,7 @@ async def _batches(pieces: AsyncIterable[bytes]) -> AsyncIterator[list[bytes]]:
 class BlobResponse(FileResponse):
     """A stored file, whole or in ranges, in pieces that keep a fast network busy."""
 
+    media_type = _MEDIA_TYPE
     chunk_size = _DOWNLOAD_PIECE_BYTES
     content: bytes | None = None
     """The whole file, if it was read already."""
@@ -352,15 +357,14 @@ async def send(
     if isinstance(source, Link) and request.method == "HEAD" and size_bytes is not None:
         return Response(
             headers={**headers, "Content-Length": str(size_bytes), "Accept-Ranges": "bytes"},
-            media_type="application/octet-stream",
+            media_type=_MEDIA_TYPE,
         )
     if isinstance(source, Link):
         # The link opens the file to whoever has it: nobody keeps it, and no other site is told.
         private = {"Location": source.url, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
         return Response(status_code=HTTPStatus.TEMPORARY_REDIRECT, headers=private)
-    media_type = "application/octet-stream"
     status = None if opened is None else opened.status()
-    answer = BlobResponse(source, headers=headers, media_type=media_type, filename=name, stat_result=status)
+    answer = BlobResponse(source, headers=headers, media_type=_MEDIA_TYPE, filename=name, stat_result=status)
     answer.opened, answer.content = opened, content
     return answer
 

@@ -143,6 +143,10 @@ def _finish(operation: dict[str, Any]) -> None:
             parameter["example"] = example
     responses = operation["responses"]
     responses.pop("422", None)
+    for status, response in responses.items():
+        content = response.get("content", {})
+        if status.startswith(("4", "5")) and "application/json" in content:
+            content[problems.MEDIA_TYPE] = content.pop("application/json")
     responses["default"] = {
         "description": "A problem; `type` ends with the error's code.",
         "content": {

@@ -39,6 +39,12 @@ class EventFilter:
     kinds: tuple[str, ...] | None = None
 
 
+class EventStream(EventSourceResponse):
+    """A stream of events, which says of what kind it is before it is made: the document of the API tells it."""
+
+    media_type = "text/event-stream"
+
+
 def respond(
     request: Request,
     stream: AsyncIterator[ServerSentEvent],
@@ -54,7 +60,7 @@ def respond(
         stream: What is sent.
         know: Finds out who asks, as the route itself did.
     """
-    return EventSourceResponse(_while_known(request, stream, know), ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
+    return EventStream(_while_known(request, stream, know), ping=_PING_S, send_timeout=_SEND_TIMEOUT_S)
 
 
 async def _while_known(

@@ -9,7 +9,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from tunefleet.errors import AuthError, NotFoundError
+from tunefleet.errors import AuthError, ForbiddenError, NotFoundError
 from tunefleet.services import projects
 from tunefleet.services.core import KEYS, Core
 from tunefleet.services.identity import Actor, AttemptActor, is_operator, may_administer
@@ -176,10 +176,15 @@ async def create_login_code(core: Core, actor: Actor) -> str:
 
     Raises:
         AuthError: If the actor came with ORCHESTRATOR_TOKEN, which ends with the variable: no session stands for it.
+        ForbiddenError: If the actor came without a key of its own, as a campaign does: the code would open nothing.
     """
     if actor is SHARED_TOKEN:
         raise AuthError(
             "ORCHESTRATOR_TOKEN opens no browser session.", hint="Log in with a key; `tunefleet keys create` makes one."
+        )
+    if await core.read(lambda connection: keys.by_id(connection, actor.key_id)) is None:
+        raise ForbiddenError(
+            "Only a key opens a browser session.", hint="Log in with one; `tunefleet keys create` makes it."
         )
     return await _open(core, "login", actor.key_id, LOGIN_CODE_S)
 

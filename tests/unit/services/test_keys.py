@@ -6,6 +6,7 @@ import asyncio
 import stat
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,11 @@ async def test_only_admins_manage_keys(lab: Lab) -> None:
         await keys.revoke(lab.core, member, member.key_id)
     with pytest.raises(NotFoundError):
         await keys.revoke(lab.core, lab.admin, "key-nothing")
+
+
+async def test_who_has_no_key_is_given_no_login_code(lab: Lab) -> None:
+    with pytest.raises(ForbiddenError, match="Only a key"):
+        await keys.create_login_code(lab.core, replace(lab.admin, key_id="camp-0123456789ab"))
 
 
 async def test_a_login_code_opens_one_session_within_ten_minutes(lab: Lab) -> None:

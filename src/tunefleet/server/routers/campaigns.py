@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import ServerSentEvent
 
 from tunefleet.lifecycle.cycle import CampaignStatus
 from tunefleet.server import streams
@@ -135,7 +135,7 @@ async def read_log(
     return await history.read_log(core, who, campaign, after=after, limit=limit, cycle=cycle)
 
 
-@router.get("/{campaign}/log/stream", response_class=EventSourceResponse)
+@router.get("/{campaign}/log/stream", response_class=streams.EventStream)
 async def follow_log(
     request: Request,
     core: CoreDep,
@@ -155,7 +155,7 @@ async def follow_log(
     return streams.respond(request, _lines(core, who, campaign, cycle, first, where))
 
 
-@router.get("/{campaign}/live", response_class=EventSourceResponse)
+@router.get("/{campaign}/live", response_class=streams.EventStream)
 async def watch(
     request: Request,
     core: CoreDep,
@@ -193,7 +193,7 @@ async def _lines(
             await signals.wait(where, _LOOK_S, seen)
 
 
-@router.get("/{campaign}/events", response_class=EventSourceResponse)
+@router.get("/{campaign}/events", response_class=streams.EventStream)
 async def follow(
     request: Request,
     core: CoreDep,

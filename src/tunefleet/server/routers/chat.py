@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request, Response
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import ServerSentEvent
 
 from tunefleet.errors import TunefleetError
 from tunefleet.server import bodies, streams
@@ -36,6 +36,12 @@ router = APIRouter(prefix="/tasks/{task_id}", tags=["chat"])
 _NOBODY: Final = 499
 """The client has closed the connection; nobody reads this, but the access log has it."""
 
+_WHOLE: Final[dict[str, Any]] = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
+_EITHER: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {**_WHOLE, streams.EventStream.media_type: {"schema": {"type": "string"}}}},
+}
+"""An answer comes in pieces or as one whole, as the request has it."""
+
 TurnId = Annotated[str, Path(max_length=100)]
 
 
@@ -45,7 +51,7 @@ async def get_chat(core: CoreDep, who: Reader, task_id: str) -> ChatView:
     return await chats.view(core, who, task_id)
 
 
-@router.post("/chat", response_class=EventSourceResponse)
+@router.post("/chat", response_class=streams.EventStream, responses=_EITHER)
 async def take_turn(request: Request, core: CoreDep, who: Member, task_id: str, turn: ChatRequest) -> Response:
     """Answer the last message of a conversation, as OpenAI's chat completions do: chunks as they come, then `[DONE]`.
 
@@ -54,7 +60,7 @@ async def take_turn(request: Request, core: CoreDep, who: Member, task_id: str, 
     return await _answer(request, core, who, task_id, turn, stream=turn.stream is not False)
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", responses=_EITHER)
 async def complete_chat(request: Request, core: CoreDep, who: Member, task_id: str, turn: ChatRequest) -> Response:
     """Do the same for clients that speak OpenAI's protocol: `/api/v1/tasks/{task_id}/v1` is their base URL."""
     return await _answer(request, core, who, task_id, turn, stream=turn.stream is True)

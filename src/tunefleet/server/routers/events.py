@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from sse_starlette import EventSourceResponse
 
 from tunefleet.server import live, streams
 from tunefleet.server.auth import CoreDep, Reader
@@ -37,7 +36,7 @@ async def list_events(
     )
 
 
-@router.get("/events/stream", response_class=EventSourceResponse)
+@router.get("/events/stream", response_class=streams.EventStream)
 async def follow_events(
     request: Request,
     core: CoreDep,
@@ -60,7 +59,7 @@ async def follow_events(
     return streams.respond(request, streams.follow_events(core, who, wanted, start))
 
 
-@router.get("/live", response_class=EventSourceResponse)
+@router.get("/live", response_class=streams.EventStream)
 async def follow_everything(
     request: Request,
     core: CoreDep,

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, cast, get_args
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from pydantic import BaseModel, Field
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import ServerSentEvent
 
 from tunefleet.errors import NotFoundError
 from tunefleet.server import bodies, files, streams
@@ -345,7 +345,7 @@ async def roll_back(core: CoreDep, who: Person, federation_id: FederationId, req
     return await versions.rollback(core, who, federation_id, request.version)
 
 
-@router.get("/{federation_id}/events", response_class=EventSourceResponse)
+@router.get("/{federation_id}/events", response_class=streams.EventStream)
 async def follow(
     request: Request,
     core: CoreDep,

@@ -18,7 +18,10 @@ from tunefleet.wire.guide import GuideWorker, Health, Snapshot
 router = APIRouter()
 _PUBLIC: dict[str, Any] = {"security": []}
 _TEXTS: Final = frozenset({"*/*", "text/*", "text/plain", "application/openmetrics-text"})
-_REFUSED: dict[int | str, dict[str, Any]] = {406: {"model": Problem}}
+_FORMS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {kind: {"schema": {"type": "string"}} for kind in ("text/plain", "application/openmetrics-text")}},
+    406: {"model": Problem},
+}
 
 
 @router.get("/healthz", tags=["server"], openapi_extra=_PUBLIC)
@@ -49,7 +52,7 @@ async def set_elastic_of_guide(
     return await set_elastic(core, who, worker_id, request)
 
 
-@router.get("/metrics", tags=["server"], response_model=Snapshot, responses=_REFUSED)
+@router.get("/metrics", tags=["server"], response_model=Snapshot, responses=_FORMS)
 async def metrics_of_guide(
     request: Request,
     core: CoreDep,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from sse_starlette import EventSourceResponse
 
 from tunefleet.server import bodies, streams
 from tunefleet.server.auth import CoreDep, OwnAttempt, Reader
@@ -71,7 +70,7 @@ async def read_log(
     return await logs.read(core, who, task_id, offset=offset, tail_bytes=tail_bytes, limit_bytes=limit_bytes)
 
 
-@router.get("/log/stream", response_class=EventSourceResponse)
+@router.get("/log/stream", response_class=streams.EventStream)
 async def follow_log(
     request: Request,
     core: CoreDep,

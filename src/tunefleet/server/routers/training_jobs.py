@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette import ServerSentEvent
 
 from tunefleet.server import bodies, streams
 from tunefleet.server.auth import AnyAttempt, CoreDep, Member, Reader
@@ -99,7 +99,7 @@ async def prediction_trends(core: CoreDep, who: Reader, task_id: str) -> Predict
     return await predictions.trends(core, who, task_id)
 
 
-@router.get("/predictions/{task_id}/stream", response_class=EventSourceResponse)
+@router.get("/predictions/{task_id}/stream", response_class=streams.EventStream)
 async def follow_predictions(
     request: Request,
     core: CoreDep,
