@@ -206,8 +206,9 @@ def report(
         if way not in ("memory: ours", "folder: hot_reload"):
             mine = "memory: ours" if way.startswith("memory") else "folder: hot_reload"
             each, wanted = found["ratios"][f"{way} ÷ {mine}"], mine == "memory: ours"
+            limit = " (budget 20 ms)" if wanted else ""
             told.row(
-                f"reload of a 10 MB adapter, {mine}{' (budget 20 ms)' if wanted else ''}, ratio: the peer's time ÷ ours",
+                f"reload of a 10 MB adapter, {mine}{limit}, ratio: the peer's time ÷ ours",
                 Figure.of([1e3 * s for s in spent[mine]], "ms"),
                 Peer.of(f"PEFT {way.partition(': ')[2]}", version_here("peft"), [1e3 * s for s in taken], "ms"),
                 ratio=Ratio(each["ratio"], each["low"], each["high"]), samples=len(spent[mine]),

@@ -144,8 +144,8 @@ def _report(loads: list[Report], largest: Report | None, quick: bool) -> reporti
             f"{one.workers:,} simulated workers, {one.tasks:,} tasks{rarely}",
             reporting.Figure.exactly(one.decisions_per_s or 0.0, "decisions/s"),
             samples=one.completed,
-            note=f"server: {(one.server.rss_max_bytes or 0) / MIB:.0f} MiB, {one.server.cpu_per_task_ms or 0:.2f} ms of "
-            f"processor a task; lost {one.lost}, twice {one.doubled}",
+            note=f"server: {(one.server.rss_max_bytes or 0) / MIB:.0f} MiB, {one.server.cpu_per_task_ms or 0:.2f} ms "
+            f"of processor a task; lost {one.lost}, twice {one.doubled}",
         )  # fmt: skip
     over = [one for one in loads if one.tasks == 3 * one.workers]
     memory = [(one.server.rss_max_bytes or 0) / MIB for one in over]
