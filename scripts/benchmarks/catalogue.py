@@ -33,9 +33,7 @@ class Benchmark(NamedTuple):
 
 CATALOGUE: Final = (
     Benchmark("latency", "The command line, a server's start and memory, and its answers while large files pass"),
-    Benchmark(
-        "dispatch", "Tasks through the queue, beside Celery, Dramatiq, Taskiq, Huey, a stream and a table", 1500.0
-    ),
+    Benchmark("dispatch", "Tasks through the queue, beside other queues, a bare stream and a bare table", 1500.0),
     Benchmark("recovery", "What is lost or done twice when workers and servers are killed", 1500.0),
     Benchmark("overhead", "What our callbacks cost a training"),
     Benchmark("control", "What it costs to be steerable, and how soon a command acts"),

@@ -96,9 +96,10 @@ def render(found: Found, said: dict[str, str], *, pictures: str = "img/benchmark
         parts += _benchmark(one, found.get(one.name), pictures)
     parts.append(REPEAT)
     parts.append("## What is not met, and why\n")
-    parts += [f"### {words}\n\n{text}\n" for words, text in said.items()] or [
-        "Every budget that was measured is met.\n"
-    ]
+    told = {words: "The reason is not written yet." for words in broken(found)} | said
+    parts += [f"### {words}\n\n{text}\n" for words, text in told.items()]
+    if found and not told:
+        parts.append("Every budget that was measured is met, or undecided.\n")
     return "\n".join(parts)
 
 
@@ -114,9 +115,7 @@ def _machine(found: Found) -> Iterator[str]:
             machines.append(one)
     syncs = [result["run"]["machine"]["fsync_ms"] for result in found.values()]
     for one in machines:
-        told = ", ".join(
-            f"{name} {one[name]}" for name in ("python", "sqlite", "torch", "transformers", "peft") if name in one
-        )
+        told = ", ".join(f"{name} {one[name]}" for name in _LIBRARIES if name in one)
         yield f"{one['processor']}, {one['cores']} cores, {one['memory_gib']} GiB, {one['system']}; {told}.\n"
     low, high = min(syncs), max(syncs)
     yield f"A synced write of 4 KiB takes {_number(low)} to {_number(high)} ms on its disk.\n"
@@ -174,9 +173,9 @@ def _benchmark(one: Benchmark, result: dict[str, Any] | None, pictures: str) -> 
                 notes.append(row["note"])
             mark = f" [{notes.index(row['note']) + 1}]"
         peer = row["peer"]
-        theirs = (
-            ("–", "–") if peer is None else (f"{peer['name']} {peer['version']}", f"{_spread(peer)} {peer['unit']}")
-        )
+        theirs = ("–", "–")
+        if peer is not None:
+            theirs = (f"{peer['name']} {peer['version']}", f"{_spread(peer)} {peer['unit']}")
         ratio = "–" if row["ratio"] is None else _spread(row["ratio"])
         ours = f"{_spread(row['ours'])} {row['ours']['unit']}"
         cells = (f"{row['what']}{mark}", ours, *theirs, ratio, row["verdict"] or "–", str(row["samples"]))
