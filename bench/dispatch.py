@@ -232,11 +232,11 @@ QUEUES_BESIDE = (
         "taken from the list before it runs: a killed worker's task is lost", mode=(False,),
     ),
     Queue(
-        "bare Redis stream", "streams_app", "redis", (["-m", "bench.peers.streams_app"],) * WORKERS,
+        "redis-py, bare stream", "streams_app", "redis", (["-m", "bench.peers.streams_app"],) * WORKERS,
         "pending until acknowledged; who claims it is the reader's own affair",
     ),
     Queue(
-        "bare PostgreSQL, SKIP LOCKED", "skip_locked_app", "psycopg",
+        "psycopg, bare PostgreSQL SKIP LOCKED", "skip_locked_app", "psycopg",
         (["-m", "bench.peers.skip_locked_app"],) * WORKERS,
         "a killed worker's row is free at once", postgres=True, mode=(True,),
     ),
@@ -326,7 +326,7 @@ OURS = {
 AHEAD_OF = {
     "Tunefleet, SQLite FULL (synced)": (
         "Celery prefork -c 2, Redis in memory",
-        "bare PostgreSQL, SKIP LOCKED (synced)",
+        "psycopg, bare PostgreSQL SKIP LOCKED (synced)",
     ),
     "Tunefleet, SQLite NORMAL (survives a kill)": (
         "Taskiq list --workers 2, Redis in memory",
