@@ -82,6 +82,8 @@ def kept(file: Path, source: str, here: machine.Machine) -> bool:
 def _bounded(words: list[str], limit_s: float) -> int | None:
     """Run a process within a time; return its exit status, or None if it had to be ended."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    # Where Python is told to write no bytecode, each of our processes would compile the package, and no peer's its own.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(words, cwd=ROOT, env=environment, start_new_session=True)
     try:
         return process.wait(limit_s)
