@@ -163,9 +163,9 @@ def _load(number: int, times: int) -> Load:
 def _tell_some(core: Core, ended: set[str], chance: random.Random, times: int) -> None:
     """Let workers tell of ends, whereby their figures are outdated, and some tell new figures."""
     for worker_id in ended:
-        core.fleet.presences[worker_id].hear(None, ended=True)
+        core.fleet.presences[worker_id].hear(None, ended=True, at=time.time())
     for worker_id in chance.sample(sorted(core.fleet.presences), HEARD):
-        core.fleet.presences[worker_id].hear(_load(int(worker_id[1:]), times), ended=False)
+        core.fleet.presences[worker_id].hear(_load(int(worker_id[1:]), times), ended=False, at=time.time())
 
 
 def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterator[New]:
