@@ -170,9 +170,14 @@ scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 10
 scale-gate: $(BENCH_READY) ## 1,000 simulated workers: fails unless every task is placed, none twice, in little memory
 	@$(BIN)/python bench/scale.py --gate
 
+ONLY ?=
+# Each is run beside its peers, one after the other on an otherwise idle machine, and docs/benchmarks.md is written.
 .PHONY: bench
-bench: $(BENCH_READY) ## run every benchmark beside its peers and print the ratios; fails where a budget is broken
-	@status=0; for file in bench/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file $(ARGS) || status=1; done; exit $$status
+bench: $(BENCH_READY) ## measure beside the peers and write docs/benchmarks.md: make bench ONLY="dispatch rounds" QUICK=1 FORCE=1
+	@scripts/postgres.sh || echo "-> without PostgreSQL: what needs it fails and says so"
+	@scripts/browser.sh || echo "-> without a browser: the benchmark of the page fails and says so"
+	@$(BIN)/python -m scripts.web build || echo "-> without the web page: its benchmark fails and says so"
+	@$(BIN)/python -m scripts.benchmarks --only "$(ONLY)" $(if $(QUICK),--quick) $(if $(FORCE),--force) $(ARGS)
 
 .PHONY: chaos
 chaos: $(DEV_READY) ## strike a whole fleet with every kind of fault, and check what it has stored: make chaos ROUNDS=100 SEED=7

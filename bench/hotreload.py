@@ -18,7 +18,6 @@ questions, one run; in each round all take turns in who comes first:
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -35,6 +34,7 @@ import numpy as np
 import torch
 import transformers
 from _common import Verdict, free_port, interval, status, verdict
+from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, version_here
 from peft import LoraConfig, TaskType, get_peft_model
 from peft.utils.hotswap import hotswap_adapter
 from peft.utils.save_and_load import load_peft_weights, set_peft_model_state_dict
@@ -159,9 +159,16 @@ def train(root: Path, steps: int) -> tuple[Stopwatch, int, int]:
 
 
 def report(
-    spent: dict[str, list[float]], watch: Stopwatch, logged: int, sent: int, steps: int, *, as_json: bool
+    spent: dict[str, list[float]],
+    watch: Stopwatch,
+    logged: int,
+    sent: int,
+    steps: int,
+    *,
+    told: Report,
+    file: Path | None,
 ) -> int:
-    """Print all answers with their budgets; returns the exit status."""
+    """Print and write all answers with their budgets; returns the exit status."""
     verdicts: list[Verdict] = []
     found: dict[str, Any] = {"ways": {}, "ratios": {}}
     for name, seconds in spent.items():
@@ -195,9 +202,28 @@ def report(
         "lost": lost,
     }
     found["budgets"] = {"memory": verdicts[0], "training": verdicts[1], "steps": verdicts[2]}
-    if as_json:
-        print(json.dumps(found))
-        return status(*verdicts)
+    for way, taken in spent.items():
+        if way not in ("memory: ours", "folder: hot_reload"):
+            mine = "memory: ours" if way.startswith("memory") else "folder: hot_reload"
+            each, wanted = found["ratios"][f"{way} ÷ {mine}"], mine == "memory: ours"
+            limit = " (budget 20 ms)" if wanted else ""
+            told.row(
+                f"reload of a 10 MB adapter, {mine}{limit}, ratio: the peer's time ÷ ours",
+                Figure.of([1e3 * s for s in spent[mine]], "ms"),
+                Peer.of(f"PEFT {way.partition(': ')[2]}", version_here("peft"), [1e3 * s for s in taken], "ms"),
+                ratio=Ratio(each["ratio"], each["low"], each["high"]), samples=len(spent[mine]),
+                budget=BUDGETS["hot-reload"] if wanted else None, verdict=decided(verdicts[0]) if wanted else None,
+            )  # fmt: skip
+    told.row(
+        "the training stands still for a version that came in (budget 20 ms)",
+        Figure.of([1e3 * s for s in inside], "ms"), budget=BUDGETS["hot-reload"], verdict=decided(verdicts[1]),
+        samples=len(inside), note=f"at most {1e3 * max(inside):.1f} ms",
+    )  # fmt: skip
+    told.row(
+        f"steps lost of {steps}", Figure.exactly(lost, "steps"), budget=BUDGETS["hot-reload"],
+        verdict=decided(verdicts[2]), samples=steps,
+    )  # fmt: skip
+    told.write(file)
     print(f"An adapter of 10 MB in 160 tensors, {len(spent['memory: ours'])} rounds:")
     for name, each in found["ways"].items():
         print(f"  {name:<36} {each['median_ms']:7.2f} ms   ({each['p5_ms']:.2f} to {each['p95_ms']:.2f})")
@@ -219,7 +245,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
     transformers.utils.logging.set_verbosity_error()
@@ -230,7 +256,8 @@ def main() -> int:
         os.environ["TUNEFLEET_HOME"] = str(root / "home")
         spent = compare(root / "adapter", rounds)
         watch, logged, sent = train(root, steps)
-    return report(spent, watch, logged, sent, steps, as_json=options.json)
+    told = Report("hotreload", quick=options.quick)
+    return report(spent, watch, logged, sent, steps, told=told, file=options.json)
 
 
 if __name__ == "__main__":

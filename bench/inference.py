@@ -35,6 +35,7 @@ from typing import Any
 import torch
 import transformers
 from _common import interval, status, verdict
+from _report import Figure, Peer, Ratio, Report, version_here
 from transformers import AutoModelForCausalLM
 
 from tunefleet.attach import session
@@ -126,7 +127,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     transformers.utils.logging.set_verbosity_error()
@@ -152,12 +153,16 @@ def main() -> int:
             names = list(sides)
             for side in names[number % 3 :] + names[: number % 3]:
                 spent[side].append(timed(sides[side])[0])
+            print(f"  round {number} of {rounds}", flush=True)
         warm.end_idle(str(load(EngineSettings, _env_file=None).endpoints_dir.absolute()))
-    return report(spent, same, first["usage"]["completion_tokens"], count, as_json=options.json)
+    tokens = first["usage"]["completion_tokens"]
+    return report(spent, same, tokens, count, Report("inference", quick=options.quick), options.json)
 
 
-def report(spent: dict[str, list[float]], same: dict[str, bool], tokens: int, prompts: int, *, as_json: bool) -> int:
-    """Print the ratios; returns the exit status."""
+def report(
+    spent: dict[str, list[float]], same: dict[str, bool], tokens: int, prompts: int, told: Report, file: Path | None
+) -> int:
+    """Print and write the ratios; returns the exit status."""
     found: dict[str, Any] = {"prompts": prompts, "tokens": tokens, "rounds": len(spent["ours"]), "same_answers": same}
     found |= {f"{name}_s": statistics.median(values) for name, values in spent.items()}
     for name in ("engine", "library"):
@@ -167,9 +172,18 @@ def report(spent: dict[str, list[float]], same: dict[str, bool], tokens: int, pr
     bounds = found["ours_per_engine"]
     kept = verdict(bounds["low"], bounds["high"], BUDGET)
     found["budget"] = kept
-    if as_json:
-        print(json.dumps(found))
-        return status(kept)
+    for name, peer in (("engine", "its engine called by hand"), ("library", "Transformers generate")):
+        each = found[f"ours_per_{name}"]
+        told.row(
+            f"{prompts} prompts answered by a task (ratio: our time ÷ the other's)",
+            Figure.of(spent["ours"], "s"),
+            Peer.of(peer, version_here("transformers"), spent[name], "s"),
+            ratio=Ratio(each["ratio"], each["low"], each["high"]),
+            samples=len(spent["ours"]),
+            note=f"{tokens} tokens; the same answers: {'yes' if same[name] else 'NO'}"
+            + (f"; our own limit 1.10: {kept}" if name == "engine" else ""),
+        )
+    told.write(file)
     print(f"{prompts} prompts, {tokens} tokens to make, {found['rounds']} rounds, medians:")
     for name in spent:
         agree = "" if name == "ours" else f"; the same answers: {'yes' if same[name] else 'NO'}"

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import Verdict, free_port, interval, status, verdict
+from _report import Figure, Peer, Ratio, Report
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -88,7 +89,7 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
     rounds = 2 if options.quick else 5
     one: list[float] = []
@@ -108,13 +109,19 @@ def main() -> int:
             merged.append(seconds)
             seconds, computed["unmerged"] = timed(apart, TASKS)
             unmerged.append(seconds)
-    return report(one, merged, unmerged, computed, as_json=options.json)
+            print(f"  round {len(one)} of {rounds}: {one[-1]:.1f}, {merged[-1]:.1f}, {unmerged[-1]:.1f} s", flush=True)
+    return report(one, merged, unmerged, computed, Report("merge", quick=options.quick), options.json)
 
 
 def report(
-    one: list[float], merged: list[float], unmerged: list[float], computed: dict[str, int], *, as_json: bool
+    one: list[float],
+    merged: list[float],
+    unmerged: list[float],
+    computed: dict[str, int],
+    told: Report,
+    file: Path | None,
 ) -> int:
-    """Print both ratios with their budgets; returns the exit status."""
+    """Print and write both ratios with their budgets; returns the exit status."""
     found: dict[str, Any] = {
         "tasks": TASKS,
         "rounds": len(one),
@@ -132,9 +139,14 @@ def report(
         low, high = interval(ratios)
         verdicts.append(verdict(low, high, budget))
         found[name] = {"ratio": statistics.median(ratios), "low": low, "high": high, "budget": verdicts[-1]}
-    if as_json:
-        print(json.dumps(found))
-        return status(*verdicts)
+    for key, name, times in (("merged_per_one", "one task alone", one), ("merged_per_unmerged", "unmerged", unmerged)):
+        each = found[key]
+        told.row(
+            f"{TASKS} equal inference tasks, merged (ratio: our time ÷ the other's)", Figure.of(merged, "s"),
+            Peer.of(f"Tunefleet, {name}", "", times, "s"), ratio=Ratio(each["ratio"], each["low"], each["high"]),
+            samples=len(one), note=f"our own limit: {each['budget']}",
+        )  # fmt: skip
+    told.write(file)
     print(f"{TASKS} equal tasks of 4 prompts, {found['rounds']} rounds, medians:")
     print(f"  one task alone            {found['one_s']:8.2f} s")
     print(f"  {TASKS} merged                 {found['merged_s']:8.2f} s, {computed['merged']} prompts computed")

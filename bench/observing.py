@@ -23,6 +23,7 @@ from pathlib import Path
 
 import httpx
 from _common import free_port, interval, status, verdict
+from _report import Figure, Peer, Ratio, Report
 
 BUDGET = 1.05
 BATCH_POINTS = 100
@@ -109,8 +110,10 @@ def taken_s(work: Callable[[], object], times: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="Fewer and shorter turns.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
-    turns, times = (10, 100) if options.quick else (40, 150)
+    told = Report("observing", quick=options.quick)
+    turns, times = (6, 40) if options.quick else (40, 150)
     verdicts = []
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunefleet-observing-")))
@@ -120,18 +123,27 @@ def main() -> int:
             for turn in range(turns + 1):
                 # Who is asked first changes from turn to turn; the first turn warms both up.
                 order = (counted, bare) if turn % 2 else (bare, counted)
-                found = {each: taken_s(lambda each=each, question=question: question(each), times) for each in order}
+                found = {}
+                for each in order:
+                    each.exchange()  # or its lease would run out while nothing but points are told
+                    found[each] = taken_s(lambda each=each, question=question: question(each), times)
                 if turn:
                     pairs.append((found[counted], found[bare]))
             ratios = [ours / theirs for ours, theirs in pairs]
             low, high = interval(ratios)
             verdicts.append(verdict(low, high, BUDGET))
+            told.row(
+                f"{name}, with counting", Figure.of([1e3 * mine for mine, _ in pairs], "ms"),
+                Peer.of("Tunefleet without it", "", [1e3 * bare for _, bare in pairs], "ms"), ratio=Ratio.of(ratios),
+                samples=turns, note=f"our own limit {BUDGET}: {verdicts[-1]}",
+            )  # fmt: skip
             ours, theirs = (statistics.median(each) * 1000 for each in zip(*pairs, strict=True))
             print(
                 f"{name:10} counted {ours:6.2f} ms   not {theirs:6.2f} ms   ratio {statistics.median(ratios):.3f} "
                 f"[{low:.3f}, {high:.3f}]   budget {BUDGET}: {verdicts[-1]}",
                 flush=True,
             )
+    told.write(options.json)
     return status(*verdicts)
 
 

@@ -36,6 +36,7 @@ from typing import Any, Final
 import httpx
 from _common import Verdict, answers_s, free_port, interval, status, verdict
 from _filled import fill
+from _report import Figure, Report
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tunefleet.cli.fleet import LocalFleet
@@ -223,12 +224,14 @@ def rows(opened: Opened, count: int) -> dict[str, Any]:
     return {"first": first, "long": long, "wheels": wheels, "cost": cost, "searches": searches}
 
 
-def say(what: str, taken: Sequence[float], budget_ms: float | None) -> Verdict:
+def say(report: Report, what: str, taken: Sequence[float], budget_ms: float | None) -> Verdict:
     """Print a row of times, and return whether it keeps its budget."""
     low, high = interval(taken)
     told = verdict(low, high, budget_ms) if budget_ms else "kept"
     line = f"  {what:<26} median {statistics.median(taken):6.0f} ms [{low:.0f}–{high:.0f}], worst {max(taken):.0f}"
-    print(line + (f" (budget {budget_ms:.0f}: {told})" if budget_ms else ""))
+    print(line + (f" (budget {budget_ms:.0f}: {told})" if budget_ms else ""), flush=True)
+    note = f"worst {max(taken):.0f} ms" + (f"; our own limit {budget_ms:.0f} ms: {told}" if budget_ms else "")
+    report.row(f"page: {what}", Figure.of(taken, "ms"), samples=len(taken), note=note)
     return told
 
 
@@ -236,7 +239,10 @@ def main() -> int:
     """Measure, print, and return 1 if a budget is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the points and the tasks")
-    divisor = 10 if parser.parse_args().quick else 1
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
+    options = parser.parse_args()
+    told = Report("page", quick=options.quick)
+    divisor = 10 if options.quick else 1
     points, count = 100_000 // divisor, 10_000 // divisor
     executable = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if executable is None:
@@ -249,12 +255,13 @@ def main() -> int:
         fleet = LocalFleet(folder, port=free_port(), workers=0, save_client=False)
         with fleet, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-            verdicts = measured(browser, fleet, task_id, points, count)
+            verdicts = measured(browser, fleet, task_id, points, count, told)
             browser.close()
+    told.write(options.json)
     return status(*verdicts)
 
 
-def measured(browser: Browser, fleet: LocalFleet, task_id: str, points: int, count: int) -> list[Verdict]:
+def measured(browser: Browser, fleet: LocalFleet, task_id: str, points: int, count: int, told: Report) -> list[Verdict]:
     """Measure all, print it, and return which budgets are kept."""
     print(f"{points:,} points, {count:,} tasks; load average {os.getloadavg()[0]:.1f}")
     opened = partial(window, browser, fleet.url, session(browser, fleet))
@@ -262,15 +269,15 @@ def measured(browser: Browser, fleet: LocalFleet, task_id: str, points: int, cou
     print("first load, the overview:")
     verdicts: list[Verdict] = ["kept" if size <= BUNDLE_BUDGET else "BROKEN"]
     print(f"  {'compressed':<26} {size / 1e3:.0f} kB (budget {BUNDLE_BUDGET / 1e3:.0f}: {verdicts[0]})")
-    verdicts.append(say("first paint", paints, PAINT_BUDGET_MS))
+    verdicts.append(say(told, "first paint", paints, PAINT_BUDGET_MS))
     print("a training, from an input to its picture:")
     pictures, cost = chart(opened, task_id)
     for what, taken in pictures.items():
-        verdicts.append(say(what, taken, None if what == "finer points" else INPUT_BUDGET_MS))
-    told = ", ".join(f"{what} {ms:.0f}" for what, ms in cost.items())
-    print(f"  of the processor, ms each: {told}; zooms with the finer points and the address that says so")
+        verdicts.append(say(told, what, taken, None if what == "finer points" else INPUT_BUDGET_MS))
+    costs = ", ".join(f"{what} {ms:.0f}" for what, ms in cost.items())
+    print(f"  of the processor, ms each: {costs}; zooms with the finer points and the address that says so")
     print("the server's health meanwhile:")
-    verdicts.append(say("thinning and zooming", health(fleet, task_id, points), ANSWER_BUDGET_MS))
+    verdicts.append(say(told, "thinning and zooming", health(fleet, task_id, points), ANSWER_BUDGET_MS))
     print("the list of tasks:")
     found = rows(opened, count)
     print(f"  {'first rows':<26} {found['first']:6.0f} ms after the address was entered")
@@ -278,7 +285,7 @@ def measured(browser: Browser, fleet: LocalFleet, task_id: str, points: int, cou
     worst = f", the worst {max(long):.0f} ms" if long else ""
     print(f"  {'scrolled to the end':<26} {len(long)} main-thread tasks over 50 ms in {found['wheels']} turns{worst};")
     print(f"  {'':<26} {found['cost']:.0f} ms of the processor each turn of {TURN_PX // ROW_PX} rows")
-    say("key to rows", found["searches"], None)
+    say(told, "key to rows", found["searches"], None)
     print(f"load average {os.getloadavg()[0]:.1f}")
     return verdicts
 

@@ -32,6 +32,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from _report import BUDGETS, Figure, Line, Report, kept_if
+
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
 from tunefleet.services import keys, placing, ranking
@@ -161,9 +163,9 @@ def _load(number: int, times: int) -> Load:
 def _tell_some(core: Core, ended: set[str], chance: random.Random, times: int) -> None:
     """Let workers tell of ends, whereby their figures are outdated, and some tell new figures."""
     for worker_id in ended:
-        core.fleet.presences[worker_id].hear(None, ended=True)
+        core.fleet.presences[worker_id].hear(None, ended=True, at=time.time())
     for worker_id in chance.sample(sorted(core.fleet.presences), HEARD):
-        core.fleet.presences[worker_id].hear(_load(int(worker_id[1:]), times), ended=False)
+        core.fleet.presences[worker_id].hear(_load(int(worker_id[1:]), times), ended=False, at=time.time())
 
 
 def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterator[New]:
@@ -282,7 +284,9 @@ def main() -> int:
     """Measure, print, and return 1 if the budget is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="a fifth of the sizes")
-    divisor = 5 if parser.parse_args().quick else 1
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
+    options = parser.parse_args()
+    divisor = 5 if options.quick else 1
     count, lengths = 5000 // divisor, [length // divisor for length in (25_000, 50_000, 100_000)]
     print(f"{count:,} workers, {len(NEEDS)} different needs; load average {os.getloadavg()[0]:.1f}")
     print("the pure plan:")
@@ -299,6 +303,18 @@ def main() -> int:
         f"budget {BUDGET:,} decisions/s at {lengths[-1]:,} queued: {worst:,.0f}/s "
         f"({1e6 / cpu[-1]:,.0f} per second of the processor); load average {load:.1f}"
     )
+    told = Report("placement", quick=options.quick)
+    for what, each in (("the pure plan", costs), ("through the store", wall)):
+        told.row(
+            f"decisions with {lengths[-1]:,} queued tasks and {count:,} workers, {what} (budget 1,000/s)",
+            Figure.exactly(1e6 / each[-1], "decisions/s"), budget=BUDGETS["placement"],
+            verdict=kept_if(1e6 / each[-1] >= BUDGET),
+            note=f"a decision costs {each[-1] / each[0]:.2f} times what it does with {lengths[0]:,} queued",
+        )  # fmt: skip
+    queued = [float(length) for length in lengths]
+    lines = [Line("the pure plan", queued, list(costs)), Line("through the store", queued, list(wall))]
+    told.plot("What a decision costs as the queue grows", "queued tasks", "µs", lines)
+    told.write(options.json)
     return int(worst < BUDGET)
 
 

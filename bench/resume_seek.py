@@ -14,15 +14,18 @@ import argparse
 import itertools
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _report import Figure, Report
 from accelerate import skip_first_batches
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader, RandomSampler
@@ -42,26 +45,35 @@ EARLY, LATE = 2_000, 200_000
 SHAPE = Shape(TextShape("text"), "rows")
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=LATE + 10_000)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="each once, and a tenth of the rows")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
+    late = LATE // 10 if options.quick else LATE
+    if options.quick:
+        options.repeat, options.rows = 1, late + 10_000
+    told = Report("resume_seek", quick=options.quick)
     datasets.disable_progress_bars()
     source = base_model.Source("shipped", str(assets.locate("builtin:gsm8k-llama-2m", "model")))
     tokenizer = base_model.load_tokenizer(source)
     encoder = Encoder(tokenizer)
     with tempfile.TemporaryDirectory() as name:
         files = write(Path(name), options.rows)
-        print(f"{'data':28} {'after ' + f'{EARLY:,}':>14} {'after ' + f'{LATE:,}':>14} {'ratio':>7}   rows read")
+        print(f"{'data':28} {'after ' + f'{EARLY:,}':>14} {'after ' + f'{late:,}':>14} {'ratio':>7}   rows read")
         for suffix, packed in itertools.product((".jsonl", ".parquet", ".csv"), (False, True)):
             label = f"stream {suffix[1:]}{', packed' if packed else ''}"
-            report(label, lambda rows, s=suffix, p=packed: streamed(files[s], encoder, rows, packed=p), options.repeat)
+            go = partial(streamed, files[suffix], encoder, packed=packed)
+            report(told, label, go, late, options.repeat)
         for suffix, packed in itertools.product((".jsonl", ".parquet"), (False, True)):
             kept = KeptTokens(Path(name) / "tokens", tokenizer, whole=False)
             go = mapped(files[suffix], encoder, kept, packed=packed)
-            report(f"map-style {suffix[1:]}{', packed' if packed else ''}", go, options.repeat)
+            report(told, f"map-style {suffix[1:]}{', packed' if packed else ''}", go, late, options.repeat)
             kept.discard()
+    told.write(options.json)
+    return 0
 
 
 def write(folder: Path, rows: int) -> dict[str, Path]:
@@ -74,13 +86,18 @@ def write(folder: Path, rows: int) -> dict[str, Path]:
     return {path.suffix: path for path in folder.iterdir()}
 
 
-def report(label: str, go: Callable[[int], tuple[float, int]], repeat: int) -> None:
-    early, late = ([go(rows) for _ in range(repeat)] for rows in (EARLY, LATE))
+def report(told: Report, label: str, go: Callable[[int], tuple[float, int]], late_rows: int, repeat: int) -> None:
+    early, late = ([go(rows) for _ in range(repeat)] for rows in (EARLY, late_rows))
     first, second = (statistics.median(seconds for seconds, _ in runs) for runs in (early, late))
     print(
         f"{label:28} {first * 1e3:11.1f} ms {second * 1e3:11.1f} ms {second / first:7.2f}"
-        f"   {early[0][1]:,} and {late[0][1]:,}"
+        f"   {early[0][1]:,} and {late[0][1]:,}",
+        flush=True,
     )
+    told.row(
+        f"first batch after {late_rows:,} rows, {label}", Figure.of([1e3 * seconds for seconds, _ in late], "ms"),
+        samples=repeat, note=f"after {EARLY:,} rows {first * 1e3:.1f} ms; {late[0][1]:,} rows were read",
+    )  # fmt: skip
 
 
 def streamed(file: Path, encoder: Encoder, rows: int, *, packed: bool) -> tuple[float, int]:
@@ -126,4 +143,4 @@ def mapped(file: Path, encoder: Encoder, kept: KeptTokens, *, packed: bool) -> C
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

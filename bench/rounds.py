@@ -1,7 +1,7 @@
 """How many federated rounds a second: a real server over HTTP, beside Flower's simulation in the same run.
 
-    python bench/rounds.py            # about twenty minutes
-    python bench/rounds.py --quick    # about five; the two sizes that have a budget, fewer turns
+    python bench/rounds.py            # about eight minutes
+    python bench/rounds.py --quick    # about three; the two sizes that have a budget, one turn
 
 Echo clients: each fetches the newest version and sends it back as its update. Ours are threads of one process, with
 one connection each; the server is a process of its own with its default settings. Every upload has its sha256 checked,
@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from _common import Verdict, free_port, interval, status, verdict
-from peers.environment import FLOWER, ROOT, interpreter
+from _report import BUDGETS, Figure, Peer, Ratio, Report, decided
+from peers.environment import FLOWER, ROOT, interpreter, version_of
 
 from tunefleet.cli.fleet import LocalFleet
 from tunefleet.client import Client
@@ -55,7 +56,7 @@ class Case(NamedTuple):
     budget: float | None = None
 
 
-CASES = (Case(10, 1, 40, 1.5), Case(10, 16, 12, 1.0), Case(100, 1, 6), Case(100, 16, 3))
+CASES = (Case(10, 1, 40, 1.5), Case(10, 16, 12, 1.0), Case(100, 1, 6))
 ARCHIVES = Case(10, 1, 8)
 
 
@@ -98,11 +99,15 @@ def compare(fleet: LocalFleet, client: Client, case: Case, turns: int) -> Found:
         mine.append(ours(fleet, client, case))
         if not turn % 2:
             theirs.append(flowers(case))
+        said = f"{case.clients} clients, {case.mib} MiB, turn {turn + 1} of {turns}"
+        print(f"  {said}: ours {mine[-1]:.2f}, Flower {theirs[-1]:.2f} rounds/s", flush=True)
     ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
     low, high = interval(ratios)
     kept = None if case.budget is None else verdict(1 / high, 1 / low, 1 / case.budget)
     return {
         **case._asdict(),
+        "ours": mine,
+        "flower": theirs,
         "ours_per_s": statistics.median(mine),
         "flower_per_s": statistics.median(theirs),
         "ratio": statistics.median(ratios),
@@ -116,9 +121,9 @@ def main() -> int:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
-    turns, cases = (3, CASES[:2]) if options.quick else (7, CASES)
+    turns, cases = (1, CASES[:2]) if options.quick else (5, CASES)
     interpreter("flower", FLOWER)
     with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         root = Path(folder)
@@ -129,17 +134,40 @@ def main() -> int:
         client = stack.enter_context(Client(fleet.url, fleet.key))
         began = os.getloadavg()[0]
         rows = [compare(fleet, client, case, turns) for case in cases]
-        archives = statistics.median(ours(fleet, client, ARCHIVES, "archive") for _ in range(3))
-        found = {"cases": rows, "archives_per_s": archives, "load": [began, os.getloadavg()[0]]}
-    return report(found, as_json=options.json)
+        archives = [ours(fleet, client, ARCHIVES, "archive") for _ in range(3)]
+        found = {
+            "cases": rows,
+            "archives": archives,
+            "archives_per_s": statistics.median(archives),
+            "load": [began, os.getloadavg()[0]],
+        }
+    written(found, quick=options.quick, file=options.json)
+    return report(found)
 
 
-def report(found: Found, *, as_json: bool) -> int:
+def written(found: Found, *, quick: bool, file: Path | None) -> None:
+    """Write what was found for the page of benchmarks."""
+    told, flower = Report("rounds", quick=quick), version_of(interpreter("flower", FLOWER), "flwr")
+    for row in found["cases"]:
+        wanted = "" if row["budget"] is None else f" (budget {row['budget']} × Flower)"
+        told.row(
+            f"rounds with {row['clients']} echo clients of {row['mib']} MiB over HTTP{wanted}",
+            Figure.of(row["ours"], "rounds/s"), Peer.of("Flower simulation", flower, row["flower"], "rounds/s"),
+            ratio=Ratio(row["ratio"], row["low"], row["high"]),
+            budget=None if row["budget"] is None else BUDGETS["rounds"],
+            verdict=None if row["verdict"] is None else decided(row["verdict"]), samples=len(row["ours"]),
+            note="ours: HTTP, digests, synced to the disk; Flower's: in memory, no network",
+        )  # fmt: skip
+    told.row(
+        f"rounds by the upload guide's archives, {ARCHIVES.clients} clients of {ARCHIVES.mib} MiB",
+        Figure.of(found["archives"], "rounds/s"), samples=len(found["archives"]),
+    )  # fmt: skip
+    told.write(file)
+
+
+def report(found: Found) -> int:
     """Print all figures with their budgets; returns the exit status."""
     verdicts: list[Verdict] = [row["verdict"] for row in found["cases"] if row["verdict"] is not None]
-    if as_json:
-        print(json.dumps(found))
-        return status(*verdicts)
     for row in found["cases"]:
         print(f"{row['clients']} clients, {row['mib']} MiB, rounds a second, medians:")
         print(f"  ours {row['ours_per_s']:.2f}, Flower's simulation {row['flower_per_s']:.2f}")

@@ -3,7 +3,7 @@
     python bench/scale.py            # long: up to 5,000 workers and 100,000 queued tasks
     python bench/scale.py --quick    # some minutes: up to 100 workers and 1,000 queued tasks
     python bench/scale.py --gate     # 1,000 workers alone: fails unless all is placed, once, in little memory
-    python bench/scale.py --json     # one document, for docs/explanation/scale.md
+    python bench/scale.py --document # one JSON document, for docs/explanation/scale.md
     python bench/scale.py --plot cost.svg
 
 Each load is a real server in a process of its own, on an empty store (SQLite, synced), which `tunefleet simulate` loads
@@ -30,6 +30,7 @@ import platform
 import sys
 from pathlib import Path
 
+import _report as reporting
 import psutil
 
 from tunefleet.cli.simulate_site import Site
@@ -135,6 +136,24 @@ def _slopes(name: str, found: Series, by: str) -> None:
         print(f"  {curve.name:<24} {curve.per_1000:+12,.3f} per 1,000 {by}{power}")
 
 
+def _report(loads: list[Report], largest: Report | None, quick: bool) -> reporting.Report:
+    told = reporting.Report("scale", quick=quick)
+    for one in loads:
+        rarely = ", renewing every 45 s at most" if one is largest else ""
+        told.row(
+            f"{one.workers:,} simulated workers, {one.tasks:,} tasks{rarely}",
+            reporting.Figure.exactly(one.decisions_per_s or 0.0, "decisions/s"),
+            samples=one.completed,
+            note=f"server: {(one.server.rss_max_bytes or 0) / MIB:.0f} MiB, {one.server.cpu_per_task_ms or 0:.2f} ms "
+            f"of processor a task; lost {one.lost}, twice {one.doubled}",
+        )  # fmt: skip
+    over = [one for one in loads if one.tasks == 3 * one.workers]
+    memory = [(one.server.rss_max_bytes or 0) / MIB for one in over]
+    line = reporting.Line("memory of the server", [float(one.workers) for one in over], memory)
+    told.plot("Memory of a server over its workers", "workers", "MiB", [line])
+    return told
+
+
 def _machine() -> str:
     memory = psutil.virtual_memory().total / (1 << 30)
     cpus = os.cpu_count()
@@ -145,7 +164,8 @@ def main() -> int:
     """Measure, print, and return 1 if a task was lost or ran twice."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small loads")
-    parser.add_argument("--json", action="store_true", help="print one document")
+    parser.add_argument("--document", action="store_true", help="print one JSON document")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write a report of the two series as well")
     parser.add_argument("--gate", action="store_true", help="1,000 workers alone; fails unless all is as it must be")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw each cost over the workers")
     options = parser.parse_args()
@@ -163,7 +183,8 @@ def main() -> int:
     loads = [*fleets.loads, *queues.loads, *([] if largest is None else [largest])]
     if options.plot is not None:
         drawing.draw_series(fleets, options.plot)
-    if options.json:
+    _report(loads, largest, options.quick).write(options.json)
+    if options.document:
         told = "null" if largest is None else largest.model_dump_json()
         machine = f'"{_machine()}"'
         print(

@@ -23,6 +23,7 @@ import argparse
 import asyncio
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +32,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from _common import free_port, interval
+from _report import Figure, Peer, Ratio, Report
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -175,14 +177,24 @@ def turn(root: Path, url: str | None, question: str, size: int) -> float:
         return asyncio.run(QUESTIONS[question](core, folder, size))
 
 
+def postgres_version() -> str:
+    """Return the version of the PostgreSQL that is measured."""
+    folder = programs()
+    assert folder is not None
+    said = subprocess.run([str(folder / "postgres"), "--version"], check=True, capture_output=True, text=True).stdout
+    return said.split()[2]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="Fewer and shorter turns.")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
+    told = Report("stores", quick=options.quick)
     if programs() is None:
         print("There is no PostgreSQL here; scripts/postgres.sh installs one.")
         return 1
-    turns, sizes = (3, (1_000, 10)) if options.quick else (9, (4_000, 40))
+    turns, sizes = (2, (1_000, 10)) if options.quick else (5, (4_000, 40))
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tunefleet-stores-")))
         postgres = PostgresProcess(free_port(), durable=True).start()
@@ -193,14 +205,20 @@ def main() -> int:
             ]
             ratios = [theirs / ours for ours, theirs in pairs]
             low, high = interval(ratios)
+            told.row(
+                f"{question}, SQLite (ratio: PostgreSQL ÷ SQLite)", Figure.of([mine for mine, _ in pairs], "1/s"),
+                Peer.of("PostgreSQL", postgres_version(), [other for _, other in pairs], "1/s"),
+                ratio=Ratio.of(ratios), samples=turns, note="the same services on either, both synced",
+            )  # fmt: skip
             ours, theirs = (statistics.median(each) for each in zip(*pairs, strict=True))
             print(
                 f"{question:18} SQLite {ours:10,.0f}/s   PostgreSQL {theirs:10,.0f}/s   "
                 f"ratio {statistics.median(ratios):.2f} [{low:.2f}, {high:.2f}]",
                 flush=True,
             )
-        compare(root, postgres, turns, 10 if options.quick else 40)
-        kills(root, postgres, 3 if options.quick else 10)
+        compare(root, postgres, turns, 10 if options.quick else 40, told)
+        kills(root, postgres, 3 if options.quick else 10, told)
+    told.write(options.json)
     return 0
 
 
