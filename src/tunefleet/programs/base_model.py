@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Final
 
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
@@ -136,6 +137,12 @@ def context_length(source: Source) -> int | None:
 
 def unloadable(what: str, source: Source, error: Exception) -> ModelError:
     """Say that a part of a model cannot be loaded, with the first line of the library's reason."""
+    if isinstance(error, UnpicklingError):
+        # The library's own words tell how to run the code all the same.
+        return ModelError(
+            f"The weights of {source.identifier} are a pickle that wants to run code, and was not opened.",
+            hint="Have them saved as safetensors by somebody whom you trust.",
+        )
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return ModelError(
         f"The {what} of {source.identifier} cannot be loaded: {reason}",

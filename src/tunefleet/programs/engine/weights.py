@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -44,7 +45,7 @@ def load(source: Source, options: Mapping[str, Any]) -> PreTrainedModel:
             **_devices(options, on_cpu=on_cpu),
             **_compression(options, compute),
         )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
         raise unloadable("model", source, error) from error
     if not on_cpu and hardware.device == "mps":
         model = model.to("mps")

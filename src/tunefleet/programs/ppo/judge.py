@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
 import torch
@@ -157,6 +158,8 @@ def _load(source: base_model.Source) -> PreTrainedModel:
         model, report = AutoModelForSequenceClassification.from_pretrained(
             source.path, dtype=torch.float32, output_loading_info=True, **asked
         )
+    except UnpicklingError as error:
+        raise base_model.unloadable("weights", source, error) from error
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _unusable(source, str(error).strip().splitlines()[0]) from error
     # Transformers makes up what is missing: rewards by a head of random numbers would mean nothing.
@@ -172,6 +175,8 @@ def _load_adapter(source: base_model.Source) -> PreTrainedModel:
         adapted = AutoPeftModelForSequenceClassification.from_pretrained(
             source.path, num_labels=1, dtype=torch.float32, trust_remote_code=source.trust_remote_code
         )
+    except UnpicklingError as error:
+        raise base_model.unloadable("weights", source, error) from error
     except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
         raise _unusable(source, str(error).strip().splitlines()[0]) from error
     merged: PreTrainedModel = adapted.merge_and_unload()

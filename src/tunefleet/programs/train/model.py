@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -80,7 +81,7 @@ def load_model(
             attn_implementation=kernels.attention,
             **extra,
         )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
         raise unloadable("model", source, error) from error
     if quantization is not None:
         _keep_trainable(model)

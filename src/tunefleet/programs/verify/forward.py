@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pickle import UnpicklingError
 from typing import Any, Final
 
 import psutil
@@ -92,7 +93,7 @@ def _loaded(source: Source, hardware: Hardware, compute: str) -> Any:
             output_loading_info=True,
             **places,
         )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
         raise unloadable("model", source, error) from error
     for name in ("missing_keys", "mismatched_keys"):
         wrong = sorted(map(str, said.get(name) or ()))
