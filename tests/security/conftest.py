@@ -1,8 +1,9 @@
-"""A real server on a free port, in a thread of the test process; and one that meets its workers in a Redis."""
+"""A real server in a thread of the test process, one that meets its workers in a Redis, and services alone."""
 
 from __future__ import annotations
 
 from tests.integration.redis.conftest import site
 from tests.integration.server.conftest import admin, as_role, running, start
+from tests.unit.services.conftest import fresh_data, lab
 
-__all__ = ["admin", "as_role", "running", "site", "start"]
+__all__ = ["admin", "as_role", "fresh_data", "lab", "running", "site", "start"]
