@@ -152,6 +152,10 @@ site: $(DEV_READY) ## build the documents as a site into site/; a link that lead
 dist: $(DEV_READY) ## build wheel and source distribution into dist/, the same bytes for the same commit
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -t sdist -t wheel -d $(DIST)
 
+.PHONY: extras
+extras: dist ## install that wheel with each extra into an empty environment, and use it (long; ARGS="s3 --latest")
+	@$(BIN)/python -m scripts.extras "$$(ls -t $(DIST)/*.whl | head -1)" $(ARGS)
+
 .PHONY: scale
 scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 100,000 queued tasks, and print slopes (long)
 	@$(BIN)/python bench/scale.py $(ARGS)
