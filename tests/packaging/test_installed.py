@@ -25,10 +25,14 @@ def test_the_command_says_the_version_of_the_wheel(bin_: Path) -> None:
     assert run(bin_ / "tunefleet", "--version").strip() == "tunefleet 0.9.1"
 
 
-def test_without_an_extra_it_imports_server_worker_and_agent_and_looks_at_the_machine(bin_: Path) -> None:
+def test_without_an_extra_server_worker_and_agent_are_imported(bin_: Path) -> None:
     """With nothing else to be found: what is imported and not declared would be missing."""
     code = f"import {', '.join(extras.SIDES)}, importlib.util as u; print(u.find_spec('torch'), u.find_spec('boto3'))"
     assert run(bin_ / "python", "-c", code).strip() == "None None"
+
+
+@pytest.mark.long
+def test_doctor_says_which_extra_training_needs(bin_: Path) -> None:
     found = {each["name"]: each for each in json.loads(run(bin_ / "tunefleet", "doctor", "--json"))}
     assert found["Training libraries"]["mend"] == "pip install 'tunefleet[train]'"
 
@@ -54,7 +58,7 @@ def test_bash_completes(bin_: Path, words: str, found: set[str]) -> None:
     assert set(said.split()) == found
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
+@pytest.mark.parametrize("shell", ["fish", pytest.param("zsh", marks=pytest.mark.long)])
 def test_other_shells_are_answered_as_their_script_asks(bin_: Path, tmp_path: Path, shell: str) -> None:
     """What the script asks with is in it; a shell that is here reads it, too."""
     asking = {"_TUNEFLEET_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "tunefleet submit --fol"}

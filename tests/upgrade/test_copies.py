@@ -49,6 +49,7 @@ def test_the_copy_is_the_database_as_it_was(old: Path, caplog: pytest.LogCapture
     assert {path.name for path in old.parent.glob("*.revision-*")} == {copy.name}
 
 
+@pytest.mark.long
 def test_what_was_written_last_and_lies_in_the_log_of_sqlite_is_in_the_copy(old: Path) -> None:
     with closing(sqlite3.connect(old)) as other:
         other.execute("PRAGMA journal_mode = WAL")
@@ -61,6 +62,7 @@ def test_what_was_written_last_and_lies_in_the_log_of_sqlite_is_in_the_copy(old:
         assert connection.execute("SELECT value FROM meta WHERE name = 'last'").fetchone() == ("word",)
 
 
+@pytest.mark.long
 def test_the_older_version_can_have_it_back_and_it_is_migrated_again(old: Path) -> None:
     before = dumped(old.parent)
     Database.open(old).close()
@@ -73,6 +75,7 @@ def test_the_older_version_can_have_it_back_and_it_is_migrated_again(old: Path) 
     assert [contents(copy) for copy in copies.of(old)] == [before]
 
 
+@pytest.mark.long
 def test_neither_a_new_database_nor_one_of_this_version_is_copied(tmp_path: Path) -> None:
     database = tmp_path / "tunefleet.db"
     Database.open(database).close()
@@ -80,6 +83,7 @@ def test_neither_a_new_database_nor_one_of_this_version_is_copied(tmp_path: Path
     assert copies.of(database) == []
 
 
+@pytest.mark.long
 def test_the_newest_copies_stay(old: Path) -> None:
     for age, revision in enumerate(["0003", "0002", "0000"], 1):
         path = copies.path_of(old, revision)
@@ -103,6 +107,7 @@ def test_where_no_copy_can_be_written_nothing_is_migrated(old: Path) -> None:
     assert contents(in_the_way) == before
 
 
+@pytest.mark.long
 def test_the_command_says_where_the_copy_is(old: Path) -> None:
     command = ["db", "migrate", "--data", str(old.parent), "--json"]
     told = json.loads(CliRunner().invoke(app, command, catch_exceptions=False).stdout)
