@@ -185,9 +185,8 @@ def test_a_training_of_now_takes_rows_of_then(upgraded: Upgraded) -> None:
         assert done.status == "completed"
 
 
-@pytest.mark.parametrize(
-    "command", [["-m", "tunefleet.server"], pytest.param([*COMMAND, "db", "check"], marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("command", [["-m", "tunefleet.server"], [*COMMAND, "db", "check"]])
 def test_an_older_version_refuses_what_a_newer_one_has_changed(tmp_path: Path, command: list[str]) -> None:
     unfrozen(FROZEN[-1], tmp_path)
     with closing(sqlite3.connect(tmp_path / "tunefleet.db")) as connection, connection:
