@@ -162,6 +162,10 @@ sbom: $(DEV_READY) ## write dist/sbom.cdx.json: what tunefleet[all] installs, as
 audit: $(DEV_READY) ## ask PyPI's or OSV's advisories about all of that; fails where one was skipped, 3 if none answers
 	@$(BIN)/python -m scripts.dependencies audit
 
+.PHONY: extras
+extras: dist ## install that wheel with each extra into an empty environment, and use it (long; ARGS="s3 --latest")
+	@$(BIN)/python -m scripts.extras "$$(ls -t $(DIST)/*.whl | head -1)" $(ARGS)
+
 .PHONY: scale
 scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 100,000 queued tasks, and print slopes (long)
 	@$(BIN)/python bench/scale.py $(ARGS)

@@ -127,6 +127,7 @@ FLEET: Final[dict[str, Scene]] = {
     ),
     "docs/how-to/share-a-fleet.md": Scene(),
     "docs/how-to/train-on-your-own-data.md": Scene(files={"run.yaml": _TRAINING}),
+    "docs/how-to/upgrade.md": Scene(),
     "docs/how-to/watch-a-fleet.md": Scene(),
     "docs/how-to/write-a-workflow.md": Scene(values={"TASK": _task()}, files={"run.yaml": _UNPLACED}),
     "examples/federated/README.md": Scene(),

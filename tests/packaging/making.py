@@ -7,7 +7,12 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
+from email.parser import HeaderParser
+from importlib.metadata import distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from scripts.check_docs import tracked
 
@@ -59,11 +64,34 @@ def one(folder: Path, pattern: str) -> Path:
 
 
 def environment_with(wheel: Path, folder: Path) -> Path:
-    """Make an environment with a wheel in it, over the libraries that are installed here; return its `bin`."""
+    """Make an environment with a wheel and what it requires, without an extra; return its `bin`.
+
+    The libraries are those that are installed here, and no others of them are to be found.
+    """
     run(sys.executable, "-m", "venv", "--without-pip", folder)
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "--disable-pip-version-check"]
-    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel)
-    # Behind what was installed: another tunefleet that is there is not found.
-    site = sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)})
-    Path(site, "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--no-compile", wheel)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(folder), "platbase": str(folder)}))
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        told = HeaderParser().parsestr(archive.read(name).decode())
+    link_required([Requirement(line) for line in told.get_all("Requires-Dist", [])], site)
     return folder / "bin"
+
+
+def link_required(wanted: list[Requirement], into: Path) -> None:
+    """Link what requirements without a chosen extra lead to, from the environment of this process."""
+    seen: set[tuple[str, str]] = set()
+    waiting = [(each, "") for each in wanted]
+    while waiting:
+        each, extra = waiting.pop()
+        if each.marker is not None and not each.marker.evaluate({"extra": extra}):
+            continue
+        found = distribution(each.name)
+        # Of a package its own needs, and those of the extras of it that are asked for.
+        for chosen in {"", *each.extras} - {chosen for name, chosen in seen if name == found.name}:
+            seen.add((found.name, chosen))
+            waiting += [(Requirement(line), chosen) for line in found.requires or []]
+        for top in {file.parts[0] for file in found.files or [] if file.parts[0] not in {"..", "__pycache__"}}:
+            if not (into / top).exists():
+                (into / top).symlink_to(found.locate_file(top))

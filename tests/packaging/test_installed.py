@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.making import VERSION, build, environment_with, one, run
+from scripts import extras
+from tests.packaging.making import run
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 ASKED = """
@@ -19,21 +21,36 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 """
 
 
-@pytest.fixture(scope="module")
-def bin_(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of an environment that a wheel was installed into."""
-    folder = tmp_path_factory.mktemp("installed")
-    build(repository, folder, "wheel", **{VERSION: "0.9.1"})
-    return environment_with(one(folder, "*.whl"), folder / "env")
-
-
 def test_the_command_says_the_version_of_the_wheel(bin_: Path) -> None:
     assert run(bin_ / "tunefleet", "--version").strip() == "tunefleet 0.9.1"
 
 
+def test_without_an_extra_server_worker_and_agent_are_imported(bin_: Path) -> None:
+    """With nothing else to be found: what is imported and not declared would be missing."""
+    code = f"import {', '.join(extras.SIDES)}, importlib.util as u; print(u.find_spec('torch'), u.find_spec('boto3'))"
+    assert run(bin_ / "python", "-c", code).strip() == "None None"
+
+
+@pytest.mark.long
+def test_doctor_says_which_extra_training_needs(bin_: Path) -> None:
+    found = {each["name"]: each for each in json.loads(run(bin_ / "tunefleet", "doctor", "--json"))}
+    assert found["Training libraries"]["mend"] == "pip install 'tunefleet[train]'"
+
+
+def test_each_extra_of_the_wheel_is_tried_by_make_extras(wheel: Path) -> None:
+    there, requirements = extras.metadata(wheel)
+    assert set(extras.MODULES) == {extras.BASE, *there}
+    assert "boto3" in {each.name for each in extras.requires(requirements, "all")}
+    assert extras.requires(requirements, extras.BASE) == []
+
+
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("tunefleet sub", {"submit"}), ("tunefleet keys cr", {"create"}), ("tunefleet submit --fol", {"--follow"})],
+    [
+        ("tunefleet submit --fol", {"--follow"}),
+        pytest.param("tunefleet sub", {"submit"}, marks=pytest.mark.long),
+        pytest.param("tunefleet keys cr", {"create"}, marks=pytest.mark.long),
+    ],
 )
 def test_bash_completes(bin_: Path, words: str, found: set[str]) -> None:
     script = ASKED.format(words=words, last=len(words.split()) - 1)
@@ -41,14 +58,19 @@ def test_bash_completes(bin_: Path, words: str, found: set[str]) -> None:
     assert set(said.split()) == found
 
 
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_take_their_script(bin_: Path, tmp_path: Path, shell: str) -> None:
+@pytest.mark.parametrize("shell", ["fish", pytest.param("zsh", marks=pytest.mark.long)])
+def test_other_shells_are_answered_as_their_script_asks(bin_: Path, tmp_path: Path, shell: str) -> None:
+    """What the script asks with is in it; a shell that is here reads it, too."""
+    asking = {"_TUNEFLEET_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": "tunefleet submit --fol"}
+    more = {"_TYPER_COMPLETE_FISH_ACTION": "get-args"} if shell == "fish" else {}
     script = tmp_path / "script"
     script.write_text(run(bin_ / "tunefleet", "completion", shell), encoding="utf-8")
-    assert "_TUNEFLEET_COMPLETE" in script.read_text(encoding="utf-8")
-    if shutil.which(shell) is None:
-        pytest.skip(f"{shell} is not here to read it")
-    run(shell, "-n", script)
+    text = script.read_text(encoding="utf-8")
+    assert f"_TUNEFLEET_COMPLETE={asking['_TUNEFLEET_COMPLETE']}" in text
+    assert [name for name in ("_TYPER_COMPLETE_ARGS", *more) if f"{name}=" not in text] == []
+    assert "--follow" in run(bin_ / "tunefleet", **asking, **more)
+    if shutil.which(shell) is not None:
+        run(shell, "-n", script)
 
 
 def test_the_manual_page_is_installed_and_drawn_without_a_warning(bin_: Path) -> None:

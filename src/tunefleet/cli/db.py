@@ -54,8 +54,10 @@ def check(*, data: Data = None, as_json: Json = False) -> None:
 def migrate(*, data: Data = None, as_json: Json = False) -> None:
     """Bring the database's tables to this version, as a server does when it starts.
 
-    Nothing happens if they are there. Several at once wait for each other. Take a backup first.
+    Nothing happens if they are there. Several at once wait for each other.
+    Of SQLite the database as it was is kept beside it; of PostgreSQL take a backup first (`tunefleet backup`, pg_dump).
     """
+    from tunefleet.store import copies
     from tunefleet.store.database import Database
     from tunefleet.store.folderlock import FolderLock
     from tunefleet.store.opening import closing_all, standing
@@ -68,12 +70,19 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
         before = standing(target)
         Database.open(target).close()
         after = standing(target)
+    migrated = before.revision is not None and not before.current
+    copy = copies.path_of(target, str(before.revision)) if migrated and isinstance(target, Path) else None
     if as_json:
-        print_json(_told(after) | {"before": before.revision})
-    elif before.current:
+        print_json(_told(after) | {"before": before.revision, "copy": None if copy is None else str(copy)})
+        return
+    if before.current:
         say(f"{after.address} is at revision {after.revision} already.")
     else:
         say(f"{after.address} is at revision {after.revision} now ({before.revision or 'no tables'} before).")
+    if copy is not None:
+        say(f"As it was it is kept in {copy}.")
+    elif migrated:
+        say("PostgreSQL keeps no copy of it as it was; before the next upgrade: pg_dump, or tunefleet backup.")
 
 
 @examples("tunefleet backup fleet.zip", "TUNEFLEET_DATABASE_URL=postgresql://… tunefleet backup fleet.zip")

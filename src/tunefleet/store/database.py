@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from tunefleet.errors import StoreError
-from tunefleet.store import migrate, postgres, postgres_faults
+from tunefleet.store import copies, migrate, postgres, postgres_faults
 from tunefleet.store.faults import is_lost, translate
 from tunefleet.store.writer import BeforeCommit, Writer
 
@@ -66,6 +66,8 @@ class Database:
         before_commit: BeforeCommit | None = None,
     ) -> Database:
         """Open a database, make it if there is none, and bring its tables up to date.
+
+        A file of SQLite's whose tables are older is copied first (`copies`).
 
         Args:
             target: Path of an SQLite file, an `sqlite:///` URL, or a `postgresql://` URL.
@@ -272,4 +274,4 @@ def _prepare(engine: Engine, path: Path) -> None:
                     f"{path} is damaged: some of its pages are broken.", hint=_RESTORE, detail=f"quick_check: {verdict}"
                 )
         driver.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    migrate.to_head(engine, str(path))
+    migrate.to_head(engine, str(path), lambda revision: copies.make(path, revision, migrate.HEAD))

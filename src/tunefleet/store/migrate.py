@@ -5,6 +5,7 @@ Alembic is imported only if there is something to do: a start with an up-to-date
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -26,19 +27,25 @@ _KNOWN: Final = frozenset(
 _OURS: Final = frozenset({"alembic_version", "meta"})
 
 
-def to_head(engine: Engine, name: str) -> None:
+def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
     """Run the migrations that a database lacks.
 
     Args:
         engine: Of the database.
         name: What to call the database in a message.
+        before: Called with the revision of tables that are about to be migrated, while nobody else can write; what it
+            raises leaves them as they are. A database without tables has nothing to lose, and it is not called.
 
     Raises:
         StoreError: If a newer version of Tunefleet made the tables, or another program.
     """
     with engine.begin() as connection:
-        if revision_of(connection, name) != HEAD:
-            upgrade(connection)
+        revision = revision_of(connection, name)
+        if revision == HEAD:
+            return
+        if revision is not None:
+            before(revision)
+        upgrade(connection)
 
 
 def revision_of(connection: Connection, name: str) -> str | None:

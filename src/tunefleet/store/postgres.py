@@ -6,6 +6,7 @@ they write one after the other, as the threads of one server do; readers take no
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
@@ -17,6 +18,7 @@ from tunefleet.store import migrate
 from tunefleet.store.postgres_faults import cannot_be_used
 from tunefleet.store.postgres_text import install as install_text
 
+log = logging.getLogger(__name__)
 SCHEMES: Final = frozenset({"postgresql", "postgres", "postgresql+psycopg"})
 WRITER_LOCK: Final = 0x74666C74
 """The advisory lock that whoever writes holds (`tflt`)."""
@@ -40,6 +42,7 @@ _LOOK: Final = """
 """
 # Asks for the right to write, and writes nothing.
 _PROBE: Final = "UPDATE meta SET value = value WHERE false"
+_NO_COPY: Final = "The tables go from revision %s to %s. Of PostgreSQL no copy is made here: pg_dump makes one."
 
 
 def is_postgres(target: object) -> bool:
@@ -96,7 +99,7 @@ def open_engines(url: URL, readers: int) -> tuple[Engine, Engine]:
     engines = writing, _ = engine(url, writing=True), engine(url, writing=False, size=readers)
     try:
         look_at(writing, url)
-        migrate.to_head(writing, name_of(url))
+        migrate.to_head(writing, name_of(url), lambda revision: log.info(_NO_COPY, revision, migrate.HEAD))
         with writing.begin() as connection:
             connection.exec_driver_sql(_PROBE)
     except (DBAPIError, StoreError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -71,6 +72,16 @@ def test_a_newer_database_is_refused(target: Path | str, tmp_path: Path) -> None
         Database.open(target)
     with pytest.raises(StoreError, match="newer version"):
         opening.standing(target)
+
+
+def test_of_postgresql_no_copy_is_made_and_that_is_said(
+    postgres_empty: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    at(postgres_empty, tmp_path, "0001")
+    with caplog.at_level(logging.INFO):
+        Database.open(postgres_empty).close()
+    told = f"from revision 0001 to {migrate.HEAD}. Of PostgreSQL no copy is made here: pg_dump makes one."
+    assert told in caplog.text
 
 
 @pytest.mark.parametrize("table", ["theirs", "alembic_version"])
