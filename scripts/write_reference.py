@@ -17,7 +17,7 @@ from pydantic import AliasChoices
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from scripts import generate_reference, man_page, metrics_reference, sdk_reference, write_openapi
+from scripts import error_reference, generate_reference, man_page, metrics_reference, sdk_reference, write_openapi
 from tunefleet import settings
 from tunefleet.cli.exitcodes import ExitCode
 from tunefleet.cli.lazy import examples_of
@@ -191,6 +191,7 @@ def pages() -> dict[Path, str]:
         ROOT / "docs/reference/configuration.md": configuration_page(),
         ROOT / "docs/reference/command-line.md": command_line_page(),
         ROOT / "docs/reference/exit-codes.md": exit_codes_page(),
+        ROOT / "docs/reference/errors.md": error_reference.page(),
         ROOT / ".env.example": env_example(),
         ROOT / "docs/reference/sdk.md": sdk_reference.page(),
         ROOT / "docs/reference/metrics.md": metrics_reference.page(),

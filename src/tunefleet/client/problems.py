@@ -21,6 +21,7 @@ from tunefleet.errors import (
     OffsetConflict,
     SpecError,
     TooLargeError,
+    TooManyError,
     TunefleetError,
     UnreachableError,
 )
@@ -71,10 +72,17 @@ def exception_of(response: httpx.Response, body: bytes) -> TunefleetError:
         return _spec_error(problem)
     if issubclass(kind, OffsetConflict):
         return OffsetConflict(problem.detail, cursor=problem.cursor or 0)
+    if issubclass(kind, TooManyError):
+        return TooManyError(_without_hint(problem), hint=problem.hint, retry_after_s=_retry_after_s(response))
     error = kind(_without_hint(problem), hint=problem.hint)
     if isinstance(error, AuthError) and not error.hint:
         error.hint = "Log in with `tunefleet login URL`, or set TUNEFLEET_KEY."
     return error
+
+
+def _retry_after_s(response: httpx.Response) -> int:
+    said = response.headers.get("Retry-After", "")
+    return int(said) if said.isascii() and said.isdigit() else 1
 
 
 def _without_hint(problem: Problem) -> str:
