@@ -10,6 +10,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FLOWER = ("flwr[simulation]==1.41.0", "safetensors>=0.8", "numpy>=2.0")
+# kombu's transport for Redis imports `packaging` and does not ask for it.
+QUEUES = (
+    "celery[redis]==5.7.0",
+    "dramatiq[redis]==2.2.1",
+    "taskiq==0.13.0",
+    "taskiq-redis",
+    "huey",
+    "redis",
+    "psycopg[binary]",
+    "packaging",
+)
+"""Celery, Dramatiq, Taskiq and Huey in one environment, with what bare Redis and bare PostgreSQL are spoken to by."""
 
 
 def interpreter(name: str, requirements: tuple[str, ...]) -> Path:
@@ -30,3 +42,9 @@ def interpreter(name: str, requirements: tuple[str, ...]) -> Path:
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True)
         ready.write_text(wanted)
     return python
+
+
+def version_of(python: Path, distribution: str) -> str:
+    """Return the version of a peer in its environment."""
+    code = f"import importlib.metadata as m; print(m.version({distribution!r}))"
+    return subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True).stdout.strip()
