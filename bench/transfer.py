@@ -161,9 +161,9 @@ class Ours:
             name="cut",
             on_progress=lambda each: places.append(each.done_bytes) if each.phase == "uploading" else None,
         )
-        # The first report of an upload that goes on tells where; a second connection begins there.
+        # An upload that goes on reports the place first; one that begins anew reports its first piece.
         went_on = next((place for place in places if place), 0)
-        return max(0, size // 2 - went_on + min(MIB, went_on))
+        return size // 2 - (went_on if went_on > MIB else 0)
 
 
 def used_bytes(folder: Path) -> int:
@@ -225,7 +225,7 @@ def main() -> int:
             stalls.append(max(answers_s(fleet.url, work)) * 1e3)
 
         def our_turn(digest: str) -> None:
-                note("ours", "up", ours.up(file, digest))
+            note("ours", "up", ours.up(file, digest))
             ours.client.artifacts.push(file, name="file")
             note("ours", "down", ours.down(digest, mib * MIB))
 
