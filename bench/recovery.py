@@ -49,7 +49,7 @@ def measured(name: str, python: Path, window_s: float, kills: int, together: int
     said = f"{statistics.median(found.taken_s):6.2f} s, at most {max(found.taken_s):6.2f}" if found.taken_s else "never"
     print(
         f"  {name:10} window {window_s:4.0f} s: {said}; {found.kills} kills: lost {found.lost}, "
-        f"doubled {found.doubled}, runs beyond the first end {found.extra_runs} {found.given_up or ''}".rstrip(),
+        f"doubled {found.doubled} {found.given_up or ''}".rstrip(),
         flush=True,
     )
     return found
@@ -128,12 +128,12 @@ def tell(report: Report, found: dict[str, Found], versions: dict[str, str], what
             f"killed worker → its task runs elsewhere, {usual}", figure, beside,
             ratio=ratio, budget=BUDGETS["recovery"], verdict=kept, samples=ours.kills, note=note,
         )  # fmt: skip
-        for word in ("lost", "doubled"):
+        for word, said in (("lost", "results lost"), ("doubled", "runs to the end beyond the first")):
             report.row(
-                f"results {word}, {usual}", Figure.exactly(getattr(ours, word), "results"),
-                Beside.of(name, versions[name], [getattr(theirs, word)], "results"),
+                f"{said}, {usual}", Figure.exactly(getattr(ours, word), "tasks"),
+                Beside.of(name, versions[name], [getattr(theirs, word)], "tasks"),
                 budget=BUDGETS["losses"], verdict=kept_if(none), samples=ours.kills,
-                note=f"{ours.kills} kills of ours (tasks run to their end again: {ours.extra_runs}), {note}",
+                note=f"{ours.kills} kills of ours, {note}",
             )  # fmt: skip
     return none and kept != "BROKEN"
 
