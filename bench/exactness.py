@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import BROKEN_STATUS
+from _limit import end_after
 from _report import Figure, Peer, Report, version_here
 
 from tunefleet.programs import assets
@@ -86,8 +87,11 @@ def ended(process: subprocess.Popen[bytes]) -> int:
     try:
         return process.wait(PATIENCE_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        return process.wait()
+        return -1
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def straight(who: str, kind: str, root: Path, rows: Path) -> Series:
@@ -101,13 +105,15 @@ def straight(who: str, kind: str, root: Path, rows: Path) -> Series:
 def equal(who: str, kind: str, folder: Path, rows: Path, whole: Series, kill_at: int) -> bool:
     """Kill a training at a step and start it again; returns whether all it trained then is the same."""
     process, deadline = launched(who, kind, folder, 0, rows), time.monotonic() + PATIENCE_S
-    while process.poll() is None and time.monotonic() < deadline:
-        if max(losses_of(who, folder, 0), default=0) >= kill_at:
-            break
-        time.sleep(0.002)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    try:
+        while process.poll() is None and time.monotonic() < deadline:
+            if max(losses_of(who, folder, 0), default=0) >= kill_at:
+                break
+            time.sleep(0.002)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
     (folder / "losses.jsonl").unlink(missing_ok=True)
     if ended(launched(who, kind, folder, 1, rows)):
         return False
@@ -120,7 +126,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="Where the report goes.")
     parser.add_argument("--quick", action="store_true", help="One kill of each.")
     options = parser.parse_args()
-    signal.alarm(LIMIT_S)
+    end_after(LIMIT_S)
     os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     kills, chance = (1 if options.quick else 8), random.Random(0)
     report, broken = Report("exactness", quick=options.quick), False

@@ -27,6 +27,7 @@ import time
 from pathlib import Path
 
 from _common import BROKEN_STATUS, verdict
+from _limit import end_after
 from _report import BUDGETS, Figure, Kept, Peer, Ratio, Report, decided, version_here
 from observing import Asked, served
 
@@ -164,7 +165,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="Where the report goes.")
     parser.add_argument("--quick", action="store_true", help="One round of fewer calls.")
     options = parser.parse_args()
-    signal.alarm(LIMIT_S)
+    end_after(LIMIT_S)
     rounds, share, batches = (1, 0.2, 10) if options.quick else (7, 1.0, 50)
     found: dict[str, list[dict[str, float]]] = {who: [] for who in CALLS}
     gone: dict[str, list[int]] = {who: [] for who in CALLS}

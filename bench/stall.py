@@ -15,7 +15,6 @@ import argparse
 import json
 import os
 import shutil
-import signal
 import statistics
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import transformers
+from _limit import end_after
 from _report import Figure, Peer, Ratio, Report, version_here
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -129,7 +129,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="Where the report goes.")
     parser.add_argument("--quick", action="store_true", help="One round, 100 MB alone.")
     options = parser.parse_args()
-    signal.alarm(LIMIT_S)
+    end_after(LIMIT_S)
     warnings.simplefilter("ignore")
     transformers.utils.logging.set_verbosity_error()
     torch.set_num_threads(1)

@@ -15,7 +15,6 @@ import hashlib
 import http.client
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from _common import BROKEN_STATUS, answers_s, free_port, verdict
+from _limit import end_after
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, version_here
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -199,7 +199,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="Where the report goes.")
     parser.add_argument("--quick", action="store_true", help="Three rounds of 32 MiB instead of eleven of 256.")
     options = parser.parse_args()
-    signal.alarm(LIMIT_S)
+    end_after(LIMIT_S)
     rounds, mib = (3, 32) if options.quick else (11, 256)
     lacking = missing_programs()
     if lacking:
