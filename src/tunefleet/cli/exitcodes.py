@@ -12,9 +12,11 @@ from tunefleet.errors import (
     InputError,
     MachineError,
     NotFoundError,
+    QuotaError,
     SpecError,
     StoreError,
     TooLargeError,
+    TooManyError,
     TunefleetError,
     UnreachableError,
 )
@@ -34,11 +36,11 @@ class ExitCode(IntEnum):
     NOT_FOUND = 4
     """Nothing has that id or name."""
     CONFLICT = 5
-    """The thing is in a state that forbids the request."""
+    """The thing is in a state that forbids the request, or a quota is used up."""
     DENIED = 6
     """There is no key, the key is wrong or revoked, or it may not do this."""
     UNREACHABLE = 7
-    """The server, or something that it needs, does not answer."""
+    """The server, or something that it needs, does not answer, or wants to be asked later."""
     MACHINE = 8
     """This machine lacks something: a port, disk space, a device, a package; or a data folder cannot be used."""
     CANCELLED = 9
@@ -60,9 +62,11 @@ _BY_ERROR: tuple[tuple[type[TunefleetError], ExitCode], ...] = (
     (TooLargeError, ExitCode.INVALID),
     (NotFoundError, ExitCode.NOT_FOUND),
     (ConflictError, ExitCode.CONFLICT),
+    (QuotaError, ExitCode.CONFLICT),
     (AuthError, ExitCode.DENIED),
     (ForbiddenError, ExitCode.DENIED),
     (UnreachableError, ExitCode.UNREACHABLE),
+    (TooManyError, ExitCode.UNREACHABLE),
     (StoreError, ExitCode.MACHINE),
     (MachineError, ExitCode.MACHINE),
 )
