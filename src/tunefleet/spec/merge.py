@@ -12,12 +12,6 @@ _TYPED: Final = frozenset({(*SPEC, "data"), (*SPEC, "output", "destination"), (*
 """Mappings whose `type` says which keys they take: one of another type takes nothing of the shared one."""
 
 
-def deep_merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two mappings: mappings are merged, everything else of `own` replaces; neither is changed."""
-    merged, _ = _merge(base, (), own, (), ())
-    return merged
-
-
 def merged_source(source: Source, base: Mapping[str, Any], own: Mapping[str, Any], own_at: Path) -> Source:
     """Return the spec of one stage as if it were the document's only one.
 

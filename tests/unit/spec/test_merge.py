@@ -8,12 +8,16 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefleet.spec.merge import deep_merge, merged_source
+from tunefleet.spec.merge import _merge, merged_source
 from tunefleet.spec.text import Path, Source
 
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))
 TREES = st.recursive(LEAVES, lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=3), max_leaves=12)
 BLOCKS = st.dictionaries(st.sampled_from("abcd"), TREES, max_size=4)
+
+
+def deep_merge(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    return _merge(base, (), own, (), ())[0]
 
 
 def leaves(value: Any, path: Path = ()) -> dict[Path, Any]:
