@@ -49,7 +49,10 @@ class TooLargeForProxy(TooLargeError):
 def _tree(root: type[TunefleetError]) -> dict[str, type[TunefleetError]]:
     found = {root.code: root}
     for child in root.__subclasses__():
-        # A class without a code of its own, such as one of the server's, is the same problem as its parent.
+        # Only the common ones: what a program raises among its own need not be built from a sentence and a hint,
+        # and whether its module was imported must not decide what a client is told.
+        if child.__module__ != TunefleetError.__module__:
+            continue
         for code, kind in _tree(child).items():
             found.setdefault(code, kind)
     return found

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from tunefleet.client.problems import exception_of
-from tunefleet.errors import TooManyError
+from tunefleet.errors import InputError, TooManyError
+from tunefleet.programs.engine.faults import RequestError
 from tunefleet.server.problems import STATUSES, from_error, problem
 
 
@@ -22,3 +23,10 @@ def test_who_asks_too_often_learns_when_to_ask_again() -> None:
     error = exception_of(httpx.Response(answer.status_code, headers=dict(answer.headers)), bytes(answer.body))
     assert isinstance(error, TooManyError)
     assert (error.message, error.hint, error.retry_after_s) == ("Ten were open.", "Close one.", 7)
+
+
+def test_what_a_program_raises_among_its_own_does_not_answer_for_the_server() -> None:
+    assert RequestError.code == "request_invalid"
+    answer = problem("request_invalid", "The thing is so.")
+    error = exception_of(httpx.Response(answer.status_code, headers=dict(answer.headers)), bytes(answer.body))
+    assert type(error) is InputError
