@@ -24,6 +24,7 @@ class BoundedHeads(HttpToolsProtocol):
     """One connection, which ends where the head of a request is too long or takes too long."""
 
     _begun = True
+    _in_body = False
     _size = 0
     _deadline: asyncio.TimerHandle | None = None
 
@@ -34,15 +35,19 @@ class BoundedHeads(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on; count what belongs to a head that is not whole."""
+        answered = self.timeout_keep_alive_task is not None
+        leftover = answered and self._in_body
         # Of blank lines before a request the parser says nothing.
-        self._begun = self._begun or self.timeout_keep_alive_task is not None
+        self._begun = self._begun or (answered and not self._in_body)
         super().data_received(data)
-        if not self._begun or self.transport.is_closing():
+        if self.transport.is_closing():
             return
-        self._size += len(data)
+        if self._begun:
+            self._size += len(data)
         if self._size > MAX_HEAD_BYTES:
             self._refuse()
-        elif self._deadline is None:
+        elif (self._begun or leftover) and self._deadline is None:
+            # What is left of a body that was answered early has as much time: the timer that kept the line is off.
             self._wait()
 
     def on_message_begin(self) -> None:
@@ -52,9 +57,14 @@ class BoundedHeads(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Note that a head is whole."""
-        self._begun, self._size = False, 0
+        self._begun, self._in_body, self._size = False, True, 0
         self._wait_no_more()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Note that the body has come, if there is one."""
+        self._in_body = False
+        super().on_message_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Let go of the connection."""

@@ -125,6 +125,36 @@ def test_a_head_of_ordinary_size_in_small_pieces_is_served(port: int) -> None:
             assert said.startswith(b"HTTP/1.1 200")
 
 
+def answer(line: socket.socket) -> bytes:
+    line.settimeout(60)
+    said = b""
+    while not said.endswith(b"here"):
+        piece = line.recv(1 << 16)
+        assert piece, said
+        said += piece
+    return said
+
+
+def test_what_is_left_of_a_body_that_was_answered_early_is_no_head(port: int) -> None:
+    body = b"x" * (4 * heads.MAX_HEAD_BYTES)
+    with socket.create_connection(("127.0.0.1", port)) as line:
+        line.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: %d\r\n\r\n" % len(body))
+        assert answer(line).startswith(b"HTTP/1.1 200")
+        line.sendall(body)
+        line.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+        assert answer(line).startswith(b"HTTP/1.1 200")
+
+
+def test_what_is_left_of_a_body_does_not_keep_a_line_for_ever(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heads, "_HEAD_S", 0.05)
+    monkeypatch.setattr(heads, "_LAST_CALL_S", 0.05)
+    with socket.create_connection(("127.0.0.1", port)) as line:
+        line.sendall(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\n")
+        assert answer(line).startswith(b"HTTP/1.1 200")
+        line.sendall(b"x")
+        assert ended(line) == b""
+
+
 def test_server_and_agent_have_them() -> None:
     assert issubclass(Protocol, BoundedHeads)
     assert "BoundedHeads" in AgentServer.__init__.__code__.co_names
