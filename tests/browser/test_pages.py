@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, Route, ViewportSize, expect
+from playwright.sync_api import FloatRect, Locator, Page, Route, TimeoutError, ViewportSize, expect
 
 from tests.browser import looks
 from tests.browser.addresses import PAGES, Looked
@@ -256,6 +256,24 @@ def aside(page: Page, answers: Mapping[str, Any], status: int = 200) -> Page:
     return made
 
 
+def _zoomed(page: Page, over: Locator) -> FloatRect:
+    """Drag over the second quarter of a chart; again, if the page has moved below the pointer meanwhile."""
+    for _ in range(5):
+        over.hover()  # it stands still
+        box = over.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50, steps=4)
+        page.mouse.up()
+        try:
+            page.wait_for_url(re.compile("zoom="), timeout=5000)
+        except TimeoutError:
+            continue
+        return box
+    raise AssertionError("dragging over the chart does not zoom it")
+
+
 def test_a_time_tells_utc_on_hover_and_an_address_restores_what_was_looked_at(
     entered: Page, client: Client, diamond: str
 ) -> None:
@@ -275,12 +293,7 @@ def test_a_time_tells_utc_on_hover_and_an_address_restores_what_was_looked_at(
     training = client.submit(TRAINING).task_id
     entered.goto(f"/ui/tasks/{training}?tab=charts")
     over = entered.locator("figure.chart .u-over").first
-    box = over.bounding_box()
-    assert box is not None
-    entered.mouse.move(box["x"] + box["width"] * 0.25, box["y"] + 50)
-    entered.mouse.down()
-    entered.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 50, steps=4)
-    entered.mouse.up()
+    box = _zoomed(entered, over)
     entered.get_by_role("button", name="Log scale").click()
     entered.get_by_role("slider").fill("0.5")
     entered.wait_for_url(re.compile("zoom=.*smooth=|smooth=.*zoom="))

@@ -37,7 +37,7 @@ def job(
     )
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 60.0) -> None:
+def until(condition: Callable[[], Any], timeout_s: float = 240.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
