@@ -75,11 +75,14 @@ def _receiver(spec: dict[str, Any], to: str | None, headers: Iterable[str]) -> R
     url = to or wanted.url
     if url is None:
         raise InputError("The task's document names no address.", hint="Name one with --to.")
-    secrets = Secrets(secret_variables(), load(SecretSettings).secrets_dir)
+    where = load(SecretSettings)
+    secrets = Secrets(secret_variables(), where.secrets_dir, where.secrets_limits)
     # What the document sends is meant for the document's address.
     known = {} if to is not None else dict(wanted.headers or {})
     given = dict(_header(text) for text in headers)
-    return Receiver(str(secrets.fill(url)), wanted.method, secrets.fill({**known, **given}), wanted.timeout_s)
+    address, sent = str(secrets.fill(url)), {**known, **given}
+    secrets.check_sent([url, sent], address)
+    return Receiver(address, wanted.method, secrets.fill(sent), wanted.timeout_s)
 
 
 def _header(text: str) -> tuple[str, str]:

@@ -152,6 +152,7 @@ class JobExecutor(Executor):
             processes=self.processes(offer.spec, len(gpus)),
             engine=self.engine,
             python=_interpreter(self.environment_for(offer.spec)),
+            project=offer.project,
         )
 
     def program_of(self, spec: Mapping[str, Any]) -> str:

@@ -1,7 +1,8 @@
 """Secrets that a task names as `${secret:NAME}`: whence they come, where they are put in, and how they are hidden.
 
 A value is known to the process that computes and to nobody else: job.json, journal, log, result and messages hold the
-name. Values come from `TUNEFLEET_SECRET_<NAME>` variables and from files in `TUNEFLEET_SECRETS_DIR`.
+name. Values come from `TUNEFLEET_SECRET_<NAME>` variables and from files in `TUNEFLEET_SECRETS_DIR`; where each may go
+stands in `TUNEFLEET_SECRETS_LIMITS`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from tunefleet.jobs import secret_limits
 from tunefleet.settings import SECRET_PREFIX
 from tunefleet.spec.references import fill_secrets, secrets_of
 
@@ -31,17 +33,65 @@ class Secrets:
     Args:
         variables: Name without the prefix → value.
         folder: One file for each further secret, mode 0600; None for none.
+        limits: The file that says which projects and hosts each is for; None if none is limited.
+
+    Raises:
+        InputError: If that file cannot be read.
+        SpecError: If it is wrong.
     """
 
-    def __init__(self, variables: Mapping[str, str], folder: Path | None = None) -> None:
+    def __init__(self, variables: Mapping[str, str], folder: Path | None = None, limits: Path | None = None) -> None:
         self._variables = {name: value for name, value in variables.items() if _usable(name, value)}
         self._folder = folder.expanduser().absolute() if folder is not None else None
+        self._limits_file = limits.expanduser().absolute() if limits is not None else None
+        self._limits = secret_limits.read_limits(self._limits_file)
 
     def names(self) -> tuple[str, ...]:
         """Return the names of the secrets that can be used, sorted; a file that others can read is not one of them."""
         files = self._folder.iterdir() if self._folder is not None and self._folder.is_dir() else ()
         found = {path.name for path in files if _NAME.fullmatch(path.name) and _read(path) is not None}
         return tuple(sorted(self._variables.keys() | found))
+
+    def announced(self) -> tuple[str, ...]:
+        """Return the names as a server is told of them, sorted: `NAME@PROJECT` for each project that one is kept for.
+
+        A server that knows nothing of such limits then finds no secret of that name here.
+        """
+        found: list[str] = []
+        for name in self.names():
+            limit = self._limits.get(name)
+            kept_for = None if limit is None else limit.projects
+            found += [name] if kept_for is None else [f"{name}@{project}" for project in kept_for]
+        return tuple(sorted(found))
+
+    def unknown(self) -> tuple[str, ...]:
+        """Return the names that are limited and that no secret has: somebody may have misspelt them."""
+        return tuple(sorted(self._limits.keys() - set(self.names())))
+
+    def check(self, spec: Mapping[str, Any], kind: str, project: str | None) -> None:
+        """Refuse a task that would bring a secret where it may not go; nothing has been sent then.
+
+        Args:
+            spec: The mapping below `spec`, with the names.
+            kind: Of the task.
+            project: Whose task it is; None where there are no projects, or a server does not say.
+
+        Raises:
+            InputError: Names the field, the secret and the way out.
+        """
+        secret_limits.check(spec, kind, project, self._limits, self.get)
+
+    def check_sent(self, values: Any, url: str) -> None:
+        """Refuse to send secrets to an address that they may not go to.
+
+        Args:
+            values: What is sent, and the address as it was written: texts with the names.
+            url: The address.
+
+        Raises:
+            InputError: Names the secret, the host and the way out.
+        """
+        secret_limits.check_sent(values, url, self._limits)
 
     def get(self, name: str) -> str | None:
         """Return a secret's value; None if there is none of that name, or it cannot be used."""
@@ -67,7 +117,11 @@ class Secrets:
     def environment(self) -> dict[str, str]:
         """What a job's process needs in its environment to put the values in by itself."""
         found = {f"{SECRET_PREFIX}{name}": value for name, value in self._variables.items()}
-        return found if self._folder is None else {**found, "TUNEFLEET_SECRETS_DIR": str(self._folder)}
+        if self._folder is not None:
+            found["TUNEFLEET_SECRETS_DIR"] = str(self._folder)
+        if self._limits_file is not None:
+            found["TUNEFLEET_SECRETS_LIMITS"] = str(self._limits_file)
+        return found
 
 
 class Redaction:

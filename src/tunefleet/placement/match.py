@@ -152,9 +152,10 @@ def _lacks_names(need: Requirement, worker: WorkerState) -> str | None:
     foreign = [name for name in worker.tags if name.startswith(_ONLY) and name not in need.tags]
     if foreign:
         return f"takes only tasks with the tag {foreign[0]}"
-    missing = [name for name in need.secrets if name not in worker.secrets]
+    missing = [name for name in need.secrets if not {name, f"{name}@{need.project}"} & worker.secrets]
     if missing:
-        return f"lacks the secret {', '.join(missing)}"
+        kept = [name for name in missing if any(each.startswith(f"{name}@") for each in worker.secrets)]
+        return f"keeps the secret {kept[0]} for other projects" if kept else f"lacks the secret {', '.join(missing)}"
     ready = worker.environments
     missing = [] if ready is None else [name for name in need.environments if name not in ready]
     if missing:

@@ -38,7 +38,7 @@ class Requirement:
         code: Whether the task brings code of its own.
         model: A worker that has this model in its cache is preferred.
         datasets: The same for these datasets.
-        project: Whose it is, where some workers serve one project only; null if that does not matter.
+        project: Whose it is, where some workers or secrets serve one project only; null if that does not matter.
         nodes: On how many workers it runs at the same time; each must have all of the above.
         nodes_max: It takes more if they are free, up to so many.
     """
@@ -142,7 +142,7 @@ class WorkerState:
         gpus: Its devices.
         taken: Which of them, by their place, open attempts use.
         tags: Its tags.
-        secrets: Names of the secrets that it has.
+        secrets: Names of the secrets that it has, `NAME@PROJECT` where it keeps one for a project.
         environments: Names of the environments that are ready there; null if it does not say.
         features: Kind → what some of its tasks ask for → null, or why it is not there; kinds of which it does not say
             are left out.

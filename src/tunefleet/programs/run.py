@@ -58,7 +58,7 @@ def main(folder: Path) -> int:
         return INPUT_FAILED
     try:
         job = Job.model_validate(session.job)
-        secrets.take([job.spec, *(child.spec for child in job.merge_children)])
+        secrets.take(job)
         session.journal.event("launch.started", f"{job.program} starts.", data={"launch": job.launch})
         if JobFolder(folder).responses_json.exists():
             logger.info("The job has its result already: it is not run again")

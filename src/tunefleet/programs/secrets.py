@@ -9,6 +9,7 @@ from typing import Any, TextIO, cast
 
 from tunefleet import settings
 from tunefleet.jobs.secrets import QuietStream, Redaction, Secrets
+from tunefleet.wire.jobfolder import Job
 
 
 class _Taken:
@@ -18,15 +19,22 @@ class _Taken:
     redaction = Redaction({})
 
 
-def take(spec: Any) -> None:
+def take(job: Job) -> None:
     """Take the secrets out of the environment, and keep the values that specs name out of what is printed.
 
     Args:
-        spec: The job's spec, with the names, or several.
+        job: Its spec, and those of the tasks that go along, have the names.
+
+    Raises:
+        InputError: If it would bring one where it may not go. A worker has looked already; an agent has not.
     """
-    found = Secrets(settings.secret_variables(), settings.load(settings.SecretSettings, _env_file=None).secrets_dir)
+    where = settings.load(settings.SecretSettings, _env_file=None)
+    found = Secrets(settings.secret_variables(), where.secrets_dir, where.secrets_limits)
     settings.forget_secret_variables()
-    redaction = found.redaction(spec)
+    specs = [job.spec, *(child.spec for child in job.merge_children)]
+    for spec in specs:
+        found.check(spec, job.kind, job.project)
+    redaction = found.redaction(specs)
     _Taken.secrets, _Taken.redaction = found, redaction
     if redaction:
         sys.stdout, sys.stderr = _quiet(sys.stdout, redaction), _quiet(sys.stderr, redaction)

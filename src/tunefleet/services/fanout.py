@@ -56,7 +56,7 @@ def _able(connection: Connection, need: Requirement, project: str, now: float) -
     online = {row.id for row in workers.all_rows(connection) if row.status == "online"}
     able = 0
     for worker in roster.serving(roster.states(connection, Presences(now, {})), project):
-        verdict = match(need, worker)
+        verdict = match(roster.whose(need, project), worker)
         able += worker.id in online and not worker.pulls and (isinstance(verdict, Fit) or not verdict.lasting)
     return able
 

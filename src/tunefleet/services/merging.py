@@ -129,5 +129,5 @@ def _equal(connection: Connection, row: TaskRow, worker: WorkerState, gone: set[
         for other in found
         if other.id not in kept
         and worker.id not in avoid.get(other.id, ())
-        and lacks(needs[other.requirement_key], worker) is None
+        and lacks(roster.whose(needs[other.requirement_key], other.project), worker) is None
     ]

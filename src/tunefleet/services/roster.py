@@ -153,13 +153,19 @@ def of_project(need: Requirement, project: str) -> Requirement:
     return known
 
 
+def whose(need: Requirement, project: str) -> Requirement:
+    """Return a need that says whose it is, if it names secrets, which a worker may keep for a project."""
+    return of_project(need, project) if need.secrets else need
+
+
 def needs_of(
     connection: Connection, lines: Sequence[tuple[str, str]], fleet: Iterable[WorkerState]
 ) -> dict[tuple[str, str], Requirement]:
-    """Return what waits, by key and project; where a worker serves one project only, each need says whose it is."""
+    """Return what waits, by key and project; where it matters to a worker, or names secrets, it says whose it is."""
     known = needs(connection, {key for key, _ in lines})
     bound = any(worker.project is not None for worker in fleet)
-    return {(key, project): of_project(known[key], project) if bound else known[key] for key, project in lines}
+    say = of_project if bound else whose
+    return {(key, project): say(known[key], project) for key, project in lines}
 
 
 def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:
@@ -209,20 +215,20 @@ def reasons(
         if row.id in nodes:
             told[row.id] = nodes[row.id]
             continue
-        fleet = serve[row.project]
+        fleet, need = serve[row.project], whose(known[row.requirement_key], row.project)
         if row.id in bound:
-            verdict = explain(known[row.requirement_key], [each for each in fleet if each.id == bound[row.id]])
+            verdict = explain(need, [each for each in fleet if each.id == bound[row.id]])
             told[row.id] = f"waiting: {bound[row.id]} alone has its checkpoint ({verdict or 'its turn comes'})."
             continue
         if row.id in kept:
-            needed = explain(known[row.requirement_key], fleet, task_id=row.id)
+            needed = explain(need, fleet, task_id=row.id)
             ids = [worker_id for worker_id, task_id in here.kept.items() if task_id == row.id]
             gather = f"{', '.join(ids)} {'gathers' if len(ids) == 1 else 'gather'}"
             told[row.id] = f"waiting: {gather} for it what becomes free ({needed or 'its turn comes'})."
             continue
         key = (row.requirement_key, row.project, avoid.get(row.id, frozenset()))
         if key not in cache:
-            cache[key] = explain(known[row.requirement_key], fleet, avoid=key[2])
+            cache[key] = explain(need, fleet, avoid=key[2])
         told[row.id] = cache[key] or "waiting: it is placed in a moment, when its turn comes."
     return told
 

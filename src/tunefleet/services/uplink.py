@@ -433,6 +433,7 @@ def _offers(connection: Connection, rows: Sequence[OfferRow], secret: bytes) -> 
             federation=federated.get(row.task_id),
             traceparent=attempt_traceparent(row.traceparent, row.attempt_id),
             gang=_node(connection, row, nodes),
+            project=row.project,
             merged=tuple(MergedTask.model_construct(**_told(part, secret)) for part in parts.get(row.attempt_id, ())),
         )
 

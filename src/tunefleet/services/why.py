@@ -48,7 +48,8 @@ async def of_task(core: Core, actor: Actor, task_id: str) -> WhyView:
         row = tasks.find(connection, actor, task_id)
         fleet = roster.serving(roster.states(connection, here), row.project)
         waits = row.status in {TaskStatus.QUEUED, TaskStatus.PENDING}
-        need = roster.needs(connection, [row.requirement_key])[row.requirement_key] if waits else None
+        known = roster.needs(connection, [row.requirement_key]) if waits else {}
+        need = roster.whose(known[row.requirement_key], row.project) if known else None
         if need is not None and only(row.id) in need.tags:
             # Workers are started for it, and all others say nothing but that.
             fleet = [worker for worker in fleet if only(row.id) in worker.tags]
@@ -97,14 +98,14 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
     faults, fleet = await core.read(operation)
     if faults:
         return ValidateReply(ok=False, faults=fault_views(faults))
-    found = await asyncio.to_thread(_forecasts, core, workflow, fleet, policy)
+    needs = {node.name: roster.whose(_need(node), actor.project) for node in workflow.tasks}
+    found = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
     return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), forecasts=found)
 
 
 def _forecasts(
-    core: Core, workflow: Workflow, fleet: Sequence[WorkerState], policy: Policy
+    core: Core, workflow: Workflow, needs: Mapping[str, Requirement], fleet: Sequence[WorkerState], policy: Policy
 ) -> tuple[TaskForecast, ...]:
-    needs = {node.name: _need(node) for node in workflow.tasks}
     given = {node.name: engine.type for node in workflow.tasks if (engine := _spec(node).engine) is not None}
     first = [node.name for node in workflow.tasks if not _upstreams(node) and node.name not in given]
     candidates = [Candidate(name, needs[name], float(place)) for place, name in enumerate(first)]

@@ -16,6 +16,9 @@ class SecretSettings(ProcessSettings):
     secrets_dir: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_SECRETS_DIR"))
     """A folder with one file for each secret that a task may name as `${secret:NAME}`, readable by its owner alone;
     `TUNEFLEET_SECRET_<NAME>` variables come first."""
+    secrets_limits: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_SECRETS_LIMITS"))
+    """A YAML file that says which projects and hosts a secret is for, such as `WANDB: {projects: [vision], hosts:
+    [api.wandb.ai]}`; a secret that it does not name goes wherever a task sends it."""
 
 
 class CacheSettings(ProcessSettings):

@@ -54,6 +54,7 @@ _OFFERS = (
         task_traces.c.traceparent,
         attempts.c.gang_of,
         attempts.c.node_rank,
+        tasks.c.project,
     )
     .join(tasks, tasks.c.seq == attempts.c.task_seq)
     .join(task_documents, task_documents.c.task_seq == attempts.c.task_seq)
@@ -145,6 +146,7 @@ class OfferRow:
     traceparent: str | None = None
     gang_of: str | None = None
     node_rank: int | None = None
+    project: str | None = None
 
 
 def insert_all(connection: Connection, rows: Sequence[AttemptRow]) -> None:

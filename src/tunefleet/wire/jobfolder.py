@@ -173,6 +173,7 @@ class Job(Message):
         log_base: Where the attempt's log begins in `train.log`; filled in at the launch.
         merge_children: Tasks that the program computes in the same run.
         gang: Which node it is, if the training has several: then it begins at `from_step`, or anew, whatever lies here.
+        project: Whose task it is; None where there are no projects.
     """
 
     job_id: str
@@ -194,6 +195,7 @@ class Job(Message):
     log_base: int = 0
     merge_children: tuple[MergeChild, ...] = ()
     gang: GangJob | None = None
+    project: str | None = None
 
 
 class Participant(Message):

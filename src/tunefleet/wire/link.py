@@ -77,7 +77,7 @@ class Capabilities(Message):
     allow_code: bool = False
     platform: str = ""
     secrets: tuple[str, ...] = ()
-    """Names, never values, of the secrets that it has."""
+    """Names, never values, of the secrets that it has; `NAME@PROJECT` for each project that one is kept for."""
     environments: tuple[str, ...] | None = None
     """Those of `tunefleet env` that are ready there; None if the worker does not say, as older ones."""
     bandwidth_bytes_per_s: Figure | None = None
@@ -333,6 +333,7 @@ class Offer(Message):
         federation: How it takes part in one, if it is a part of a federated training.
         traceparent: The span of the attempt, in W3C's form, if its task belongs to a trace.
         gang: Which node it is, if the task runs on several workers.
+        project: Whose task it is; null of a server that does not say.
     """
 
     token: str
@@ -351,6 +352,7 @@ class Offer(Message):
     federation: FederatedPart | None = None
     traceparent: str | None = None
     gang: GangNode | None = None
+    project: str | None = None
 
 
 class Desired(Message):

@@ -41,12 +41,13 @@ class LightDelivery:
     held_up: Callable[[str | None], None] = silent
 
     def refusal(self, offer: Offer) -> Finish | None:
-        """Return the end of a task whose destination is not allowed; nothing is computed for it."""
-        destination = self._destination(offer.task_id, offer.spec)
-        if destination is None:
-            return None
+        """Return the end of a task whose destination or use of a secret is not allowed; nothing is computed."""
         try:
-            destination.check()
+            for spec in (offer.spec, *(each.spec for each in offer.merged)):
+                self.secrets.check(spec, offer.kind, offer.project)
+            destination = self._destination(offer.task_id, offer.spec)
+            if destination is not None:
+                destination.check()
         except InputError as error:
             return Finish(token=offer.token, outcome="failed", reason=TaskReason.BAD_INPUT, error=str(error))
         return None

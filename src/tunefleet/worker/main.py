@@ -128,7 +128,9 @@ def _build(
     context.about_process(worker_id=worker_id)
     results_dir = state.results_dir
     sentry = _sentry(settings)
-    secrets = Secrets(secret_variables(), settings.secrets_dir)
+    secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)
+    for name in secrets.unknown():
+        logger.warning("TUNEFLEET_SECRETS_LIMITS limits %s, but this machine has no secret of that name.", name)
     moving, reach = transfers.of(settings, results_dir), StoreReach()
     environment = {**_JOB_DEFAULTS, **inherited_environment(), **settings.handed_on, **secrets.environment}
     jobs = Supervisor(
@@ -164,7 +166,7 @@ def _build(
     offered = partial(executors.offers, allow_code=settings.allow_code, environment=environment)
 
     def describe() -> Capabilities:
-        names = secrets.names()
+        names = secrets.announced()
         return probe.capabilities(settings, offered(), results_dir=results_dir, in_use=_in_use(sentry), secrets=names)
 
     # The worker is not there yet, and verbs come from it: `stop` finds it when it is wanted.

@@ -67,6 +67,8 @@ class Preparation:
             Dropped, Stopped: While something is fetched.
         """
         self._check_code(offer)
+        for spec in (offer.spec, *(each.spec for each in offer.merged)):
+            self._site.secrets.check(spec, offer.kind, offer.project)
         output = offer.spec.get("output") or {}
         sleep, root = self._mailbox.pause_whole, self._site.folder(offer.task_id).root
         Destination(offer.task_id, output, self._site.transfers, self._site.secrets, sleep).check(root)

@@ -40,7 +40,7 @@ def capabilities(
         executors: The kinds that it knows.
         results_dir: Whose disk counts.
         in_use: UUID → who else uses a GPU.
-        secrets: Names of the secrets that tasks may name.
+        secrets: Names of the secrets that tasks may name, as `Secrets.announced` has them.
     """
     models, datasets = hub.cached(settings.hub_dir)
     memory, driver = psutil.virtual_memory(), read_driver()

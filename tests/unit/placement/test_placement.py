@@ -65,6 +65,16 @@ def need(**changes: Any) -> Requirement:
         (need(gpu_count=1, gpu_type="h100"), worker(gpus=(A100,)), "h100"),
         (need(gpu_count=1, gpu_memory_bytes=40 << 30), worker(gpus=(RTX,)), "with 40 GiB"),
         (need(secrets=("HF_TOKEN",)), worker(secrets=frozenset({"OTHER"})), "lacks the secret HF_TOKEN"),
+        (
+            need(secrets=("HF_TOKEN",), project="a"),
+            worker(secrets=frozenset({"HF_TOKEN@b"})),
+            "keeps the secret HF_TOKEN for other projects",
+        ),
+        (
+            need(secrets=("HF_TOKEN",)),
+            worker(secrets=frozenset({"HF_TOKEN@b"})),
+            "keeps the secret HF_TOKEN for other projects",
+        ),
         (need(environments=("vllm",)), worker(environments=frozenset({"ppo"})), "lacks the environment vllm"),
         (need(features=("gguf",)), worker(features={"lora_sft": {"gguf": "Install it."}}), "lacks gguf: Install it"),
         (need(features=("gguf",)), worker(features={"lora_sft": {"other": None}}), "lacks gguf"),
@@ -76,6 +86,11 @@ def test_what_a_worker_lacks_for_good(wanted: Requirement, has: WorkerState, rea
     assert isinstance(verdict, Reject)
     assert verdict.lasting
     assert reason in verdict.reason
+
+
+def test_a_worker_that_keeps_a_secret_for_a_project_takes_its_tasks() -> None:
+    verdict = match(need(secrets=("HF_TOKEN",), project="b"), worker(secrets=frozenset({"HF_TOKEN@b"})))
+    assert isinstance(verdict, Fit)
 
 
 @pytest.mark.parametrize("has", [{"lora_sft": {"gguf": None}}, {"merge": {}}, {}])
