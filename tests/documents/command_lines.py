@@ -92,8 +92,9 @@ def _module_fault(module: str, rest: list[str]) -> str | None:
         return None
     if find_spec(module) is None:
         return f"{module} does not exist"
-    name = module if find_spec(f"{module}.__main__") is None else f"{module}.__main__"
-    parser = getattr(import_module(name), "_parser", None)
+    # The server's `__main__` only begins its process, whose parser this is.
+    places = [name for name in (f"{module}.__main__", f"{module}.process") if find_spec(name)] or [module]
+    parser = next((found for name in places if (found := getattr(import_module(name), "_parser", None))), None)
     if parser is None:
         return None
     said = io.StringIO()

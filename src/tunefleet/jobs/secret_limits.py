@@ -156,7 +156,8 @@ def check_sent(values: Any, url: str, limits: Limits) -> None:
     for each in find({"sent": values}) if limits else ():
         limit = limits.get(each.piece.name) if isinstance(each.piece, Secret) else None
         if limit is not None and limit.hosts is not None and isinstance(each.piece, Secret) and not limit.takes(url):
-            raise _elsewhere(each.piece.name, url)
+            name, host = each.piece.name, _host_of(url)
+            raise InputError(f"This machine's secret {name} may not be sent to {host}.", hint=_way_out(name, "hosts"))
 
 
 def _check_hosts(
@@ -173,13 +174,14 @@ def _check_hosts(
         )
     for url in urls:
         if not limit.takes(url):
-            error = _elsewhere(name, url)
-            raise InputError(f"{field}: {error.message}", hint=error.hint)
+            raise InputError(
+                f"{field}: this machine's secret {name} may not be sent to {_host_of(url)}.",
+                hint=_way_out(name, "hosts"),
+            )
 
 
-def _elsewhere(name: str, url: str) -> InputError:
-    host = urlsplit(url).hostname or "no host"
-    return InputError(f"this machine's secret {name} may not be sent to {host}.", hint=_way_out(name, "hosts"))
+def _host_of(url: str) -> str:
+    return urlsplit(url).hostname or "no host"
 
 
 def _way_out(name: str, key: str) -> str:

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import orjson
 
-from tunefleet.errors import ConflictError, SpecError
+from tunefleet.errors import ConflictError, ForbiddenError, SpecError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.services import retried
+from tunefleet.services import redact, retried
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor
 from tunefleet.services.inputs import is_named
@@ -55,10 +55,12 @@ async def task(core: Core, actor: Actor, row: TaskRow, overrides: Mapping[str, A
 
     Raises:
         ConflictError: If it is a part, or a stage that never became ready.
+        ForbiddenError: If it has keys of somebody else in it, and fields are changed.
         SpecError: If the changed document is wrong.
     """
     found = await core.read(lambda connection: _task(connection, row))
     text = found.text
+    await asyncio.to_thread(_refuse_keys, actor, row.owner, row.id, text, overrides)
     workflow = await asyncio.to_thread(parse_workflow, text)
     alone = len(workflow.tasks) == 1 and not found.upstreams and workflow.tasks[0].condition is None
     if not alone:
@@ -92,9 +94,11 @@ async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequ
 
     Raises:
         ConflictError: If every task has completed, or a change is about one that is not run again.
+        ForbiddenError: If it has keys of somebody else in it, and fields are changed.
         SpecError: If the changed document is wrong.
     """
     text, old, done = await core.read(lambda connection: _workflow(connection, row))
+    await asyncio.to_thread(_refuse_keys, actor, row.owner, row.id, text, wanted.overrides)
     text = await asyncio.to_thread(override_document, text, wanted.overrides)
     parsed = await asyncio.to_thread(_parsed, text)
     names = [node.name for node in parsed.tasks]
@@ -107,6 +111,15 @@ async def workflow(core: Core, actor: Actor, row: WorkflowRow, wanted: RetryRequ
     inputs = {name: _kept(old[name][1], mine[name]) for name in names if name in old and name not in done}
     repeats = {name: each.id for name, (each, _) in old.items()}
     return Submission(actor, parsed, text, inputs, done=done, repeats=repeats, retry_of=row.id, again=wanted.again)
+
+
+def _refuse_keys(actor: Actor, owner: str, what: str, text: str, overrides: Mapping[str, Any]) -> None:
+    """Refuse a change where a key is hidden from who makes it: with another address it would be sent there."""
+    if overrides and actor.role != "admin" and actor.owner != owner and redact.text(text) != text:
+        raise ForbiddenError(
+            f"{what} has keys of {owner} in it, which nobody else may send elsewhere.",
+            hint="Repeat it as it is, or submit a document of your own; a key behind ${secret:NAME} is no obstacle.",
+        )
 
 
 def _parsed(text: str) -> Workflow:

@@ -33,7 +33,8 @@ UNKNOWN_KEY: Final = "is not a known key"
 class Block(BaseModel):
     """A mapping in a document: frozen, unknown keys refused, a key without a value counts as not given.
 
-    The docstring under an attribute is its description in the JSON Schema and in the reference.
+    The docstring under an attribute is its description in the JSON Schema and in the reference. Its validator is built
+    when the first one is made: a process sees a few of some three hundred.
     """
 
     model_config = ConfigDict(
@@ -42,6 +43,7 @@ class Block(BaseModel):
         populate_by_name=True,
         allow_inf_nan=False,
         protected_namespaces=(),
+        defer_build=True,
     )
 
     @classmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from tunefleet.spec.adapter import LoraSpec
 from tunefleet.spec.base import Block, NotBool, PositiveFloat, PositiveInt, Text, wrong
@@ -149,6 +149,8 @@ class StrategySpec(Block):
 
 class FederationSpec(Block):
     """A federation: many workers train one adapter, each on its own data."""
+
+    model_config = ConfigDict(defer_build=False)  # a body of a route, which FastAPI looks into
 
     name: Text | None = None
     """For people; a federation has an id of its own."""

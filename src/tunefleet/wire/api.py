@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pydantic import Field
 
 from tunefleet.wire.attempts import AttemptView
-from tunefleet.wire.base import Body, Message
+from tunefleet.wire.base import Body, Message, ProcessBody
 from tunefleet.wire.direct import DirectOffer
 from tunefleet.wire.fleet import TaskForecast, TaskGlance
 
@@ -241,7 +241,7 @@ class FileEntry(Message):
     size_bytes: int
 
 
-class ArtifactCreate(Message):
+class ArtifactCreate(ProcessBody):
     """Publish an artifact whose files are already stored.
 
     `digest` must be the digest of the manifest (`tunefleet.artifacts.manifest_digest`) of `files`.
@@ -275,7 +275,7 @@ class ArtifactDetail(ArtifactView):
     files: tuple[FileEntry, ...]
 
 
-class BlobQuery(Message):
+class BlobQuery(ProcessBody):
     """Which of these files does the server lack?"""
 
     blobs: tuple[FileEntry, ...]

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message
+from tunefleet.wire.base import Message, ProcessBody
 
 MOST_LINKS: Final = 64
 """So many links are given at once."""
@@ -24,7 +24,7 @@ class DirectOffer(Message):
     required: bool = False
 
 
-class DirectAsk(Message):
+class DirectAsk(ProcessBody):
     """A file is to be sent."""
 
     size_bytes: int = Field(gt=0, le=2**62)
@@ -46,7 +46,7 @@ class DirectPlan(Message):
     here: tuple[int, ...] = ()
 
 
-class DirectLinksAsk(Message):
+class DirectLinksAsk(ProcessBody):
     """Links for some parts are wanted."""
 
     parts: tuple[int, ...] = Field(min_length=1, max_length=MOST_LINKS)
@@ -72,7 +72,7 @@ class DirectLinks(Message):
     good_s: int
 
 
-class DirectGiveUp(Message):
+class DirectGiveUp(ProcessBody):
     """The worker sends the file through the server instead.
 
     Args:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message
+from tunefleet.wire.base import Message, ProcessBody
 from tunefleet.wire.link import Capabilities, Load
 from tunefleet.wire.memory import MemoryForecast
 
@@ -55,7 +55,7 @@ class ElasticView(Message):
     elastic_disabled: bool
 
 
-class ElasticRequest(Message):
+class ElasticRequest(ProcessBody):
     """Call a worker back, or send it to rest."""
 
     enabled: bool

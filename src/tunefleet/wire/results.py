@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field
 
-from tunefleet.wire.base import Message
+from tunefleet.wire.base import Message, ProcessBody
 
 SINGLE_FILE: Final = "single_file"
 """Key of an artifact's metadata: it was pushed as a file, not as a folder with one file."""
@@ -25,7 +25,7 @@ ALWAYS_REQUIRED: Final = ("responses.json", "logs", "artifacts")
 """Entries that every manifest has."""
 
 
-class ResultEnvelope(Message):
+class ResultEnvelope(ProcessBody):
     """A task's result with where it comes from: what is stored, and what references are resolved from."""
 
     task_id: str

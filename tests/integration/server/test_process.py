@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.fakes.receiver import receiving
-from tunefleet.server.__main__ import main
+from tunefleet.server.process import main
 from tunefleet.services.opening import open_core
 from tunefleet.settings import ServerSettings, load
 

@@ -302,6 +302,27 @@ def test_task_is_retried_cloned_and_removed(admin: httpx.Client) -> None:
     is_problem(admin.get(f"/tasks/{task_id}"), 404, "not_found")
 
 
+def test_keys_of_somebody_else_are_not_sent_elsewhere(admin: httpx.Client, running: Running) -> None:
+    document = """apiVersion: tunefleet/v1
+metadata: {name: call}
+spec: {taskType: api, api: {url: "https://example.org/x", headers: {Authorization: "Bearer of-ann"}}}
+"""
+    keys = {name: {"name": f"{name}'s", "role": "member", "owner": name} for name in ("ann", "bob")}
+    ann, bob = (running.client(admin.post("/keys", json=key).json()["secret"]) for key in keys.values())
+    with ann, bob:
+        task_id = submit(ann, document)
+        workflow_id = ann.get(f"/tasks/{task_id}").json()["workflow_id"]
+        assert ann.post(f"/tasks/{task_id}/cancel").status_code == 200
+        changes = {"overrides": {"api.url": "https://evil.example.org/x"}}
+        for path in (f"/tasks/{task_id}/clone", f"/workflows/{workflow_id}/retry"):
+            refused = is_problem(bob.post(path, json=changes), 403, "forbidden")
+            assert "keys of ann" in refused["detail"]
+            assert ann.post(path, json=changes).status_code == 201
+        assert bob.post(f"/tasks/{task_id}/clone", json={"overrides": {}}).status_code == 201
+        plain = submit(ann, document.replace('"Bearer of-ann"', '"${secret:KEY}"'))
+        assert bob.post(f"/tasks/{plain}/clone", json=changes).status_code == 201
+
+
 def test_workflow_is_listed_cancelled_removed_and_pruned(admin: httpx.Client) -> None:
     workflow_id = admin.get(f"/tasks/{submit(admin)}").json()["workflow_id"]
     assert admin.get(f"/workflows/{workflow_id}").json()["document"] == ECHO

@@ -85,7 +85,7 @@ def test_the_blocker_blocks(module: str) -> None:
     [
         "import tunefleet; tunefleet.Client; tunefleet.AsyncClient; tunefleet.FederatedClient",
         "import tunefleet.cli.main",
-        "import tunefleet.server.app, tunefleet.server.__main__",
+        "import tunefleet.server.app, tunefleet.server.process",
         "import tunefleet.services, tunefleet.store, tunefleet.placement, tunefleet.spec, tunefleet.artifacts",
         "import tunefleet.federation, tunefleet.services.federation.keeper, tunefleet.services.federation.examining",
         "import tunefleet.federation, tunefleet.evaluation.comparing, tunefleet.publishing.targets",
