@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tunefleet.artifacts.archive import UnpackLimits, is_archive, is_packed, unpack
 from tunefleet.artifacts.blobs import BlobStore, Link, NoRoomError
-from tunefleet.artifacts.files import begin_writing, disk_free, fsync_dir, hash_file, replace_file
+from tunefleet.artifacts.files import begin_writing, disk_free, fsync_dir, hash_file, replace_file, replacing
 from tunefleet.artifacts.folder import FolderStore
 from tunefleet.artifacts.intake import Intake
 from tunefleet.artifacts.manifest import (
@@ -49,6 +49,7 @@ __all__ = [
     "manifest_digest",
     "pack",
     "replace_file",
+    "replacing",
     "scan",
     "scan_size",
     "target_path",

@@ -7,7 +7,8 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -71,6 +72,25 @@ def replace_file(source: Path, target: Path) -> None:
     """Move a synced file over another name on the same file system, durably."""
     source.replace(target)
     fsync_dir(target.parent)
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Give a place beside a file to write its new content to; the file has it when the block has ended well.
+
+    What was begun does not stay where the block fails, as it does on a full disk. Not synced: after a power cut the
+    file may be the old one, or empty.
+
+    Args:
+        target: The file; its folder exists.
+    """
+    part = target.with_name(f".{target.name}.part")
+    try:
+        yield part
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def disk_free(path: Path) -> int:

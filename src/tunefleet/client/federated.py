@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 from pydantic import RootModel
 
-from tunefleet.artifacts import LocalFile, hash_file, replace_file
+from tunefleet.artifacts import LocalFile, hash_file, replace_file, replacing
 from tunefleet.client import federated_transfer
 from tunefleet.client.call import Call, ask, model, path
 from tunefleet.client.connection import Connection, normalise, resolve
@@ -311,7 +311,8 @@ class FederatedClient:
         folder = into / f"version-{number}"
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(part, folder / ADAPTER_FILE)
-        _write(folder / CONFIG_FILE, json.dumps(self._configs[config], indent=2))
+        with replacing(folder / CONFIG_FILE) as config_part:
+            config_part.write_text(json.dumps(self._configs[config], indent=2))
         return Fetched(number, int(told["round"]) if "round" in told else None, folder)
 
     def version(self, number: int) -> VersionDetail:
@@ -338,7 +339,8 @@ class FederatedClient:
         config = self._transport.run(Call("GET", path(*where, "config"), model(dict[str, Any])))
         entry = FileEntry(path=ADAPTER_FILE, digest=version.sha256, size_bytes=version.size_bytes)
         self._transport.run(federated_transfer.fetch(path(*where, "adapter"), entry, folder / ADAPTER_FILE))
-        _write(folder / CONFIG_FILE, json.dumps(config, indent=2))
+        with replacing(folder / CONFIG_FILE) as part:
+            part.write_text(json.dumps(config, indent=2))
         return folder
 
 
@@ -347,9 +349,3 @@ def _connection(url: str, token: str | None) -> Connection:
     given = httpx.URL(url if "://" in url else f"http://{url}")
     secret = token or given.password or given.username or None
     return Connection(base, secret) if secret else resolve(base)
-
-
-def _write(file: Path, text: str) -> None:
-    part = file.with_name(f".{file.name}.part")
-    part.write_text(text)
-    part.replace(file)

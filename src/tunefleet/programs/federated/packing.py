@@ -15,6 +15,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from tunefleet.artifacts import replacing
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation import write_tensors
 from tunefleet.federation.feedback import Feedback
@@ -126,10 +127,9 @@ class Packer:
 
 
 def _write(file: Path, feedback: Feedback) -> None:
-    part = file.with_name(f".{file.name}.part")
     own = {_OWN + name: each for name, each in feedback.own.items()}
-    save_file({**feedback.residual, **own}, part, {_UPDATE: str(feedback.update)})
-    part.replace(file)
+    with replacing(file) as part:
+        save_file({**feedback.residual, **own}, part, {_UPDATE: str(feedback.update)})
 
 
 def _read(file: Path) -> Feedback:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tunefleet.artifacts import BlobStore, begin_writing, hash_file
+from tunefleet.artifacts import BlobStore, begin_writing, hash_file, replacing
 from tunefleet.errors import MachineError
 from tunefleet.services import ration
 from tunefleet.services.core import Core
@@ -62,19 +62,17 @@ def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
     path = folder / digest
     if not path.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        part = folder / f".{digest}.part"
         found = hashlib.sha256()
-        with part.open("wb") as file:
-            for piece in blobs.pieces(digest):
-                found.update(piece)
-                file.write(piece)
-        if found.hexdigest() != digest:
-            part.unlink()
-            raise MachineError(
-                f"The artifact store has something else under {digest[:12]}…: it was damaged or replaced there.",
-                hint="Restore the object from a backup of the bucket, or remove what it belongs to.",
-            )
-        part.replace(path)
+        with replacing(path) as part:
+            with part.open("wb") as file:
+                for piece in blobs.pieces(digest):
+                    found.update(piece)
+                    file.write(piece)
+            if found.hexdigest() != digest:
+                raise MachineError(
+                    f"The artifact store has something else under {digest[:12]}…: it was damaged or replaced there.",
+                    hint="Restore the object from a backup of the bucket, or remove what it belongs to.",
+                )
     return path
 
 
