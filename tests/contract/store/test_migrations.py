@@ -36,6 +36,7 @@ def at(target: Path | str, folder: Path, revision: str, *statements: tuple[str, 
 def test_the_migrations_make_the_tables_that_the_code_works_with(database: Database) -> None:
     assert database.write(differences).result(30) == []
     assert ScriptDirectory(str(migrate.FOLDER)).get_current_head() == migrate.HEAD
+    assert [revision for revision in REVISIONS if not migrate.is_known(revision)] == []
 
 
 @pytest.mark.parametrize(
