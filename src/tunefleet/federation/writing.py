@@ -42,8 +42,12 @@ class AdapterWriter:
         head, self.tensors = write_header(tensors, metadata)
         self.size_bytes = max((tensor.end for tensor in self.tensors.values()), default=len(head))
         self._fd = os.open(self._part, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        os.ftruncate(self._fd, self.size_bytes)
-        os.pwrite(self._fd, head, 0)
+        try:
+            os.ftruncate(self._fd, self.size_bytes)
+            self._put(memoryview(head), 0)
+        except OSError:
+            self._give_up()  # the disk is full, and nobody enters what was not made
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -51,11 +55,11 @@ class AdapterWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self._give_up()
+            return
         os.close(self._fd)
-        if kind is None:
-            self._part.replace(self.path)
-        else:
-            self._part.unlink(missing_ok=True)
+        self._part.replace(self.path)
 
     def write(self, name: str, start: int, values: Array) -> None:
         """Write values in the tensor's type.
@@ -86,10 +90,7 @@ class AdapterWriter:
             stored: What comes there, as it lies in the file, without gaps.
         """
         view = stored.data.cast("B") if stored.size else stored.data[:0]
-        at = self.tensors[name].start + start * stored.itemsize
-        while view:
-            count = os.pwrite(self._fd, view, at)
-            view, at = view[count:], at + count
+        self._put(view, self.tensors[name].start + start * stored.itemsize)
 
     def columns(self, name: str, start: int, values: Array) -> None:
         """Write some columns of a matrix.
@@ -108,6 +109,15 @@ class AdapterWriter:
             return
         for row, part in enumerate(values):
             self.write(name, row * width + start, part)
+
+    def _put(self, view: memoryview, at: int) -> None:
+        while view:
+            count = os.pwrite(self._fd, view, at)
+            view, at = view[count:], at + count
+
+    def _give_up(self) -> None:
+        os.close(self._fd)
+        self._part.unlink(missing_ok=True)
 
 
 def write_tensors(
