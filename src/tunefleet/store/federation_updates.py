@@ -54,6 +54,7 @@ class UpdateRow(NamedTuple):
     seq: int = 0
     attempt: int | None = None
     rows_before: int | None = None
+    rows_after: int | None = None
 
     @property
     def holder(self) -> str:
@@ -72,6 +73,13 @@ _STANDING_BY = _MINE.where(_IS_WAITING)
 _WAITING = _ROWS.where(_at.federation_seq == bindparam("federation"), _IS_WAITING).order_by(_at.seq)
 _COUNTED = select(_at.worker).where(
     _at.federation_seq == bindparam("federation"), _at.round == bindparam("number"), _IS_COUNTED
+)
+_ROWS_TAKEN = select(func.coalesce(func.max(_at.rows_after), 0)).where(
+    _at.federation_seq == bindparam("federation"),
+    _at.worker == bindparam("by"),
+    _at.state.in_((WAITING, COUNTED, AGGREGATED)),
+    _at.attempt.is_not(None),
+    _at.seq != bindparam("apart"),
 )
 _SETTLE = Bulk(
     update(federation_updates)
@@ -139,6 +147,20 @@ def standing(connection: Connection, federation_seq: int, worker: str, number: i
     else:
         row = connection.execute(_STANDING, {**given, "number": number}).first()
     return UpdateRow(*row) if row else None
+
+
+def rows_taken(connection: Connection, federation_seq: int, worker: str, *, apart: int | None = None) -> int:
+    """Return up to which row of its training a worker's updates count, or have counted; 0 if it numbers no attempts.
+
+    Args:
+        connection: To read with.
+        federation_seq: Whose.
+        worker: Its name.
+        apart: An update that is left out, by `seq`.
+    """
+    return connection.execute(
+        _ROWS_TAKEN, {"federation": federation_seq, "by": worker, "apart": -1 if apart is None else apart}
+    ).scalar_one()
 
 
 def replaced_by(connection: Connection, row: UpdateRow) -> int | None:

@@ -112,6 +112,7 @@ federation_updates = Table(
     Column("settled_at", Double),
     Column("attempt", Integer),
     Column("rows_before", BigInteger),
+    Column("rows_after", BigInteger),
     Index("ix_federation_updates_round", "federation_seq", "round"),
     Index("ix_federation_updates_worker", "federation_seq", "worker", "step"),
     Index(
@@ -127,7 +128,8 @@ federation_updates = Table(
 """One worker's adapters. `round`: where it counts; null while it waits for one. `tokenizer`: JSON, path → digest.
 
 `upload_digest`: of the weights as they came, `model_digest`: of the same as floats, if they came quantized.
-`rows_before`: rows of its training that updates before it have weighed, if its worker says so."""
+`rows_before`: rows of its training that updates before it have weighed, if its worker says so; `rows_after`: those up
+to its own end."""
 
 federation_versions = Table(
     "federation_versions",

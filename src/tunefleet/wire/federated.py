@@ -347,6 +347,8 @@ class MemberView(Message):
         callback_url: Where it is told of new versions; only the host is shown.
         updates: How many of its updates were taken.
         attempt: The newest that has taken part, if it counts them.
+        rows_taken: Up to which row of its training its updates count already; told to a worker that joins and counts
+            its attempts. One that goes on from an older checkpoint sends those not again.
     """
 
     worker: str
@@ -357,6 +359,7 @@ class MemberView(Message):
     round: int | None = None
     loss: float | None = None
     attempt: int | None = None
+    rows_taken: int | None = None
     joined_at: datetime
     seen_at: datetime
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,18 @@ pytest.importorskip("peft")
 
 import torch
 
-from tests.integration.federation.training import At, Watch, adapted, arrived, rows, trainer, until
+from tests.integration.federation.training import (
+    At,
+    Crash,
+    Unhurried,
+    Watch,
+    adapted,
+    arrived,
+    crash,
+    rows,
+    trainer,
+    until,
+)
 from tests.integration.server.support import Running
 from tunefleet import FederatedCallback, FederatedClient
 from tunefleet.client import Client
@@ -76,6 +88,24 @@ def test_two_trainings_take_the_weighted_mean_of_what_both_have_learnt(
         version = federation.version(1)
         weights = {each.worker: (each.num_examples, each.weight) for each in version.contributions}
         assert weights == {"one": (8, 0.25), "two": (24, 0.75)}
+
+
+def test_a_training_that_goes_on_elsewhere_counts_no_row_twice(
+    running: Running, federate: Callable[..., Any], tmp_path: Path
+) -> None:
+    made = federate(min_workers=1)
+    out, options = tmp_path / "out", {"max_steps": 16, "save_strategy": "steps", "save_steps": 6}
+    first = callback(running, made, "one", attempt=1)
+    with pytest.raises(Crash):
+        trainer(out, first, Unhurried(first), At(10, crash), **options).train()
+    assert [(each.step, each.reply.counted) for each in first.sent] == [(4, True), (8, True)]
+    # Another machine has the checkpoint of step 6 alone, which knows nothing of what was taken at step 8.
+    shutil.rmtree(out / "federated")
+    second = callback(running, made, "one", attempt=2)
+    trainer(out, second, Unhurried(second), **options).train(resume_from_checkpoint=True)
+    assert [(each.step, each.reply.counted) for each in second.sent] == [(12, True), (16, True)]
+    # Less than 16 if a version has replaced what some of them taught.
+    assert max(each.num_examples for each in (*first.sent, *second.sent)) <= 16
 
 
 def test_one_who_joins_late_starts_from_the_newest_version(

@@ -90,3 +90,63 @@ async def test_rows_that_the_attempt_before_has_counted_in_an_open_round_are_rep
     await group.upload("w2", 3.0, num_examples=100)
     await keep(lab.core)
     assert (await group.version()).num_examples == 100 + weighs
+
+
+async def test_every_update_of_an_open_round_is_weighed(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files")
+    said: dict[str, Any] = {"num_examples": 8, "base_version": 0, "attempt": 1}
+    for number in range(3):
+        last = await group.upload("w1", float(number), step=4 * (number + 1), rows_before=8 * number, **said)
+    assert last.update.num_examples == 24
+    late = await group.upload("w1", 9.0, step=8, rows_before=8, **said)
+    assert not late.counted, "it ends before the one that has its rows"
+
+
+@pytest.mark.parametrize(
+    ("rows_before", "num_examples", "weighs"),
+    [(0, 8, None), (4, 4, None), (4, 12, 8), (8, 8, 8), (0, 20, 12)],
+    ids=["anew", "again", "again and beyond", "beyond", "anew and beyond"],
+)
+async def test_rows_that_a_version_has_are_not_counted_again_by_an_attempt_that_begins_before_them(
+    lab: Lab, tmp_path: Path, rows_before: int, num_examples: int, weighs: int | None
+) -> None:
+    group = await party(lab, tmp_path / "files")
+    await group.upload("w1", 1.0, step=4, num_examples=8, rows_before=0, attempt=1, base_version=0)
+    await group.upload("w2", 2.0, num_examples=8)
+    await keep(lab.core)
+    assert (await group.version()).num_examples == 16
+    said: dict[str, Any] = {"step": 9, "attempt": 2, "base_version": 1}
+    again = await group.upload("w1", 3.0, num_examples=num_examples, rows_before=rows_before, **said)
+    if weighs is None:
+        assert (again.counted, again.update.state) == (False, "discarded")
+        assert "count already" in (again.warning or "")
+    else:
+        assert (again.counted, again.update.num_examples, again.warning) == (True, weighs, None)
+    await group.upload("w1", 4.0, num_examples=6, rows_before=20, **(said | {"step": 12}))
+    await group.upload("w2", 5.0, num_examples=8)
+    await keep(lab.core)
+    assert (await group.version(2)).num_examples == 8 + (weighs or 0) + 6
+
+
+async def test_whoever_counts_no_attempts_may_begin_another_training(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files")
+    await group.upload("w1", 1.0, step=4, num_examples=8, rows_before=0)
+    await group.upload("w2", 2.0, num_examples=8)
+    await keep(lab.core)
+    again = await group.upload("w1", 3.0, step=4, num_examples=8, rows_before=0, base_version=1)
+    assert (again.counted, again.update.num_examples) == (True, 8)
+
+
+async def test_a_worker_that_joins_is_told_which_of_its_rows_count_already(lab: Lab, tmp_path: Path) -> None:
+    group = await party(lab, tmp_path / "files")
+
+    async def told(attempt: int | None) -> int | None:
+        body = MemberChange() if attempt is None else MemberChange(attempt=attempt)
+        return (await members.change(lab.core, lab.admin, group.id, "w1", body)).rows_taken
+
+    assert await told(1) == 0
+    await group.upload("w1", 1.0, step=4, num_examples=8, rows_before=0, attempt=1)
+    assert await told(2) == 8, "it counts in the round that is open"
+    await group.upload("w2", 2.0, num_examples=8)
+    await keep(lab.core)
+    assert (await told(3), await told(None)) == (8, None)

@@ -94,8 +94,8 @@ class Courier:
         """Introduce this worker, and fetch the newest version; a server that is away is met later.
 
         Returns:
-            `id` of the federation if it is known, `version` if one is here, `pull` if the federation wants one, and
-            `refused` with why.
+            `id` of the federation if it is known, `version` if one is here, `pull` if the federation wants one,
+            `refused` with why, and `taken`: up to which row of this training its updates count already.
         """
         named = self._options.job_id if not self._options.job_id.isdecimal() else None
         found: dict[str, Any] = {"id": named, "version": None, "pull": None, "refused": None}
@@ -110,7 +110,7 @@ class Courier:
                 self._contact.lost(error)
             else:
                 found["refused"] = self._told(error)
-        return found
+        return {**found, "taken": self._progress.taken}
 
     def start(self) -> None:
         """Begin to send and to fetch."""
@@ -189,7 +189,7 @@ class Courier:
 
     def _introduce(self) -> tuple[str, float | None]:
         """Make this worker known; returns the federation's id, and the pull that it wants unless the user has one."""
-        self._client.join()
+        self._progress.know_taken(self._client.join().rows_taken or 0)
         detail = self._client.federation()
         strategy = detail.spec.get("strategy") or {}
         self._met = True

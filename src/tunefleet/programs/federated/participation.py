@@ -72,9 +72,8 @@ class Participation:
             place = options.place(str(args.output_dir))
             checkpoint = Path(str(args.output_dir), f"checkpoint-{state.global_step}") if self._resumed else None
             self._courier = Courier(options, self.live, self.progress, self._mailbox, place, checkpoint)
-        self.progress.taken = self._ranks.tell(self.progress.taken)
         self._tally = Tally(self._ranks, self.progress.rows)
-        self._captured = max(self.progress.taken, self.progress.given_up)
+        self._captured = 0
         self._pull: Pull | None = None
         self._args = args
         self._losses: tuple[float | None, float | None] = (None, None)
@@ -100,6 +99,8 @@ class Participation:
     def _begin(self) -> None:
         """Start from the newest version, if there is one and the server answers; else it comes when it does."""
         met = self._ranks.tell(self._courier.meet() if self._courier is not None else None)
+        self.progress.taken = met["taken"]
+        self._captured = max(self.progress.taken, self.progress.given_up)
         if met["refused"] is not None:
             self._refused(met["refused"])
         if met["version"] is None and met["id"] is not None and self._options.same_start and not self._resumed:

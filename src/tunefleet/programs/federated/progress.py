@@ -44,6 +44,14 @@ class Progress:
         given = saved if isinstance(saved, dict) else {}
         return cls(**{name: int(value) for name, value in given.items() if name in known})
 
+    def know_taken(self, rows: int) -> None:
+        """Hear from the server that it has taken more than a checkpoint or a file on this machine knows of.
+
+        Args:
+            rows: Up to which row of the training.
+        """
+        self.taken = max(self.taken, rows)
+
     def plain(self) -> dict[str, int]:
         """Return it as JSON has it."""
         return asdict(self)

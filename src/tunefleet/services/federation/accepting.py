@@ -33,6 +33,12 @@ LATE: Final = (
 )
 
 
+COUNTED_BEFORE: Final = (
+    "The rows of this update count already: an earlier launch of the same training has sent them. It goes on from an "
+    "older checkpoint, and counts again from the first row that is new. Nothing is to be done."
+)
+
+
 class CheckAgain(ConflictError):
     """What each update must be was settled while an update was checked; check it again, against that."""
 
@@ -79,6 +85,11 @@ class Arrived:
     doubt: str | None = None
     attempt: int | None = None
     rows_before: int | None = None
+
+    @property
+    def rows_after(self) -> int | None:
+        """Rows of its training up to its end, those before it included, if its worker says so."""
+        return None if self.rows_before is None else self.rows_before + self.num_examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,13 +309,18 @@ def _store(
     older = None if doubt is not None else federation_updates.standing(connection, row.seq, arrived.worker, number)
     if older is not None and _is_late(older, arrived):
         return _store(connection, row, current, arrived, LATE, now)
+    if doubt is None:
+        weighed = _weighed(connection, row, older, arrived)
+        if weighed is None:
+            return _store(connection, row, current, arrived, COUNTED_BEFORE, now)
+        arrived = weighed
     new = UpdateRow(
         row.seq, arrived.worker, number, state, doubt, arrived.step,
         _rows(row, older, arrived), arrived.base_version, arrived.upload_digest or arrived.model_digest,
         arrived.model_digest, arrived.values_digest, arrived.config,
         orjson.dumps(dict(arrived.tokenizer)).decode(), arrived.upload_dtype, arrived.size_bytes, arrived.norm,
         arrived.losses.before, arrived.losses.after, None, now, None if doubt is None else now,
-        attempt=arrived.attempt, rows_before=arrived.rows_before,
+        attempt=arrived.attempt, rows_before=arrived.rows_before, rows_after=arrived.rows_after,
     )  # fmt: skip
     if doubt is not None:
         return federation_updates.insert_one(connection, new), None
@@ -323,9 +339,31 @@ def _is_late(older: UpdateRow, arrived: Arrived) -> bool:
     """Whether an update was on its way while one that the same attempt made after it came in."""
     if arrived.attempt is None or arrived.attempt != older.attempt:
         return False  # whoever counts no attempts may have begun anew
-    if arrived.rows_before is None or older.rows_before is None:
+    if arrived.rows_after is None or older.rows_after is None:
         return False
-    return arrived.rows_before < older.rows_before
+    return arrived.rows_after < older.rows_after
+
+
+def _weighed(
+    connection: Connection, row: FederationRow, older: UpdateRow | None, arrived: Arrived
+) -> Arrived | None:
+    """Take out of an update the rows that other updates of its training weigh already; None if no row is left.
+
+    A training that goes on elsewhere from an older checkpoint trains on some rows again, and may not have heard yet
+    what was taken before it was broken off. Whoever counts no attempts may have begun another training instead.
+
+    Args:
+        connection: Of the operation.
+        row: The federation.
+        older: The update whose place it takes: what both have is reckoned with in `_rows`.
+        arrived: The update.
+    """
+    if arrived.attempt is None or arrived.rows_before is None or arrived.rows_after is None:
+        return arrived
+    apart = None if older is None else older.seq
+    before = max(federation_updates.rows_taken(connection, row.seq, arrived.worker, apart=apart), arrived.rows_before)
+    left = arrived.rows_after - before
+    return None if left <= 0 else replace(arrived, rows_before=before, num_examples=left)
 
 
 def _rows(row: FederationRow, older: UpdateRow | None, arrived: Arrived) -> int:
@@ -339,8 +377,8 @@ def _rows(row: FederationRow, older: UpdateRow | None, arrived: Arrived) -> int:
         return arrived.num_examples
     if arrived.base_version is None and older.state != COUNTED:
         return arrived.num_examples
-    if arrived.rows_before is not None and older.rows_before is not None:
-        again = older.rows_before + older.num_examples - arrived.rows_before
+    if arrived.rows_before is not None and older.rows_after is not None:
+        again = older.rows_after - arrived.rows_before
         kept = older.num_examples - min(max(again, 0), older.num_examples)
         return min(kept + arrived.num_examples, spec_of(row).max_num_examples)
     if arrived.step <= older.step or arrived.attempt != older.attempt:

@@ -11,7 +11,7 @@ from tunefleet.services.federation.status import find
 from tunefleet.services.federation.tokens import Who, may_take_part
 from tunefleet.services.notify.watch import TOPIC
 from tunefleet.spec.notify import address_fault
-from tunefleet.store import Connection, federations, notifications, wake
+from tunefleet.store import Connection, federation_updates, federations, notifications, wake
 from tunefleet.store.federations import MemberRow
 from tunefleet.wire.federated import MemberChange, MemberView
 
@@ -43,13 +43,12 @@ async def change(core: Core, who: Who, reference: str, worker: str, body: Member
     fault = None if body.callback_url is None else address_fault(body.callback_url, "webhook")
     if fault is not None:
         raise InputError(f"The callback_url {fault}.")
-    changed = await core.write(partial(_change, core=core, who=who, reference=reference, worker=worker, body=body))
-    return views.member_view(changed)
+    return await core.write(partial(_change, core=core, who=who, reference=reference, worker=worker, body=body))
 
 
 def _change(
     connection: Connection, *, core: Core, who: Who, reference: str, worker: str, body: MemberChange
-) -> MemberRow:
+) -> MemberView:
     row, now = find(connection, who, reference, lock=True), core.clock.wall()
     may_take_part(who, row)
     accepting.refuse_upload(connection, row, worker, body.attempt)
@@ -66,4 +65,5 @@ def _change(
             notifications.readdress(connection, lane, target=body.callback_url, format_="webhook", now=now)
         wake(connection, TOPIC)
     federations.put_member(connection, member)
-    return member
+    counted = None if body.attempt is None else federation_updates.rows_taken(connection, row.seq, worker)
+    return views.member_view(member, counted)

@@ -117,7 +117,7 @@ def _why(row: FederationRow, found: RoundRow, workers: Sequence[str]) -> str | N
     return text if row.status == "running" else f"{text} The federation is {row.status}."
 
 
-def member_view(row: MemberRow) -> MemberView:
+def member_view(row: MemberRow, rows_taken: int | None = None) -> MemberView:
     """Show a worker of a federation."""
     return MemberView(
         worker=row.worker,
@@ -128,6 +128,7 @@ def member_view(row: MemberRow) -> MemberView:
         round=row.round,
         loss=row.loss,
         attempt=row.attempt,
+        rows_taken=rows_taken,
         joined_at=moment(row.joined_at),
         seen_at=moment(row.seen_at),
     )
