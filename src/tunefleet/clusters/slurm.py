@@ -185,9 +185,10 @@ def script_of(command: Sequence[str], prelude: str = "") -> str:
     return (
         "#!/bin/bash\n"
         f"{prelude.rstrip()}\n"
+        "code=0\n"
         # Who ends first ends nobody else: the first node of a training may have its checkpoint to bring still.
-        f"srun --kill-on-bad-exit=0 --wait=0 bash -c {shlex.quote(node)} node {shlex.join(command)}\n"
-        "code=$?\n"
+        # Under a prelude with `set -e` a failing srun alone would end the script before it could be requeued.
+        f"srun --kill-on-bad-exit=0 --wait=0 bash -c {shlex.quote(node)} node {shlex.join(command)} || code=$?\n"
         # One that is being cancelled is not RUNNING any more: who has cancelled it does not want it back.
         f'if [ "$code" -eq {MADE_WAY} ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then\n'
         '    scontrol requeue "$SLURM_JOB_ID"\n'

@@ -118,6 +118,12 @@ def test_a_job_that_has_made_way_is_requeued_unless_somebody_has_cancelled_it(
         assert (tmp_path / "requeued").read_text() == "requeue 17\n"
 
 
+def test_a_prelude_that_ends_at_the_first_error_keeps_no_job_from_its_requeue(tmp_path: Path) -> None:
+    script = script_of(("sh", "-c", "exit 75"), "set -euo pipefail")
+    told = _run(script, tmp_path, SLURM_JOB_ID="17", STATE="RUNNING")
+    assert (told.returncode, (tmp_path / "requeued").read_text()) == (75, "requeue 17\n")
+
+
 def test_the_first_node_that_ends_ends_no_other() -> None:
     (line,) = [line for line in script_of(ASK.command).splitlines() if line.startswith("srun")]
     assert line.startswith("srun --kill-on-bad-exit=0 --wait=0 bash -c ")
@@ -148,7 +154,7 @@ def test_a_job_has_what_it_is_given_and_nothing_of_the_server(commands: StandIns
     assert "--comment=a b" in sbatch
     assert "geheim" not in json.dumps(commands.said())
     script, variables = commands.given("sbatch")
-    assert script.startswith("#!/bin/bash\nmodule load cuda\nsrun ")
+    assert script.startswith("#!/bin/bash\nmodule load cuda\ncode=0\nsrun ")
     assert "geheim" not in script
     assert variables["TUNEFLEET_WORKER_KEY"] == "geheim"
     assert "SECRET_OF_THE_SERVER" not in variables
