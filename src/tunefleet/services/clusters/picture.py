@@ -95,7 +95,7 @@ def _crew(
     ids = tuple(state.id for state in present)
     if task is None or task.status != TaskStatus.QUEUED:
         return Crew(ids)
-    need = needs[task.requirement_key]
+    need = roster.whose(needs[task.requirement_key], task.project)
     return Crew(
         ids,
         _hindrance(need, present),
