@@ -40,6 +40,7 @@ class Presences:
             not.
         joins: `seq` of the spread task whose parts' files cannot be put together yet → what they do meanwhile.
         absent: Engine that this server does not ask for nodes → what is to be set.
+        nodes_jobs: How many jobs engines are asked for at a time.
     """
 
     now: float
@@ -50,6 +51,7 @@ class Presences:
     delivering: dict[str, str] = field(default_factory=dict)
     joins: dict[int, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
+    nodes_jobs: int = 1
 
 
 def presences(core: Core) -> Presences:
@@ -71,7 +73,10 @@ def presences(core: Core) -> Presences:
     now = core.clock.wall()
     warm = core.fleet.warm_since(now - core.settings.cache_ttl_s)
     joins = {**core.fleet.joins, **{seq: wait.why for seq, wait in core.joins.items()}}
-    return Presences(now, limits, loads, warm, dict(core.fleet.kept), delivering, joins, core.engines.absent)
+    return Presences(
+        now, limits, loads, warm, dict(core.fleet.kept), delivering, joins, core.engines.absent,
+        core.settings.nodes_jobs,
+    )  # fmt: skip
 
 
 def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]:
@@ -202,7 +207,7 @@ def reasons(
     held = quotas.Holding(connection, here.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
     kept = frozenset(here.kept.values())
-    nodes = waiting_for.nodes(connection, waiting, here.absent)
+    nodes = waiting_for.nodes(connection, waiting, here.absent, here.nodes_jobs)
     bound = _bound(connection, waiting)
     for row in waiting:
         if row.ready_at > here.now:

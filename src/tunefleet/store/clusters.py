@@ -94,6 +94,12 @@ def live(connection: Connection) -> list[ClusterJobRow]:
     return [ClusterJobRow(*row) for row in connection.execute(query)]
 
 
+def count_live(connection: Connection) -> int:
+    """Return how many jobs are not over."""
+    query = select(func.count()).select_from(cluster_jobs).where(cluster_jobs.c.state != "ended")
+    return int(connection.execute(query).scalar_one())
+
+
 def of_task(connection: Connection, task_seq: int) -> list[ClusterJobRow]:
     """Return the jobs of a task, the oldest first."""
     query = select(*_JOB).where(cluster_jobs.c.task_seq == task_seq).order_by(cluster_jobs.c.seq)

@@ -9,29 +9,39 @@ from tunefleet.store.clusters import ClusterJobRow
 from tunefleet.store.rows import TaskRow
 
 
-def nodes(connection: Connection, rows: Sequence[TaskRow], absent: Mapping[str, str]) -> dict[str, str]:
+def nodes(connection: Connection, rows: Sequence[TaskRow], absent: Mapping[str, str], most: int) -> dict[str, str]:
     """Return why queued tasks wait for an engine, by task id; those that have none are left out.
 
     Args:
         connection: To read with.
         rows: The tasks.
         absent: The engines that this server does not ask, each with a sentence that says what is to be set.
+        most: How many jobs are asked for at a time.
     """
     jobs = [row for row in rows if row.slot_class == "job"]
     engines = clusters.engines_of(connection, [row.seq for row in jobs])
     if not engines:
         return {}
     newest = clusters.newest(connection, list(engines))
-    return {row.id: _why(engines[row.seq], newest.get(row.seq), absent) for row in jobs if row.seq in engines}
+    when = _when(clusters.count_live(connection), most)
+    return {row.id: _why(engines[row.seq], newest.get(row.seq), absent, when) for row in jobs if row.seq in engines}
 
 
-def _why(engine: str, job: ClusterJobRow | None, absent: Mapping[str, str]) -> str:
+def _when(out: int, most: int) -> str:
+    """Say when a task without a job has one asked for."""
+    if out < most:
+        return "in a moment"
+    jobs = "the job that is out" if out == 1 else f"one of the {out} jobs that are out"
+    return f"when {jobs} has ended: TUNEFLEET_NODES_JOBS is {most}"
+
+
+def _why(engine: str, job: ClusterJobRow | None, absent: Mapping[str, str], when: str) -> str:
     if engine in absent:
         return f"waiting: {absent[engine]}."
     told = (job.told or "").rstrip(".") if job is not None else ""
     if job is None or job.state == "ended":
         last = f" The last job ended: {told}." if told else ""
-        return f"waiting: {engine} is asked for nodes in a moment.{last}"
+        return f"waiting: {engine} is asked for nodes {when}.{last}"
     number = job.job_id or job.name
     match job.state:
         case "submitting":

@@ -14,11 +14,14 @@ async def test_most_jobs_at_a_time(field: Field) -> None:
     await field.look()
     await field.look()
     assert field.slurm.submits == [f"tunefleet-{task_id}-1" for task_id in ids[:2]]
-    assert await field.why(ids[2]) == "waiting: slurm is asked for nodes in a moment."
+    assert await field.why(ids[2]) == (
+        "waiting: slurm is asked for nodes when one of the 2 jobs that are out has ended: TUNEFLEET_NODES_JOBS is 2."
+    )
     await tasks.cancel(field.lab.core, field.lab.admin, ids[1])
     await field.look()
     field.slurm.now("ended", "cancelled")
     await field.look()
+    assert await field.why(ids[2]) == "waiting: slurm is asked for nodes in a moment."
     await field.look()
     assert field.slurm.newest == f"tunefleet-{ids[2]}-1"
 
@@ -89,3 +92,15 @@ async def test_nodes_of_a_cluster_do_not_rest_and_stand_in_for_nobody_who_does(f
         await elastic.run_once(field.lab.core)
     listed = (await workers.list_(field.lab.core, field.lab.admin)).items
     assert {each.id for each in listed if each.elastic_disabled} == set()
+
+
+async def test_a_secret_that_a_worker_keeps_for_the_project_is_there(field: Field) -> None:
+    await projects.create(field.lab.core, field.lab.admin, ProjectCreate(name="red"))
+    made = await keys.create(field.lab.core, field.lab.admin, KeyCreate(name="r", role="member", project="red"))
+    red = await keys.authenticate(field.lab.core, made.secret)
+    document = ON_SLURM.replace("[one, two]", '["${secret:HF_TOKEN}"]')
+    task_id = (await workflows.submit(field.lab.core, red, SubmitRequest(document=document))).tasks[0].id
+    await field.look()
+    (worker,) = await field.nodes({"secrets": ("HF_TOKEN@red",)})
+    await field.look()
+    assert (await worker.start()).task_id == task_id
