@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ class Jobs:
     Args:
         refusal: A status and a text that every request gets instead.
         between: Whether somebody else submits each job between our question and our request.
+        cut: Set when the other side has hung up before it had all of an answer.
     """
 
     url: str = ""
@@ -31,6 +33,7 @@ class Jobs:
     asked: list[str] = field(default_factory=list)
     refusal: tuple[int, str] | None = None
     between: bool = False
+    cut: threading.Event = field(default_factory=threading.Event)
 
     def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         self.asked.append(f"{method} {path}")
@@ -93,7 +96,11 @@ def ray_jobs() -> Iterator[Jobs]:
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
-            self.wfile.write(text)
+            try:
+                self.wfile.write(text)
+            except ConnectionError:
+                jobs.cut.set()
+                self.close_connection = True
 
         do_GET = do_POST = do_PUT = do_DELETE = _do
 

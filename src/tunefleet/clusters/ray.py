@@ -94,10 +94,10 @@ class Ray(Cluster):
         return self._live(name)
 
     def _live(self, name: str) -> Seen:
-        """Whether it has its nodes stands in its log, which is short until then; it is read no more afterwards."""
+        """Whether it has its nodes stands in its log, which is short until then; no more of it is read, nor again."""
         if name in self._running:
             return Seen(name, "running")
-        told = [line for line in self._jobs.log(name).splitlines() if line.startswith((WAITING, RUNNING))]
+        told = [line for line in self._jobs.log(name, RUNNING).splitlines() if line.startswith((WAITING, RUNNING))]
         if not told:
             return Seen(name, "waiting", "Ray starts the job.")
         if told[-1].startswith(WAITING):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -51,10 +55,22 @@ class RayJobs:
         answer = self._ask("GET", _job(name), absent=True)
         return None if answer is None else self._read(answer)
 
-    def log(self, name: str) -> str:
-        """Return all that a job has printed."""
-        answer = self._ask("GET", f"{_job(name)}/logs", absent=True)
-        return "" if answer is None else str(self._read(answer).get("logs") or "")
+    def log(self, name: str, until: str) -> str:
+        """Return all that a job has printed, or `until` alone if one of its lines begins so: then no more is read.
+
+        Ray sends the whole log and knows no shorter answer; that of a job that has run for days is large.
+        """
+        sign, text = re.compile(rf"(?<!\\)\\n{re.escape(until)}"), ""
+        with self._reached(), self._http.stream("GET", f"{_job(name)}/logs") as answer:
+            if not answer.is_success:
+                answer.read()
+                self._heed(answer, absent=True)
+                return ""
+            for piece in answer.iter_text():
+                begin, text = max(0, len(text) - len(until) - 3), text + piece
+                if sign.search(text, begin) is not None:
+                    return until
+        return str(self._object(text).get("logs") or "")
 
     def submit(self, body: dict[str, Any]) -> bool:
         """Submit a job; returns whether it is a new one: not, if there is one of that name."""
@@ -82,18 +98,27 @@ class RayJobs:
 
     def _ask(self, method: str, path: str, *, absent: bool = False, **sent: Any) -> httpx.Response | None:
         answer = self._send(method, path, **sent)
+        return answer if self._heed(answer, absent=absent) else None
+
+    def _heed(self, answer: httpx.Response, *, absent: bool) -> bool:
+        """Whether what was asked about is there; raises what else an answer means."""
         if answer.status_code == _NOT_FOUND:
             # Another server than Ray's finds nothing there either.
             if "does not exist" not in answer.text:
                 raise self._stranger()
             if absent:
-                return None
+                return False
         self._judge(answer)
-        return answer
+        return True
 
     def _send(self, method: str, path: str, **sent: Any) -> httpx.Response:
-        try:
+        with self._reached():
             return self._http.request(method, path, **sent)
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
         except httpx.HTTPError as error:
             raise UnreachableError(
                 f"No Ray cluster answers at {self.address}.",
@@ -116,8 +141,11 @@ class RayJobs:
         raise ConflictError(f"The Ray cluster at {self.address} refuses: {words}")
 
     def _read(self, answer: httpx.Response) -> dict[str, Any]:
+        return self._object(answer.text)
+
+    def _object(self, text: str) -> dict[str, Any]:
         try:
-            found = answer.json()
+            found = json.loads(text)
         except ValueError:
             found = None
         if not isinstance(found, dict):

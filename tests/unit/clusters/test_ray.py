@@ -67,6 +67,14 @@ def test_it_waits_until_the_program_has_its_nodes_and_the_log_is_not_read_again(
     assert jobs.asked == ["GET /api/jobs/t-1", "GET /api/jobs/nobody"]
 
 
+def test_of_the_log_of_days_no_more_is_fetched_than_tells_that_it_runs(jobs: Jobs, ray: Ray) -> None:
+    later = "(Node) one step more\n" * 3_000_000
+    log = f"Running entrypoint\nsaid \\n{RUNNING}not it\n{WAITING}1 node wanted\n{RUNNING}a, b\n{later}"
+    assert _said(jobs, ray, "RUNNING", log=log) == Seen("t-1", "running")
+    assert jobs.cut.wait(10.0)
+    assert ray.look(["nobody"]) == {}, "the connection that was cut is used no more"
+
+
 def test_an_end_is_told_in_the_words_of_the_program(jobs: Jobs, ray: Ray) -> None:
     tail = "failed with exit code 1, last available logs:\n(Node) error: x\n"
     assert _said(jobs, ray, "SUCCEEDED") == Seen("t-1", "ended")
