@@ -55,6 +55,8 @@ class Pool:
         parts = self.nodes.split(":")
         if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts) or int(parts[0]) > int(parts[-1]):
             raise InputError(f"--nodes {self.nodes} is no number of nodes.", hint="Write 4, or 2:8 with --on ray.")
+        if int(parts[-1]) == 0:
+            raise InputError(f"--nodes {self.nodes} asks for no worker.", hint="Write 1 or more; --end ends a pool.")
         return int(parts[which])
 
 
@@ -115,7 +117,8 @@ def _asks(pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Sequ
 
     if pool.most == pool.least:
         return [lasting(made[0])]
-    return [lasting(made[0], server=worker.server_url, key=_reading_key(worker.server_url))]
+    url = _url(settings, worker)
+    return [lasting(made[0], server=url, key=_reading_key(url))]
 
 
 def _names(pool: Pool) -> list[str]:
@@ -125,7 +128,6 @@ def _names(pool: Pool) -> list[str]:
 
 def _ask(name: str, pool: Pool, settings: ClusterSettings, worker: WorkerSettings) -> Ask:
     assert worker.key is not None, "the caller has looked"
-    url = settings.nodes_url or worker.server_url
     environment = {"TUNEFLEET_NODES_JOB": name, "TUNEFLEET_WORKER_KEY": worker.key.get_secret_value()}
     if pool.engine == "slurm" or settings.nodes_dir is not None:
         environment["TUNEFLEET_NODES_DIR"] = str(settings.nodes_folder)
@@ -138,12 +140,17 @@ def _ask(name: str, pool: Pool, settings: ClusterSettings, worker: WorkerSetting
         name,
         1 if single else pool.least,
         1 if single else pool.most,
-        (*shlex.split(settings.nodes_command), "worker", "--server", url),
+        (*shlex.split(settings.nodes_command), "worker", "--server", _url(settings, worker)),
         environment,
         cpu=pool.cpus,
         memory_bytes=parse_memory(pool.memory) if pool.memory else 0,
         gpu_count=pool.gpus,
     )
+
+
+def _url(settings: ClusterSettings, worker: WorkerSettings) -> str:
+    """Return the server as the nodes reach it, of which one is the head that asks how many tasks wait."""
+    return settings.nodes_url or worker.server_url
 
 
 def _reading_key(url: str) -> str:
