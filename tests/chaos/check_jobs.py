@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tests.chaos.history import told
+from tests.chaos.history import Row, told
 from tests.chaos.index import Index
 
 
@@ -20,6 +20,7 @@ def federations(index: Index) -> Iterator[str]:
         for (worker, step), count in sorted(counted.items()):
             if count > 1:
                 yield f"federation {name} has counted {worker}'s update of step {step} {count} times"
+        yield from _rows(name, mine)
         versions = [row for row in index.rows.federation_versions if row["federation_seq"] == seq]
         if federation["version"] != max((row["version"] for row in versions), default=0):
             yield f"federation {name} is at version {federation['version']}, and that is not its newest"
@@ -29,6 +30,20 @@ def federations(index: Index) -> Iterator[str]:
         for row in mine:
             if row["state"] in {"waiting", "counted"}:
                 yield f"an update of {row['worker']} at step {row['step']} of federation {name} is {row['state']}"
+
+
+def _rows(federation: str, updates: list[Row]) -> Iterator[str]:
+    """See that no row of a worker's training weighs in two versions."""
+    counted = [row for row in updates if row["state"] == "aggregated" and row["rows_after"] is not None]
+    reached: dict[str, int] = {}
+    for row in sorted(counted, key=lambda row: row["rows_after"]):
+        begins = row["rows_after"] - row["num_examples"]
+        if begins < reached.get(row["worker"], 0):
+            yield (
+                f"federation {federation} has counted rows {begins + 1} to {reached[row['worker']]} of "
+                f"{row['worker']} twice"
+            )
+        reached[row["worker"]] = row["rows_after"]
 
 
 def campaigns(index: Index) -> Iterator[str]:

@@ -10,6 +10,8 @@ from tests.chaos.index import Index
 from tests.chaos.ledger import Ledger
 
 ENDS: Final = {"completed", "failed", "cancelled", "skipped"}
+PARTS: Final = 2
+"""Workers of each federated training."""
 _MOVES: Final = {
     None: {"pending", "queued"},
     "pending": {"queued", "running", "skipped", "failed", "cancelled"},
@@ -92,13 +94,25 @@ def _as_asked(index: Index, task: Row, facts: Mapping[str, Any], ledger: Ledger)
     if expects in {"items", "chain"} and [each.get("output") for each in result.get("items", [])] != [facts["key"]]:
         yield f"the result of task {task['id']} ({task['name']}) is another's: {result}"
     if expects == "trained":
-        # An agent's result names none; its series does.
-        if result.get("steps", facts["steps"]) != facts["steps"]:
-            yield f"task {task['id']} ({task['name']}) has trained {result.get('steps')} steps"
-        if "final_lora" not in {row["name"] for row in index.artifacts[task["id"]]}:
-            yield f"the adapter of task {task['id']} ({task['name']}) is lost"
+        yield from _trained(index, task, facts["steps"])
+    if expects == "federated":
+        parts = index.parts(task)
+        if len(parts) != PARTS:
+            yield f"task {task['id']} ({task['name']}) has {len(parts)} parts"
+        for part in parts:
+            yield from _trained(index, part, facts["steps"])
     if expects == "counted":
         yield from _counted(index, task, facts)
+
+
+def _trained(index: Index, task: Row, steps: int) -> Iterator[str]:
+    """See that a training, or one part of it, has made all its steps and left its adapter."""
+    result = (told(index.documents[task["seq"]], "result") or {}).get("result") or {}
+    # An agent's result names none; its series does.
+    if result.get("steps", steps) != steps:
+        yield f"task {task['id']} ({task['name']}) has trained {result.get('steps')} steps"
+    if "final_lora" not in {row["name"] for row in index.artifacts[task["id"]]}:
+        yield f"the adapter of task {task['id']} ({task['name']}) is lost"
 
 
 def _counted(index: Index, task: Row, facts: Mapping[str, Any]) -> Iterator[str]:

@@ -23,6 +23,9 @@ def series(index: Index, ledger: Ledger) -> Iterator[str]:
                 continue
             if told.facts["expects"] == "trained":
                 yield from _tiled(index, task, told.facts["steps"])
+            if told.facts["expects"] == "federated":
+                for part in index.parts(task):
+                    yield from _tiled(index, part, told.facts["steps"])
             if told.facts["expects"] == "counted":
                 yield from _lines(index, task, told.facts["lines"])
 

@@ -71,7 +71,8 @@ def acknowledged(index: Index, ledger: Ledger) -> Iterator[str]:
         yield f"the workflow with the key {key} is there {keys.count(key)} times"
     digests = {row["artifact_id"]: row["digest"] for row in index.rows.artifact_files}
     for told in ledger.all("artifact"):
-        if digests.get(told.id) != told.facts["sha256"]:
+        sent = told.facts["sha256"]
+        if digests.get(told.id) != sent or index.history.digests.get(sent) != sent:
             yield f"artifact {told.id} is not there as it was sent"
     commands = {row["id"]: row for row in index.rows.commands}
     for told in ledger.all("command"):
@@ -81,6 +82,10 @@ def acknowledged(index: Index, ledger: Ledger) -> Iterator[str]:
         task = index.tasks.get(told.id)
         if task is not None and task["status"] not in {"cancelled", "completed", "failed"}:
             yield f"task {told.id} was cancelled and is {task['status']}"
+    for what, kind in (("pause", "task.pausing"), ("resume", "task.resumed")):
+        for told in ledger.all(what):
+            if not any(event["kind"] == kind for event in index.events[told.id]):
+                yield f"the {what} of task {told.id} has left no event"
     names = {row["name"] for row in index.rows.campaigns}
     for told in ledger.all("campaign"):
         if told.id not in names:

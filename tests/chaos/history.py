@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from psycopg import sql
 from psycopg.rows import dict_row
@@ -138,10 +139,14 @@ def _journals(world: World) -> Iterator[Journal]:
 
 
 TEMPORARY: tuple[Callable[[Path], bool], ...] = (
-    lambda path: path.suffix in {".tmp", ".part", ".new"},
+    lambda path: path.suffix in {".tmp", ".part", ".partial", ".draft", ".new"},
     lambda path: path.name.startswith((".tmp", "tmp")),
 )
 """By what a file is known that was meant to be there for a moment."""
+
+
+UNPACKING: Final = re.compile(r"\..+-[a-z0-9_]{8}")
+"""How a folder is called while an archive is unpacked into it."""
 
 
 def _files(world: World) -> Iterator[str]:
@@ -149,6 +154,8 @@ def _files(world: World) -> Iterator[str]:
         for path in sorted(root.rglob("*")):
             if path.is_file() and any(known(path) for known in TEMPORARY):
                 yield f"temporary file {path} ({path.stat().st_size} bytes)"
+            if path.is_dir() and UNPACKING.fullmatch(path.name):
+                yield f"temporary folder {path}"
     for path in sorted(world.temporary.rglob("*")):
         if path.is_file() and not path.name.endswith((".log", ".lock")):
             yield f"temporary file {path}"

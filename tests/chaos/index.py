@@ -28,6 +28,12 @@ class Index:
         self.chunks = _by(self.rows.log_chunks, "task_id")
         self.streams = _by(self.rows.log_streams, "task_id")
 
+    def parts(self, task: Row) -> list[Row]:
+        """Return the parts of a federated training, in the order of their numbers."""
+        return sorted(
+            (row for row in self.rows.tasks if row["name"].startswith(f"{task['name']}#")), key=lambda row: row["name"]
+        )
+
     def log(self, task_id: str) -> bytes:
         """Return a task's whole log."""
         return b"".join(bytes(row["data"]) for row in sorted(self.chunks[task_id], key=lambda row: row["end"]))

@@ -46,6 +46,13 @@ def _told(what: Any, id_: str, **facts: Any) -> Break:
     return lambda _, ledger: ledger.note(what, id_, **facts)
 
 
+def _one_part(history: History, ledger: Ledger) -> None:
+    """Let the training be a federated one, of which one part is there that has trained nothing."""
+    history.rows.tasks[1]["name"] = "task-trained#0"
+    asked = {"key": "wf-trained", "name": "federated", "round": 0, "expects": "federated", "steps": whole.STEPS}
+    ledger.note("workflow", "wf-trained", tasks=["task-trained"], **asked)
+
+
 BROKEN: dict[str, tuple[Break, str, str]] = {
     "a task that never ended": (_change("tasks", 0, status="running"), "results", "is lost: it is running"),
     "an end that no event tells of": (_drop("events", 6), "results", "its events end with running"),
@@ -77,6 +84,12 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
     ),
     "work that was never done": (_with(marks={"/counted": []}), "results", "never run to its end"),
     "an update that counts twice": (_repeat("federation_updates", 0), "results", "part-0's update of step 2 2 times"),
+    "rows that weigh in two versions": (
+        _repeat("federation_updates", 0, step=4, rows_after=12), "results", "has counted rows 5 to 8 of part-0 twice",
+    ),
+    "a part that is gone": (_one_part, "results", "task task-trained (task-trained) has 1 parts"),
+    "a part without its adapter": (_one_part, "results", "the adapter of task task-counted (task-trained#0) is lost"),
+    "a part without its series": (_one_part, "series", "(task-trained#0) lacks steps [1, 2, 3, 4]"),
     "an update that waits for ever": (_change("federation_updates", 0, state="waiting"), "results", "is waiting"),
     "a version that is gone": (_drop("federation_versions", 0), "results", "that is not its newest"),
     "a federation that never ended": (_change("federations", 0, status="running"), "results", "fed-1 is running"),
@@ -102,6 +115,14 @@ BROKEN: dict[str, tuple[Break, str, str]] = {
     "a task that is gone": (_drop("tasks", 1), "acknowledged", "task-counted of workflow wf-counted is not there"),
     "a workflow that is there twice": (_repeat("workflows", 0, id="wf-9"), "acknowledged", "wf-trained is there 2"),
     "an upload that is gone": (_drop("artifact_files", 1), "acknowledged", "art-pushed is not there as it was"),
+    "an upload whose bytes are gone": (
+        _with(digests={"d-adapter": "d-adapter"}), "acknowledged", "art-pushed is not there as it was",
+    ),
+    "an upload whose bytes have changed": (
+        _with(digests={"d-adapter": "d-adapter", "d-pushed": "d-x"}), "acknowledged", "art-pushed is not there as it",
+    ),
+    "a pause that was forgotten": (_told("pause", "task-trained"), "acknowledged", "the pause of task task-trained"),
+    "a resume that was forgotten": (_told("resume", "task-trained"), "acknowledged", "the resume of task task-trained"),
     "a command that is gone": (_drop("commands", 0), "acknowledged", "command cmd-1 is not there"),
     "a campaign that is gone": (_told("campaign", "other"), "acknowledged", "campaign other is not there"),
     "a cancel that was forgotten": (

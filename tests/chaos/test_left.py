@@ -31,14 +31,14 @@ def test_a_process_that_is_left_and_a_child_that_nobody_waits_for_are_found(tmp_
     with left:
         assert left.stdout is not None
         child = int(left.stdout.readline())
-        assert [each.pid for each in of_world(mark)] == [left.pid]
+        until(lambda: [each.pid for each in of_world(mark)] == [left.pid], "the child lives no more")
         until(lambda: dead_children(mark), "the child is dead")
         assert f"zombie {child} " in dead_children(mark)[0]
         left.communicate("")
     assert of_world(mark) == []
 
 
-@pytest.mark.parametrize("name", ["x.tmp", "x.part", "x.new", "tmp-x", ".tmpx"])
+@pytest.mark.parametrize("name", ["x.tmp", "x.part", ".x.partial", ".x.draft", "x.new", "tmp-x", ".tmpx"])
 def test_a_temporary_file_is_found_wherever_it_lies(tmp_path: Path, name: str) -> None:
     folders = [tmp_path / "server" / "data" / "deep", tmp_path / "worker-1" / "results" / "deep", tmp_path / "of"]
     made = SimpleNamespace(
@@ -51,6 +51,13 @@ def test_a_temporary_file_is_found_wherever_it_lies(tmp_path: Path, name: str) -
     for folder in folders:
         (folder / name).touch()
     assert len(list(history._files(cast(World, made)))) == 3
+
+
+def test_a_folder_that_was_unpacked_into_is_found(tmp_path: Path) -> None:
+    made = SimpleNamespace(folder=tmp_path, temporary=tmp_path / "of", results=dict)
+    (tmp_path / "server" / "data" / ".adapter-a1b2c3d4").mkdir(parents=True)
+    (found,) = history._files(cast(World, made))
+    assert found.startswith("temporary folder ")
 
 
 def test_an_entry_that_nobody_acknowledges_and_secrets_that_lie_open_are_found(

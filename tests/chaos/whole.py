@@ -114,7 +114,8 @@ def _point(launch: int, seq: int, step: int) -> Row:
 
 
 def _update(worker: str, step: int) -> Row:
-    return {"federation_seq": 1, "worker": worker, "step": step, "state": "aggregated"}
+    own = {"worker": worker, "step": step, "num_examples": 8, "rows_after": 8}
+    return {"federation_seq": 1, "state": "aggregated", **own}
 
 
 def _cycle(number: int) -> Row:

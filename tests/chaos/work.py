@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any, Final
 
+from tests.chaos.check_results import PARTS
 from tests.chaos.ledger import Ledger
 from tunefleet.client import Client
 from tunefleet.errors import TunefleetError
@@ -64,7 +65,7 @@ _TRAINS: Final = (
   retry: {{max_attempts: 9, backoff_s: 0}}
 {more}"""
 )
-_FEDERATED: Final = "  federation: {{workers: 2, sync_every_steps: {sync}, deadline_s: 60}}\n"
+_FEDERATED: Final = "  federation: {{workers: {parts}, sync_every_steps: {sync}, deadline_s: 60}}\n"
 
 
 class Work:
@@ -100,7 +101,7 @@ class Work:
             self._train("train-1")
         self._push()
         if not self.quick or self.number % 8 == 7:
-            self._train("federated", more=_FEDERATED.format(sync=SYNC))
+            self._train("federated", more=_FEDERATED.format(sync=SYNC, parts=PARTS))
         self._submit("cancelled", _SLEEPS, expects="cancelled")
 
     def steer(self) -> None:

@@ -160,15 +160,17 @@ class World:
     def stop(self) -> list[str]:
         """End every process as an operator does; returns what is left that should not be, in words."""
         self._watching.set()
+        # While their parents live: whoever is left without one is waited for by the system.
+        until_or_not(lambda: not dead_children(str(self.temporary)), 5)
+        zombies = dead_children(str(self.temporary))
         members = [self.members[name] for name in self.members if name != "server"]
         for member in [*members, *(self.members[name] for name in ("server",) if name in self.members)]:
             member.stop(signal.SIGTERM, 60)
         # A fork server ends when the last one that needs it does.
         until_or_not(lambda: not of_world(str(self.temporary)), 20)
         mark = str(self.temporary)
-        return [f"process {each.pid} is left: {' '.join(each.cmdline())}" for each in of_world(mark)] + dead_children(
-            mark
-        )
+        left = [f"process {each.pid} is left: {' '.join(each.cmdline())}" for each in of_world(mark)]
+        return [*zombies, *left]
 
     def remove(self) -> None:
         """Take everything away, whatever state it is in."""

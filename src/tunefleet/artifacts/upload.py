@@ -147,12 +147,15 @@ class Upload:
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file; what was written stays for a later upload."""
+        """Let go of the file; what was written stays for a later upload, and nothing if that was nothing."""
         over, self._over = self._over, None
         if over is not None:
             over()
         self._file.close()
         if self._lock.is_locked:
+            if self.offset == 0:
+                # The disk was full, or nothing came: an empty file is nothing to go on with.
+                self.discard()
             let_go(self._lock, self.path)
 
     def _hash_rest(self) -> None:

@@ -190,6 +190,15 @@ def test_a_full_disk_keeps_what_fitted(store: FolderStore) -> None:
         assert upload.offset == 10
 
 
+def test_an_upload_of_which_nothing_came_leaves_nothing(store: FolderStore) -> None:
+    with store.append(DIGEST, 0, len(DATA)):
+        pass
+    assert list(store.uploads.iterdir()) == []
+    with store.append(DIGEST, 0, len(DATA)) as upload:
+        upload.write(DATA[:1])
+    assert store.partial_size(DIGEST) == 1
+
+
 def test_free_space_of_a_path_that_is_not_there_yet(tmp_path: Path) -> None:
     assert files.disk_free(tmp_path / "a" / "b") > 0
 
