@@ -43,6 +43,7 @@ def test_nodes_are_a_number_or_the_least_and_the_most(nodes: Any, least: int, mo
         ({"checkpoint": {"upload": False}}, "leaves no checkpoint that all nodes could go on from"),
         ({"checkpoint": {"asynchronous": True}}, "is for a training of one process"),
         ({"trainer": "mine:train"}, "starts its processes by itself"),
+        ({"on_lost": "wait"}, "the other nodes of a training end without it"),
     ],
 )
 def test_what_needs_one_disk_is_refused_on_several_machines_with_a_way_out(blocks: dict[str, Any], why: str) -> None:
