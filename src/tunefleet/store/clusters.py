@@ -134,12 +134,18 @@ def crews(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[str]
     return found
 
 
-def used(connection: Connection, worker_ids: Iterable[str]) -> frozenset[str]:
-    """Return which of some workers have accepted an attempt."""
-    query = select(attempts.c.worker_id).where(
+def served(connection: Connection, worker_ids: Iterable[str]) -> dict[str, float | None]:
+    """Return which of some workers have accepted an attempt, and when the last one of each ended; null before that."""
+    query = select(attempts.c.worker_id, func.max(attempts.c.finished_at)).where(
         attempts.c.worker_id.in_(list(worker_ids)), attempts.c.accepted_at.is_not(None)
     )
-    return frozenset(connection.execute(query.distinct()).scalars())
+    return {worker_id: ended for worker_id, ended in connection.execute(query.group_by(attempts.c.worker_id))}
+
+
+def standing(connection: Connection, worker_ids: Iterable[str]) -> frozenset[str]:
+    """Return which of some workers are neither lost nor have left."""
+    query = select(workers.c.id).where(workers.c.id.in_(list(worker_ids)), workers.c.status == "online")
+    return frozenset(connection.execute(query).scalars())
 
 
 def insert_one(connection: Connection, row: ClusterJobRow) -> None:

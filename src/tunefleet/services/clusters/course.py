@@ -31,12 +31,16 @@ class Crew:
         hindrance: Why the task cannot run on them, ever, as a sentence without its full stop; null if it can.
         complete: Whether no further ones are to be expected.
         held: Why the task gets no workers now, whoever is there; null if it gets them.
+        standing: How many have registered and are not lost; who is just silent for a moment counts.
+        over_at: When the last try of the task on them was over; null if none was.
     """
 
     ids: tuple[str, ...] = ()
     hindrance: str | None = None
     complete: bool = True
     held: str | None = None
+    standing: int = 0
+    over_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +65,14 @@ def needs_nodes(status: str) -> bool:
 
 
 def next_step(
-    job: ClusterJobRow, status: str | None, seen: Seen | None, crew: Crew, *, now: float, patience_s: float
+    job: ClusterJobRow,
+    status: str | None,
+    seen: Seen | None,
+    crew: Crew,
+    *,
+    now: float,
+    patience_s: float,
+    lost_after_s: float,
 ) -> Step:
     """Decide about a job.
 
@@ -72,6 +83,7 @@ def next_step(
         crew: Its workers.
         now: Unix time.
         patience_s: How long nodes are waited for once the job runs.
+        lost_after_s: How long a node is waited for that was there, and is gone.
     """
     wanted = status is not None and needs_nodes(status)
     if seen is None:
@@ -86,6 +98,8 @@ def next_step(
         return Step("leave" if crew.ids and seen.stage == "running" else "cancel")
     if seen.stage == "waiting":
         return Step("fail" if seen.hopeless else "waits", seen.told or "no reason told")
+    if status == TaskStatus.QUEUED and job.used and job.running_at is not None:
+        return _short(job, crew, now - job.running_at, now=now, patience_s=patience_s, lost_after_s=lost_after_s)
     return _running(job, status, crew, now=now, patience_s=patience_s)
 
 
@@ -101,7 +115,7 @@ def _ended(job: ClusterJobRow, wanted: bool, seen: Seen) -> Step:
 def _running(job: ClusterJobRow, status: str | None, crew: Crew, *, now: float, patience_s: float) -> Step:
     if job.running_at is None:
         return Step("runs")
-    if status != TaskStatus.QUEUED or job.used:
+    if status != TaskStatus.QUEUED:
         return Step("none")
     if crew.hindrance is not None and crew.complete:
         return Step("fail", crew.hindrance)
@@ -110,6 +124,19 @@ def _running(job: ClusterJobRow, status: str | None, crew: Crew, *, now: float, 
     if crew.hindrance is None and crew.held is not None:
         return Step("cancel", f"{patience_s:g} s after the nodes came the task could not start: {crew.held}")
     return Step("cancel", crew.hindrance or _idle(job, crew, patience_s), barren=True)
+
+
+def _short(
+    job: ClusterJobRow, crew: Crew, runs_s: float, *, now: float, patience_s: float, lost_after_s: float
+) -> Step:
+    """Decide about a job that has served its task, which waits: a worker that died comes not again by itself."""
+    if crew.standing >= job.nodes or crew.over_at is None:
+        return Step("none")
+    waits_s = now - crew.over_at
+    requeued = waits_s >= runs_s  # since its last try: its workers start anew, which takes its time
+    if (runs_s <= patience_s) if requeued else (waits_s <= lost_after_s):
+        return Step("none")
+    return Step("leave" if crew.ids else "cancel", f"workers of {crew.standing} of its {job.nodes} nodes are left")
 
 
 def _idle(job: ClusterJobRow, crew: Crew, patience_s: float) -> str:

@@ -92,8 +92,9 @@ class ClusterKeeper:
             crew = now.crews.get(job.name, Crew())
             status = now.statuses.get(job.task_id)
             step = next_step(
-                job, status, seen.get(job.name), crew, now=self._wall, patience_s=self._settings.nodes_patience_s
-            )
+                job, status, seen.get(job.name), crew, now=self._wall,
+                patience_s=self._settings.nodes_patience_s, lost_after_s=self._settings.lost_after_s,
+            )  # fmt: skip
             await self._take(cluster, job, seen.get(job.name), step)
         for row, name in now.waiting:
             if name == engine:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.placement import Requirement, WorkerState, lacks
@@ -46,14 +46,17 @@ def take(connection: Connection, here: Presences, *, engines: Collection[str], m
         return Picture((), {}, {}, waiting, frozenset())
     by_key = clusters.crews(connection, [job.key_id for job in jobs])
     ids = {job.name: by_key.get(job.key_id, []) for job in jobs}
-    took = clusters.used(connection, [id_ for each in ids.values() for id_ in each])
-    fresh = frozenset(job.name for job in jobs if not job.used and took & set(ids[job.name]))
+    everybody = [id_ for each in ids.values() for id_ in each]
+    took, standing = clusters.served(connection, everybody), clusters.standing(connection, everybody)
+    fresh = frozenset(job.name for job in jobs if not job.used and took.keys() & set(ids[job.name]))
     fleet = {state.id: state for state in roster.states(connection, here)} if by_key else {}
     needs = roster.needs(connection, [row.requirement_key for row in rows.values()])
     crews = {}
     for job in jobs:
         present = [fleet[id_] for id_ in ids[job.name] if id_ in fleet and fleet[id_].present]
-        crews[job.name] = _crew(rows.get(job.task_id), present, needs, held, here.now)
+        crew = _crew(rows.get(job.task_id), present, needs, held, here.now)
+        ends = [ended for id_ in ids[job.name] if (ended := took.get(id_)) is not None]
+        crews[job.name] = replace(crew, standing=len(standing & set(ids[job.name])), over_at=max(ends, default=None))
     found = tuple(job._replace(used=1) if job.name in fresh else job for job in jobs)
     return Picture(found, {row.id: row.status for row in rows.values()}, crews, waiting, fresh)
 

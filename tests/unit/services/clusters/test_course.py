@@ -105,6 +105,20 @@ def test_patience_with_nodes_ends() -> None:
     assert step(RAN_LONG, "running", RUNNING, HERE) == Step("none")
 
 
+def test_what_is_left_of_a_job_of_which_a_node_died_is_given_back() -> None:
+    ran = RAN_LONG._replace(used=1)
+    left = Crew(("a",), standing=1, over_at=NOW - 31)
+    why = "workers of 1 of its 2 nodes are left"
+    assert step(ran, "queued", RUNNING, left) == Step("leave", why)
+    assert step(ran, "queued", RUNNING, replace(left, ids=())) == Step("cancel", why)
+    assert step(ran, "queued", RUNNING, replace(left, over_at=NOW - 29)) == Step("none"), "it may come back yet"
+    assert step(ran, "queued", RUNNING, replace(left, ids=(), standing=2)) == Step("none"), "the server has restarted"
+    assert step(ran, "running", RUNNING, left) == Step("none")
+    # What was requeued since begins anew, and its workers are still to come.
+    assert step(RUNS._replace(used=1), "queued", RUNNING, left) == Step("none")
+    assert step(ran, "queued", RUNNING, replace(left, over_at=NOW - 900)) == Step("leave", why)
+
+
 def test_nodes_that_something_else_kept_from_the_task_do_not_count_against_it() -> None:
     held = Crew(("a", "b"), held="waiting: 2 tasks of the project red run, and its quota is 2")
     assert step(RUNS, "queued", RUNNING, held) == Step("none")
@@ -116,5 +130,5 @@ def test_nodes_that_something_else_kept_from_the_task_do_not_count_against_it() 
 def step(
     job: ClusterJobRow, status: str | None = "queued", seen: Seen | None = WAITING, crew: Crew | None = None
 ) -> Step:
-    more: dict[str, Any] = {"now": NOW, "patience_s": PATIENCE_S}
+    more: dict[str, Any] = {"now": NOW, "patience_s": PATIENCE_S, "lost_after_s": 30.0}
     return next_step(job, status, seen, crew or Crew(), **more)

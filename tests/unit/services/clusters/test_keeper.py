@@ -341,6 +341,30 @@ async def test_what_a_lost_job_ran_is_placed_anew(field: Field) -> None:
     assert (await field.rows())[0].barren == 0
 
 
+async def test_nodes_that_are_left_when_another_died_are_given_back_and_asked_for_anew(field: Field) -> None:
+    task_id = await field.asked(ON_TWO)
+    one, two = await field.nodes(dict(TWO), dict(TWO))
+    await placing.run_once(field.lab.core)
+    field.lab.clock.advance(2.0)
+    for worker in (one, two):
+        for offer in (await worker.exchange()).offers:
+            await worker.accept(offer.token)
+    await field.look()
+    await field.lab.sweep(32, alive=(one,))
+    assert await field.stands(task_id) == ("queued", "worker_lost")
+    await field.look()
+    assert (await field.row()).state == "running", "a worker may start there again"
+    await field.lab.sweep(32, alive=(one,))
+    await field.look()
+    row = await field.row()
+    assert (row.state, row.barren, row.told) == ("leaving", 0, "workers of 1 of its 2 nodes are left")
+    assert (await one.exchange()).drain is True
+    field.slurm.now("ended", "failed (NonZeroExitCode)")
+    await field.look()
+    await field.look()
+    assert field.slurm.submits[-1] == f"tunefleet-{task_id}-2"
+
+
 async def test_a_task_of_an_engine_that_the_server_does_not_ask_any_more_says_so(field: Field) -> None:
     task_id = await field.lab.submit(ON_SLURM)
     field.lab.core.engines = Engines()
