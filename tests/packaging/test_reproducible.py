@@ -84,7 +84,6 @@ def test_a_tree_without_git_is_built_and_says_how_a_version_is_named(repository:
     assert f"{VERSION}=1.2.3" in said
 
 
-@pytest.mark.long
 def test_the_version_is_that_of_the_newest_tag(repository: Path, tmp_path: Path) -> None:
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copyfile(repository / name, tmp_path / name)
