@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Float, Select, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Float, Select, and_, bindparam, exists, func, or_, select
 
 from tunefleet.store.rows import TaskRow
 from tunefleet.store.tables import tasks, workflows
+from tunefleet.store.tables_clusters import task_engines
 
 _NOW: Final = bindparam("now", type_=Float)
 _SORTS: Final[dict[str, ColumnElement[Any]]] = {
@@ -83,6 +84,15 @@ def counts(connection: Connection, wanted: Wanted) -> dict[str, dict[str, int]]:
         query = select(column, func.count()).where(*_conditions(wanted), column.is_not(None)).group_by(column)
         found[name] = {str(value): int(count) for value, count in connection.execute(query.order_by(column))}
     return found
+
+
+def queued_by_need(connection: Connection, project: str) -> dict[str, int]:
+    """Return how many tasks wait that get no nodes from an engine: the key of what they need → how many."""
+    served = exists().where(task_engines.c.task_seq == tasks.c.seq)
+    query = select(tasks.c.requirement_key, func.count()).where(
+        tasks.c.project == project, tasks.c.status == "queued", ~served
+    )
+    return {key: int(count) for key, count in connection.execute(query.group_by(tasks.c.requirement_key))}
 
 
 def next_queued(connection: Connection, project: str, limit: int) -> list[TaskRow]:

@@ -38,6 +38,12 @@ class TaskCounts(Message):
     worker_id: dict[str, int]
 
 
+class TaskDemand(Message):
+    """How many workers of one sort the tasks that wait would take, if each had its own."""
+
+    workers: int
+
+
 class ExampleView(Message):
     """A document to begin with: what it is called, what it does, the kinds of its tasks, and the YAML."""
 

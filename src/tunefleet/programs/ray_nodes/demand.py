@@ -7,6 +7,10 @@ import time
 import urllib.request
 from typing import Final
 from urllib.error import URLError
+from urllib.parse import urlencode
+
+from tunefleet.clusters.base import Ask
+from tunefleet.clusters.ray_order import KEY, SERVER
 
 _ASK_S: Final = 10.0
 _TIMEOUT_S: Final = 10.0
@@ -16,20 +20,22 @@ class Demand:
     """Asks the server now and then.
 
     Args:
-        server: Its address. Without one nothing waits.
-        key: One that may read tasks.
-        most: More than this many are not counted.
+        ask: For the workers; its options name the server, and a key that may read tasks. Without a server nothing
+            waits.
     """
 
-    def __init__(self, server: str, key: str, most: int) -> None:
-        self._server = server.rstrip("/")
-        self._key = key
-        self._most = most
+    def __init__(self, ask: Ask) -> None:
+        self._server = ask.options.get(SERVER, "").rstrip("/")
+        self._key = ask.options.get(KEY, "")
+        self._query = urlencode(_sort(ask))
         self._next = 0.0
         self._waiting = 0
 
     def waiting(self) -> int:
-        """Return how many tasks were in the queue a moment ago; what was known last if the server does not answer."""
+        """Return how many workers the queue would take that this pool can bring, a moment ago.
+
+        What was known last counts if the server does not answer.
+        """
         now = time.monotonic()
         if self._server and now >= self._next:
             self._next = now + _ASK_S
@@ -41,8 +47,20 @@ class Demand:
 
     def _ask(self) -> int:
         asked = urllib.request.Request(  # noqa: S310 -- the server that its cluster names
-            f"{self._server}/api/v1/tasks?status=queued&limit={self._most}",
+            f"{self._server}/api/v1/tasks/demand?{self._query}",
             headers={"Authorization": f"Bearer {self._key}"},
         )
         with urllib.request.urlopen(asked, timeout=_TIMEOUT_S) as answer:  # noqa: S310 -- as above
-            return len(json.loads(answer.read())["items"])
+            return int(json.loads(answer.read())["workers"])
+
+
+def _sort(ask: Ask) -> dict[str, str | int]:
+    """Return what the server is to know of the workers: their ids begin with the name of the job."""
+    return {
+        "pool": ask.name,
+        "cpu": ask.cpu,
+        "memory_bytes": ask.memory_bytes,
+        "gpu_count": ask.gpu_count,
+        "tags": ask.environment.get("WORKER_TAGS", ""),
+        "allow_code": ask.environment.get("TUNEFLEET_ALLOW_CODE", "false"),
+    }

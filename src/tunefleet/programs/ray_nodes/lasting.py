@@ -14,7 +14,7 @@ import ray
 from ray.exceptions import RayError
 
 from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray_order import KEY, RUNNING, SERVER, WAITING
+from tunefleet.clusters.ray_order import RUNNING, WAITING
 from tunefleet.programs.ray_nodes.demand import Demand
 from tunefleet.programs.ray_nodes.room import Room, look
 
@@ -118,7 +118,7 @@ def keep(ask: Ask, say: Callable[[str], None], stopped: Callable[[], bool]) -> N
     # Those beyond the least leave by themselves when they have had nothing to do for a while.
     further = replace(one, environment={**one.environment, "TUNEFLEET_NODES_IDLE_S": f"{_IDLE_S:g}"})
     slots = [Slot(one if number < ask.nodes else further, number) for number in range(ask.nodes_max)]
-    demand, said = Demand(ask.options.get(SERVER, ""), ask.options.get(KEY, ""), ask.nodes_max), ""
+    demand, said = Demand(ask), ""
     while not stopped():
         _want(slots, ask.nodes, demand.waiting())
         for told in [slot.step() for slot in slots]:

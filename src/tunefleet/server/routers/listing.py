@@ -9,10 +9,11 @@ from pydantic import BaseModel, Field
 
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.server.auth import CoreDep, Member, Reader
-from tunefleet.server.params import one_of
-from tunefleet.services import listing, many
+from tunefleet.server.params import names, one_of
+from tunefleet.services import demand, listing, many
+from tunefleet.services.demand import Sort
 from tunefleet.services.listing import Look
-from tunefleet.wire.page import ManyReply, ManyRequest, Overview, TaskCounts
+from tunefleet.wire.page import ManyReply, ManyRequest, Overview, TaskCounts, TaskDemand
 
 router = APIRouter(tags=["tasks"])
 
@@ -41,6 +42,22 @@ class TaskChoice(BaseModel):
 FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id", "id")
 
 
+class WorkerSort(BaseModel):
+    """What workers of a pool have; once one of them is there, what that one has is looked at instead."""
+
+    pool: Annotated[str, Field(min_length=1, max_length=200, description="Their ids begin with it and a dot.")]
+    cpu: Annotated[int, Field(ge=0, description="Cores; 0 if that is not known.")] = 0
+    memory_bytes: Annotated[int, Field(ge=0, description="Main memory; 0 if that is not known.")] = 0
+    gpu_count: Annotated[int, Field(ge=0)] = 0
+    tags: Annotated[str, Field(max_length=4000, description="With commas.")] = ""
+    allow_code: Annotated[bool, Field(description="Whether they run code that a document names.")] = False
+
+    def sort(self) -> Sort:
+        """Return it as the service takes it."""
+        fields = self.model_dump(exclude={"tags"})
+        return Sort(**fields, tags=frozenset(names(self.tags) or ()))
+
+
 @router.get("/overview")
 async def overview(core: CoreDep, who: Reader) -> Overview:
     """Show what is going on: how many tasks and workers of each status, what runs, what goes next, what failed."""
@@ -51,6 +68,12 @@ async def overview(core: CoreDep, who: Reader) -> Overview:
 async def count_tasks(core: CoreDep, who: Reader, wanted: Annotated[TaskChoice, Query()]) -> TaskCounts:
     """Count tasks by status, kind, owner and worker, under the same filters as the list."""
     return await listing.counts(core, who, wanted.look())
+
+
+@router.get("/tasks/demand")
+async def demand_of_tasks(core: CoreDep, who: Reader, wanted: Annotated[WorkerSort, Query()]) -> TaskDemand:
+    """Say how many workers of one sort the tasks that wait would take; those with an engine get theirs from it."""
+    return await demand.of(core, who, wanted.sort())
 
 
 @router.post("/tasks/bulk")
