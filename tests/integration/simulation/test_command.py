@@ -90,11 +90,14 @@ def test_over_redis_with_trainings_and_journals(missing: Callable[[str], None]) 
 
 @pytest.mark.long
 @pytest.mark.timeout(1200)
-def test_a_thousand_workers_that_renew_lose_and_double_nothing() -> None:
+def test_a_thousand_workers_that_renew_lose_and_double_nothing_in_little_memory() -> None:
     report = simulated("--workers", "1000", "--tasks", "3000", "--task-s", "5", timeout_s=1150)
     assert (report["completed"], report["lost"], report["doubled"]) == (3000, 0, 0)
     assert report["renewals"]
     assert report["renewals_per_s"] > 0
+    # As `make scale-gate` holds it: 150 MB idle, and 250 kB for each worker.
+    assert report["server"]["rss_start_bytes"] <= 150e6
+    assert report["server"]["rss_max_bytes"] <= 150e6 + 1000 * 250e3
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from tunefleet.cli import simulate_view
 from tunefleet.cli.console import say
+from tunefleet.errors import InputError
 from tunefleet.simulation import curves, drawing
 from tunefleet.simulation.held import Trace
 from tunefleet.simulation.plan import Plan
@@ -105,15 +107,58 @@ def test_slopes_are_those_of_what_was_measured() -> None:
     assert not any(curve.name == "database_mib" for curve in series.curves)  # it was not measured
 
 
-def test_a_load_and_a_series_are_shown_and_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, more = _at(10, 101.0), curves.series([_at(10, 101.0), _at(1000, 200.0)])
-    say(simulate_view.load(one))
-    say(simulate_view.series(more))
+def test_a_load_and_a_series_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    say(simulate_view.load(_at(10, 101.0)))
+    say(simulate_view.series(curves.series([_at(10, 101.0), _at(1000, 200.0)])))
     text = capsys.readouterr().out
     assert "2 completed, 0 lost, 0 ran twice" in text
     assert "server rss mib" in text
+
+
+def _drawn(file: Path) -> tuple[list[list[tuple[float, float]]], list[str]]:
+    """Read an SVG: of each of its axes the points of the line, and all labels, which matplotlib writes as comments."""
+    root = ElementTree.fromstring(
+        file.read_text(), parser=ElementTree.XMLParser(target=ElementTree.TreeBuilder(insert_comments=True))
+    )
+    labels = [str(each.text).strip() for each in root.iter(ElementTree.Comment)]  # type: ignore[arg-type]
+    lines = []
+    for axes in (each for each in root.iter() if each.get("id", "").startswith("axes_")):
+        # Ticks have lines too, deeper down.
+        (path,) = (part for each in axes if each.get("id", "").startswith("line2d_") for part in each if part.get("d"))
+        numbers = [float(word) for word in str(path.get("d")).replace("M", "").replace("L", "").split()]
+        lines.append(list(zip(numbers[::2], numbers[1::2], strict=True)))
+    return lines, labels
+
+
+def test_a_load_is_drawn_over_time(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    drawing.draw_load(one, tmp_path / "one.svg")
-    drawing.draw_series(more, tmp_path / "more.svg")
-    assert "<svg" in (tmp_path / "one.svg").read_text()
-    assert "<svg" in (tmp_path / "more.svg").read_text()
+    drawing.draw_load(_at(10, 101.0), tmp_path / "one.svg")
+    lines, labels = _drawn(tmp_path / "one.svg")
+    assert [len(points) for points in lines] == [2, 1, 2], "of the processor one sample has nothing"
+    assert {"memory of the server, MiB", "processor, cores", "tasks ended", "seconds"} <= set(labels)
+    assert "10 workers, 2 tasks" in labels
+    (begin, low), (end, high) = lines[0]
+    assert begin < end
+    assert low > high, "memory grew, and an SVG counts from the top"
+
+
+def test_a_series_is_drawn_over_its_loads(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    series = curves.series([_at(10, 101.0), _at(100, 110.0), _at(1000, 200.0)])
+    drawing.draw_series(series, tmp_path / "more.svg")
+    lines, labels = _drawn(tmp_path / "more.svg")
+    assert [len(points) for points in lines] == [3] * len(series.curves)
+    assert labels.count("workers") == len(series.curves)
+    memory = next(curve for curve in series.curves if curve.name == "server_rss_mib")
+    assert any(label.startswith("server rss mib") and f"{memory.exponent:.2f}" in label for label in labels)
+    (first, _), (second, _), (third, _) = lines[0]
+    assert second - first == pytest.approx(third - second, rel=0.01), "each ten times the one before, on a log axis"
+
+
+@pytest.mark.parametrize(("name", "words"), [("a.png", "no name of an SVG"), ("none/a.svg", "The folder of .* is not")])
+def test_a_plot_that_could_not_be_written_is_refused_before_anything_is_measured(
+    name: str, words: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InputError, match=words):
+        drawing.check(tmp_path / name)
