@@ -13,6 +13,7 @@ from typing import Final
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.placement import Assignment, Board, Policy, Requirement, Share
 from tunefleet.services import merging, roster, shares
+from tunefleet.services.clusters import gathering
 from tunefleet.services.core import Core
 from tunefleet.services.ids import new_ordered_id
 from tunefleet.services.roster import Presences
@@ -83,8 +84,11 @@ async def run_once(core: Core) -> int:
     settings = core.settings
     largest = settings.merge_largest if settings.merge else 1
     done = await core.write(
-        partial(_timed, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger)
-    )
+        partial(
+            _timed, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger,
+            gather_s=gathering.gather_s(settings.nodes_patience_s),
+        )
+    )  # fmt: skip
     core.pass_s = done.spent_s
     core.fleet.kept = dict(done.kept or {})
     for assignment in done.assignments:
@@ -108,19 +112,35 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _timed(connection: Connection, here: Presences, policy: Policy, sticky: bool, largest: int, ledger: Ledger) -> Pass:
+def _timed(
+    connection: Connection,
+    here: Presences,
+    policy: Policy,
+    sticky: bool,
+    largest: int,
+    ledger: Ledger,
+    gather_s: float,
+) -> Pass:
     began_s = time.thread_time()
-    done = _pass(connection, here, policy, sticky, largest, ledger)
+    done = _pass(connection, here, policy, sticky, largest, ledger, gather_s)
     return replace(done, spent_s=time.thread_time() - began_s)
 
 
 @_uncollected()
-def _pass(connection: Connection, here: Presences, policy: Policy, sticky: bool, largest: int, ledger: Ledger) -> Pass:
+def _pass(
+    connection: Connection,
+    here: Presences,
+    policy: Policy,
+    sticky: bool,
+    largest: int,
+    ledger: Ledger,
+    gather_s: float,
+) -> Pass:
     lines = queue.lines(connection)
     if not lines:
         return Pass()
     fleet = roster.states(connection, here)
-    needs = roster.needs_of(connection, lines, fleet)
+    needs = gathering.gathered(connection, roster.needs_of(connection, lines, fleet), here.now, gather_s)
     board = Board(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
         return Pass()

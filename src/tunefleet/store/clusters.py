@@ -134,6 +134,17 @@ def crews(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[str]
     return found
 
 
+def arrivals(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[float]]:
+    """Return when the workers of some keys first registered, of those that are neither lost nor have left."""
+    query = select(workers.c.key_id, workers.c.registered_at).where(
+        workers.c.key_id.in_(list(key_ids)), workers.c.status == "online"
+    )
+    found: dict[str, list[float]] = {}
+    for key_id, registered_at in connection.execute(query):
+        found.setdefault(key_id, []).append(registered_at)
+    return found
+
+
 def served(connection: Connection, worker_ids: Iterable[str]) -> dict[str, float | None]:
     """Return which of some workers have accepted an attempt, and when the last one of each ended; null before that."""
     query = select(attempts.c.worker_id, func.max(attempts.c.finished_at)).where(

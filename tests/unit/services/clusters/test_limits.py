@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.services.clusters.fake import ON_SLURM, TWO, Field, on_slurm
+from tests.unit.services.lab import FakeWorker
 from tunefleet.services import elastic, keys, placing, projects, tasks, workers, workflows
 from tunefleet.wire.api import KeyCreate, SubmitRequest
 from tunefleet.wire.projects import ProjectChange, ProjectCreate
@@ -92,6 +93,35 @@ async def test_nodes_of_a_cluster_do_not_rest_and_stand_in_for_nobody_who_does(f
         await elastic.run_once(field.lab.core)
     listed = (await workers.list_(field.lab.core, field.lab.admin)).items
     assert {each.id for each in listed if each.elastic_disabled} == set()
+
+
+async def test_an_elastic_task_begins_with_all_workers_that_come_one_after_the_other(field: Field) -> None:
+    task_id = await field.asked(on_slurm('resources: {nodes: "2:4"}'))
+    crew = await field.nodes(dict(TWO), dict(TWO))
+    assert await offered(field, crew) == 0, "two more may come"
+    field.lab.clock.advance(15.0)
+    crew.append(await field.worker(2, **TWO))
+    field.lab.clock.advance(15.0)
+    assert await offered(field, crew) == 0, "another has come a moment ago"
+    assert await field.why(task_id) == "waiting: job 101 of slurm has its nodes; their workers start."
+    crew.append(await field.worker(3, **TWO))
+    assert await offered(field, crew) == 4
+
+
+async def test_an_elastic_task_does_not_wait_long_for_nodes_that_it_did_not_get(field: Field) -> None:
+    await field.asked(on_slurm('resources: {nodes: "2:4"}'))
+    crew = await field.nodes(dict(TWO), dict(TWO))
+    field.lab.clock.advance(21.0)
+    assert await offered(field, crew) == 2
+
+
+async def offered(field: Field, crew: list[FakeWorker]) -> int:
+    """Let all answer and the server place, and return how many of them are offered their part."""
+    for worker in crew:
+        await worker.exchange()
+    await placing.run_once(field.lab.core)
+    field.lab.clock.advance(2.0)
+    return sum([len((await worker.exchange()).offers) for worker in crew])
 
 
 async def test_a_secret_that_a_worker_keeps_for_the_project_is_there(field: Field) -> None:

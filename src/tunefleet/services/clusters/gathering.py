@@ -1,0 +1,51 @@
+"""Tasks with a job that may bring more nodes yet: they begin with all that come together, not with the first few."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tunefleet.placement import Requirement
+from tunefleet.store import Connection, clusters, tasks
+
+GATHER_S: Final = 20.0
+"""So long further workers of a job are waited for, after it got its nodes and after each that has come.
+
+The nodes of one job begin within seconds of each other, and those that a training leaves out idle until it is over.
+"""
+
+
+def gather_s(patience_s: float) -> float:
+    """Return how long to wait where workers lose their patience after some time."""
+    return min(GATHER_S, patience_s / 2)
+
+
+def gathered(
+    connection: Connection, needs: Mapping[tuple[str, str], Requirement], now: float, wait_s: float
+) -> dict[tuple[str, str], Requirement]:
+    """Return what may be placed now: all but tasks whose job has not brought as many workers as they can use.
+
+    Args:
+        connection: Of the operation.
+        needs: What waits, by key and project.
+        now: Unix time.
+        wait_s: How long after the last worker came more are waited for.
+    """
+    elastic = {line for line, need in needs.items() if need.nodes < need.nodes_max}
+    if not elastic:
+        return dict(needs)
+    jobs = clusters.live(connection)
+    rows = tasks.by_ids(connection, [job.task_id for job in jobs])
+    arrivals = clusters.arrivals(connection, [job.key_id for job in jobs])
+    early = set()
+    for job in jobs:
+        row = rows.get(job.task_id)
+        line = None if row is None else (row.requirement_key, row.project)
+        if line not in elastic:
+            continue
+        came = arrivals.get(job.key_id, [])
+        # The look that sees the job running may come after its first workers.
+        last = max([job.running_at or 0.0, *came])
+        if len(came) < needs[line].nodes_max and now - last < wait_s:
+            early.add(line)
+    return {line: need for line, need in needs.items() if line not in early}
