@@ -16,6 +16,8 @@ S3_KEY: Final = "the S3 key"
 S3_SECRET: Final = "the S3 secret"
 PROXY: Final = "the proxy's password"
 AGENT: Final = "the agent's key"
+TASK: Final = "what a task uses"
+HUB: Final = "the hub's token"
 WEBHOOK: Final = "the webhook's secret"
 KEPT: Final = frozenset({WEBHOOK})
 """Signs what the server sends, so the database has to hold it."""
@@ -27,6 +29,8 @@ def planted() -> dict[str, str]:
         S3_KEY: f"AKIA{secrets.token_hex(8).upper()}",
         S3_SECRET: secrets.token_urlsafe(30),
         PROXY: secrets.token_urlsafe(18),
+        TASK: secrets.token_urlsafe(24),
+        HUB: f"hf_{secrets.token_hex(17)}",
         WEBHOOK: "whsec_" + base64.b64encode(secrets.token_bytes(24)).decode(),
     }
 

@@ -22,6 +22,13 @@ _HEAD: Final = "apiVersion: tunefleet/v1\nkind: Workflow\nmetadata: {{name: {nam
 _ECHO: Final = (
     _HEAD + "  taskType: echo\n  retry: {{max_attempts: 9, backoff_s: 0}}\n  data: {{type: list, items: [{name}]}}\n"
 )
+_SECRETIVE: Final = (
+    _HEAD
+    + """  taskType: echo
+  retry: {{max_attempts: 9, backoff_s: 0}}
+  data: {{type: list, items: ["{name}", "key ${{secret:CHAOS}}"]}}
+"""
+)
 _CHAIN: Final = (
     _HEAD
     + """  taskType: echo
@@ -94,6 +101,7 @@ class Work:
             self._submit(f"echo-{index}", _ECHO, expects="items")
         if odd or not self.quick:
             self._train("train-0")
+        self._submit("secretive", _SECRETIVE, expects="ended")
         self._submit("chain", _CHAIN, expects="chain")
         file = self.folder / f"counted-{self.number}"
         self._submit("counted", _COUNTED, expects="counted", file=str(file), lines=LINES)

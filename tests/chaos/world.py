@@ -194,10 +194,12 @@ class World:
         own = {
             "AWS_ACCESS_KEY_ID": self.secrets[planted.S3_KEY],
             "AWS_SECRET_ACCESS_KEY": self.secrets[planted.S3_SECRET],
+            "HF_TOKEN": self.secrets[planted.HUB],
             "MOVED_CLOCK": str(self.clock(name)),
             "PYTHONPATH": path,
             "TMPDIR": str(temporary),
             "TUNEFLEET_HOME": str(place / "home"),
+            "TUNEFLEET_SECRET_CHAOS": self.secrets[planted.TASK],
         }
         return {**os.environ, **SETTINGS, **own, **given}
 
