@@ -22,6 +22,7 @@ class Ask:
         cpu: Cores of each; 0 leaves it to the cluster.
         memory_bytes: Main memory of each; 0 leaves it to the cluster.
         gpu_count: GPUs of each.
+        gpu_type: Part of their product name; null for any. Slurm is told by an option, in its own words.
         command: What is started once on each node; it finds the node's number in `TUNEFLEET_NODE`.
         environment: Variables for it, secrets among them: they stand in no command line.
         options: Options of the engine, as `spec.engine` names them.
@@ -37,6 +38,7 @@ class Ask:
     cpu: int = 0
     memory_bytes: int = 0
     gpu_count: int = 0
+    gpu_type: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     patience_s: float = 3600.0
     grace_s: float = 120.0

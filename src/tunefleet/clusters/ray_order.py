@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from tunefleet.clusters.base import Ask
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 LASTING: Final = "lasting"
 """An option of an `Ask`: `true` starts workers that last, between `nodes` and `nodes_max` of them."""
 SERVER: Final = "server"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from tunefleet.clusters import Ask, Seen
 from tunefleet.clusters.ray import Ray
 from tunefleet.clusters.ray_order import ENDED, HOPELESS, RUNNING, WAITING, OrderError, pack, unpack
 from tunefleet.errors import ConflictError, InputError, UnreachableError
+from tunefleet.programs.ray_nodes.reasons import bundle
 
 ASK = Ask("t-1", 2, 3, ("tunefleet", "worker", "--once", "it's"), {"KEY": "secret"}, gpu_count=1, grace_s=30.5)
 
@@ -43,6 +45,16 @@ def test_the_order_lies_in_a_package_and_the_job_shows_nothing_of_it(jobs: Jobs,
     assert job["entrypoint"] == f"exec '/a folder/python' -m tunefleet.programs.ray_nodes gcs://{package}"
     assert job["runtime_env"] == {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": "51"}}, "Ray kills after the grace"
     assert "secret" not in str(job)
+
+
+def test_gpus_that_ray_has_no_name_for_are_refused_before_it_is_asked(jobs: Jobs, ray: Ray) -> None:
+    ray.submit(replace(ASK, gpu_type="nvidia h100"))
+    (package,) = jobs.packages
+    assert bundle(unpack(jobs.packages[package])) == {"CPU": 1.0, "GPU": 1.0, "accelerator_type:H100": 0.001}
+    jobs.asked.clear()
+    with pytest.raises(ConflictError, match=r"no GPUs of the type RTX 4090.*write one of A100"):
+        ray.submit(replace(ASK, gpu_type="RTX 4090"))
+    assert jobs.asked == []
 
 
 def test_a_job_that_lives_is_not_made_anew_and_one_that_is_over_is(jobs: Jobs, ray: Ray) -> None:
@@ -136,6 +148,6 @@ def test_an_address_of_ray_s_own_protocol_is_refused() -> None:
 
 def test_an_order_of_another_release_is_named() -> None:
     assert unpack(pack(ASK)) == ASK
-    for text in (b"no json", b"{}", pack(ASK).replace(b'"format": 1', b'"format": 2'), b'{"format": 1, "x": 2}', b"[]"):
+    for text in (b"no json", b"{}", pack(ASK).replace(b'"format": 2', b'"format": 1'), b'{"format": 2, "x": 2}', b"[]"):
         with pytest.raises(OrderError):
             unpack(text)

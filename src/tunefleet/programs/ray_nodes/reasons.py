@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.clusters.base import Ask
+from tunefleet.clusters.ray_gpus import PREFIX, SHARE, type_of
 
 _GIGABYTE: Final = 1e9
 
@@ -83,6 +84,9 @@ class Outlook:
 def bundle(ask: Ask) -> dict[str, float]:
     """Return what each node must have, in Ray's words; a core at least, for a bundle of nothing is none."""
     wanted = {"CPU": float(ask.cpu or 1), "GPU": float(ask.gpu_count), "memory": float(ask.memory_bytes)}
+    named = None if ask.gpu_type is None else type_of(ask.gpu_type)
+    if named is not None and ask.gpu_count:
+        wanted[PREFIX + named] = SHARE
     return {name: amount for name, amount in wanted.items() if amount}
 
 
@@ -105,6 +109,8 @@ def _fits(has: Mapping[str, float], need: Mapping[str, float]) -> bool:
 
 def _words(need: Mapping[str, float]) -> str:
     said = [f"{need[name]:.0f} {name}{'s' if need[name] > 1 else ''}" for name in ("GPU", "CPU") if name in need]
+    if "GPU" in need:
+        said[0] += "".join(f" ({name.removeprefix(PREFIX)})" for name in need if name.startswith(PREFIX))
     if "memory" in need:
         said.append(f"{need['memory'] / _GIGABYTE:.1f} GB of memory")
     return " and ".join((", ".join(said[:-1]), said[-1])) if len(said) > 1 else said[0]

@@ -41,9 +41,10 @@ class Order:
     def ask(self, environment: Mapping[str, str], command: tuple[str, ...], patience_s: float) -> Ask:
         """Return what is asked of the cluster."""
         need = self.need
+        gpus = 0 if need.gpu_optional else need.gpu_count
         return Ask(
             self.row.name, need.nodes, need.nodes_max, command, {**environment, "TUNEFLEET_WORKER_KEY": self.secret},
-            cpu=need.cpu, memory_bytes=need.memory_bytes, gpu_count=0 if need.gpu_optional else need.gpu_count,
+            cpu=need.cpu, memory_bytes=need.memory_bytes, gpu_count=gpus, gpu_type=need.gpu_type if gpus else None,
             options=self.options, patience_s=patience_s,
         )  # fmt: skip
 

@@ -8,9 +8,11 @@ from typing import Final
 
 from tunefleet.clusters import Cluster
 from tunefleet.clusters.opening import Engine, open_cluster
+from tunefleet.clusters.ray_gpus import HINT, type_of, unknown
 from tunefleet.errors import Fault
 from tunefleet.settings import ServerSettings
 from tunefleet.spec import BaseTaskSpec, TaskNode
+from tunefleet.spec.engine import EngineSpec
 
 _ABSENT: Final = {
     "slurm": "this server asks no Slurm for nodes: an admin sets TUNEFLEET_SLURM=true where it has sbatch",
@@ -45,12 +47,30 @@ def of(settings: ServerSettings) -> Engines:
 
 
 def faults(absent: Mapping[str, str], told: Iterable[tuple[TaskNode, BaseTaskSpec]]) -> list[Fault]:
-    """Find tasks whose engine this server cannot ask for nodes.
+    """Find tasks whose engine this server cannot ask for nodes, or not for the GPUs that they name.
 
     Args:
         absent: Those engines, as `Engines.absent` has them.
         told: The tasks of a document.
     """
-    named = [(node, spec.engine.type) for node, spec in told if spec.engine is not None]
-    parted = [(node, absent[engine].partition(": ")) for node, engine in named if engine in absent]
-    return [node.fault("engine", message, hint) for node, (message, _, hint) in parted]
+    found = []
+    for node, spec in told:
+        if spec.engine is None:
+            continue
+        if spec.engine.type in absent:
+            message, _, hint = absent[spec.engine.type].partition(": ")
+            found.append(node.fault("engine", message, hint))
+        gpu = spec.resources.hardware.gpu
+        if gpu is not None and gpu.count and gpu.type != "any" and (why := _untold(spec.engine, gpu.type)) is not None:
+            found.append(node.fault("resources.hardware.gpu.type", *why))
+    return found
+
+
+def _untold(engine: EngineSpec, gpu_type: str) -> tuple[str, str] | None:
+    """Say why an engine is not told which type of GPU is wanted, and what to write instead; null if it is told."""
+    if engine.type == "ray":
+        return None if type_of(gpu_type) is not None else (unknown(gpu_type), HINT)
+    if engine.gpu_type or engine.constraint or engine.partition or engine.reservation:
+        return None
+    hint = 'write engine: {type: slurm, gpu_type: NAME} with the name that `sinfo -o "%G"` shows, or a partition'
+    return f"Slurm has its own names for GPUs, and is not told of the type {gpu_type}", hint

@@ -23,6 +23,17 @@ def test_a_bundle_has_a_core_and_what_is_asked() -> None:
     assert bundle(_ask(cpu=4, gpu_count=2, memory_bytes=10)) == {"CPU": 4.0, "GPU": 2.0, "memory": 10.0}
 
 
+def test_gpus_of_another_type_do_not_do() -> None:
+    other = Machine("d", {**FREE.total, "accelerator_type:T4": 1.0}, FREE.free)
+    ask = _ask(1, gpu_count=2, gpu_type="a100")
+    seen = outlook(ask, [FREE, other], autoscaled=False)
+    assert (seen.could, seen.hopeless) == (0, True)
+    assert seen.never.startswith("No node of the Ray cluster has 2 GPUs (A100) and 1 CPU, and no")
+    good = Machine("e", {**FREE.total, "accelerator_type:A100": 1.0}, FREE.free)
+    assert outlook(ask, [other, good], autoscaled=False).could == 1
+    assert "accelerator_type:A100" not in bundle(_ask(gpu_type="a100")), "without GPUs it matters not"
+
+
 def test_machines_that_are_busy_are_waited_for() -> None:
     seen = outlook(_ask(gpu_count=2, cpu=3, memory_bytes=16_000_000_000), [SMALL, BUSY, FREE], autoscaled=False)
     assert (seen.could, seen.now, seen.lacking, seen.hopeless) == (2, 1, False, False)

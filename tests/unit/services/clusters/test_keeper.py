@@ -49,12 +49,13 @@ async def test_nodes_are_asked_for_once_and_serve_the_task(field: Field) -> None
 
 async def test_what_the_document_wants_is_asked_for(field: Field) -> None:
     await field.asked(
-        on_slurm('resources: {nodes: "2:4", hardware: {cpu: 8, memory: 32Gi, gpu: {count: 2}}}').replace(
+        on_slurm('resources: {nodes: "2:4", hardware: {cpu: 8, memory: 32Gi, gpu: {count: 2, type: A100}}}').replace(
             "engine: slurm", "engine: {type: slurm, partition: gpu, exclusive: true}"
         )
     )
     ask = field.slurm.asks[field.slurm.newest]
     assert (ask.nodes, ask.nodes_max, ask.cpu, ask.memory_bytes, ask.gpu_count) == (2, 4, 8, 32 << 30, 2)
+    assert ask.gpu_type == "A100"
     assert ask.options == {"partition": "gpu", "exclusive": "true"}
 
 

@@ -10,6 +10,7 @@ from tests.unit.services.clusters.fake import ON_SLURM, Field
 from tests.unit.services.lab import TRAIN, Lab
 from tunefleet.errors import SpecError
 from tunefleet.services import why, workflows
+from tunefleet.services.clusters.engines import Engines
 from tunefleet.wire.api import SubmitRequest
 
 ON_RAY = ON_SLURM.replace("slurm", "ray")
@@ -53,6 +54,33 @@ async def test_an_engine_that_is_not_asked_is_a_fault_before_the_submit_and_at_i
     )
     assert document.splitlines()[fault.line - 1].strip() == "engine: ray"
     with pytest.raises(SpecError, match="asks no Ray for nodes"):
+        await field.lab.submit(document)
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "message", "hint"),
+    [
+        ("slurm", "A100", "Slurm has its own names for GPUs, and is not told of the type A100", "gpu_type: NAME"),
+        ("ray", "RTX 4090", "Ray knows no GPUs of the type RTX 4090", "write one of A100, A10G, "),
+        ("{type: slurm, gpu_type: a100}", "A100", None, None),
+        ("{type: slurm, partition: a100}", "A100", None, None),
+        ("slurm", "any", None, None),
+        ("ray", "h100", None, None),
+    ],
+)
+async def test_a_type_of_gpu_that_the_engine_is_not_told_is_a_fault(
+    field: Field, engine: str, gpu: str, message: str | None, hint: str
+) -> None:
+    field.lab.core.engines = Engines({"slurm": field.slurm, "ray": field.slurm})
+    document = TRAIN.rstrip() + f"\n  engine: {engine}\n  resources: {{hardware: {{gpu: {{type: {gpu}}}}}}}\n"
+    reply = await said(field.lab, document)
+    assert [fault.message for fault in reply.faults] == ([] if message is None else [message])
+    if message is None:
+        await field.lab.submit(document)
+        return
+    assert hint in reply.faults[0].hint
+    assert reply.faults[0].line == len(document.splitlines())
+    with pytest.raises(SpecError, match=message):
         await field.lab.submit(document)
 
 
