@@ -35,6 +35,7 @@ CATALOGUE: Final = (
     Benchmark("latency", "The command line, a server's start and memory, and its answers while large files pass"),
     Benchmark("dispatch", "Tasks through the queue, beside other queues, a bare stream and a bare table", 1500.0),
     Benchmark("recovery", "What is lost or done twice when workers and servers are killed", 1500.0),
+    Benchmark("first_step", "From a submit to a training's first step"),
     Benchmark("overhead", "What our callbacks cost a training"),
     Benchmark("control", "What it costs to be steerable, and how soon a command acts"),
     Benchmark("metrics", "Metrics from a training's log call to the store"),

@@ -158,9 +158,8 @@ def rows_taken(connection: Connection, federation_seq: int, worker: str, *, apar
         worker: Its name.
         apart: An update that is left out, by `seq`.
     """
-    return connection.execute(
-        _ROWS_TAKEN, {"federation": federation_seq, "by": worker, "apart": -1 if apart is None else apart}
-    ).scalar_one()
+    given = {"federation": federation_seq, "by": worker, "apart": -1 if apart is None else apart}
+    return int(connection.execute(_ROWS_TAKEN, given).scalar_one())
 
 
 def replaced_by(connection: Connection, row: UpdateRow) -> int | None:

@@ -66,8 +66,9 @@ def test_a_broken_budget_must_be_explained_and_an_explanation_must_be_true() -> 
 
 
 def test_no_explanation_excuses_what_must_be_kept() -> None:
-    (told,) = page.faults(result(row("losses", "BROKEN")), {WORDS["losses"]: "because"})
-    assert "must be kept" in told
+    for verdict in ("BROKEN", "undecided"):
+        (told,) = page.faults(result(row("losses", verdict)), {WORDS["losses"]: "because"})
+        assert f"is {verdict}, and must be kept" in told
 
 
 def test_the_page_shows_figures_verdicts_circumstances_and_reasons() -> None:
