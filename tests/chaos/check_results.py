@@ -95,7 +95,8 @@ def _as_asked(index: Index, task: Row, facts: Mapping[str, Any], ledger: Ledger)
         yield f"the result of task {task['id']} ({task['name']}) is another's: {result}"
     if expects == "trained":
         yield from _trained(index, task, facts["steps"])
-    if expects == "federated":
+    # Its parts are tasks of the same workflow, and come along with it.
+    if expects == "federated" and task["name"] == facts["key"]:
         parts = index.parts(task)
         if len(parts) != PARTS:
             yield f"task {task['id']} ({task['name']}) has {len(parts)} parts"

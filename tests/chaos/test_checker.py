@@ -49,7 +49,7 @@ def _told(what: Any, id_: str, **facts: Any) -> Break:
 def _one_part(history: History, ledger: Ledger) -> None:
     """Let the training be a federated one, of which one part is there that has trained nothing."""
     history.rows.tasks[1]["name"] = "task-trained#0"
-    asked = {"key": "wf-trained", "name": "federated", "round": 0, "expects": "federated", "steps": whole.STEPS}
+    asked = {"key": "task-trained", "name": "federated", "round": 0, "expects": "federated", "steps": whole.STEPS}
     ledger.note("workflow", "wf-trained", tasks=["task-trained"], **asked)
 
 
