@@ -51,8 +51,9 @@ from tunefleet.wire.link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
 BUDGET: int = 1000
 MOST_ENDS: int = 1000
 """How many tasks end between two passes, at most."""
-HEARD: int = 50
-"""How many workers tell a new load between two passes: 5,000 do so every 30 s, and a pass takes about 0.3 s."""
+HEARD: float = 0.01
+"""The part of the workers that tells a new load between two passes: all do so every 30 s, and a pass takes about
+0.3 s."""
 CARDS = (
     ("NVIDIA A100-SXM4-80GB", 80),
     ("NVIDIA H100 80GB HBM3", 80),
@@ -134,7 +135,9 @@ def pure(lengths: list[int], fleet: list[WorkerState]) -> list[float]:
 # ---- through the store -----------------------------------------------------------------------------------------------
 
 
-def _fill_fleet(core: Core, count: int) -> None:
+def fill_fleet(core: Core, count: int) -> None:
+    """Let so many workers be registered and present, each with a load that it has told."""
+
     def operation(connection: Connection) -> None:
         for number in range(count):
             text = capabilities(number).model_dump_json()
@@ -160,11 +163,12 @@ def _load(number: int, times: int) -> Load:
     return Load(memory_free_bytes=memory, disk_free_bytes=disk, gpus=tuple(gpus))
 
 
-def _tell_some(core: Core, ended: set[str], chance: random.Random, times: int) -> None:
+def tell_some(core: Core, ended: set[str], chance: random.Random, times: int) -> None:
     """Let workers tell of ends, whereby their figures are outdated, and some tell new figures."""
     for worker_id in ended:
         core.fleet.presences[worker_id].hear(None, ended=True, at=time.time())
-    for worker_id in chance.sample(sorted(core.fleet.presences), HEARD):
+    there = sorted(core.fleet.presences)
+    for worker_id in chance.sample(there, max(1, int(HEARD * len(there)))):
         core.fleet.presences[worker_id].hear(_load(int(worker_id[1:]), times), ended=False, at=time.time())
 
 
@@ -181,7 +185,9 @@ def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterato
         yield New(values, "{}", "{}")
 
 
-def _fill_queue(core: Core, count: int) -> None:
+def fill_queue(core: Core, count: int) -> None:
+    """Put so many tasks behind those that are queued."""
+
     now, id_ = time.time(), new_id("wf")
 
     def workflow(connection: Connection) -> int:
@@ -200,7 +206,7 @@ def _fill_queue(core: Core, count: int) -> None:
         core.db.write(partial(enter, new=batch, now=now)).result()
 
 
-def _end_some(core: Core, share: float, most: int, chance: random.Random) -> set[str]:
+def end_some(core: Core, share: float, most: int, chance: random.Random) -> set[str]:
     """End a part of what runs, as its workers would say; return which."""
 
     def operation(connection: Connection) -> set[str]:
@@ -245,11 +251,11 @@ async def _stored(core: Core, passes: int) -> tuple[float, float]:
         placed += count
     chance, refilling, refilled = random.Random(7), Watch(), 0
     for times in range(passes):
-        _tell_some(core, _end_some(core, 0.08, MOST_ENDS, chance), chance, times)
+        tell_some(core, end_some(core, 0.08, MOST_ENDS, chance), chance, times)
         refilled += await refilling.place(core)
     single = Watch()
     for times in range(passes):
-        _tell_some(core, _end_some(core, 1.0, 1, chance), chance, times)
+        tell_some(core, end_some(core, 1.0, 1, chance), chance, times)
         await single.place(core)
     print(f"{placed:,} placed at {filling.rates(placed)} into an idle fleet;")
     print(
@@ -271,8 +277,8 @@ async def stored(lengths: list[int], count: int, passes: int) -> list[tuple[floa
             core = open_core(ServerSettings(data=Path(folder)))
             try:
                 await keys.ensure_first(core)
-                _fill_fleet(core, count)
-                _fill_queue(core, length)
+                fill_fleet(core, count)
+                fill_queue(core, length)
                 print(f"  {length:>7,} queued: ", end="", flush=True)
                 costs.append(await _stored(core, passes))
             finally:
