@@ -60,6 +60,7 @@ def test_programs_read_no_variable_of_ours(repository: Path) -> None:
     names -= {"TUNEFLEET_LLAMA_CPP"}  # read by the worker, which hands it on
     names -= {"USE_CPU_FOR_MODELS"}  # a campaign's; named where it is the way out
     names -= {"TUNEFLEET_NODE", "TUNEFLEET_NODES_IDLE_S"}  # written for the workers that Ray's nodes start
+    names -= {"TUNEFLEET_ALLOW_CODE", "WORKER_TAGS"}  # theirs: demand is asked for workers that are started so
     names -= {"HF_USERNAME"}  # of the container at RunPod, where none of our settings are
     for path in (repository / "src/tunefleet/programs").rglob("*.py"):
         assert not names & set(re.findall(r"[A-Z][A-Z_]{3,}", path.read_text(encoding="utf-8"))), path
