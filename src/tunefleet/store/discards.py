@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sqlalchemy import Connection, bindparam, delete, insert, literal_column, select
+from sqlalchemy import Connection, bindparam, delete, exists, insert, literal_column, select
 
 from tunefleet.store.rows import TaskRow
-from tunefleet.store.tables import attempts, discards, tasks
+from tunefleet.store.tables import attempts, discards, tasks, workers
 from tunefleet.store.writer import wake
 
 MAX_TOLD = 100
@@ -24,11 +24,16 @@ _DELETE = delete(discards).where(
 
 
 def note(connection: Connection, rows: Sequence[TaskRow]) -> None:
-    """Note who has folders of tasks that are about to be removed; their attempts must still be there."""
+    """Note who has folders of tasks that are about to be removed; their attempts must still be there.
+
+    Who is no worker of ours is asked nothing. One may know already: a job that names itself can be there twice.
+    """
+    told = exists().where(discards.c.worker_id == attempts.c.worker_id, discards.c.task_id == tasks.c.id)
     found = connection.execute(
         select(attempts.c.worker_id, tasks.c.id)
         .join(tasks, tasks.c.seq == attempts.c.task_seq)
-        .where(attempts.c.task_seq.in_([row.seq for row in rows]), attempts.c.slot_class == "job")
+        .join(workers, workers.c.id == attempts.c.worker_id)
+        .where(attempts.c.task_seq.in_([row.seq for row in rows]), attempts.c.slot_class == "job", ~told)
         .distinct()
     )
     values = [{"worker_id": worker_id, "task_id": task_id} for worker_id, task_id in found]

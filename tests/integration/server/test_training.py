@@ -235,6 +235,15 @@ def test_job_is_the_callers_and_its_token_is_for_it_alone(
     assert person.get("/checkpoints/mine-1").status_code == 404
 
 
+def test_a_job_may_be_registered_under_the_name_of_a_removed_one_and_be_removed_too(
+    running: Running, person: httpx.Client, admin: httpx.Client
+) -> None:
+    for _ in range(2):
+        assert patch(client(running, register(person, "again-1")), "again-1", "completed").status_code == 200
+        assert admin.delete("/tasks/again-1").status_code == 204
+    assert admin.get("/tasks/again-1").status_code == 404
+
+
 def test_registered_job_is_never_placed_and_cannot_be_asked(
     running: Running, person: httpx.Client, admin: httpx.Client, hand: HandWorker
 ) -> None:

@@ -27,6 +27,7 @@ CHECKS: Final = [
     response_headers_conformance,
     response_schema_conformance,
 ]
+MAX_HEAD_BYTES: Final = 60 << 10
 _OF_ATTEMPT: Final = ("/journal", "/log", "/metrics", "/status", "/logs", "/chat/turns", "/chat/turns/{turn_id}")
 _ENDS: Final = ("/cancel", "/token", "/stop", "/drain")
 ANSWER_S: Final = 120
@@ -122,6 +123,8 @@ def _answer(asked: Asked, case: Case) -> tuple[int, list[str]]:
     headers = {"Authorization": f"Bearer {asked.token if of_attempt else asked.key}"}
     sending = case.as_transport_kwargs(base_url=asked.url, headers=headers)
     with requests.request(**sending, timeout=ANSWER_S, stream=True, allow_redirects=False) as reply:
+        if len(reply.request.url or "") > MAX_HEAD_BYTES:
+            return reply.status_code, []  # refused before it is a request; tests/security/test_heads has that
         # A stream has no end: that it begins is enough.
         endless = reply.headers.get("Content-Type", "").startswith("text/event-stream")
         body = b"" if endless else reply.content
