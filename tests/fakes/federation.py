@@ -54,6 +54,8 @@ class Double:
     checking: int = 0
     """So many requests find an update, sent with its file, still being checked; its own answer is lost."""
     checked: tuple[dict[str, Any], bytes] | None = None
+    rows_taken: int | None = None
+    """Of its training, as a worker that joins is told."""
     let_go: set[str] = field(default_factory=set)
     """Files that were taken with their update, and are no longer held for another one."""
     received_bytes: int = 0
@@ -137,7 +139,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._say(self._federation())
             case "PUT", ["members", worker]:
                 self.double.members[worker] = json.loads(self._body())
-                self._say({"worker": worker, "joined_at": _NOW, "seen_at": _NOW})
+                self._say({"worker": worker, "joined_at": _NOW, "seen_at": _NOW, "rows_taken": self.double.rows_taken})
             case "PUT", ["blobs", digest]:
                 self._blob(digest)
             case "PUT", ["updates"]:

@@ -277,6 +277,22 @@ def test_a_server_that_is_away_at_the_beginning_is_met_later(federated: Make, do
     assert sum(examples for _, examples in double.examples) == 32
 
 
+def test_who_hears_late_what_counts_already_waits_for_no_version_of_it(
+    federated: Make, double: Double, tmp_path: Path
+) -> None:
+    double.on_update = lambda double, update: double.publish(double.file_of(update), update["config"])
+    double.away, double.rows_taken = True, 16
+    callback = federated(attempt=2, wait_s=LIMIT_S)
+
+    def back() -> None:
+        double.away = False
+        until(arrived(callback))
+
+    trainer(tmp_path, callback, At(3, back), max_steps=8).train()
+    assert double.examples == [(8, 16)], "an earlier launch has sent the rows of step 4"
+    assert callback.version == 1
+
+
 def test_fedprox_stays_nearer_to_the_global_adapter(federated: Make, double: Double, tmp_path: Path) -> None:
     def far(mu: float | None) -> float:
         double.versions.clear()

@@ -13,7 +13,7 @@ from tunefleet.errors import AuthError, ForbiddenError, GoneError, NotFoundError
 from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.contact import Contact, passes
 from tunefleet.programs.federated.follower import Arrived, Follower, Inbox
-from tunefleet.programs.federated.mailbox import PULL, REFUSED, VERSION, Mailbox
+from tunefleet.programs.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
 from tunefleet.programs.federated.options import Options
 from tunefleet.programs.federated.packing import RESIDUAL, Packer
 from tunefleet.programs.federated.progress import Intent, Progress, TakenFile
@@ -100,7 +100,8 @@ class Courier:
         named = self._options.job_id if not self._options.job_id.isdecimal() else None
         found: dict[str, Any] = {"id": named, "version": None, "pull": None, "refused": None}
         try:
-            found["id"], found["pull"] = self._introduce()
+            found["id"], found["pull"], rows = self._introduce()
+            self._progress.know_taken(rows)
             newest = self._inbox.next(self._progress.version)
             if newest is not None:
                 self.arrived[newest.version] = newest
@@ -187,9 +188,14 @@ class Courier:
             if not self._running:
                 self._client.close()
 
-    def _introduce(self) -> tuple[str, float | None]:
-        """Make this worker known; returns the federation's id, and the pull that it wants unless the user has one."""
-        self._progress.know_taken(self._client.join().rows_taken or 0)
+    def _introduce(self) -> tuple[str, float | None, int]:
+        """Make this worker known.
+
+        Returns:
+            The federation's id, the pull that it wants unless the user has one, and up to which row of this training
+            its updates count already.
+        """
+        rows = self._client.join().rows_taken or 0
         detail = self._client.federation()
         strategy = detail.spec.get("strategy") or {}
         self._met = True
@@ -198,12 +204,15 @@ class Courier:
                 "The versions of %s have a residual for the base model, which a reload leaves out.", self._client.job_id
             )
         wanted = strategy.get("mu") if strategy.get("name") == "fedprox" else None
-        return detail.id, None if self._options.mu is not None or wanted is None else float(wanted)
+        return detail.id, None if self._options.mu is not None or wanted is None else float(wanted), rows
 
     def _meet_late(self) -> None:
         if self._met:
             return
-        _, mu = self._introduce()
+        _, mu, rows = self._introduce()
+        if rows > self._progress.taken:
+            # All ranks are to know: at a step whose rows count already nobody waits for a version.
+            self._mailbox.submit(TAKEN, {"rows": rows})
         if mu is not None:
             self._mailbox.submit(PULL, {"mu": mu})
 

@@ -16,6 +16,8 @@ VERSION: Final = "version"
 """A version is here: `version`."""
 PULL: Final = "pull"
 """The federation wants a pull towards the global adapter: `mu`."""
+TAKEN: Final = "taken"
+"""The server counts more of this training than its checkpoint knows of: up to row `rows`."""
 REFUSED: Final = "refused"
 """It refuses this worker: `text`; `over` if it has only come to its end."""
 

@@ -21,7 +21,7 @@ from tunefleet.programs.federated.adapter import LiveAdapter
 from tunefleet.programs.federated.beginning import begin_alike
 from tunefleet.programs.federated.counting import RowCounter, sequences_per_row
 from tunefleet.programs.federated.courier import Courier
-from tunefleet.programs.federated.mailbox import PULL, REFUSED, VERSION, Mailbox
+from tunefleet.programs.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
 from tunefleet.programs.federated.moments import check_held
 from tunefleet.programs.federated.options import Options, check_arguments
 from tunefleet.programs.federated.progress import Progress
@@ -202,6 +202,9 @@ class Participation:
             self._adopt(int(data["version"]))
         elif command == PULL:
             self._pull_with(float(data["mu"]))
+        elif command == TAKEN:
+            self.progress.know_taken(int(data["rows"]))
+            self._captured = max(self._captured, int(data["rows"]))
         elif command == REFUSED:
             self._refused(data)
 

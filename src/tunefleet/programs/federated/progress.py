@@ -50,7 +50,9 @@ class Progress:
         Args:
             rows: Up to which row of the training.
         """
-        self.taken = max(self.taken, rows)
+        # Nothing is written back where nothing changes: another thread counts on meanwhile.
+        if rows > self.taken:  # noqa: PLR1730
+            self.taken = rows
 
     def plain(self) -> dict[str, int]:
         """Return it as JSON has it."""
