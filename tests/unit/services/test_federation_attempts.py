@@ -10,7 +10,11 @@ import pytest
 from tests.unit.services.federating import Party, keep, party
 from tests.unit.services.lab import Lab
 from tunefleet.errors import GoneError
+from tunefleet.lifecycle.round import RoundReason
 from tunefleet.services.federation import jobs, members
+from tunefleet.services.federation import rounds as verbs
+from tunefleet.services.federation.accepting import Accepted
+from tunefleet.store import Connection, federation_updates, rounds
 from tunefleet.wire.federated import MemberChange
 
 
@@ -126,6 +130,49 @@ async def test_rows_that_a_version_has_are_not_counted_again_by_an_attempt_that_
     await group.upload("w2", 5.0, num_examples=8)
     await keep(lab.core)
     assert (await group.version(2)).num_examples == 8 + (weighs or 0) + 6
+
+
+async def fail_for(group: Party, blamed: Accepted) -> None:
+    """Let the round that is being aggregated fail because of one update."""
+    row, current, now = await group.row(), await group.round(), group.lab.clock.wall
+
+    def operation(connection: Connection) -> bool:
+        taken = rounds.claim(connection, current, holder="h", now=now, until=now + 60)
+        assert taken is not None
+        why = RoundReason.UPDATE_REFUSED
+        return verbs.fail(connection, row, taken, why, "It is broken.", now, holder="h", blamed=blamed.update)
+
+    assert await group.lab.core.write(operation)
+
+
+@pytest.mark.parametrize(
+    ("later", "alone", "weighs"),
+    [
+        ({"rows_before": 8, "num_examples": 8, "attempt": 1}, 8, 16),
+        ({"rows_before": 0, "num_examples": 16, "attempt": 2}, 8, 16),
+        ({"rows_before": 4, "num_examples": 8}, 8, 12),
+        ({"rows_before": 8, "num_examples": 30, "attempt": 1}, 30, 32),
+        ({"rows_before": 8, "num_examples": 8, "attempt": 1, "base_version": 1}, 8, 8),
+    ],
+    ids=["goes on", "anew and beyond", "some of them again", "more than one may claim", "from a version"],
+)
+async def test_what_waited_beside_a_round_that_failed_weighs_the_rows_of_the_one_whose_place_it_takes(
+    lab: Lab, tmp_path: Path, later: dict[str, Any], alone: int, weighs: int
+) -> None:
+    group = await party(lab, tmp_path / "files", max_num_examples=32)
+    first = await group.upload(
+        "w1", 1.0, step=4, num_examples=8, rows_before=0, attempt=later.get("attempt"), base_version=0
+    )
+    broken = await group.upload("w2", 2.0, num_examples=8)
+    waiting = await group.upload("w1", 3.0, step=9, **({"base_version": 0} | later))
+    assert (waiting.update.state, waiting.update.num_examples) == ("waiting", alone)
+    await fail_for(group, broken)
+    assert [each.state for each in await group.updates(1)] == ["superseded", "rejected"]
+    (left,) = await group.updates(2)
+    assert (left.seq, left.state, left.num_examples) == (waiting.update.seq, "counted", weighs)
+    assert await group.lab.core.read(lambda connection: federation_updates.replaced_by(connection, left)) == (
+        first.update.seq
+    )
 
 
 async def test_whoever_counts_no_attempts_may_begin_another_training(lab: Lab, tmp_path: Path) -> None:

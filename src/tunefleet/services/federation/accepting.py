@@ -13,6 +13,7 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.services.federation import rounds as verbs
 from tunefleet.services.federation.status import FOREVER, PAUSED, QUEUED, locked, move, spec_of, tell
+from tunefleet.services.federation.weighing import rows_of_both
 from tunefleet.spec.federating import MAX_WORKERS
 from tunefleet.store import Connection, artifacts, federation_updates, federations, rounds
 from tunefleet.store.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
@@ -316,7 +317,7 @@ def _store(
         arrived = weighed
     new = UpdateRow(
         row.seq, arrived.worker, number, state, doubt, arrived.step,
-        _rows(row, older, arrived), arrived.base_version, arrived.upload_digest or arrived.model_digest,
+        arrived.num_examples, arrived.base_version, arrived.upload_digest or arrived.model_digest,
         arrived.model_digest, arrived.values_digest, arrived.config,
         orjson.dumps(dict(arrived.tokenizer)).decode(), arrived.upload_dtype, arrived.size_bytes, arrived.norm,
         arrived.losses.before, arrived.losses.after, None, now, None if doubt is None else now,
@@ -325,6 +326,7 @@ def _store(
     if doubt is not None:
         return federation_updates.insert_one(connection, new), None
     if older is not None:
+        new = new._replace(num_examples=rows_of_both(spec_of(row), older, new))
         # Out of the way first: a worker has one update in a round.
         federation_updates.change(connection, [older.seq], {"state": DISCARDED})
     stored = federation_updates.insert_one(connection, new)
@@ -344,9 +346,7 @@ def _is_late(older: UpdateRow, arrived: Arrived) -> bool:
     return arrived.rows_after < older.rows_after
 
 
-def _weighed(
-    connection: Connection, row: FederationRow, older: UpdateRow | None, arrived: Arrived
-) -> Arrived | None:
+def _weighed(connection: Connection, row: FederationRow, older: UpdateRow | None, arrived: Arrived) -> Arrived | None:
     """Take out of an update the rows that other updates of its training weigh already; None if no row is left.
 
     A training that goes on elsewhere from an older checkpoint trains on some rows again, and may not have heard yet
@@ -355,7 +355,7 @@ def _weighed(
     Args:
         connection: Of the operation.
         row: The federation.
-        older: The update whose place it takes: what both have is reckoned with in `_rows`.
+        older: The update whose place it takes: what both have is reckoned with in `rows_of_both`.
         arrived: The update.
     """
     if arrived.attempt is None or arrived.rows_before is None or arrived.rows_after is None:
@@ -364,26 +364,6 @@ def _weighed(
     before = max(federation_updates.rows_taken(connection, row.seq, arrived.worker, apart=apart), arrived.rows_before)
     left = arrived.rows_after - before
     return None if left <= 0 else replace(arrived, rows_before=before, num_examples=left)
-
-
-def _rows(row: FederationRow, older: UpdateRow | None, arrived: Arrived) -> int:
-    """Return what an update weighs: its rows, and those of the one whose training it goes on with.
-
-    Workers count from upload to upload. Whoever does not say what it started from went on where it was, as long as no
-    version came between: that is so within a round, and not for one that has been waiting for the next. An attempt that
-    begins anew, or from a checkpoint, goes over rows of the one before it again: those count once.
-    """
-    if older is None or arrived.base_version != older.base_version:
-        return arrived.num_examples
-    if arrived.base_version is None and older.state != COUNTED:
-        return arrived.num_examples
-    if arrived.rows_before is not None and older.rows_after is not None:
-        again = older.rows_after - arrived.rows_before
-        kept = older.num_examples - min(max(again, 0), older.num_examples)
-        return min(kept + arrived.num_examples, spec_of(row).max_num_examples)
-    if arrived.step <= older.step or arrived.attempt != older.attempt:
-        return arrived.num_examples
-    return min(older.num_examples + arrived.num_examples, spec_of(row).max_num_examples)
 
 
 def _remember(connection: Connection, member: MemberRow, stored: UpdateRow, arrived: Arrived, now: float) -> None:

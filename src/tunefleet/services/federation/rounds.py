@@ -17,6 +17,7 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
 from tunefleet.services.federation import shares
 from tunefleet.services.federation.status import RUNNING, move, spec_of, tell
+from tunefleet.services.federation.weighing import rows_of_both
 from tunefleet.spec.federating import FederationSpec
 from tunefleet.store import Connection, artifacts, federation_updates, federations, rounds
 from tunefleet.store.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
@@ -254,7 +255,7 @@ def fail(
         settled = {"state": REJECTED, "reason": error, "settled_at": now}
         federation_updates.change(connection, [blamed.seq], settled)
         artifacts.unpin(connection, [blamed.holder])
-        _carry_over(connection, [each for each in counted if each.seq != blamed.seq], now)
+        _carry_over(connection, row, [each for each in counted if each.seq != blamed.seq], now)
     artifacts.unpin(connection, [result_holder(row.id, current.number)])
     about: dict[str, Any] = {"round": current.number, "reason": reason.value, "error": error}
     tell(connection, row, "federation.round_failed", now, **about, took_s=lasted(current, now))
@@ -267,16 +268,21 @@ def lasted(row: RoundRow, now: float) -> float:
     return round(max(0.0, now - row.opened_at), 3)
 
 
-def _carry_over(connection: Connection, carried: Sequence[UpdateRow], now: float) -> None:
+def _carry_over(connection: Connection, row: FederationRow, carried: Sequence[UpdateRow], now: float) -> None:
     """Let updates wait for the next round, but for those whose workers have sent a newer one meanwhile."""
-    if not carried:
-        return
-    newer = {each.worker: each.seq for each in federation_updates.waiting(connection, carried[0].federation_seq)}
+    newer = {each.worker: each for each in federation_updates.waiting(connection, row.seq)}
+    left = [each for each in carried if each.worker not in newer]
     for each in carried:
         if each.worker in newer:
-            supersede(connection, each, newer[each.worker], now)
-    left = [each.seq for each in carried if each.worker not in newer]
-    federation_updates.change(connection, left, {"state": WAITING, "round": None})
+            _give_way(connection, row, each, newer[each.worker], now)
+    federation_updates.change(connection, [each.seq for each in left], {"state": WAITING, "round": None})
+
+
+def _give_way(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow, now: float) -> None:
+    # The newer one was to count after it, and does not weigh its rows yet.
+    rows = rows_of_both(spec_of(row), older, newer)
+    federation_updates.change(connection, [newer.seq], {"num_examples": rows})
+    supersede(connection, older, newer.seq, now)
 
 
 def supersede(connection: Connection, older: UpdateRow, by: int, now: float) -> None:
