@@ -126,6 +126,8 @@ async def test_rows_that_a_version_has_are_not_counted_again_by_an_attempt_that_
         assert "count already" in (again.warning or "")
     else:
         assert (again.counted, again.update.num_examples, again.warning) == (True, weighs, None)
+    (member, _) = (await jobs.get(lab.core, lab.admin, group.id)).member_list
+    assert (member.worker, member.num_examples) == ("w1", 8 + (weighs or 0)), "what was taken out is not new"
     await group.upload("w1", 4.0, num_examples=6, rows_before=20, **(said | {"step": 12}))
     await group.upload("w2", 5.0, num_examples=8)
     await keep(lab.core)

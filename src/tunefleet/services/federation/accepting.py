@@ -378,10 +378,17 @@ def _remember(connection: Connection, member: MemberRow, stored: UpdateRow, arri
     if stored.state != DISCARDED:
         member = member._replace(
             updates=member.updates + 1,
-            num_examples=member.num_examples + arrived.num_examples,
+            num_examples=member.num_examples + _own_rows(stored, arrived),
             values_digest=stored.values_digest,
         )
     federations.put_member(connection, member)
+
+
+def _own_rows(stored: UpdateRow, arrived: Arrived) -> int:
+    """Return how many rows are new in an update: without those that were taken out, or of the one that it replaces."""
+    if stored.rows_before is None or stored.rows_after is None:
+        return arrived.num_examples
+    return stored.rows_after - stored.rows_before
 
 
 def _dated(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> RoundRow:
