@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tunefleet.clusters.base import Ask, Cluster, Seen
-from tunefleet.clusters.ray_gpus import HINT, type_of, unknown
 from tunefleet.clusters.ray_http import RayJobs
 from tunefleet.clusters.ray_order import ENDED, HOPELESS, KEY, LASTING, RUNNING, SERVER, WAITING, pack
 from tunefleet.errors import ConflictError
@@ -51,8 +50,6 @@ class Ray(Cluster):
 
     def submit(self, ask: Ask) -> str:
         """Start the job that takes the nodes; its name is that of the ask."""
-        if ask.gpu_type is not None and type_of(ask.gpu_type) is None:
-            raise ConflictError(unknown(ask.gpu_type), hint=HINT)
         known = self._jobs.job(ask.name)
         if known is not None and known.get("status") not in _OVER:
             return ask.name

@@ -1,28 +1,46 @@
-"""Which GPUs Ray tells apart: each of its nodes has a resource that names the type of its GPUs.
+"""How Ray calls GPUs: each of its nodes has a resource that names the type of its GPUs.
 
-Source: `ray.util.accelerators` of Ray 2.60; the resource is there on a node of which Ray has found the GPUs by itself.
+The name is made of the product's, `A100` of `NVIDIA A100-SXM4-80GB` and `GeForce-RTX-4090` of `NVIDIA GeForce RTX
+4090`; which ones there are only the cluster knows.
+
+Source: `ray._private.accelerators.nvidia_gpu` of Ray 2.60; the resource is there on a node of which Ray has found the
+GPUs by itself.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
-TYPES: Final = (
-    "A100", "A10G", "B200", "H100", "H20", "H200", "K80", "L4", "L40S", "P100", "P4", "T4", "V100",
-)  # fmt: skip
 SHARE: Final = 0.001
 """What is asked of such a resource: a node has 1 of it, however many GPUs it has."""
 PREFIX: Final = "accelerator_type:"
-HINT: Final = f"write one of {', '.join(TYPES)}, or leave it out"
-_MAKERS: Final = ("NVIDIA", "TESLA")
+_MAKERS: Final = ("nvidia", "tesla")
+_MODEL: Final = re.compile(r"(?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*")
 
 
-def type_of(wanted: str) -> str | None:
-    """Return Ray's name for `hardware.gpu.type`, in any case and with or without its maker; null if it has none."""
-    words = [word for word in wanted.upper().split() if word not in _MAKERS]
-    return words[0] if len(words) == 1 and words[0] in TYPES else None
+def is_called(wanted: str, name: str) -> bool:
+    """Whether a name is just what `hardware.gpu.type` says, whatever its case, hyphens and maker."""
+    return _plain(wanted) == _plain(name)
 
 
-def unknown(wanted: str) -> str:
-    """Say that Ray has no name for a type."""
-    return f"Ray knows no GPUs of the type {wanted}"
+def may_be(wanted: str, name: str) -> bool:
+    """Whether GPUs of which Ray knows the name may be what `hardware.gpu.type` says, as for any worker a part of it.
+
+    Ray leaves out what follows the model: `A100-SXM4-80GB` may be among what it calls `A100`. That goes by whole words,
+    for an `H200` is no `H20`.
+    """
+    want, has = _plain(wanted), _plain(name)
+    return want in has or f" {has} " in f" {want} "
+
+
+def name_of(wanted: str) -> str:
+    """Return how Ray would call GPUs of which no node is there, by its own rule."""
+    text = " ".join(word for word in wanted.split() if word.lower() not in _MAKERS) or wanted
+    text = text.upper() if text == text.lower() else text
+    model = _MODEL.match(text)
+    return "-".join((model.group() if model else text).split())
+
+
+def _plain(name: str) -> str:
+    return " ".join(word for word in name.lower().replace("-", " ").split() if word not in _MAKERS)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.clusters.base import Ask
-from tunefleet.clusters.ray_gpus import PREFIX, SHARE, type_of
+from tunefleet.clusters.ray_gpus import PREFIX, SHARE, is_called, may_be, name_of
 
 _GIGABYTE: Final = 1e9
 
@@ -38,6 +39,8 @@ class Outlook:
         could: How many of them have enough.
         now: How many of those have it free.
         autoscaled: Whether an autoscaler brings more; None if that cannot be told.
+        need: The bundle that was compared.
+        gpus: The types of GPU that the cluster has, told where none of them is the one that is wanted.
     """
 
     wanted: int
@@ -46,6 +49,8 @@ class Outlook:
     could: int
     now: int
     autoscaled: bool | None
+    need: Mapping[str, float]
+    gpus: str = ""
 
     @property
     def lacking(self) -> bool:
@@ -72,27 +77,53 @@ class Outlook:
         """Say how far it is from enough."""
         return (
             f"{_nodes(self.wanted)} with {self.each} wanted: of the Ray cluster's {_nodes(self.machines)} "
-            f"{_have(self.could)} that"
+            f"{_have(self.could)} that{self.gpus}"
         )
 
     @property
     def never(self) -> str:
         """Say that it is hopeless."""
-        return f"No node of the Ray cluster has {self.each}, and no autoscaler runs there that could bring one."
+        return (
+            f"No node of the Ray cluster has {self.each}{self.gpus}, and no autoscaler runs there that could bring one."
+        )
 
 
-def bundle(ask: Ask) -> dict[str, float]:
-    """Return what each node must have, in Ray's words; a core at least, for a bundle of nothing is none."""
+def bundle(ask: Ask, machines: Sequence[Machine] = ()) -> dict[str, float]:
+    """Return what each node must have, in Ray's words; a core at least, for a bundle of nothing is none.
+
+    Args:
+        ask: What is wanted.
+        machines: The cluster's, which say how Ray calls the type of GPU.
+    """
     wanted = {"CPU": float(ask.cpu or 1), "GPU": float(ask.gpu_count), "memory": float(ask.memory_bytes)}
-    named = None if ask.gpu_type is None else type_of(ask.gpu_type)
-    if named is not None and ask.gpu_count:
-        wanted[PREFIX + named] = SHARE
-    return {name: amount for name, amount in wanted.items() if amount}
+    need = {name: amount for name, amount in wanted.items() if amount}
+    if ask.gpu_type is not None and ask.gpu_count:
+        need[PREFIX + _type(ask, ask.gpu_type, need, machines)] = SHARE
+    return need
+
+
+def _type(ask: Ask, wanted: str, need: Mapping[str, float], machines: Sequence[Machine]) -> str:
+    """Choose of the types that suit, for a bundle names one: of enough nodes, then just as it is written."""
+    suited = [name for name in _types(machines) if may_be(wanted, name)]
+    able = Counter(name for machine in machines if _fits(machine.total, need) for name in _types([machine]))
+
+    def use(name: str) -> tuple[int, bool, int]:
+        return min(able[name], ask.nodes), is_called(wanted, name), able[name]
+
+    return max(suited, key=use, default=name_of(wanted))
+
+
+def _types(machines: Sequence[Machine]) -> list[str]:
+    """Return the types of GPU of some machines."""
+    names = {name for machine in machines for name, amount in machine.total.items() if amount}
+    return sorted(name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX))
 
 
 def outlook(ask: Ask, machines: Sequence[Machine], *, autoscaled: bool | None) -> Outlook:
     """Compare what is asked with what there is."""
-    need = bundle(ask)
+    need = bundle(ask, machines)
+    types = _types(machines)
+    strange = any(name.startswith(PREFIX) and name.removeprefix(PREFIX) not in types for name in need)
     return Outlook(
         wanted=ask.nodes,
         each=_words(need),
@@ -100,6 +131,8 @@ def outlook(ask: Ask, machines: Sequence[Machine], *, autoscaled: bool | None) -
         could=sum(_fits(machine.total, need) for machine in machines),
         now=sum(_fits(machine.free, need) for machine in machines),
         autoscaled=autoscaled,
+        need=need,
+        gpus=f" (there are GPUs of {', '.join(types) or 'no type that Ray knows'})" if strange else "",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import ray
@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunefleet.clusters.base import Ask
 from tunefleet.programs.ray_nodes.node import Node
-from tunefleet.programs.ray_nodes.reasons import Machine, Outlook, bundle, outlook
+from tunefleet.programs.ray_nodes.reasons import Machine, Outlook, outlook
 
 _LOOK_S: Final = 0.5
 _FIRST_S: Final = 2.0
@@ -47,9 +47,18 @@ class Room:
     def __init__(self, ask: Ask, nodes: int) -> None:
         self.nodes = nodes
         self._ask = ask
-        need = bundle(ask)
-        self._need = need
-        self._group = placement_group([need] * nodes, strategy="STRICT_SPREAD")
+        self._need = dict(look(ask).need)
+        self._group = self._reserved()
+
+    def _reserved(self) -> Any:
+        return placement_group([self._need] * self.nodes, strategy="STRICT_SPREAD")
+
+    def suit(self, need: Mapping[str, float]) -> None:
+        """Wait for what is needed now: a node that has joined says how Ray calls its GPUs."""
+        if self._need != need:
+            self.leave()
+            self._need = dict(need)
+            self._group = self._reserved()
 
     def ready(self, wait_s: float) -> bool:
         """Whether all bundles are there; waits so long for them."""
@@ -127,6 +136,7 @@ def _wait(room: Room, ask: Ask, say: Callable[[str], None], stopped: Callable[[]
         if stopped():
             raise StoppedError
         now, seen = time.monotonic(), look(ask)
+        room.suit(seen.need)
         had = had if seen.lacking else now
         if seen.hopeless and now - began > min(_SETTLE_S, ask.patience_s):
             raise HopelessError(seen.never)

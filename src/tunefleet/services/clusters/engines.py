@@ -8,7 +8,6 @@ from typing import Final
 
 from tunefleet.clusters import Cluster
 from tunefleet.clusters.opening import Engine, open_cluster
-from tunefleet.clusters.ray_gpus import HINT, type_of, unknown
 from tunefleet.errors import Fault
 from tunefleet.settings import ServerSettings
 from tunefleet.spec import BaseTaskSpec, TaskNode
@@ -68,8 +67,8 @@ def faults(absent: Mapping[str, str], told: Iterable[tuple[TaskNode, BaseTaskSpe
 
 def _untold(engine: EngineSpec, gpu_type: str) -> tuple[str, str] | None:
     """Say why an engine is not told which type of GPU is wanted, and what to write instead; null if it is told."""
-    if engine.type == "ray":
-        return None if type_of(gpu_type) is not None else (unknown(gpu_type), HINT)
+    if engine.type != "slurm":
+        return None
     if engine.gpu_type or engine.constraint or engine.partition or engine.reservation:
         return None
     hint = 'write engine: {type: slurm, gpu_type: NAME} with the name that `sinfo -o "%G"` shows, or a partition'

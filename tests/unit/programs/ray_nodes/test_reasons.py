@@ -28,10 +28,44 @@ def test_gpus_of_another_type_do_not_do() -> None:
     ask = _ask(1, gpu_count=2, gpu_type="a100")
     seen = outlook(ask, [FREE, other], autoscaled=False)
     assert (seen.could, seen.hopeless) == (0, True)
-    assert seen.never.startswith("No node of the Ray cluster has 2 GPUs (A100) and 1 CPU, and no")
+    assert seen.never.startswith(
+        "No node of the Ray cluster has 2 GPUs (A100) and 1 CPU (there are GPUs of T4), and no"
+    )
+    assert "none has that (there are GPUs of T4); " in seen.why(60)
+    assert "GPUs of no type that Ray knows" in outlook(ask, [FREE], autoscaled=False).never
     good = Machine("e", {**FREE.total, "accelerator_type:A100": 1.0}, FREE.free)
     assert outlook(ask, [other, good], autoscaled=False).could == 1
     assert "accelerator_type:A100" not in bundle(_ask(gpu_type="a100")), "without GPUs it matters not"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "there", "taken"),
+    [
+        ("a100-sxm4-80gb", ["T4", "A100"], "A100"),
+        ("Tesla T4", ["T4", "A100"], "T4"),
+        ("RTX 4090", ["GeForce-RTX-4090", "RTX-A6000"], "GeForce-RTX-4090"),
+        ("nvidia rtx a6000", ["GeForce-RTX-4090", "RTX-A6000"], "RTX-A6000"),
+        ("A10", ["A100", "A10", "A10G"], "A10"),
+        ("A10", ["A100", "A100", "A10"], "A10"),
+        ("RTX", ["GeForce-RTX-4090", "RTX-A6000", "RTX-A6000"], "RTX-A6000"),
+        ("H200", ["H20", "GH200"], "GH200"),
+        ("A40", [], "A40"),
+        ("nvidia a100-sxm4-80gb", [], "A100"),
+        ("GeForce RTX 4090", ["T4"], "GeForce-RTX-4090"),
+    ],
+)
+def test_a_type_is_asked_for_as_the_nodes_call_it(wanted: str, there: list[str], taken: str) -> None:
+    machines = [Machine(name, {**FREE.total, f"accelerator_type:{name}": 1.0}, FREE.free) for name in there]
+    need = bundle(_ask(1, gpu_count=1, gpu_type=wanted), machines)
+    assert [name for name in need if ":" in name] == [f"accelerator_type:{taken}"]
+
+
+def test_a_type_of_which_enough_nodes_are_there_goes_before_the_very_name() -> None:
+    machines = [
+        Machine(name, {**FREE.total, f"accelerator_type:{name}": 1.0}, FREE.free) for name in ("L4", *["L40S"] * 2)
+    ]
+    assert "accelerator_type:L4" in bundle(_ask(1, gpu_count=1, gpu_type="L4"), machines)
+    assert "accelerator_type:L40S" in bundle(_ask(2, gpu_count=1, gpu_type="L4"), machines)
 
 
 def test_machines_that_are_busy_are_waited_for() -> None:
