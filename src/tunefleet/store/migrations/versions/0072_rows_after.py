@@ -1,4 +1,8 @@
-"""Up to which row of its training each update of a federation's worker counts."""
+"""Up to which row of its training each update of a federation's worker counts.
+
+Updates from before do not know it: what one weighs may be the rows of two, so that it cannot be told from its first
+row and its weight.
+"""
 
 from __future__ import annotations
 
