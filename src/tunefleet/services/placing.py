@@ -86,7 +86,7 @@ async def run_once(core: Core) -> int:
     done = await core.write(
         partial(
             _timed, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger,
-            gather_s=gathering.gather_s(settings.nodes_patience_s),
+            patience_s=settings.nodes_patience_s,
         )
     )  # fmt: skip
     core.pass_s = done.spent_s
@@ -119,10 +119,10 @@ def _timed(
     sticky: bool,
     largest: int,
     ledger: Ledger,
-    gather_s: float,
+    patience_s: float,
 ) -> Pass:
     began_s = time.thread_time()
-    done = _pass(connection, here, policy, sticky, largest, ledger, gather_s)
+    done = _pass(connection, here, policy, sticky, largest, ledger, patience_s)
     return replace(done, spent_s=time.thread_time() - began_s)
 
 
@@ -134,13 +134,13 @@ def _pass(
     sticky: bool,
     largest: int,
     ledger: Ledger,
-    gather_s: float,
+    patience_s: float,
 ) -> Pass:
     lines = queue.lines(connection)
     if not lines:
         return Pass()
     fleet = roster.states(connection, here)
-    needs = gathering.gathered(connection, roster.needs_of(connection, lines, fleet), here.now, gather_s)
+    needs = gathering.gathered(connection, roster.needs_of(connection, lines, fleet), here.now, patience_s)
     board = Board(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
         return Pass()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tunefleet.placement import Requirement
@@ -15,13 +15,8 @@ The nodes of one job begin within seconds of each other, and those that a traini
 """
 
 
-def gather_s(patience_s: float) -> float:
-    """Return how long to wait where workers lose their patience after some time."""
-    return min(GATHER_S, patience_s / 2)
-
-
 def gathered(
-    connection: Connection, needs: Mapping[tuple[str, str], Requirement], now: float, wait_s: float
+    connection: Connection, needs: Mapping[tuple[str, str], Requirement], now: float, patience_s: float
 ) -> dict[tuple[str, str], Requirement]:
     """Return what may be placed now: all but tasks whose job has not brought as many workers as they can use.
 
@@ -29,7 +24,7 @@ def gathered(
         connection: Of the operation.
         needs: What waits, by key and project.
         now: Unix time.
-        wait_s: How long after the last worker came more are waited for.
+        patience_s: How long nodes are waited for in all: the task is to begin well before that, whoever comes still.
     """
     elastic = {line for line, need in needs.items() if need.nodes < need.nodes_max}
     if not elastic:
@@ -44,8 +39,14 @@ def gathered(
         if line not in elastic:
             continue
         came = arrivals.get(job.key_id, [])
-        # The look that sees the job running may come after its first workers.
-        last = max([job.running_at or 0.0, *came])
-        if len(came) < needs[line].nodes_max and now - last < wait_s:
+        if len(came) < needs[line].nodes_max and _more_may_come(job.running_at, came, now, patience_s):
             early.add(line)
     return {line: need for line, need in needs.items() if line not in early}
+
+
+def _more_may_come(running_at: float | None, came: Sequence[float], now: float, patience_s: float) -> bool:
+    # The look that sees the job running comes after its first workers; those of one that was requeued are known of old.
+    if running_at is None:
+        return True
+    most_s = patience_s / 2
+    return now - running_at <= most_s and now - max([running_at, *came]) < min(GATHER_S, most_s)

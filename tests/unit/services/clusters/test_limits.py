@@ -115,6 +115,34 @@ async def test_an_elastic_task_does_not_wait_long_for_nodes_that_it_did_not_get(
     assert await offered(field, crew) == 2
 
 
+async def test_an_elastic_task_begins_in_time_however_many_come_one_by_one(field: Field) -> None:
+    field.lab.core.settings = field.lab.core.settings.model_copy(update={"nodes_patience_s": 60.0})
+    await field.asked(on_slurm('resources: {nodes: "2:64"}'))
+    crew = await field.nodes(dict(TWO), dict(TWO))
+    for number in (2, 3):
+        field.lab.clock.advance(12.0)
+        crew.append(await field.worker(number, **TWO))
+        assert await offered(field, crew) == 0
+    field.lab.clock.advance(6.0)
+    crew.append(await field.worker(4, **TWO))
+    assert await offered(field, crew) == 5, "half of the patience is over"
+
+
+async def test_the_nodes_of_a_requeued_job_are_waited_for_anew(field: Field) -> None:
+    await field.asked(on_slurm('resources: {nodes: "2:4"}'))
+    crew = await field.nodes(dict(TWO), dict(TWO))
+    field.slurm.now("waiting", "pending (BeginTime)")
+    await field.look()
+    field.lab.clock.advance(21.0)
+    assert await offered(field, crew) == 0, "no look has seen it run again"
+    field.slurm.now("running")
+    await field.look()
+    field.lab.clock.advance(15.0)
+    assert await offered(field, crew) == 0, "two more may come"
+    field.lab.clock.advance(6.0)
+    assert await offered(field, crew) == 2
+
+
 async def offered(field: Field, crew: list[FakeWorker]) -> int:
     """Let all answer and the server place, and return how many of them are offered their part."""
     for worker in crew:
