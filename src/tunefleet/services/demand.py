@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from tunefleet.placement import Requirement, is_able
+from tunefleet.placement import Requirement, WorkerState, is_able
 from tunefleet.services import roster
 from tunefleet.services.core import Core
 from tunefleet.services.identity import Actor, may_read
-from tunefleet.store import Connection, task_list
+from tunefleet.services.roster import Presences
+from tunefleet.store import Connection, task_list, workers
 from tunefleet.wire.page import TaskDemand
+
+_REMEMBERED_S: Final = 3600.0
+"""For how long workers that have left say what the next ones are able to: who starts those may change them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +55,34 @@ class Sort:
 async def of(core: Core, actor: Actor, sort: Sort) -> TaskDemand:
     """Return how many workers the waiting tasks of the actor's project would take, if each had its own.
 
-    Left out are those that get their nodes from an engine, and those that such workers cannot run: as one of them that
-    answers says of itself, or else as `sort` says.
+    Left out are those that get their nodes from an engine, those that are to be tried again later, and those that such
+    workers cannot run: as one of them that answers says of itself, or those that did lately, or else as `sort` says.
     """
     may_read(actor)
     here = roster.presences(core)
 
     def operation(connection: Connection) -> TaskDemand:
-        waiting = task_list.queued_by_need(connection, actor.project)
-        mine = [state for state in roster.states(connection, here) if state.present and sort.owns(state.id)]
-        needs = roster.needs_of(connection, [(key, actor.project) for key in waiting], mine)
+        waiting = task_list.queued_by_need(connection, actor.project, here.now)
+        known = _known(connection, here, actor.project, sort)
+        needs = roster.needs_of(connection, [(key, actor.project) for key in waiting], known)
         taken = [
             count * need.nodes
             for count, need in ((count, needs[key, actor.project]) for key, count in waiting.items())
-            if (is_able(need, mine) if mine else sort.may_run(need))
+            if (is_able(need, known) if known else sort.may_run(need))
         ]
         return TaskDemand(workers=sum(taken))
 
     return await core.read(operation)
+
+
+def _known(connection: Connection, here: Presences, project: str, sort: Sort) -> list[WorkerState]:
+    """Return the workers that say what those of a sort are able to: who answers or, if nobody does, who did lately.
+
+    A pool that nobody is left of would otherwise be started again and again for what its workers cannot run.
+    """
+    mine = [state for state in roster.serving(roster.states(connection, here), project) if sort.owns(state.id)]
+    present = [state for state in mine if state.present]
+    if present or not mine:
+        return present
+    lately = workers.seen_since(connection, here.now - _REMEMBERED_S)
+    return [state for state in mine if state.id in lately]

@@ -86,11 +86,11 @@ def counts(connection: Connection, wanted: Wanted) -> dict[str, dict[str, int]]:
     return found
 
 
-def queued_by_need(connection: Connection, project: str) -> dict[str, int]:
-    """Return how many tasks wait that get no nodes from an engine: the key of what they need → how many."""
+def queued_by_need(connection: Connection, project: str, now: float) -> dict[str, int]:
+    """Return how many tasks wait, and could begin now, that get no nodes from an engine: what they need → how many."""
     served = exists().where(task_engines.c.task_seq == tasks.c.seq)
     query = select(tasks.c.requirement_key, func.count()).where(
-        tasks.c.project == project, tasks.c.status == "queued", ~served
+        tasks.c.project == project, tasks.c.status == "queued", tasks.c.ready_at <= now, ~served
     )
     return {key: int(count) for key, count in connection.execute(query.group_by(tasks.c.requirement_key))}
 

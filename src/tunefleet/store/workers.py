@@ -44,6 +44,11 @@ def watched(connection: Connection) -> Sequence[Row[str, str, str, str]]:
     return connection.execute(_WATCHED).all()
 
 
+def seen_since(connection: Connection, since: float) -> set[str]:
+    """Return the workers that were heard of since then, as far as that is stored."""
+    return set(connection.scalars(select(workers.c.id).where(workers.c.last_seen_at >= since)))
+
+
 def put(connection: Connection, row: WorkerRow) -> None:
     """Store a worker, new or changed; who keeps a copy of the fleet is woken."""
     values = row._asdict()

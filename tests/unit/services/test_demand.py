@@ -6,11 +6,12 @@ import pytest
 
 from tests.unit.services.clusters.fake import ON_SLURM, FakeCluster
 from tests.unit.services.lab import ECHO, TRAIN, Lab
+from tests.unit.services.test_quotas import member, submit
 from tunefleet.errors import ForbiddenError
-from tunefleet.services import demand
+from tunefleet.services import demand, registering
 from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.demand import Sort
-from tunefleet.wire.link import ExecutorOffer
+from tunefleet.wire.link import ExecutorOffer, Gpu
 
 
 def _needing(resources: str) -> str:
@@ -61,6 +62,45 @@ async def test_a_worker_of_the_pool_that_answers_knows_what_it_lacks(lab: Lab) -
     await mine.register(executors=(ExecutorOffer(kind="echo", slot_class="light"),), slots={"light": 1})
     await mine.exchange()
     assert await _wanted(lab, Sort("lab")) == 1
+
+
+async def test_a_pool_is_not_started_again_for_what_its_workers_could_not_run(lab: Lab) -> None:
+    await lab.submit(_needing("hardware: {gpu: {count: 1, type: a100}}"))
+    sort = Sort("lab", gpu_count=1)
+    assert await _wanted(lab, sort) == 1, "nobody knows what GPUs they have"
+    worker = lab.worker("lab.0.box")
+    await worker.register(gpus=(Gpu(index=0, name="Tesla T4", uuid="g", memory_total_bytes=16 << 30),))
+    await worker.exchange()
+    assert await _wanted(lab, sort) == 0
+    await lab.core.write(lambda connection: registering.leave(connection, worker.id, lab.clock.wall))
+    assert await _wanted(lab, sort) == 0
+    await lab.submit(_needing("hardware: {gpu: {count: 1, type: t4}}"))
+    assert await _wanted(lab, sort) == 1
+    lab.clock.advance(2 * 3600)
+    assert await _wanted(lab, sort) == 2, "the pool may be of other machines by now"
+
+
+async def test_what_is_to_be_tried_again_later_needs_no_worker_yet(lab: Lab) -> None:
+    worker = await lab.online("lab.0.box")
+    await lab.submit(TRAIN)
+    assert await _wanted(lab, Sort("lab")) == 1
+    offer = await worker.start()
+    await worker.finish(offer.token, "failed", "crashed")
+    task = await lab.task(offer.task_id)
+    assert (task.status, await _wanted(lab, Sort("lab"))) == ("queued", 0)
+    lab.clock.advance(3600)
+    assert await _wanted(lab, Sort("lab")) == 1
+
+
+async def test_another_projects_workers_say_nothing(lab: Lab) -> None:
+    red, blue = await member(lab, "red"), await member(lab, "blue")
+    theirs = lab.worker("lab.0.box", actor=await member(lab, "blue", "worker"))
+    await theirs.register(executors=(ExecutorOffer(kind="echo", slot_class="light"),), slots={"light": 1})
+    await theirs.exchange()
+    for who in (red, blue):
+        await submit(lab, who, TRAIN)
+    assert (await demand.of(lab.core, red, Sort("lab"))).workers == 1, "it is not told that there is such a worker"
+    assert (await demand.of(lab.core, blue, Sort("lab"))).workers == 0
 
 
 async def test_a_worker_may_not_ask(lab: Lab) -> None:
