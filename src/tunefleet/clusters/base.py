@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Stage = Literal["waiting", "running", "ended"]
-"""Of a job of the cluster: it waits for its nodes, has them, or is over."""
+"""Of a job of the cluster: it waits for its nodes or to go on where it was frozen, has them, or is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,7 @@ class Seen:
         told: Why it waits or has ended, in the cluster's words; empty if it says nothing.
         withdrawn: Whether somebody has ended it there on purpose.
         hopeless: Whether it ended for a reason that no repetition mends, such as nodes that the cluster does not have.
+        ending: Whether it gives its nodes back just now, or is requeued from them: who ran there is gone.
     """
 
     job_id: str
@@ -61,6 +62,7 @@ class Seen:
     told: str = ""
     withdrawn: bool = False
     hopeless: bool = False
+    ending: bool = False
 
 
 class Cluster(ABC):

@@ -31,7 +31,9 @@ _STAGES: Final[dict[str, Stage]] = {
         ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
         "waiting",
     ),
-    **dict.fromkeys(("RUNNING", "COMPLETING", "STAGE_OUT", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING"), "running"),
+    # The workers are frozen: nobody may take their silence for their end.
+    **dict.fromkeys(("SUSPENDED", "STOPPED"), "waiting"),
+    **dict.fromkeys(("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "RESIZING"), "running"),
 }
 _HOPELESS: Final = frozenset(
     {
@@ -201,7 +203,7 @@ def _seen(job_id: str, state: str, reason: str) -> Seen:
     stage = _STAGES.get(state, "ended")
     said = "" if reason in {"None", "(null)", ""} else reason
     if stage == "running":
-        return Seen(job_id, stage)
+        return Seen(job_id, stage, ending=state == "COMPLETING")
     told = " ".join(filter(None, (state.lower().replace("_", " "), f"({said})" if said else "")))
     hopeless = stage == "waiting" and said in _HOPELESS
     return Seen(job_id, stage, told, withdrawn=state == "CANCELLED", hopeless=hopeless)

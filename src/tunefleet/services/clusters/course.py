@@ -98,6 +98,8 @@ def next_step(
         return Step("leave" if crew.ids and seen.stage == "running" else "cancel")
     if seen.stage == "waiting":
         return Step("fail" if seen.hopeless else "waits", seen.told or "no reason told")
+    if seen.ending:
+        return Step("none")  # it ends by itself, or is requeued, which a cancel would undo
     if status == TaskStatus.QUEUED and job.used and job.running_at is not None:
         return _short(job, crew, now - job.running_at, now=now, patience_s=patience_s, lost_after_s=lost_after_s)
     return _running(job, status, crew, now=now, patience_s=patience_s)

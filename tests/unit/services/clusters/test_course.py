@@ -119,6 +119,16 @@ def test_what_is_left_of_a_job_of_which_a_node_died_is_given_back() -> None:
     assert step(ran, "queued", RUNNING, replace(left, over_at=NOW - 900)) == Step("leave", why)
 
 
+def test_a_job_that_is_frozen_or_just_being_requeued_is_not_given_back() -> None:
+    ran, gone = RAN_LONG._replace(used=1), Crew(standing=0, over_at=NOW - 300)
+    assert step(ran, "queued", RUNNING, gone).act == "cancel"
+    assert step(ran, "queued", replace(RUNNING, ending=True), gone) == Step("none")
+    assert step(ran, "queued", Seen("17", "waiting", "suspended"), gone) == Step("waits", "suspended")
+    thawed = ran._replace(state="waiting", running_at=None)
+    assert step(thawed, "queued", RUNNING, gone) == Step("runs")
+    assert step(thawed._replace(running_at=NOW), "queued", RUNNING, gone) == Step("none"), "they come back yet"
+
+
 def test_nodes_that_something_else_kept_from_the_task_do_not_count_against_it() -> None:
     held = Crew(("a", "b"), held="waiting: 2 tasks of the project red run, and its quota is 2")
     assert step(RUNS, "queued", RUNNING, held) == Step("none")
