@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tunefleet.errors import ConflictError
 from tunefleet.services.federation import of_tasks
+from tunefleet.services.training.held import EXTERNAL
 from tunefleet.store import (
     Connection,
     artifacts,
@@ -59,7 +60,7 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) ->
     """Remove tasks: attempts, journals, logs, events, artifacts and federations; their workers delete their folders."""
     ids = [row.id for row in rows]
     of_tasks.remove_with(connection, rows, now)
-    discards.note(connection, rows)
+    discards.note(connection, rows, strangers=EXTERNAL)
     artifacts.delete_rows(connection, artifacts.of_tasks(connection, ids))
     journal.delete_of_tasks(connection, ids)
     logs.delete_of_tasks(connection, ids)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, bindparam, delete, exists, insert, literal_column, select
 
 from tunefleet.store.rows import TaskRow
-from tunefleet.store.tables import attempts, discards, tasks, workers
+from tunefleet.store.tables import attempts, discards, tasks
 from tunefleet.store.writer import wake
 
 MAX_TOLD = 100
@@ -23,20 +23,29 @@ _DELETE = delete(discards).where(
 )
 
 
-def note(connection: Connection, rows: Sequence[TaskRow]) -> None:
+def note(connection: Connection, rows: Sequence[TaskRow], *, strangers: str) -> None:
     """Note who has folders of tasks that are about to be removed; their attempts must still be there.
 
-    Who is no worker of ours is asked nothing. One may know already: a job that names itself can be there twice.
+    One may know already: a job that names itself can be there twice.
+
+    Args:
+        connection: Of the operation.
+        rows: The tasks.
+        strangers: How the ids begin of those that are no workers of ours, and are asked nothing.
     """
     told = exists().where(discards.c.worker_id == attempts.c.worker_id, discards.c.task_id == tasks.c.id)
+    # Whether it is registered says nothing: a worker that was removed may come back with its folder.
     found = connection.execute(
         select(attempts.c.worker_id, tasks.c.id)
         .join(tasks, tasks.c.seq == attempts.c.task_seq)
-        .join(workers, workers.c.id == attempts.c.worker_id)
         .where(attempts.c.task_seq.in_([row.seq for row in rows]), attempts.c.slot_class == "job", ~told)
         .distinct()
     )
-    values = [{"worker_id": worker_id, "task_id": task_id} for worker_id, task_id in found]
+    values = [
+        {"worker_id": worker_id, "task_id": task_id}
+        for worker_id, task_id in found
+        if not worker_id.startswith(strangers)
+    ]
     if values:
         connection.execute(insert(discards), values)
         wake(connection, *{f"worker:{value['worker_id']}" for value in values})

@@ -12,7 +12,7 @@ from tests.unit.services.federating import Party, keep
 from tests.unit.services.lab import TRAIN, Lab
 from tests.unit.services.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError
-from tunefleet.services import artifacts, garbage, prune, tasks, workflows
+from tunefleet.services import artifacts, garbage, prune, registering, tasks, workers, workflows
 from tunefleet.services.core import Core
 from tunefleet.services.federation import jobs
 from tunefleet.store import Connection
@@ -101,6 +101,17 @@ def _federated(name: str) -> dict[str, Any]:
         "federation": {"workers": 2},
     }
     return stage(name, spec=spec)
+
+
+async def test_a_removed_worker_that_comes_back_is_told_which_tasks_were_removed_meanwhile(lab: Lab) -> None:
+    worker = await lab.online()
+    task_id = await lab.submit(TRAIN)
+    await worker.finish((await worker.start()).token)
+    await lab.core.write(lambda connection: registering.leave(connection, worker.id, lab.clock.wall))
+    await workers.remove(lab.core, lab.admin, worker.id)
+    await tasks.remove(lab.core, lab.admin, task_id)
+    back = await lab.online()
+    assert (await back.exchange()).discard == (task_id,), "its folder is still there"
 
 
 @pytest.mark.parametrize("how", ["task", "workflow", "prune"])
