@@ -16,6 +16,7 @@ from tunefleet.observing.traceparent import Place
 from tunefleet.placement import Requirement, WorkerState, explain, is_able
 from tunefleet.services import descent, inputs, merging, moving, policies, retried, upstreams
 from tunefleet.services.clusters import engines
+from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.federation import room
 from tunefleet.services.identity import Actor
 from tunefleet.services.ids import new_id
@@ -48,7 +49,7 @@ class Submission:
         retry_of: The workflow that it is a retry of.
         again: Whether that may have been retried well already.
         mails: Whether this server sends mail to whom a document names.
-        engines: The engines that this server cannot ask for nodes, each with the reason.
+        engines: Whom this server asks for nodes.
         parent: The span of whoever submits; null if they told none.
     """
 
@@ -64,7 +65,7 @@ class Submission:
     retry_of: str | None = None
     again: bool = False
     mails: bool = True
-    engines: Mapping[str, str] = field(default_factory=dict)
+    engines: Engines = field(default_factory=Engines)
     parent: Place | None = field(default_factory=context.parent)
 
     @property

@@ -92,7 +92,7 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
         specs = [(node, _spec(node)) for node in workflow.tasks]
         faults += wishes.faults(connection, who, ((node, spec.notify) for node, spec in specs))
-        faults += engines.faults(core.engines.absent, specs)
+        faults += engines.faults(core.engines, specs)
         return faults, roster.serving(roster.states(connection, here), actor.project)
 
     faults, fleet = await core.read(operation)

@@ -72,7 +72,7 @@ async def store(
         then: Done with the new tasks in the same operation, with the time.
     """
     here = roster.presences(core)
-    wanted = replace(wanted, engines=core.engines.absent)
+    wanted = replace(wanted, engines=core.engines)
 
     def operation(connection: Connection) -> WorkflowDetail:
         fleet = roster.serving(roster.states(connection, here), wanted.actor.project)

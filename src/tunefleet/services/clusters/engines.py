@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -11,12 +12,15 @@ from tunefleet.clusters.opening import Engine, open_cluster
 from tunefleet.errors import Fault
 from tunefleet.settings import ServerSettings
 from tunefleet.spec import BaseTaskSpec, TaskNode
-from tunefleet.spec.engine import EngineSpec
 
+# Not gres: the task's own, which says how many, counts instead.
+_CHOICES: Final = ("--partition", "--constraint", "--reservation", "--gpus", "-p", "-C", "-G")
+"""Options of `sbatch` by which it takes GPUs of a type, whatever Slurm calls it."""
 _ABSENT: Final = {
     "slurm": "this server asks no Slurm for nodes: an admin sets TUNEFLEET_SLURM=true where it has sbatch",
     "ray": "this server asks no Ray for nodes: an admin sets TUNEFLEET_RAY_ADDRESS to the cluster's dashboard",
 }
+_HINT: Final = 'write engine: {type: slurm, gpu_type: NAME} with the name that `sinfo -o "%G"` shows, or a partition'
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +29,11 @@ class Engines:
 
     Args:
         clusters: Those that it asks, by name.
+        chosen: Whether an admin tells Slurm for every job which nodes or GPUs to take.
     """
 
     clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    chosen: bool = False
 
     @property
     def absent(self) -> dict[str, str]:
@@ -42,34 +48,34 @@ def of(settings: ServerSettings) -> Engines:
         MachineError: If one cannot be asked from this machine.
     """
     wanted: dict[Engine, bool] = {"slurm": settings.slurm, "ray": settings.ray_address is not None}
-    return Engines({engine: open_cluster(engine, settings) for engine, asked in wanted.items() if asked})
+    clusters: dict[str, Cluster] = {engine: open_cluster(engine, settings) for engine, asked in wanted.items() if asked}
+    return Engines(clusters, any(word.startswith(_CHOICES) for word in shlex.split(settings.slurm_options)))
 
 
-def faults(absent: Mapping[str, str], told: Iterable[tuple[TaskNode, BaseTaskSpec]]) -> list[Fault]:
+def faults(engines: Engines, told: Iterable[tuple[TaskNode, BaseTaskSpec]]) -> list[Fault]:
     """Find tasks whose engine this server cannot ask for nodes, or not for the GPUs that they name.
 
     Args:
-        absent: Those engines, as `Engines.absent` has them.
+        engines: Those of this server.
         told: The tasks of a document.
     """
-    found = []
+    found, absent = [], engines.absent
     for node, spec in told:
         if spec.engine is None:
             continue
         if spec.engine.type in absent:
             message, _, hint = absent[spec.engine.type].partition(": ")
             found.append(node.fault("engine", message, hint))
-        gpu = spec.resources.hardware.gpu
-        if gpu is not None and gpu.count and gpu.type != "any" and (why := _untold(spec.engine, gpu.type)) is not None:
-            found.append(node.fault("resources.hardware.gpu.type", *why))
+        if (gpu_type := _untold(spec, engines)) is not None:
+            message = f"Slurm has its own names for GPUs, and is not told of the type {gpu_type}"
+            found.append(node.fault("resources.hardware.gpu.type", message, _HINT))
     return found
 
 
-def _untold(engine: EngineSpec, gpu_type: str) -> tuple[str, str] | None:
-    """Say why an engine is not told which type of GPU is wanted, and what to write instead; null if it is told."""
-    if engine.type != "slurm":
+def _untold(spec: BaseTaskSpec, engines: Engines) -> str | None:
+    """Return the type of GPU that is wanted, if the engine is not told of it."""
+    engine, gpu = spec.engine, spec.resources.hardware.gpu
+    if engine is None or engine.type != "slurm" or gpu is None or not gpu.count or gpu.type == "any":
         return None
-    if engine.gpu_type or engine.constraint or engine.partition or engine.reservation:
-        return None
-    hint = 'write engine: {type: slurm, gpu_type: NAME} with the name that `sinfo -o "%G"` shows, or a partition'
-    return f"Slurm has its own names for GPUs, and is not told of the type {gpu_type}", hint
+    named = engine.gpu_type or engine.constraint or engine.partition or engine.reservation
+    return None if named or engines.chosen else gpu.type

@@ -40,6 +40,22 @@ def test_the_settings_of_slurm_stand_in_its_jobs(commands: StandIns, tmp_path: P
     assert "module load cuda" in commands.given("sbatch")[0].splitlines()
 
 
+@pytest.mark.parametrize(
+    ("options", "chosen"),
+    [
+        ("", False),
+        ("--account=lab", False),
+        ("--partition=a100", True),
+        ("--account lab -p a100", True),
+        ("-Ca100", True),
+        ("--gpus-per-node=a100:1", True),
+        ("--gres=gpu:a100:1", False),
+    ],
+)
+def test_options_that_choose_nodes_or_gpus_are_known(commands: StandIns, options: str, chosen: bool) -> None:
+    assert engines.of(ServerSettings(slurm=True, slurm_options=options)).chosen == chosen
+
+
 async def test_the_settings_of_nodes_stand_in_what_is_asked(field: Field, tmp_path: Path) -> None:
     field.lab.core.settings = field.lab.core.settings.model_copy(
         update={"nodes_command": "/venv/bin/tunefleet", "nodes_patience_s": 90.0, "nodes_dir": tmp_path / "shared"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.services.clusters.fake import ON_SLURM, Field
+from tests.unit.services.clusters.fake import ON_SLURM, Field, on_slurm
 from tests.unit.services.lab import TRAIN, Lab
 from tunefleet.errors import SpecError
 from tunefleet.services import why, workflows
@@ -82,6 +82,13 @@ async def test_a_type_of_gpu_that_the_engine_is_not_told_is_a_fault(
     assert reply.faults[0].line == len(document.splitlines())
     with pytest.raises(SpecError, match=message):
         await field.lab.submit(document)
+
+
+async def test_a_type_of_gpu_is_no_fault_where_an_admin_chooses_the_nodes(field: Field) -> None:
+    field.lab.core.engines = Engines({"slurm": field.slurm}, chosen=True)
+    document = on_slurm("resources: {hardware: {gpu: {type: A100}}}")
+    assert (await said(field.lab, document)).ok
+    await field.lab.submit(document)
 
 
 async def test_a_submit_warns_of_no_missing_workers(field: Field) -> None:
