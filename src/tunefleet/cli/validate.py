@@ -15,6 +15,7 @@ from tunefleet.cli.options import Set, parse_sets
 from tunefleet.client.submitting import local_file, override, read_document
 from tunefleet.errors import SpecError
 from tunefleet.spec import local_paths
+from tunefleet.spec.at_submit import new_faults
 from tunefleet.wire.api import FaultView, ValidateReply
 
 
@@ -32,6 +33,8 @@ def validate(
     text, path = read_document(Path(file))
     try:
         _, workflow = override(text, parse_sets(sets), filename=file)
+        if found := new_faults((task, task.spec) for task in workflow.tasks):
+            raise SpecError(found, filename=file)
     except SpecError as error:
         if not as_json:
             raise

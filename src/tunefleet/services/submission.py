@@ -24,6 +24,7 @@ from tunefleet.services.inputs import Input
 from tunefleet.services.notify import wishes
 from tunefleet.services.upstreams import Waiting
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, asked_shards, dump_task_spec
+from tunefleet.spec.at_submit import new_faults
 from tunefleet.spec.paths import NamedTask, named_tasks
 from tunefleet.store import Connection, clusters, edges, events, tasks, traces, workflows
 from tunefleet.store.edges import EdgeRow
@@ -119,7 +120,7 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
     workflow_id = new_id("wf")
     planned = [_plan(node) for node in submission.nodes]
     _refuse_strangers(connection, submission, planned)
-    _refuse_engines(submission, planned)
+    _refuse_unable(submission, planned)
     warnings = _warnings(submission, planned, fleet)
     row = _workflow_row(submission, workflow_id, now)
     seq = workflows.insert_one(connection, row, document=submission.document, warnings=orjson.dumps(warnings).decode())
@@ -178,9 +179,10 @@ def _refuse_strangers(connection: Connection, submission: Submission, planned: S
         raise SpecError(faults, filename=submission.workflow.name)
 
 
-def _refuse_engines(submission: Submission, planned: Sequence[_Planned]) -> None:
-    """Refuse a task whose engine this server cannot ask for nodes."""
-    faults = engines.faults(submission.engines, ((each.node, each.spec) for each in planned))
+def _refuse_unable(submission: Submission, planned: Sequence[_Planned]) -> None:
+    """Refuse a task whose engine this server cannot ask for nodes, and what no new task may say."""
+    told = [(each.node, each.spec) for each in planned]
+    faults = engines.faults(submission.engines, told) + new_faults(told)
     if faults:
         raise SpecError(faults, filename=submission.workflow.name)
 

@@ -29,6 +29,7 @@ from tunefleet.services.notify import wishes
 from tunefleet.services.views import moment
 from tunefleet.services.workflows import fault_views, validate
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
+from tunefleet.spec.at_submit import new_faults
 from tunefleet.store import Connection, attempts, queue
 from tunefleet.store.rows import AttemptRow, TaskRow
 from tunefleet.wire.api import SubmitRequest, ValidateReply
@@ -92,7 +93,7 @@ async def of_document(core: Core, actor: Actor, request: SubmitRequest) -> Valid
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
         specs = [(node, _spec(node)) for node in workflow.tasks]
         faults += wishes.faults(connection, who, ((node, spec.notify) for node, spec in specs))
-        faults += engines.faults(core.engines, specs)
+        faults += engines.faults(core.engines, specs) + new_faults(specs)
         return faults, roster.serving(roster.states(connection, here), actor.project)
 
     faults, fleet = await core.read(operation)

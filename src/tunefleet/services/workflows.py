@@ -17,6 +17,7 @@ from tunefleet.services.roster import Presences
 from tunefleet.services.submission import Submission
 from tunefleet.services.views import task_view, workflow_detail, workflow_view
 from tunefleet.spec import parse_workflow
+from tunefleet.spec.at_submit import new_faults
 from tunefleet.store import Connection, journal, tasks, workflows
 from tunefleet.store.rows import TaskRow, WorkflowRow
 from tunefleet.wire.api import (
@@ -91,6 +92,8 @@ def validate(document: str, filename: str | None = None) -> ValidateReply:
         workflow = parse_workflow(document, filename=filename)
     except SpecError as error:
         return ValidateReply(ok=False, faults=fault_views(error.faults))
+    if faults := new_faults((node, node.spec) for node in workflow.tasks):
+        return ValidateReply(ok=False, faults=fault_views(faults))
     return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks))
 
 

@@ -75,12 +75,6 @@ def _checks(
             "leave one of them out, and resume from the best checkpoint (`tunefleet resume --from best`)",
         ),
         (
-            blocks.get("on_lost") == "wait",
-            _AT,
-            "on_lost: wait keeps a lost worker's place, and the other nodes of a training end without it",
-            "leave on_lost out: all nodes go on from the newest uploaded checkpoint, at no cost to the task's tries",
-        ),
-        (
             blocks.get("federation") is not None,
             _AT,
             "a federation spreads the training over workers by itself",

@@ -26,6 +26,15 @@ async def test_a_wrong_document_stores_nothing(lab: Lab) -> None:
     assert workflows.validate(ECHO).tasks == ("hello",)
 
 
+async def test_waiting_for_a_lost_node_is_refused_before_the_submit_and_at_it(lab: Lab) -> None:
+    document = TRAIN + "  on_lost: wait\n  resources: {nodes: 2, hardware: {gpu: {count: 0}}}\n"
+    foreseen = await why_service.of_document(lab.core, lab.admin, SubmitRequest(document=document))
+    for told in (workflows.validate(document), foreseen):
+        assert [fault.path for fault in told.faults] == ["spec.resources.nodes"]
+    with pytest.raises(SpecError, match="the other nodes of a training end without it"):
+        await lab.submit(document)
+
+
 async def test_a_repeated_submit_returns_the_first_answer(lab: Lab) -> None:
     request = SubmitRequest(document=ECHO)
     made = await asyncio.gather(

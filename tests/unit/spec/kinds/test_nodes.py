@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tunefleet.errors import SpecError
 from tunefleet.services import requirements
-from tunefleet.spec import SftSpec, load_task_spec
+from tunefleet.spec import SftSpec, load_task_spec, parse_workflow
+from tunefleet.spec.at_submit import new_faults
 
 BEST = {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
 
@@ -43,7 +45,6 @@ def test_nodes_are_a_number_or_the_least_and_the_most(nodes: Any, least: int, mo
         ({"checkpoint": {"upload": False}}, "leaves no checkpoint that all nodes could go on from"),
         ({"checkpoint": {"asynchronous": True}}, "is for a training of one process"),
         ({"trainer": "mine:train"}, "starts its processes by itself"),
-        ({"on_lost": "wait"}, "the other nodes of a training end without it"),
     ],
 )
 def test_what_needs_one_disk_is_refused_on_several_machines_with_a_way_out(blocks: dict[str, Any], why: str) -> None:
@@ -52,6 +53,17 @@ def test_what_needs_one_disk_is_refused_on_several_machines_with_a_way_out(block
     (fault,) = [each for each in caught.value.faults if each.path.endswith("resources.nodes")]
     assert why in fault.message
     assert fault.hint
+
+
+def test_waiting_for_a_lost_node_is_refused_of_new_tasks_and_read_of_stored_ones() -> None:
+    wanted = spec("1:2", on_lost="wait")
+    assert load_task_spec(wanted).on_lost == "wait"
+    document = {"apiVersion": "tunefleet/v1", "metadata": {"name": "a"}, "spec": wanted}
+    nodes = parse_workflow(json.dumps(document)).tasks
+    (fault,) = new_faults((node, node.spec) for node in nodes)
+    assert (fault.path, fault.line) == ("spec.resources.nodes", 1)
+    assert "the other nodes of a training end without it" in fault.message
+    assert new_faults((node, load_task_spec(spec(1, on_lost="wait"))) for node in nodes) == []
 
 
 def test_what_trains_nothing_runs_on_one_worker() -> None:
