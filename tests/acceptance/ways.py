@@ -118,7 +118,7 @@ def on_slurm(folder: Path, free_port: Callable[[], int], **settings: str) -> Ite
     cluster = SlurmCluster(folder / "slurm", free_port)
     with ExitStack() as stack:
         stack.callback(cluster.stop)
-        yield stack.enter_context(with_slurm(cluster.start(), folder, free_port, **settings))
+        yield stack.enter_context(with_slurm(cluster.start(), folder, free_port, nodes=2, **settings))
 
 
 @contextmanager

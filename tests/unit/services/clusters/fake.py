@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import select
+
 from tests.unit.services.lab import TRAIN, FakeWorker, Lab
 from tunefleet.clusters import Ask, Cluster, Seen
 from tunefleet.services import keys, why
 from tunefleet.services.clusters.engines import Engines
 from tunefleet.services.clusters.keeper import ClusterKeeper
-from tunefleet.store import clusters
 from tunefleet.store.clusters import ClusterJobRow
+from tunefleet.store.tables_clusters import cluster_jobs
 
 ON_SLURM = TRAIN.rstrip() + "\n  engine: slurm\n"
 TWO: Mapping[str, Any] = {"torch_version": "2.13"}
@@ -117,5 +119,5 @@ class Field:
 
 
 def _all(connection: Any) -> list[ClusterJobRow]:
-    table = clusters.cluster_jobs
-    return [ClusterJobRow(*row) for row in connection.execute(clusters.select(*clusters._JOB).order_by(table.c.seq))]
+    columns = [cluster_jobs.c[name] for name in ClusterJobRow._fields]
+    return [ClusterJobRow(*row) for row in connection.execute(select(*columns).order_by(cluster_jobs.c.seq))]
