@@ -69,7 +69,7 @@ def faults(found: Found, said: dict[str, str]) -> list[str]:
         if verdict == "BROKEN" and words not in said:
             told.append(f"The budget of {words!r} is broken, and bench/missed.md does not say why.")
         if verdict in {"BROKEN", "undecided"} and names[words] not in MAY_BE_MISSED:
-            told.append(f"The budget of {words!r} is {verdict}, and must be kept: it is not one of throughput.")
+            told.append(f"The budget of {words!r} is {verdict}, and must be kept: no slow processor excuses it.")
     for words in said:
         if words not in verdicts:
             told.append(f"bench/missed.md speaks of {words!r}, which is no budget.")
