@@ -74,6 +74,7 @@ def _kill_server(way: Way) -> None:
     way.until(lambda: way.fleet.pid("server") not in {before, None}, "the server again")
 
 
+@pytest.mark.long
 def test_at_the_end_of_the_time_it_saves_and_goes_on_in_the_same_job(way: Way, slurm: SlurmCluster) -> None:
     task_id = way.client.submit(document(60)).task_id
     job = _job(way, slurm, task_id)
