@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -83,12 +83,11 @@ async def run_once(core: Core) -> int:
     policy = policy_of(core.settings)
     settings = core.settings
     largest = settings.merge_largest if settings.merge else 1
-    done = await core.write(
-        partial(
-            _timed, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger,
-            patience_s=settings.nodes_patience_s,
-        )
+    work = partial(
+        _pass, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.ledger,
+        patience_s=settings.nodes_patience_s,
     )  # fmt: skip
+    done = await core.write(partial(_timed, work=work))
     core.pass_s = done.spent_s
     core.fleet.kept = dict(done.kept or {})
     for assignment in done.assignments:
@@ -112,17 +111,9 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _timed(
-    connection: Connection,
-    here: Presences,
-    policy: Policy,
-    sticky: bool,
-    largest: int,
-    ledger: Ledger,
-    patience_s: float,
-) -> Pass:
+def _timed(connection: Connection, work: Callable[[Connection], Pass]) -> Pass:
     began_s = time.thread_time()
-    done = _pass(connection, here, policy, sticky, largest, ledger, patience_s)
+    done = work(connection)
     return replace(done, spent_s=time.thread_time() - began_s)
 
 
