@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.services.clusters.fake import ON_SLURM, TWO, FakeCluster, Field, on_slurm
-from tests.unit.services.lab import TRAIN
+from tests.unit.services.lab import TRAIN, FakeWorker
 from tunefleet.clusters import Seen
 from tunefleet.errors import AuthError, ConflictError, UnreachableError
 from tunefleet.services import placing, steering, sweep, tasks
@@ -324,7 +324,8 @@ async def test_nodes_of_which_too_few_come_are_given_back(field: Field) -> None:
     )
 
 
-async def test_what_a_lost_job_ran_is_placed_anew(field: Field) -> None:
+async def _on_two(field: Field) -> tuple[str, FakeWorker, FakeWorker]:
+    """Let a task run on two nodes; returns it, and their workers."""
     task_id = await field.asked(ON_TWO)
     one, two = await field.nodes(dict(TWO), dict(TWO))
     await placing.run_once(field.lab.core)
@@ -332,6 +333,11 @@ async def test_what_a_lost_job_ran_is_placed_anew(field: Field) -> None:
     for worker in (one, two):
         for offer in (await worker.exchange()).offers:
             await worker.accept(offer.token)
+    return task_id, one, two
+
+
+async def test_what_a_lost_job_ran_is_placed_anew(field: Field) -> None:
+    task_id, one, two = await _on_two(field)
     assert (await field.lab.task(task_id)).status == "running"
     field.slurm.jobs.clear()
     await field.look(after_s=VANISHED_S)
@@ -343,13 +349,7 @@ async def test_what_a_lost_job_ran_is_placed_anew(field: Field) -> None:
 
 
 async def test_nodes_that_are_left_when_another_died_are_given_back_and_asked_for_anew(field: Field) -> None:
-    task_id = await field.asked(ON_TWO)
-    one, two = await field.nodes(dict(TWO), dict(TWO))
-    await placing.run_once(field.lab.core)
-    field.lab.clock.advance(2.0)
-    for worker in (one, two):
-        for offer in (await worker.exchange()).offers:
-            await worker.accept(offer.token)
+    task_id, one, two = await _on_two(field)
     await field.look()
     await field.lab.sweep(32, alive=(one,))
     assert await field.stands(task_id) == ("queued", "worker_lost")
