@@ -40,6 +40,7 @@ BUDGETS: Final = {
     "control-memory": "control server in a trainer",
     "hot-reload": "hot reload of a 10 MB adapter",
     "recovery": "kill -9 of the server → serving and placing again",
+    "resume": "training killed at a random step → the losses after it",
     "start": "`tunefleet --help` / server start / server idle memory",
 }
 """Short name → the words of the budget, as a row says them."""

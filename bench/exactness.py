@@ -27,7 +27,7 @@ from typing import Any
 
 from _common import BROKEN_STATUS
 from _limit import end_after
-from _report import Figure, Peer, Report, version_here
+from _report import BUDGETS, Figure, Peer, Report, kept_if, version_here
 
 from tunefleet.programs import assets
 from tunefleet.programs.data.readers import read_path
@@ -147,7 +147,8 @@ def main() -> int:
                 f"trainings that go on bit by bit after SIGKILL, rows {'by index' if kind == 'map' else 'as a stream'}",
                 Figure.exactly(same["ours"], f"of {kills}"),
                 Peer.of("Trainer", version_here("transformers"), [float(same["stock"])], f"of {kills}"),
-                samples=kills, note=f"{STEPS} steps, a checkpoint every {SAVE_EVERY}, killed at a random step",
+                budget=BUDGETS["resume"], verdict=kept_if(same["ours"] == kills), samples=kills,
+                note=f"{STEPS} steps, a checkpoint every {SAVE_EVERY}, killed at a random step",
             )  # fmt: skip
     report.write(options.json)
     return BROKEN_STATUS if broken else 0

@@ -1,6 +1,6 @@
 """How many federated rounds a second: a real server over HTTP, beside Flower's simulation in the same run.
 
-    python bench/rounds.py            # about eight minutes
+    python bench/rounds.py            # about fifteen minutes
     python bench/rounds.py --quick    # about three; the two sizes that have a budget, one turn
 
 Echo clients: each fetches the newest version and sends it back as its update. Ours are threads of one process, with
@@ -56,7 +56,7 @@ class Case(NamedTuple):
     budget: float | None = None
 
 
-CASES = (Case(10, 1, 40, 1.5), Case(10, 16, 12, 1.0), Case(100, 1, 6))
+CASES = (Case(10, 1, 40, 1.5), Case(10, 16, 12, 1.0), Case(10, 64, 3), Case(100, 1, 6))
 ARCHIVES = Case(10, 1, 8)
 
 

@@ -74,6 +74,7 @@ BUDGETED: Final = {
     "control-memory": "≤ 1 MB",
     "hot-reload": "≤ 20 ms, no step lost",
     "recovery": "≤ 3 s; of a worker's machine ≤ `lost_after_s` + 2 s",
+    "resume": "bit for bit those of a training that was not killed, every time",
     "start": "≤ 0.2 s / ≤ 2 s / ≤ 150 MB",
 }
 """Short name of each budget → what it asks for."""

@@ -1,6 +1,6 @@
 """Bring the tables to the version that this code works with.
 
-Alembic is imported only if there is something to do: a start with an up-to-date database does not pay for it.
+Alembic is imported only where a database is of an older version: no other start pays for it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 from sqlalchemy import Connection, Engine, inspect, text
 
 from tunefleet.errors import StoreError
+from tunefleet.store.creating import create
 from tunefleet.store.postgres_text import sort_by_code
 
 HEAD: Final = "0072"
@@ -28,7 +29,7 @@ _OURS: Final = frozenset({"alembic_version", "meta"})
 
 
 def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
-    """Run the migrations that a database lacks.
+    """Make the tables of an empty database, or run the migrations that another lacks.
 
     Args:
         engine: Of the database.
@@ -43,9 +44,11 @@ def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
         revision = revision_of(connection, name)
         if revision == HEAD:
             return
-        if revision is not None:
+        if revision is None:
+            create(connection, HEAD)
+        else:
             before(revision)
-        upgrade(connection)
+            upgrade(connection)
 
 
 def revision_of(connection: Connection, name: str) -> str | None:

@@ -19,10 +19,9 @@ from tunefleet.store import database, migrate, postgres, postgres_faults
 from tunefleet.store.faults import translate
 from tunefleet.store.folderlock import FolderLock
 from tunefleet.store.room import engine as engine_name
+from tunefleet.store.tables_tenancy import MADE_WITH_TABLES
 
 VERSION_TABLE: Final = "alembic_version"
-MADE_BY_MIGRATION: Final = "tunefleet"
-"""Who has made the project that every database has."""
 _OTHERS: Final = text(
     "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tunefleet' "
     "AND datname = current_database() AND pid <> pg_backend_pid()"
@@ -137,12 +136,12 @@ def closing_all(*locks: FolderLock) -> Iterator[None]:
 
 
 def rows_of(connection: Connection) -> int:
-    """Return how many rows all tables have together; what the migrations themselves put there does not count."""
+    """Return how many rows all tables have together; what came with them does not count."""
     rows = 0
     for table in tables_of(connection):
         query = select(func.count()).select_from(table)
         if table.name == "projects":
-            query = query.where(table.c.created_by != MADE_BY_MIGRATION)
+            query = query.where(table.c.created_by != MADE_WITH_TABLES)
         rows += connection.execute(query).scalar_one()
     return rows
 

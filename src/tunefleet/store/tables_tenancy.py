@@ -8,6 +8,8 @@ from sqlalchemy import BigInteger, Column, Double, Index, Integer, String, Table
 
 from tunefleet.store.tables import SERIAL, metadata
 
+MADE_WITH_TABLES: Final = "tunefleet"
+"""Who has made the project that every database has."""
 _ON_GPUS: Final = text("gpu_s > 0")
 
 projects = Table(

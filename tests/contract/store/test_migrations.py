@@ -18,11 +18,45 @@ from tunefleet.store.tables import metadata
 
 REVISIONS = sorted(each.revision for each in ScriptDirectory(str(migrate.FOLDER)).walk_revisions())
 QUICK = {"0001"}
+# What a store itself says of its tables, each as text, in an order that does not depend on how they came about.
+SQLITE = {
+    "columns": """
+        SELECT m.name, c.name, c.type, c."notnull", c.dflt_value, c.pk
+        FROM sqlite_master m JOIN pragma_table_xinfo(m.name) c WHERE m.type = 'table'""",
+    "tables": "SELECT name, wr, strict FROM pragma_table_list WHERE schema = 'main' AND name NOT LIKE 'sqlite_%'",
+    "counting": "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'",
+    "keys": """
+        SELECT m.name, i."unique", i.origin, i.partial, group_concat(x.name || ' ' || x.desc || ' ' || x.coll)
+        FROM sqlite_master m JOIN pragma_index_list(m.name) i JOIN pragma_index_xinfo(i.name) x
+        WHERE m.type = 'table' AND x.key GROUP BY m.name, i.name""",
+    "indexes": "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL",
+}
+POSTGRES = {
+    "columns": """
+        SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, k.collname,
+          pg_get_expr(d.adbin, d.adrelid)
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid LEFT JOIN pg_collation k ON k.oid = a.attcollation
+        LEFT JOIN pg_attrdef d ON d.adrelid = c.oid AND d.adnum = a.attnum
+        WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attnum > 0
+          AND NOT a.attisdropped""",
+    "indexes": "SELECT indexdef FROM pg_indexes WHERE schemaname = current_schema()",
+    "constraints": """
+        SELECT conname, conrelid::regclass::text, pg_get_constraintdef(oid) FROM pg_constraint
+        WHERE connamespace = current_schema()::regnamespace""",
+    "sequences": "SELECT sequencename, data_type::text FROM pg_sequences WHERE schemaname = current_schema()",
+}
 
 
 def differences(connection: Connection) -> list[object]:
     context = MigrationContext.configure(connection, opts={"compare_type": True})
     return list(compare_metadata(context, metadata))
+
+
+def described(target: Path | str) -> dict[str, list[str]]:
+    """Return all that the store keeps of its tables' make, without the order of columns."""
+    with opening.reading(target) as connection:
+        asked = SQLITE if connection.dialect.name == "sqlite" else POSTGRES
+        return {what: sorted(str(tuple(row)) for row in connection.execute(text(sql))) for what, sql in asked.items()}
 
 
 def at(target: Path | str, folder: Path, revision: str, *statements: tuple[str, dict[str, object]]) -> None:
@@ -37,6 +71,22 @@ def test_the_migrations_make_the_tables_that_the_code_works_with(database: Datab
     assert database.write(differences).result(30) == []
     assert ScriptDirectory(str(migrate.FOLDER)).get_current_head() == migrate.HEAD
     assert [revision for revision in REVISIONS if not migrate.is_known(revision)] == []
+
+
+def test_an_empty_database_is_made_at_once_as_the_migrations_would_have_made_it(
+    empty: Path | str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.db" if isinstance(empty, Path) else request.getfixturevalue("postgres_url")
+    at(empty, tmp_path, migrate.HEAD)
+    Database.open(other).close()
+    migrated, made = described(empty), described(other)
+    assert all(migrated.values())
+    assert made == migrated
+    for target in (empty, other):
+        with opening.reading(target) as connection:
+            assert connection.execute(text("SELECT version_num FROM alembic_version")).scalars().all() == [migrate.HEAD]
+            found = connection.execute(text("SELECT name, weight, created_by, archived_at FROM projects")).all()
+        assert [tuple(each) for each in found] == [("default", 1.0, "tunefleet", None)]
 
 
 @pytest.mark.parametrize(
