@@ -3,13 +3,14 @@
     python bench/control.py            # about five minutes
     python bench/control.py --quick    # about two; wider intervals
 
-1. Callbacks: processor time of the training thread inside `TrainerControlCallback`, and the paired ratio of steps with
-   and without it, with one process and with two ranks (gloo). Budgets: 1 % of a step of 20 ms; a ratio of 1.01.
+1. Callbacks: processor time of the training thread inside `TrainerControlCallback`, and the ratio of steps with and
+   without it, taken in turns, with one process and with two ranks (gloo). Budgets: 1 % of a step of 20 ms; 1.01.
 2. The check at the end of a step that nobody asked anything of: one process; two ranks, for slow and for fast steps.
    Budgets: 0.5 µs; 50 µs and 2 µs.
 3. Memory that the control server adds to a process that has a Trainer. Budget: 1 MB.
 4. Command → applied: from the client's request to the moment when the training acts, over HTTP, and how many steps
-   later two ranks act, both at one step. Budgets: a step and 10 ms; one step more than they decide ahead.
+   later two ranks act, both at one step. Budgets: 10 ms beyond the longest step that is under way meanwhile; one step
+   more than they decide ahead.
 5. Pause → process gone, resume → first step, warm and cold, beside what importing the training libraries takes.
 """
 
@@ -26,17 +27,20 @@ import tempfile
 import time
 import timeit
 import warnings
+from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import overhead  # the bare Trainer, its clock, and the meter of callbacks: one measure for both benchmarks
 import torch
 import transformers
-from _common import verdict
+from _common import free_port, interval, verdict
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, kept_if, version_here
+from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_STEPS, Meter, training
+from _turns import Process, Turns, take_turns, tens_ms
 
 from tunefleet import TrainerControlCallback
 from tunefleet.attach import ranks
@@ -69,40 +73,45 @@ def percentiles(seconds: list[float], *, scale: float) -> dict[str, float]:
     return {"p50": float(low), "p99": float(high), "count": len(seconds)}
 
 
-def paired(root: Path, pairs: int, steps: int) -> dict[str, Any]:
-    """Train in turns with and without control; this process may be one of several ranks."""
+def inside(root: Path, steps: int) -> float:
+    """Return seconds a step that the training thread is in the callback; this process may be one of several ranks."""
     os.environ["TUNEFLEET_JOBS_DIR"] = str(root / "jobs")
-    number = iter(range(10_000))
+    training(root / "warm-up", 2 * WARM_UP_STEPS, [])
+    callback = TrainerControlCallback(job_id="bench-metered")
+    meter = Meter([callback])
+    training(root / "metered", steps, [callback])
+    return sum(spent for (_, event), spent in meter.spent_s.items() if event not in ONCE) / steps
 
-    def ours(*, meter: bool = False) -> tuple[overhead.StepClock, overhead.Meter | None]:
-        callback = TrainerControlCallback(job_id=f"bench-{next(number)}")
-        measured = overhead.Meter([callback]) if meter else None
-        return overhead.training(root / f"run-{next(number)}", steps, [callback]), measured
 
-    overhead.training(root / "warm-up", 2 * overhead.WARM_UP_STEPS, [])
-    _, meter = ours(meter=True)
-    assert meter is not None
-    inside_s = sum(spent for (_, event), spent in meter.spent_s.items() if event != "on_init_end") / steps
-    bare, with_us = [], []
-    for pair in range(pairs):
-        sides: list[Callable[[], None]] = [
-            lambda: bare.append(overhead.training(root / "bare", steps, []).medians_s),
-            lambda: with_us.append(ours()[0].medians_s),
+def side(name: str, folder: Path, steps: int) -> None:
+    """Train as one of those that take turns; as one of several ranks where the environment says so."""
+    os.environ["TUNEFLEET_JOBS_DIR"] = str(folder / "jobs")
+    control = [TrainerControlCallback(job_id=f"bench-{name}")] if name == "ours" else []
+    training(folder, steps, [*control, Turns()])
+
+
+def in_turns(root: Path, steps: int, size: int) -> list[dict[str, Any]]:
+    """Train with and without control in turns; return what was found, of each rank."""
+    sides = {}
+    for name in ("bare", "ours"):
+        folder = root / f"{name}-of-{size}"
+        command = [sys.executable, __file__, "--side", name, "--out", str(folder), "--steps", str(steps)]
+        group = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        sides[name] = [
+            Process(
+                command,
+                {**os.environ, "OMP_NUM_THREADS": "1"}
+                | ({**group, "RANK": str(rank), "LOCAL_RANK": str(rank)} if size > 1 else {}),
+            )
+            for rank in range(size)
         ]
-        for side in sides if pair % 2 == 0 else reversed(sides):
-            side()
-    ratios = (np.array(with_us) / np.array(bare))[:, 0].tolist()
-    low, high = overhead.interval(ratios)
-    return {
-        "inside_us_per_step": inside_s * 1e6,
-        "share_of_20_ms_step": inside_s / overhead.STEP_BUDGET_S,
-        "bare_step_ms": statistics.median(wall for wall, _ in bare) * 1e3,
-        "bare_ms": [wall * 1e3 for wall, _ in bare],
-        "ours_ms": [wall * 1e3 for wall, _ in with_us],
-        "wall_ratio": statistics.median(ratios),
-        "interval": [low, high],
-        "pairs": pairs,
-    }
+    took = take_turns(sides, steps, WARM_UP_STEPS)
+    found = []
+    for bare, ours in zip(took["bare"], took["ours"], strict=True):
+        theirs, mine = tens_ms(bare, 0), tens_ms(ours, 0)
+        ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
+        found.append({"bare_ms": theirs, "ours_ms": mine, "ratios": ratios, "interval": list(interval(ratios))})
+    return found
 
 
 def check_alone() -> dict[str, float]:
@@ -160,7 +169,7 @@ def delays_of_ranks(steps: int, step_s: float) -> dict[str, Any]:
     return {"acted": acted, "horizon": horizon_of(step_s)}
 
 
-def rank_main(out: Path, pairs: int, steps: int) -> None:
+def rank_main(out: Path, steps: int) -> None:
     """Measure as one of two ranks, and leave what was found in a file."""
     torch.distributed.init_process_group("gloo")
     rank = torch.distributed.get_rank()
@@ -168,18 +177,18 @@ def rank_main(out: Path, pairs: int, steps: int) -> None:
         "rank": rank,
         "check": {step_ms: check_of_ranks(steps, int(step_ms) / 1e3) for step_ms, steps in RANK_STEPS.items()},
         "delays": {step_ms: delays_of_ranks(steps, int(step_ms) / 1e3) for step_ms, steps in RANK_STEPS.items()},
-        "callbacks": paired(out / f"rank-{rank}", pairs, steps),
+        "inside_s": inside(out / f"rank-{rank}", steps),
     }
     (out / f"rank-{rank}.json").write_text(json.dumps(found))
     torch.distributed.destroy_process_group()
 
 
-def with_two_ranks(root: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+def with_two_ranks(root: Path, steps: int) -> list[dict[str, Any]]:
     """Run this file as two ranks."""
     out = root / "ranks"
     out.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
-    command += ["--as-rank", str(out), *(["--quick"] if options.quick else [])]
+    command += ["--as-rank", str(out), "--steps", str(steps)]
     subprocess.run(command, check=True, timeout=900, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
@@ -220,19 +229,28 @@ def command_to_applied(root: Path, count: int) -> dict[str, Any]:
     sent = root / "sent.json"
     client = subprocess.Popen([sys.executable, __file__, "--as-client", str(sent), "--count", str(count)])
     try:
-        clock = overhead.training(root / "latency", 1_000_000, [TrainerControlCallback(job_id="latency")])
+        clock = training(root / "latency", 1_000_000, [TrainerControlCallback(job_id="latency")])
     finally:
         CommandBoard.applied = plain  # type: ignore[method-assign]
         client.wait(30)
     asked: dict[str, float] = json.loads(sent.read_text())
     waited = [applied[command_id] - at for command_id, at in asked.items()]
-    step_s = clock.medians_s[0]
-    over = [max(seconds - step_s, 0.0) for seconds in waited]
+    ended = np.array(clock.ended_at)
+    over = [
+        max(applied[command_id] - at - longest_s(ended, at, applied[command_id]), 0.0)
+        for command_id, at in asked.items()
+    ]
     return {
         "ms": percentiles(waited, scale=1e3),
-        "step_ms": step_s * 1e3,
+        "step_ms": clock.medians_s[0] * 1e3,
         "beyond_a_step_ms": percentiles(over, scale=1e3),
     }
+
+
+def longest_s(ended: list[float], since: float, until: float) -> float:
+    """Return how long the longest of the steps took that were under way in some time: steps are not all alike."""
+    under_way = ended[max(bisect(ended, since) - 1, 0) : bisect(ended, until) + 1]
+    return max((after - before for before, after in pairwise(under_way)), default=0.0)
 
 
 def client_main(sent: Path, count: int) -> None:
@@ -334,11 +352,13 @@ def imports_s(rounds: int) -> float:
 
 def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Run everything."""
-    pairs, steps = (4, 40) if options.quick else (16, 100)
+    alone, steps = (40, 100) if options.quick else (300, 1000)
     rounds = 2 if options.quick else 5
     parts: dict[str, Callable[[], Any]] = {
-        "one_process": lambda: paired(root / "one", pairs, steps),
-        "two_ranks": lambda: with_two_ranks(root, options),
+        "inside_one_process_s": lambda: inside(root / "one", alone),
+        "one_process": lambda: in_turns(root, steps, 1),
+        "two_ranks": lambda: with_two_ranks(root, alone),
+        "of_two_ranks": lambda: in_turns(root, steps // 2, 2),
         "check_one_process": check_alone,
         "server_memory_mb": lambda: [size / 1e6 for size in memory_bytes(root)],
         "command_to_applied": lambda: command_to_applied(root, 40 if options.quick else 200),
@@ -353,15 +373,22 @@ def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     return found
 
 
+def rows_of(found: dict[str, Any]) -> Iterator[tuple[str, float, dict[str, Any]]]:
+    """Yield who it is, seconds a step inside the callback, and what was found in turns with a bare Trainer."""
+    yield "one process", found["inside_one_process_s"], found["one_process"][0]
+    for each, row in zip(found["two_ranks"], found["of_two_ranks"], strict=True):
+        yield f"rank {each['rank']} of two", each["inside_s"], row
+
+
 def report(found: dict[str, Any]) -> None:
     """Print what was found, with the budgets."""
-    one, two = found["one_process"], found["two_ranks"]
-    for what, row in (("one process", one), *((f"rank {each['rank']} of two", each["callbacks"]) for each in two)):
+    two = found["two_ranks"]
+    for what, inside_s, row in rows_of(found):
         low, high = row["interval"]
         print(
-            f"{what:<14} inside our callback {row['inside_us_per_step']:7.1f} µs a step = "
-            f"{row['share_of_20_ms_step']:.2%} of 20 ms (budget 1 %); ÷ bare Trainer {row['wall_ratio']:.4f} "
-            f"({low:.4f} to {high:.4f}, {row['pairs']} pairs, steps of {row['bare_step_ms']:.1f} ms; budget 1.01)"
+            f"{what:<14} inside our callback {inside_s * 1e6:7.1f} µs a step = {inside_s / STEP_BUDGET_S:.2%} of 20 ms "
+            f"(budget 1 %); ÷ bare Trainer {statistics.median(row['ratios']):.4f} ({low:.4f} to {high:.4f}, "
+            f"{len(row['ratios'])} tens of steps of {statistics.median(row['bare_ms']):.1f} ms; budget 1.01)"
         )
     check = found["check_one_process"]
     print(f"check          {check['us']:.3f} µs, {check['beyond_an_empty_call_us']:.3f} beyond a call (budget 0.5)")
@@ -390,20 +417,19 @@ def report(found: dict[str, Any]) -> None:
 
 def written(found: dict[str, Any], told: Report) -> Report:
     """Put what was found into a report."""
-    one, two = found["one_process"], found["two_ranks"]
-    trainer = version_here("transformers")
-    for what, row in (("one process", one), *((f"rank {each['rank']} of two", each["callbacks"]) for each in two)):
+    two, trainer = found["two_ranks"], version_here("transformers")
+    for what, inside_s, row in rows_of(found):
         low, high = row["interval"]
         told.row(
             f"inside the control callback, {what}, share of a step of 20 ms (budget 1 %)",
-            Figure.exactly(100 * row["share_of_20_ms_step"], "%"), budget=BUDGETS["callbacks"],
-            verdict=kept_if(row["share_of_20_ms_step"] <= overhead.SHARE_BUDGET), samples=row["pairs"],
+            Figure.exactly(100 * inside_s / STEP_BUDGET_S, "%"), budget=BUDGETS["callbacks"],
+            verdict=kept_if(inside_s / STEP_BUDGET_S <= SHARE_BUDGET),
         )  # fmt: skip
         told.row(
             f"step with the control callback, {what} (budget: ratio 1.01)", Figure.of(row["ours_ms"], "ms"),
-            Peer.of("bare Hugging Face Trainer", trainer, row["bare_ms"], "ms"),
-            ratio=Ratio(row["wall_ratio"], low, high), budget=BUDGETS["callbacks"],
-            verdict=decided(verdict(low, high, overhead.RATIO_BUDGET)), samples=row["pairs"],
+            Peer.of("bare Hugging Face Trainer", trainer, row["bare_ms"], "ms"), ratio=Ratio.of(row["ratios"]),
+            budget=BUDGETS["callbacks"], verdict=decided(verdict(low, high, RATIO_BUDGET)), samples=len(row["ratios"]),
+            note="each sample is the median of ten steps, taken in turns with the other's",
         )  # fmt: skip
     check = found["check_one_process"]["us"]
     told.row(
@@ -412,12 +438,12 @@ def written(found: dict[str, Any], told: Report) -> Report:
     )  # fmt: skip
     for each in two:
         for step_ms, row in each["check"].items():
-            budget = RANK_BUDGETS_US[step_ms]
+            budget, empty_us = RANK_BUDGETS_US[step_ms], row["empty"]["p50"]
+            us = max(row["check"]["p50"] - empty_us, 0.0)
             told.row(
                 f"check of rank {each['rank']} of two, steps of {step_ms} ms (budget {budget} µs)",
-                Figure(row["check"]["p50"], row["check"]["p50"], row["check"]["p99"], "µs"), budget=BUDGETS["check"],
-                verdict=kept_if(row["check"]["p50"] <= budget), samples=row["check"]["count"],
-                note=f"up to p99; an empty call there {row['empty']['p50']:.1f} µs",
+                Figure(us, us, row["check"]["p99"], "µs"), budget=BUDGETS["check"], verdict=kept_if(us <= budget),
+                samples=row["check"]["count"], note=f"beyond an empty call there, {empty_us:.1f} µs; up to p99",
             )  # fmt: skip
     grown = found["server_memory_mb"]
     told.row(
@@ -457,6 +483,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     parser.add_argument("--as-rank", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--as-client", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--side", help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--count", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.simplefilter("ignore", FutureWarning)
@@ -465,7 +494,9 @@ def main() -> int:
     if options.as_client:
         client_main(options.as_client, options.count)
     elif options.as_rank:
-        rank_main(options.as_rank, *((4, 40) if options.quick else (12, 100)))
+        rank_main(options.as_rank, options.steps)
+    elif options.side:
+        side(options.side, options.out, options.steps)
     else:
         with tempfile.TemporaryDirectory(prefix="tunefleet-bench-") as name:
             found = measure(options, Path(name))

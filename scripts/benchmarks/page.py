@@ -36,6 +36,17 @@ A run that was broken off goes on where it was: what this source has measured on
 """
 
 
+ABSENT: Final = """## Who is not beside us, and why
+
+- NVFlare's simulator, for rounds: each of its clients is a process with an interpreter of its own, so that what ten of
+  them do on two processors is to take turns. Flower's simulation, which keeps its clients, is the harder peer.
+- A stream of several interleaved datasets, for exactness: a training here reads one dataset, and what a campaign mixes
+  is written down as one before it trains, so that it is read by index.
+- Axolotl's dynamic checkpoint, for callbacks: it looks for a file, and can be told nothing else. The Trainer's own
+  checkpoint on a signal stands for such.
+"""
+
+
 def load(folder: Path) -> Found:
     """Read the results in a folder, in the order of the catalogue."""
     files = ((one.name, folder / f"{one.name}.json") for one in CATALOGUE)
@@ -94,7 +105,7 @@ def render(found: Found, said: dict[str, str], *, pictures: str = "img/benchmark
     parts = [HEAD, *_machine(found), *_budgets(found)]
     for one in CATALOGUE:
         parts += _benchmark(one, found.get(one.name), pictures)
-    parts.append(REPEAT)
+    parts += [REPEAT, ABSENT]
     parts.append("## What is not met, and why\n")
     told = {words: "The reason is not written yet." for words in broken(found)} | said
     parts += [f"### {words}\n\n{text}\n" for words, text in told.items()]

@@ -221,7 +221,7 @@ class Follower:
             self._line.wait_for("open", (0,), "that it has begun")
         key = f"ring/{self._next % _RING}"
         patience = Patience(self._line, (0,), f"what is decided for step {step}")
-        while (text := self._line.read(key).split(b" ", 2))[0] != b"%d" % self._next:
+        while (text := self._line.look(key).split(b" ", 2))[0] != b"%d" % self._next:
             patience.spend()
         self._next += 1
         if self._next % (_RING // 4) == 0:

@@ -20,12 +20,13 @@ _LOOK_S: Final = 0.5
 def main() -> None:
     """Watch the parent and run the module."""
     parent, module, *arguments = sys.argv[1:]
-    threading.Thread(target=_watch, args=(int(parent),), name="parent-watch", daemon=True).start()
+    threading.Thread(target=watch, args=(int(parent),), name="parent-watch", daemon=True).start()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def _watch(parent: int) -> None:
+def watch(parent: int) -> None:
+    """End this process as SIGTERM does, once its parent is gone."""
     # An orphan gets another parent; asking for it is portable, unlike prctl.
     while os.getppid() == parent:
         time.sleep(_LOOK_S)

@@ -187,7 +187,7 @@ class LocalFleet:
         """End server and workers at once, without a word; trainings live on."""
         self._stopping.set()
         for child in self._children:
-            child.signal(signal.SIGKILL)
+            child.kill()
         if self._saved is not None:
             self._saved.put_back()
 
@@ -228,7 +228,8 @@ class LocalFleet:
         arguments = ["--data", str(self.data), "--host", self.host, "--port", str(self.port)]
         log = self.logs / "server.log"
         environment = given.to_server(self._settings, self._extra)
-        server = Child("server", "tunefleet.server", arguments, environment=environment, log=log)
+        program = "tunefleet.server.process"
+        server = Child("server", "tunefleet.server", arguments, environment=environment, log=log, program=program)
         self._children.append(server)
         server.start()
         self._await_server(server)

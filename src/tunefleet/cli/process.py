@@ -11,7 +11,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
+
+from tunefleet.cli.forked import POSSIBLE, Forked
 
 _ERROR: Final = re.compile(r"\b(ERROR|CRITICAL)\b|^\w*(Error|Exception)\b")
 """A log record of a fault, or the end of a traceback."""
@@ -32,17 +34,28 @@ class Child:
         arguments: Its command line.
         environment: Its whole environment.
         log: Its output.
+        program: The module whose `main` it runs, where that is to be imported but once: the child is a fork then, where
+            the system can (`forked.POSSIBLE`), and starts again at once.
     """
 
     def __init__(
-        self, name: str, module: str, arguments: Sequence[str], *, environment: Mapping[str, str], log: Path
+        self,
+        name: str,
+        module: str,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        log: Path,
+        program: str | None = None,
     ) -> None:
         self.name = name
         self.called = f"The {name}"
         self.log = log
         self._command = [sys.executable, "-m", "tunefleet.cli.child", str(os.getpid()), module, *arguments]
+        self._arguments = list(arguments)
+        self._program = program if POSSIBLE else None
         self._environment = dict(environment)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | Forked | None = None
         self._started_at = 0.0
         self._log_start = 0
         self._failures = 0
@@ -68,16 +81,27 @@ class Child:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self._log_start = out.tell()
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=self._environment,
-                start_new_session=True,
-            )
+            if not (isinstance(self._process, Forked) and self._process.again()):
+                self._release()
+                self._process = self._begun(out)
         self._started_at = time.monotonic()
         self._restart_at = None
+
+    def _begun(self, out: IO[bytes]) -> subprocess.Popen[bytes] | Forked:
+        if self._program is not None:
+            return Forked(self._program, self._arguments, environment=self._environment, out=out)
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=self._environment,
+            start_new_session=True,
+        )
+
+    def _release(self) -> None:
+        if isinstance(self._process, Forked):
+            self._process.close()
 
     def keep(self) -> None:
         """Start it again if it has died and its backoff is over; call it again and again."""
@@ -136,3 +160,9 @@ class Child:
             logger.warning("The %s did not end within %.0f s; it is killed.", self.name, patience_s)
             self._process.kill()
             self._process.wait()
+        self._release()
+
+    def kill(self) -> None:
+        """End it at once, and do not wait for it."""
+        self.signal(signals.SIGKILL)
+        self._release()
