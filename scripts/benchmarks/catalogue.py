@@ -80,7 +80,7 @@ BUDGETED: Final = {
 """Short name of each budget → what it asks for."""
 
 MAY_BE_MISSED: Final = frozenset(
-    {"dispatch", "placement", "metrics", "average", "rounds", "transfer", "first-line", "first-step", "start"}
+    {"dispatch", "placement", "metrics", "average", "rounds", "transfer", "first-line", "first-step", "start", "check"}
 )
 """Budgets of throughput, and times that are nothing but work of the processor: where it is slow they are named.
 
