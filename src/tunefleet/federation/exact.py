@@ -27,7 +27,7 @@ from tunefleet.federation.layers import Layer
 from tunefleet.federation.report import LayerReport
 from tunefleet.federation.room import Room
 from tunefleet.federation.sources import Source
-from tunefleet.federation.stacks import WIDENED, Stack, stack_of
+from tunefleet.federation.stacks import Stack, stack_of
 from tunefleet.federation.truncate import Truncated, truncate
 from tunefleet.federation.writing import AdapterWriter
 
@@ -155,15 +155,16 @@ def _write(
         mixed = rows * factors if narrow is None else rows @ narrow
         written.write(layer.b, start * rank, _widened(mixed, (len(rows), rank)))
     for start, columns in stack.right():
-        mixed = columns if right is None else _mixed(stack.room, right, columns)
+        mixed = columns if right is None else _mixed(stack, right, columns)
         written.columns(layer.a, start, _widened(mixed, (rank, columns.shape[1])))
 
 
-def _mixed(room: Room, right: Wide, columns: Array) -> Array:
+def _mixed(stack: Stack, right: Wide, columns: Array) -> Array:
     """Return right · columns. Where workers' As are nearly alike, their differences have large parts: in float64."""
     found = np.empty((len(right), columns.shape[1]), np.float32)
-    for at in range(0, columns.shape[1], WIDENED):
-        found[:, at : at + WIDENED] = right @ room.wide(columns[:, at : at + WIDENED])
+    for at in range(0, columns.shape[1], stack.widened):
+        part = slice(at, at + stack.widened)
+        found[:, part] = right @ stack.room.wide(columns[:, part])
     return found
 
 

@@ -23,8 +23,8 @@ from tunefleet.federation.sources import Source
 _MAX_BYTES: Final = 16 << 20
 """Of a block of stacked factors."""
 _MAX_WIDTH: Final = 4096
-WIDENED: Final = 1024
-"""Rows or columns that are turned into float64 at a time."""
+_WIDE_BYTES: Final = 4 << 20
+"""Of what is turned into float64 at a time: one product of many rows costs less than several of few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,7 @@ class Stack:
         factors: By stacked column, what its product is multiplied by; it belongs to L.
         rows: Of the products.
         columns: Of the products.
+        widened: Rows of L or columns of R that are turned into float64 at a time.
 
     Raises:
         InputError: If the sum of the ranks is too large to be worked on.
@@ -72,6 +73,7 @@ class Stack:
                 hint="Set max_workers, use a smaller rank, or average factors (fedavg).",
             )
         self._step = max(64, _MAX_BYTES // (4 * self.width))
+        self.widened = max(256, _WIDE_BYTES // (8 * self.width))
         self._left: Array | None = None
         self._right: Array | None = None
 
@@ -117,12 +119,12 @@ class Stack:
         """
         left, right = np.zeros((self.width, self.width)), np.zeros((self.width, self.width))
         for _, rows in self.left():
-            for at in range(0, len(rows), WIDENED):
-                wide = self.room.wide(rows[at : at + WIDENED])
+            for at in range(0, len(rows), self.widened):
+                wide = self.room.wide(rows[at : at + self.widened])
                 left += wide.T @ wide
         for _, columns in self.right():
-            for at in range(0, columns.shape[1], WIDENED):
-                wide = self.room.wide(columns[:, at : at + WIDENED])
+            for at in range(0, columns.shape[1], self.widened):
+                wide = self.room.wide(columns[:, at : at + self.widened])
                 right += wide @ wide.T
         self._check_finite("b", left)
         self._check_finite("a", right)

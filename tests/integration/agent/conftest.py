@@ -149,7 +149,7 @@ class AgentProcess:
         assert self.process is not None
         assert self.process.poll() is None, self.out()
         try:
-            return self.get("/health").status_code == 200
+            return self.get("/health").status_code in {200, 401}
         except httpx.TransportError:
             return False
 

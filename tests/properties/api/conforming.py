@@ -98,10 +98,11 @@ def _cases(asked: Asked, operation: Any) -> Iterator[Case]:
     if reads:
         yield operation.Case(path_parameters=known, headers={}, cookies={}, query={})
     for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
-        yield from _drawn(asked, operation, mode, known if harmless else {})
+        yield from drawn(asked, operation, mode, known if harmless else {})
 
 
-def _drawn(asked: Asked, operation: Any, mode: GenerationMode, known: dict[str, str]) -> list[Case]:
+def drawn(asked: Asked, operation: Any, mode: GenerationMode, known: dict[str, str]) -> list[Case]:
+    """Make requests of an operation by chance, those that fit its parameters or those that do not."""
     made: list[Case] = []
     limits = settings(
         max_examples=asked.examples, deadline=None, database=None, derandomize=asked.draw is None,
