@@ -1,6 +1,6 @@
 """What it costs to be steerable, and how soon a command acts; beside a bare Hugging Face Trainer in the same run.
 
-    python bench/control.py            # about five minutes
+    python bench/control.py            # about ten minutes
     python bench/control.py --quick    # about two; wider intervals
 
 1. Callbacks: processor time of the training thread inside `TrainerControlCallback`, and the ratio of steps with and
@@ -352,7 +352,7 @@ def imports_s(rounds: int) -> float:
 
 def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
     """Run everything."""
-    alone, steps = (40, 100) if options.quick else (300, 1000)
+    alone, steps = (40, 100) if options.quick else (300, 2000)
     rounds = 2 if options.quick else 5
     parts: dict[str, Callable[[], Any]] = {
         "inside_one_process_s": lambda: inside(root / "one", alone),

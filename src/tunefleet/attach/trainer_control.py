@@ -19,6 +19,10 @@ from .overrides import Overrides
 logger = logging.getLogger("tunefleet.control")
 
 _DRAIN_BEFORE_SAVE_S = 30.0
+_PASSED_ON = (
+    "on_train_begin", "on_step_begin", "on_step_end", "on_log", "on_prediction_step", "on_evaluate", "on_save",
+    "on_epoch_end", "on_train_end",
+)  # fmt: skip
 _Call = Callable[..., Any]
 
 
@@ -66,7 +70,7 @@ class TrainerControlCallback(TrainerCallback):
         self._opened = False
         self._overrides = Overrides(always=False)
         self._parts: list[TrainerCallback] = []
-        self._step_end: list[_Call] = []
+        self._calls: dict[str, list[_Call]] = {}
         self._checkpoints: CheckpointCallback | None = None
         self._complained = False
 
@@ -96,13 +100,13 @@ class TrainerControlCallback(TrainerCallback):
             board = self._job.board if self._job else CommandBoard()
             self._parts = assemble(session, board, None, self._overrides, retention=False)
             self._checkpoints = next(part for part in self._parts if isinstance(part, CheckpointCallback))
-            self._step_end = [part.on_step_end for part in self._parts]
+            self._calls = {event: _doing(event, self._parts) for event in _PASSED_ON}
         self._each("on_train_begin", args, state, control, kwargs)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Carry out what was asked for during the step."""
         try:
-            for call in self._step_end:
+            for call in self._calls.get("on_step_end", ()):
                 call(args, state, control, **kwargs)
         except Exception as error:  # noqa: BLE001 - said by _complain; our own fault must not end a training
             self._complain("on_step_end", error)
@@ -162,9 +166,9 @@ class TrainerControlCallback(TrainerCallback):
             logger.warning("The training cannot be steered: %s", error)
 
     def _each(self, event: str, args: Any, state: Any, control: Any, kwargs: dict[str, Any]) -> None:
-        for part in self._parts:
+        for call in self._calls.get(event, ()):
             try:
-                getattr(part, event)(args, state, control, **kwargs)
+                call(args, state, control, **kwargs)
             except Exception as error:  # noqa: BLE001 - as above
                 self._complain(event, error)
 
@@ -178,3 +182,9 @@ class TrainerControlCallback(TrainerCallback):
         # The Trainer's own rotation runs in the save: what was saved before should be whole by then.
         if self._checkpoints is not None and args.save_total_limit is not None:
             self._checkpoints.drain(_DRAIN_BEFORE_SAVE_S)
+
+
+def _doing(event: str, parts: list[TrainerCallback]) -> list[_Call]:
+    """Return what happens at an event: a part that has nothing to do there is not called at every step."""
+    nothing = getattr(TrainerCallback, event)
+    return [getattr(part, event) for part in parts if getattr(type(part), event) is not nothing]
