@@ -179,6 +179,8 @@ ONLY ?=
 .PHONY: bench
 bench: $(BENCH_READY) ## measure beside the peers and write docs/benchmarks.md: make bench ONLY="dispatch rounds" QUICK=1 FORCE=1
 	@scripts/postgres.sh || echo "-> without PostgreSQL: what needs it fails and says so"
+	@scripts/nginx.sh || echo "-> without nginx: the benchmark of transfers fails and says so"
+	@scripts/gateway.sh || echo "-> without an S3 server: the benchmark of transfers fails and says so"
 	@scripts/browser.sh || echo "-> without a browser: the benchmark of the page fails and says so"
 	@$(BIN)/python -m scripts.web build || echo "-> without the web page: its benchmark fails and says so"
 	@$(BIN)/python -m scripts.benchmarks --only "$(ONLY)" $(if $(QUICK),--quick) $(if $(FORCE),--force) $(ARGS)
