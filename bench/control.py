@@ -358,7 +358,7 @@ def measure(options: argparse.Namespace, root: Path) -> dict[str, Any]:
         "inside_one_process_s": lambda: inside(root / "one", alone),
         "one_process": lambda: in_turns(root, steps, 1),
         "two_ranks": lambda: with_two_ranks(root, alone),
-        "of_two_ranks": lambda: in_turns(root, steps // 2, 2),
+        "of_two_ranks": lambda: in_turns(root, steps, 2),
         "check_one_process": check_alone,
         "server_memory_mb": lambda: [size / 1e6 for size in memory_bytes(root)],
         "command_to_applied": lambda: command_to_applied(root, 40 if options.quick else 200),

@@ -11,7 +11,10 @@ from typing import Any, Final
 
 import orjson
 from fastapi import HTTPException, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
+
+from tunefleet.agent import auth
 
 MAX_BYTES: Final = 4 << 20
 
@@ -41,13 +44,14 @@ class _Bounded(Request):
 
 
 class Route(APIRoute):
-    """A route of the agent."""
+    """A route of the agent: who asks is known before a byte of the body is read."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Make the handler, for requests with a bounded body."""
+        """Make the handler, for requests of who may ask, with a bounded body."""
         handle = super().get_route_handler()
 
         async def bounded(request: Request) -> Response:
+            await run_in_threadpool(auth.check, request)
             return await handle(_Bounded(request.scope, request.receive))
 
         return bounded
