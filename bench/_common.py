@@ -31,6 +31,12 @@ def interval(ratios: Sequence[float]) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def percentiles(seconds: list[float], *, scale: float) -> dict[str, float]:
+    """Return median and p99 in a unit."""
+    low, high = np.percentile(np.array(seconds) * scale, [50, 99])
+    return {"p50": float(low), "p99": float(high), "count": len(seconds)}
+
+
 def verdict(low: float, high: float, budget: float) -> Verdict:
     """Say whether what lies in an interval keeps a budget."""
     if high <= budget:

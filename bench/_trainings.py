@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +50,11 @@ class StepClock(TrainerCallback):
     def on_step_end(self, *_: Any, **__: Any) -> None:
         self._ended.append((time.monotonic(), time.process_time()))
 
-    @property
-    def ended_at(self) -> list[float]:
-        """When each step ended, as `time.monotonic` says it."""
-        return [wall for wall, _ in self._ended]
+    def longest_s(self, since: float, until: float) -> float:
+        """Return how long the longest of the steps took that were under way in some time of `time.monotonic`."""
+        ended = [wall for wall, _ in self._ended]
+        under_way = ended[max(bisect(ended, since) - 1, 0) : bisect(ended, until) + 1]
+        return max((after - before for before, after in pairwise(under_way)), default=0.0)
 
     @property
     def medians_s(self) -> tuple[float, float]:

@@ -27,17 +27,14 @@ import tempfile
 import time
 import timeit
 import warnings
-from bisect import bisect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
-from _common import free_port, interval, verdict
+from _common import free_port, interval, percentiles, verdict
 from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, kept_if, version_here
 from _trainings import ONCE, RATIO_BUDGET, SHARE_BUDGET, STEP_BUDGET_S, WARM_UP_STEPS, Meter, training
 from _turns import Process, Turns, take_turns, tens_ms
@@ -65,12 +62,6 @@ SPEC = {
     "training": {"max_steps": 5000, "batch_size": 2, "logging_steps": 1, "save_strategy": "no"},
     "checkpoint": {"upload": False},
 }
-
-
-def percentiles(seconds: list[float], *, scale: float) -> dict[str, float]:
-    """Return median and p99 in a unit."""
-    low, high = np.percentile(np.array(seconds) * scale, [50, 99])
-    return {"p50": float(low), "p99": float(high), "count": len(seconds)}
 
 
 def inside(root: Path, steps: int) -> float:
@@ -235,22 +226,13 @@ def command_to_applied(root: Path, count: int) -> dict[str, Any]:
         client.wait(30)
     asked: dict[str, float] = json.loads(sent.read_text())
     waited = [applied[command_id] - at for command_id, at in asked.items()]
-    ended = np.array(clock.ended_at)
-    over = [
-        max(applied[command_id] - at - longest_s(ended, at, applied[command_id]), 0.0)
-        for command_id, at in asked.items()
-    ]
+    spans = [(at, applied[command_id]) for command_id, at in asked.items()]
+    over = [max(until - since - clock.longest_s(since, until), 0.0) for since, until in spans]
     return {
         "ms": percentiles(waited, scale=1e3),
         "step_ms": clock.medians_s[0] * 1e3,
         "beyond_a_step_ms": percentiles(over, scale=1e3),
     }
-
-
-def longest_s(ended: list[float], since: float, until: float) -> float:
-    """Return how long the longest of the steps took that were under way in some time: steps are not all alike."""
-    under_way = ended[max(bisect(ended, since) - 1, 0) : bisect(ended, until) + 1]
-    return max((after - before for before, after in pairwise(under_way)), default=0.0)
 
 
 def client_main(sent: Path, count: int) -> None:
