@@ -1,6 +1,6 @@
 """What it costs to be steerable, and how soon a command acts; beside a bare Hugging Face Trainer in the same run.
 
-    python bench/control.py            # about ten minutes
+    python bench/control.py            # about thirteen minutes
     python bench/control.py --quick    # about two; wider intervals
 
 1. Callbacks: processor time of the training thread inside `TrainerControlCallback`, and the ratio of steps with and

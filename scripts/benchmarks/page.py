@@ -24,7 +24,7 @@ budget within it: the machine was too noisy for so many turns.
 REPEAT: Final = """## Repeat it
 
 ```
-make bench                          # all but `scale`, about an hour on an otherwise idle machine
+make bench                          # all but `scale`, about two hours on an otherwise idle machine
 make bench ONLY="dispatch rounds"   # some of them
 make bench QUICK=1                  # prove that they run; nothing is published
 make bench FORCE=1                  # again, though this machine has measured this source
@@ -38,8 +38,7 @@ A run that was broken off goes on where it was: what this source has measured on
 
 ABSENT: Final = """## Who is not beside us, and why
 
-- NVFlare's simulator, for rounds: each of its clients is a process with an interpreter of its own, so that what ten of
-  them do on two processors is to take turns. Flower's simulation, which keeps its clients, is the harder peer.
+- NVFlare's simulator, for rounds: nobody has written its side of `bench/peers` yet. Flower's simulation stands there.
 - A stream of several interleaved datasets, for exactness: a training here reads one dataset, and what a campaign mixes
   is written down as one before it trains, so that it is read by index.
 - Axolotl's dynamic checkpoint, for callbacks: it looks for a file, and can be told nothing else. The Trainer's own

@@ -69,7 +69,6 @@ class TrainerControlCallback(TrainerCallback):
         self._job: BareJob | None = None
         self._opened = False
         self._overrides = Overrides(always=False)
-        self._parts: list[TrainerCallback] = []
         self._calls: dict[str, list[_Call]] = {}
         self._checkpoints: CheckpointCallback | None = None
         self._complained = False
@@ -96,11 +95,11 @@ class TrainerControlCallback(TrainerCallback):
         except OSError as error:
             logger.warning("The journal cannot be written, so the training cannot be steered: %s", error)
             session = quiet_session()
-        if not self._parts:
+        if not self._calls:
             board = self._job.board if self._job else CommandBoard()
-            self._parts = assemble(session, board, None, self._overrides, retention=False)
-            self._checkpoints = next(part for part in self._parts if isinstance(part, CheckpointCallback))
-            self._calls = {event: _doing(event, self._parts) for event in _PASSED_ON}
+            parts = assemble(session, board, None, self._overrides, retention=False)
+            self._checkpoints = next(part for part in parts if isinstance(part, CheckpointCallback))
+            self._calls = {event: _doing(event, parts) for event in _PASSED_ON}
         self._each("on_train_begin", args, state, control, kwargs)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -32,9 +32,12 @@ def main() -> None:
     program = importlib.import_module(name)
     # What all of them share is not written to by their looks for garbage.
     gc.freeze()
+    me = os.getpid()
     while True:
         pid = os.fork()
         if pid == 0:
+            # Its parent is known from before: whom it would ask for may be gone already.
+            threading.Thread(target=watch, args=(me,), name="parent-watch", daemon=True).start()
             _run(program, name, arguments, int(events))
         _tell(int(events), pid=pid)
         code = _outlive(pid)
@@ -46,12 +49,10 @@ def main() -> None:
 
 
 def _run(program: ModuleType, name: str, arguments: list[str], events: int) -> None:
-    parent = os.getppid()
     os.close(events)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, _ASKED)
     os.close(nothing)
-    threading.Thread(target=watch, args=(parent,), name="parent-watch", daemon=True).start()
     sys.argv = [name, *arguments]
     sys.exit(program.main())
 

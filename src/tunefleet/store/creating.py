@@ -1,7 +1,7 @@
 """Make all tables of an empty database at once, as they are after the newest migration.
 
 The migrations would make the same, table by table and change by change, and take ten times as long, which each first
-start of a server would wait for. A test holds one against the other.
+start of a server would wait for. A test holds one against the other. That every table is known is the package's care.
 """
 
 from __future__ import annotations
@@ -11,18 +11,6 @@ from typing import Final
 
 from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, insert
 
-# Their tables are to be known here, whoever has imported what.
-from tunefleet.store import (  # noqa: F401
-    tables_arriving,
-    tables_campaign,
-    tables_clusters,
-    tables_federation,
-    tables_fleet,
-    tables_joining,
-    tables_observing,
-    tables_servers,
-    tables_tracking,
-)
 from tunefleet.store.postgres_text import sort_by_code
 from tunefleet.store.tables import DEFAULT_PROJECT, metadata
 from tunefleet.store.tables_tenancy import MADE_WITH_TABLES, projects
