@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -72,19 +73,14 @@ def run(
     trust.use(settings.ca_file)
     for sentence in unsupported("worker"):
         logger.warning(sentence)
-    if settings.key is None and settings.redis_url is None:
-        raise AuthError(
-            "The worker has no key.",
-            hint="Join a server with `tunefleet join URL TOKEN`; `tunefleet workers invite` there makes the command. "
-            "Or set TUNEFLEET_WORKER_KEY to a key with the role worker. "
-            "A worker that meets its server in a Redis (REDIS_URL) needs none.",
-        )
+    _require_key(settings)
     results_dir = settings.results_dir.expanduser().absolute()
     state = StateFolder(results_dir)
     try:
         with _signals(once) as stopper, ExitStack() as closing:
             # From here on a signal is heeded; the folder's owner.json tells others so.
-            state.open()
+            if not state.open(pause=stopper.pause):
+                return False
             settings = changes.applied(settings, state)
             closing.enter_context(logfile.kept(settings, results_dir))
             spans = open_spans(settings.otlp_endpoint, "tunefleet-worker", tunefleet.__version__)
@@ -112,6 +108,16 @@ def run(
     if once is not None and worker.left:
         once.clean(results_dir)
     return worker.made_way
+
+
+def _require_key(settings: WorkerSettings) -> None:
+    if settings.key is None and settings.redis_url is None:
+        raise AuthError(
+            "The worker has no key.",
+            hint="Join a server with `tunefleet join URL TOKEN`; `tunefleet workers invite` there makes the command. "
+            "Or set TUNEFLEET_WORKER_KEY to a key with the role worker. "
+            "A worker that meets its server in a Redis (REDIS_URL) needs none.",
+        )
 
 
 _JOB_DEFAULTS: Final = {
@@ -256,6 +262,13 @@ class _Stopper:
         if self._worker is not None:
             # A handler may interrupt code that holds a lock, so the stopping itself happens in a thread.
             threading.Thread(target=self._heed, args=(self._worker, number), name="stop", daemon=True).start()
+
+    def pause(self, seconds: float) -> bool:
+        """Let time pass; returns whether no signal has asked for a stop."""
+        until = time.monotonic() + seconds
+        while not self._asked and (left := until - time.monotonic()) > 0:
+            time.sleep(min(0.1, left))
+        return not self._asked
 
     def attach(self, worker: Worker) -> None:
         """Stop this worker from now on, and at once if that was asked for before."""

@@ -7,11 +7,13 @@ attempts/<attempt id>.json   an attempt that was taken and not yet forgotten, wi
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
 import secrets
 import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +28,8 @@ from tunefleet.worker.files import write_synced
 
 logger = logging.getLogger(__name__)
 
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL_PAUSE_S: Final = 5.0
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -71,26 +75,51 @@ class StateFolder:
         self._owner = self.root / "owner.json"
         self._lock = FileLock(self.root / "lock")
 
-    def open(self) -> None:
+    def open(self, *, pause: Callable[[float], bool] | None = None) -> bool:
         """Make the folder and take it.
+
+        A worker that was here before waits for room on a full disk: what it holds is not given up for that.
+
+        Args:
+            pause: Lets so many seconds pass, and returns whether to try again; nothing is waited for if `None`.
+
+        Returns:
+            Whether it is taken; if not, `pause` has said that nobody wants it any more.
 
         Raises:
             MachineError: If it cannot be written, or another worker has it.
         """
-        try:
-            self._attempts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        told = False
+        while True:
+            try:
+                self._take()
+            except Timeout:
+                raise MachineError(
+                    f"Another worker{self._owner_text()} already works in {self.results_dir}.",
+                    hint="Stop it, or give this one another folder with --results-dir.",
+                ) from None
+            except OSError as error:
+                if pause is None or error.errno not in _FULL or not (self.root / "worker_id").exists():
+                    raise MachineError(
+                        f"The results folder {self.results_dir} cannot be written: {error.strerror or error}.",
+                        hint="Mend its permissions or free space, or choose another folder with --results-dir.",
+                    ) from error
+                if not told:
+                    logger.warning(
+                        "The disk of %s is full: the worker waits until there is room, and its jobs go on meanwhile.",
+                        self.results_dir,
+                    )
+                told = True
+                if not pause(_FULL_PAUSE_S):
+                    return False
+            else:
+                return True
+
+    def _take(self) -> None:
+        self._attempts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not self._lock.is_locked:
             self._lock.acquire(timeout=0)
-            write_synced(self._owner, str(os.getpid()))
-        except Timeout:
-            raise MachineError(
-                f"Another worker{self._owner_text()} already works in {self.results_dir}.",
-                hint="Stop it, or give this one another folder with --results-dir.",
-            ) from None
-        except OSError as error:
-            raise MachineError(
-                f"The results folder {self.results_dir} cannot be written: {error.strerror or error}.",
-                hint="Mend its permissions or free space, or choose another folder with --results-dir.",
-            ) from error
+        write_synced(self._owner, str(os.getpid()))
 
     def close(self) -> None:
         """Let the folder go."""
