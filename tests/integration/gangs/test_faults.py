@@ -41,6 +41,23 @@ def test_a_killed_node_takes_all_back_to_the_newest_checkpoint(machines: Cluster
     whole(machines, task_id)
 
 
+def test_a_node_that_has_the_result_already_does_not_let_the_others_wait(machines: Cluster) -> None:
+    """The other's launcher is killed when all ranks have ended, and before it could say so."""
+    task_id = machines.submit(document(STEPS, "nodes: 2"))
+    machines.reached(task_id, 2)
+    killed = other(machines, task_id)
+    (launcher,) = (
+        each for each in machines.processes(killed, task_id) if "tunefleet.programs.torchrun" in each.cmdline()
+    )
+    launcher.suspend()
+    first = machines.folder / (machines.task(task_id).worker_id or "") / task_id
+    machines.until(lambda: (first / "responses.json").exists(), "the result at the first node")
+    launcher.kill()
+    done = machines.ends(task_id)
+    assert [each.reason for each in done.attempt_list] == ["killed", "finished"]
+    whole(machines, task_id)
+
+
 def test_a_cancel_ends_both_nodes(machines: Cluster) -> None:
     task_id = machines.submit(document(2000, "nodes: 2"))
     machines.reached(task_id, 3)
