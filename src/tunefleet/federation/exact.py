@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -33,6 +33,9 @@ from tunefleet.federation.writing import AdapterWriter
 
 _SMALL: Final = 512
 """Sum of ranks up to which two layers are worked on at once; beyond it memory counts for more than seconds."""
+_CANCELLED: Final = 4.0
+"""Where workers' As are nearly alike, their differences have large parts that cancel each other: beyond so much of that
+the new A is added up in float64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +99,12 @@ def to_rank(
         stack = terms.stack(module, room)
         mean, weights = terms.mean(module, rank), terms.weights(module)
         found = truncate(*stack.grams(), rank, mean, weights, tail=residual is not None)
-        _write(stack, layer, written, found.left, found.right, config.scale_of(module, rank))
+        mix = _Mix(found.left, found.right, wide=found.cancelled > _CANCELLED)
+        _write(stack, layer, written, mix, config.scale_of(module, rank))
         if rank > stack.width:
             _fill_up(written, layer, stack.width, found)
         if residual is not None:
-            _write(stack, layer, residual, found.tail_left, found.tail_right, 1.0)
+            _write(stack, layer, residual, _Mix(found.tail_left, found.tail_right), 1.0)
         return LayerReport(rank, found.norm, found.error)
 
     yield from _each_layer(terms, one)
@@ -123,7 +127,7 @@ def side_by_side(
         rank = written.tensors[layer.a].shape[0]
         stack = terms.stack(module, room)
         norm = max(float(np.vdot(*stack.grams())), 0.0) ** 0.5
-        _write(stack, layer, written, None, None, config.scale_of(module, rank))
+        _write(stack, layer, written, _Mix(), config.scale_of(module, rank))
         return LayerReport(rank, norm, 0.0)
 
     yield from _each_layer(terms, one)
@@ -144,10 +148,18 @@ def _each_layer(terms: Terms, one: Callable[[str, Room], LayerReport]) -> Iterat
         yield from zip(modules, pool.map(in_own_room, modules), strict=True)
 
 
-def _write(
-    stack: Stack, layer: Layer, written: AdapterWriter, left: Wide | None, right: Wide | None, scale: float
-) -> None:
-    """Write B = L · left / scale and A = right · R (null: as they are); what the tensors have beyond stays zero."""
+class _Mix(NamedTuple):
+    """How an adapter is mixed from the stacked factors: B = L · left and A = right · R; null: as they are."""
+
+    left: Wide | None = None
+    right: Wide | None = None
+    wide: bool = True
+    """Whether A is added up in float64."""
+
+
+def _write(stack: Stack, layer: Layer, written: AdapterWriter, mix: _Mix, scale: float) -> None:
+    """Write B, divided by scale, and A; what the tensors have beyond stays zero."""
+    left, right = mix.left, mix.right
     rank = written.tensors[layer.a].shape[0]
     factors = (stack.factors / scale).astype(np.float32)
     narrow = None if left is None else (left * (stack.factors / scale)[:, None]).astype(np.float32)
@@ -155,12 +167,15 @@ def _write(
         mixed = rows * factors if narrow is None else rows @ narrow
         written.write(layer.b, start * rank, _widened(mixed, (len(rows), rank)))
     for start, columns in stack.right():
-        mixed = columns if right is None else _mixed(stack, right, columns)
+        if right is None:
+            mixed = columns
+        else:
+            mixed = _mixed(stack, right, columns) if mix.wide else right.astype(np.float32) @ columns
         written.columns(layer.a, start, _widened(mixed, (rank, columns.shape[1])))
 
 
 def _mixed(stack: Stack, right: Wide, columns: Array) -> Array:
-    """Return right · columns. Where workers' As are nearly alike, their differences have large parts: in float64."""
+    """Return right · columns, added up in float64."""
     found = np.empty((len(right), columns.shape[1]), np.float32)
     for at in range(0, columns.shape[1], stack.widened):
         part = slice(at, at + stack.widened)

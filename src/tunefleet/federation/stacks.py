@@ -23,8 +23,8 @@ from tunefleet.federation.sources import Source
 _MAX_BYTES: Final = 16 << 20
 """Of a block of stacked factors."""
 _MAX_WIDTH: Final = 4096
-_WIDE_BYTES: Final = 4 << 20
-"""Of what is turned into float64 at a time: one product of many rows costs less than several of few."""
+_WIDE_BYTES: Final = 1 << 20
+"""Of what is turned into float64 at a time: it stays in the processor's cache, and products of fewer rows cost more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,20 @@ class Stack:
         if self._left is not None:
             yield 0, self._left
             return
-        buffer = self.room.floats("left", min(self._step, self.rows), self.width)
-        scratch = self.room.floats("part", len(buffer), max(piece.layer.rank for piece in self._pieces)).reshape(-1)
-        for start in range(0, self.rows, self._step):
-            block = buffer[: self.rows - start]
+        # No more at a time than is turned into float64: it is still in the cache then.
+        whole, step = self.rows <= self._step, min(self.widened, self.rows)
+        buffer = self.room.floats("left", self.rows if whole else step, self.width)
+        scratch = self.room.floats("part", step, max(piece.layer.rank for piece in self._pieces)).reshape(-1)
+        for start in range(0, self.rows, step):
+            first = start if whole else 0
+            block = buffer[first : first + min(step, self.rows - start)]
             for piece, at in zip(self._pieces, self.starts, strict=True):
                 rank = piece.layer.rank
                 part = scratch[: len(block) * rank].reshape(len(block), rank)
                 piece.file.read(piece.file.tensors[piece.layer.b], start * rank, part)
                 block[:, at : at + rank] = part
             yield start, block
-        if self.rows <= self._step:
+        if whole:
             self._left = buffer
 
     def right(self) -> Iterator[tuple[int, Array]]:

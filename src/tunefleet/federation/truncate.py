@@ -37,6 +37,8 @@ class Truncated:
         norm: Frobenius norm of the sum.
         error: Frobenius norm of what is left out, divided by `norm`; 0 if nothing is.
         spread: Root of the mean square of a row of the new A.
+        cancelled: How much longer than a row of the new A the parts are that it is the sum of, at most: what float32
+            rounds away of them is as much more of the row.
     """
 
     left: Wide
@@ -46,6 +48,7 @@ class Truncated:
     norm: float
     error: float
     spread: float
+    cancelled: float
 
 
 def truncate(
@@ -83,14 +86,16 @@ def truncate(
     first, rest = vectors[:, :kept], vectors[:, kept : size if tail else kept]
     shape, inverse, spread = _shape(near @ basis @ first, float(weights @ np.diag(gram_right)) / weights.sum())
     back = np.linalg.solve(basis.T, vectors[:, : kept + rest.shape[1]]).T
+    mixed = shape @ back[:kept] * even
     return Truncated(
         left=(basis @ first @ inverse) / even[:, None],
-        right=shape @ back[:kept] * even,
+        right=mixed,
         tail_left=(basis @ rest) / even[:, None],
         tail_right=back[kept:] * even,
         norm=total**0.5,
         error=(lost / total) ** 0.5 if total > 0 else 0.0,
         spread=spread,
+        cancelled=float(np.sqrt((mixed**2 @ np.diag(gram_right)) / (shape**2).sum(axis=1)).max()),
     )
 
 
