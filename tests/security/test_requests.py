@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import socket
 from typing import Final
 from urllib.parse import urlsplit
@@ -92,6 +93,24 @@ def test_a_packed_body_is_not_unpacked(admin: httpx.Client) -> None:
     bomb = gzip.compress(b'{"name": "' + b"a" * (64 << 20) + b'"}')
     reply = admin.post("/keys", content=bomb, headers={"Content-Type": "application/json", "Content-Encoding": "gzip"})
     is_problem(reply, 400, "request_invalid")
+
+
+def test_who_has_no_key_is_not_told_what_is_wrong_with_a_body(running: Running, admin: httpx.Client) -> None:
+    """A body that is no JSON is found out before a route is asked what it depends on."""
+    described = admin.get("/openapi.json").json()
+    asked = [
+        (method, path)
+        for path, methods in described["paths"].items()
+        for method, route in methods.items()
+        if "application/json" in route.get("requestBody", {}).get("content", {}) and route.get("security") != []
+    ]
+    assert len(asked) > 40, "all that the API has"
+    kind, attempt = {"Content-Type": "application/json"}, "Bearer att-0000000000000000.0"
+    for method, path in asked:
+        target = running.url + re.sub(r"\{\w+\}", "1", path)
+        for more in ({}, {"Authorization": "Bearer tf_nobody"}, {"Authorization": attempt}):
+            reply = httpx.request(method, target, content="{", headers=kind | more)
+            assert reply.status_code == 401, (method, path, more, reply.text)
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path[:30])

@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
 import tunefleet
-from tunefleet.server import openapi, page, problems
+from tunefleet.server import auth, openapi, page, problems
 from tunefleet.server.asgi import AccessLog, BodyLimit, SecurityHeaders
 from tunefleet.server.auditing import Audit
 from tunefleet.server.lifetime import Lifetime
@@ -108,7 +108,7 @@ def create_app(core: Core) -> FastAPI:
     app.include_router(pages.router)
     app.include_router(page.router)
     app.mount(pages.ASSETS_PATH, pages.assets())
-    problems.install(app)
+    problems.install(app, auth.require_known)
     openapi.install(app)
     _add_middleware(app, core)
     return app

@@ -16,6 +16,7 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Path, Request, Response
+from fastapi.dependencies.models import Dependant
 
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.services import keys
@@ -116,6 +117,28 @@ async def _known(request: Request, secret: str | None) -> Actor | AttemptActor:
     if request.method not in _SAFE_METHODS:
         refuse_foreign_page(request)
     return actor
+
+
+async def require_known(request: Request) -> None:
+    """Refuse who has no key at a route that wants one; for a body that cannot be read, which is found out before.
+
+    Raises:
+        AuthError: If there is no key, or a wrong or revoked one.
+    """
+    dependant = getattr(request.scope.get("route"), "dependant", None)
+    if dependant is None or not _wants_key(dependant):
+        return
+    secret = _header_secret(request) or _basic_secret(request)
+    if secret is not None and tokens.is_token(secret):
+        await access.authenticate(core_of(request), secret)
+    else:
+        await _identify(request, secret)
+
+
+def _wants_key(dependant: Dependant) -> bool:
+    # All that routes depend on here asks for a key, but for the core itself.
+    own = (each.call for each in dependant.dependencies if each.call is not _core)
+    return any(getattr(call, "__module__", None) == __name__ for call in own)
 
 
 async def identify_if_known(request: Request) -> Actor | AttemptActor | None:

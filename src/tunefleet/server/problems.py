@@ -6,7 +6,7 @@ What a person did wrong is said with its way out; what went wrong inside is logg
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -150,15 +150,25 @@ def from_validation(errors: Iterable[Mapping[str, Any]]) -> Response:
     return problem("request_invalid", f"The request cannot be read: {summary}.", faults=faults)
 
 
-def install(app: FastAPI) -> None:
-    """Make every failure of the app a problem."""
+def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -> None:
+    """Make every failure of the app a problem.
+
+    Args:
+        app: The app.
+        require_known: Refuses who has no key, where the route wants one.
+    """
 
     @app.exception_handler(TunefleetError)
     async def ours(_: Request, error: TunefleetError) -> Response:
         return from_error(error)
 
     @app.exception_handler(RequestValidationError)
-    async def bad_request(_: Request, error: RequestValidationError) -> Response:
+    async def bad_request(request: Request, error: RequestValidationError) -> Response:
+        try:
+            # FastAPI reads a body before it asks what the route depends on.
+            await require_known(request)
+        except TunefleetError as refusal:
+            return from_error(refusal)
         return from_validation(error.errors())
 
     @app.exception_handler(orjson.JSONEncodeError)

@@ -16,6 +16,7 @@ from fastapi.routing import APIRoute
 
 from tunefleet.errors import AdapterRefused, InputError, SpecError, TunefleetError
 from tunefleet.server import problems
+from tunefleet.server.auth import require_known
 
 _BAD_REQUEST: Final = 400
 _UNPROCESSABLE: Final = (SpecError, AdapterRefused)
@@ -30,13 +31,21 @@ class TrainingRoute(APIRoute):
 
         async def handle(request: Request) -> Response:
             try:
-                return await handler(request)
+                return await _known_first(handler, request)
             except TunefleetError as error:
                 return _coded(problems.from_error(error), error)
             except RequestValidationError as error:
                 return _coded(problems.from_validation(error.errors()), None, status=_BAD_REQUEST)
 
         return handle
+
+
+async def _known_first(handler: Callable[[Request], Coroutine[Any, Any, Response]], request: Request) -> Response:
+    try:
+        return await handler(request)
+    except RequestValidationError:
+        await require_known(request)
+        raise
 
 
 def _coded(answer: Response, error: TunefleetError | None, *, status: int | None = None) -> Response:
