@@ -29,14 +29,19 @@ def suited(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
 
 
 def _find(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
-    wanted = (need.gpu_type or "").lower()
+    wanted = _plain(need.gpu_type or "")
     return tuple(
         place
         for place, gpu in enumerate(worker.gpus)
         if gpu.memory_bytes >= need.gpu_memory_bytes
-        and (not wanted or wanted in gpu.name.lower())
+        and (not wanted or wanted in _plain(gpu.name))
         and (not need.gpu_places or place in need.gpu_places)
     )
+
+
+def _plain(name: str) -> str:
+    # One driver says "RTX-4090" where another says "RTX 4090".
+    return " ".join(name.lower().replace("-", " ").split())
 
 
 def wanted_count(need: Requirement, fitting: Sequence[int], worker: WorkerState) -> int:

@@ -135,6 +135,7 @@ def test_type_and_memory_are_asked_of_the_same_device() -> None:
     mixed = worker(gpus=(Device("NVIDIA A100-PCIE-40GB", 40 << 30), Device("NVIDIA H200", 141 << 30)))
     assert isinstance(match(need(gpu_count=1, gpu_type="a100", gpu_memory_bytes=80 << 30), mixed), Reject)
     assert isinstance(match(need(gpu_count=1, gpu_type="a100"), mixed), Fit)
+    assert isinstance(match(need(gpu_count=1, gpu_type="nvidia-A100"), mixed), Fit), "a hyphen for a space"
     assert isinstance(match(need(gpu_count=2, gpu_type="a100"), mixed), Reject)
 
 
