@@ -8,6 +8,7 @@ from typing import Final
 
 _PLACEHOLDERS: Final = (
     (re.compile(r"\b(task|wf|fed|job|art|key|srv|ntf|inv)-[0-9a-f]+\b"), r"<\1>"),
+    (re.compile(r"\blab(?:-\d)?\b"), "<worker>"),
     (re.compile(r"\d+/\d+ \d+:\d+"), "<time>"),
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d"), "<time>"),
     (re.compile(r"(?<![\w.])-?\d+(?:[.,:]\d+)*(?:e-?\d+)?"), "<n>"),
@@ -23,6 +24,10 @@ def plain(line: str) -> str:
     return line.strip()
 
 
+_MOVES: Final = re.compile(r"^[\w#-]+: (?:pending|queued|dispatched|running|completed)\b")
+"""A line of `--follow`: which of them there are is a matter of moments."""
+
+
 def difference(shown: Sequence[str], said: Sequence[str]) -> str | None:
     """Return the first line that a page shows and the command did not print, in their order; null if there is none.
 
@@ -31,6 +36,6 @@ def difference(shown: Sequence[str], said: Sequence[str]) -> str | None:
     rest = iter(plain(line) for line in said)
     for line in shown:
         wanted = plain(line)
-        if wanted and wanted not in rest:
+        if wanted and not _MOVES.match(line) and wanted not in rest:
             return line
     return None

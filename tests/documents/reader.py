@@ -39,6 +39,7 @@ _STAYS: Final = (
 """Commands that stay until they are ended, and what they say when they are ready."""
 _STARTED: Final = {
     r"tunefleet run --(?:name|resume) my-run": "my-run",
+    r"python train.py": "my-run",
     r"python examples/control/minimal.py": "minimal",
     r"python examples/control/complete.py": "complete",
 }
@@ -82,7 +83,7 @@ class Reader:
             (self.home / ".tunefleet").symlink_to(settings)
         self.port = port
         self.seen: dict[str, list[str]] = {}
-        self.output = ""
+        self.output = self.history = ""
         self._kept: list[str] = []
         self._staying: list[tuple[str, subprocess.Popen[bytes], Path]] = []
         self.environment = self._environment()
@@ -189,6 +190,7 @@ class Reader:
 
     def _note(self, output: str) -> None:
         self.output = output
+        self.history += output
         for found in _ID.findall(output):
             self.seen.setdefault(found.partition("-")[0], []).append(found)
 

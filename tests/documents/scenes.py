@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Final
 
+from tests.documents.blocks import ROOT, blocks
 from tests.documents.reader import Reader, Scene
 
 HUB_MODEL: Final = "Qwen/Qwen2.5-0.5B-Instruct"
@@ -95,6 +97,10 @@ def _failed_pipeline(reader: Reader) -> None:
     reader.type(f"tunefleet show {workflow}", Scene(), "before")
 
 
+def _campaign(reader: Reader) -> None:
+    reader.save("config.yaml", (ROOT / "examples/campaign/config.yaml").read_text(encoding="utf-8"))
+
+
 _SUBMIT_ECHO: Final = ("tunefleet submit echo.yaml --wait",)
 _LOGIN: Final = {"TUNEFLEET_URL": lambda reader: reader.url, "TUNEFLEET_KEY": _server_key("admin")}
 
@@ -127,6 +133,7 @@ FLEET: Final[dict[str, Scene]] = {
     ),
     "docs/how-to/share-a-fleet.md": Scene(),
     "docs/how-to/train-on-your-own-data.md": Scene(files={"run.yaml": _TRAINING}),
+    "docs/how-to/steer-a-campaign.md": Scene(values={"daily": "gsm8k"}, prepare=_campaign),
     "docs/how-to/upgrade.md": Scene(),
     "docs/how-to/watch-a-fleet.md": Scene(),
     "docs/how-to/write-a-workflow.md": Scene(values={"TASK": _task()}, files={"run.yaml": _UNPLACED}),
@@ -204,21 +211,78 @@ LONG: Final[dict[str, Scene]] = {
 }
 """Further pages beside a server, with trainings."""
 
-LONG_ALONE: Final[dict[str, Scene]] = {"docs/how-to/pause-my-pcs-training.md": Scene()}
+
+def _readme(reader: Reader) -> None:
+    """The document stands below the commands that read it."""
+    hub_model(reader)
+    reader.save("conversations.jsonl", _CHATS)
+    (document,) = (block for block in blocks(ROOT / "README.md") if block.note("file"))
+    reader.save("my-run.yaml", document.text.replace("Qwen/", "./Qwen/"))
+
+
+def _own_script(text: str) -> Callable[[Reader], None]:
+    """Save a script of the reader's own, with a training that is not over before the page is."""
+
+    def prepare(reader: Reader) -> None:
+        example = (ROOT / "examples/control/complete.py").read_text(encoding="utf-8")
+        script = example.replace('job_id="complete"', 'job_id="my-run"').replace("default=2000", "default=100_000")
+        script = script.replace(
+            'parser.add_argument("--debug"', 'parser.add_argument("--lr")\n    parser.add_argument("--debug"'
+        )
+        reader.save("train.py", script.replace("callbacks=[control]", text))
+        if text == "callbacks=[control]":
+            reader.type("python train.py &", Scene(), "before the page")
+
+    return prepare
+
+
+def _workflow_examples(reader: Reader) -> None:
+    reader.have("examples/workflows")
+    reader.environment["WORKER_ID"] = "lab"
+
+
+def _of_stage(name: str) -> Callable[[Reader], str]:
+    """Return the id of the task of a stage, as the last table with it had it."""
+    return lambda reader: re.findall(rf"^{re.escape(name)} +(task-\w+)", reader.history, re.MULTILINE)[-1]
+
+
+LONG_ALONE: Final[dict[str, Scene]] = {
+    "README.md": Scene(values={"TASK": _task(), "Qwen/Qwen2.5-0.5B-Instruct": f"./{HUB_MODEL}"}, prepare=_readme),
+    "docs/how-to/control-my-own-script.md": Scene(
+        values={"cleanup": "cleanup --yes"}, prepare=_own_script("callbacks=[control]")
+    ),
+    "docs/how-to/pause-my-pcs-training.md": Scene(),
+    "docs/how-to/run-a-campaign.md": Scene(prepare=lambda reader: reader.have("examples/campaign")),
+    "docs/how-to/run-a-server-and-workers.md": Scene(
+        values={
+            "/srv/tunefleet": "srv",
+            "/data/tunefleet": "results",
+            "tf_…": lambda reader: (reader.here / "srv/keys/worker.key").read_text().strip(),
+            "WORKER": "lab-3",
+            "KEY": lambda reader: f"{reader.last('key')} --yes",
+            "TASK": lambda reader: reader.submitted("echo.yaml"),
+        },
+        files={"echo.yaml": _ECHO},
+        environment={"WORKER_ID": "lab-3"},
+    ),
+    "docs/how-to/steer-any-script.md": Scene(prepare=_own_script("callbacks=[]")),
+    "examples/control/README.md": Scene(prepare=lambda reader: reader.have("examples/control")),
+    "examples/workflows/README.md": Scene(
+        values={
+            "task-192e312a75ce": _of_stage("gsm8k-stage"),
+            "task-171b0c0fdab9": _of_stage("second-stage"),
+            "task-eb40d342030c": _of_stage("compare"),
+            "task-d48e993bd149": _of_stage("answers"),
+        },
+        prepare=_workflow_examples,
+    ),
+}
 """Further pages whose reader starts with nothing."""
 
 WITH_SERVICES: Final = ("docs/how-to/use-postgresql.md",)
 """Pages that need a database; each has a test of its own."""
 
 ELSEWHERE: Final = {
-    "README.md": "tests/documents/test_pages.py",  # the tutorial has the same commands
-    "docs/how-to/control-my-own-script.md": "tests/integration/control/test_command_line.py",
     "docs/how-to/join-a-worker.md": "tests/integration/redis/test_guide.py",
-    "docs/how-to/run-a-campaign.md": "tests/integration/client/test_campaign_cli.py",
-    "docs/how-to/run-a-server-and-workers.md": "tests/integration/server/test_process.py",
-    "docs/how-to/steer-a-campaign.md": "tests/integration/client/test_campaign_cli.py",
-    "docs/how-to/steer-any-script.md": "tests/integration/control/test_run.py",
-    "examples/control/README.md": "tests/integration/control/test_command_line.py",
-    "examples/workflows/README.md": "tests/acceptance/test_workflow_examples.py",
 }
 """Pages that are not followed word by word, and where their commands are run; what they show is held statically."""
