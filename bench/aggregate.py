@@ -350,7 +350,7 @@ def written(found: Found, *, quick: bool, file: Path | None) -> None:
         verdict=decided(files["memory_budget"]), samples=count,
     )  # fmt: skip
     told.row(
-        "exact average, eight adapters of rank 16, a layer of 4096 × 4096, file to file (budget 10 ms)",
+        "exact average, eight adapters of rank 16, 4096 × 4096 weights, file to file, per layer of 32 (budget 10 ms)",
         Figure.of(exact["times_ms"], "ms"), budget=BUDGETS["exact"], verdict=decided(exact["budget"]),
         samples=len(exact["times_ms"]), note=f"{exact['cpu_ms_per_layer']:.1f} ms of processors",
     )  # fmt: skip

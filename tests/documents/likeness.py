@@ -24,7 +24,7 @@ def plain(line: str) -> str:
     return line.strip()
 
 
-_MOVES: Final = re.compile(r"^[\w#-]+: (?:pending|queued|dispatched|running|completed)\b")
+_MOVES: Final = re.compile(r"^[\w#-]+: (?:pending|queued|dispatched|running)\b")
 """A line of `--follow`: which of them there are is a matter of moments."""
 
 

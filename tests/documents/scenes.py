@@ -220,17 +220,21 @@ def _readme(reader: Reader) -> None:
     reader.save("my-run.yaml", document.text.replace("Qwen/", "./Qwen/"))
 
 
-def _own_script(text: str) -> Callable[[Reader], None]:
+def _own_script(callbacks: str) -> Callable[[Reader], None]:
     """Save a script of the reader's own, with a training that is not over before the page is."""
 
     def prepare(reader: Reader) -> None:
-        example = (ROOT / "examples/control/complete.py").read_text(encoding="utf-8")
-        script = example.replace('job_id="complete"', 'job_id="my-run"').replace("default=2000", "default=100_000")
-        script = script.replace(
-            'parser.add_argument("--debug"', 'parser.add_argument("--lr")\n    parser.add_argument("--debug"'
-        )
-        reader.save("train.py", script.replace("callbacks=[control]", text))
-        if text == "callbacks=[control]":
+        script = (ROOT / "examples/control/complete.py").read_text(encoding="utf-8")
+        for old, new in (
+            ('job_id="complete"', 'job_id="my-run"'),
+            ("default=2000", "default=100_000"),
+            ('parser.add_argument("--debug"', 'parser.add_argument("--lr")\n    parser.add_argument("--debug"'),
+            ("callbacks=[control]", callbacks),
+        ):
+            assert old in script, f"the example has no {old}"
+            script = script.replace(old, new)
+        reader.save("train.py", script)
+        if callbacks == "callbacks=[control]":
             reader.type("python train.py &", Scene(), "before the page")
 
     return prepare

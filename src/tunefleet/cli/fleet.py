@@ -262,7 +262,7 @@ class LocalFleet:
         """Wait until a worker heeds signals: one that is still importing would die, and leave its jobs alone."""
         state = StateFolder(self.results_dir(index))
         deadline = time.monotonic() + _HEED_S
-        while worker.running and state.owner_pid != worker.pid and time.monotonic() < deadline:
+        while worker.running and not state.heeded_by(worker.pid) and time.monotonic() < deadline:
             time.sleep(_WATCH_S)
 
     def _answers(self) -> bool:

@@ -96,6 +96,9 @@ class Supervisor:
         if not _is_free(folder):
             raise ConflictError(f"Job {job.job_id} is running already.")
         folder.root.mkdir(parents=True, exist_ok=True)
+        if job.gang is not None:
+            # A node that had the result of an earlier try would not run again, and the others would wait for it.
+            folder.responses_json.unlink(missing_ok=True)
         endpoint_dir = job.endpoint_dir or str(self.endpoints_dir)
         job = job.model_copy(update={"endpoint_dir": endpoint_dir, "log_base": _log_base(folder, job.attempt)})
         data = job.model_dump(mode="json")

@@ -34,7 +34,7 @@ def _find(need: Requirement, worker: WorkerState) -> tuple[int, ...]:
         place
         for place, gpu in enumerate(worker.gpus)
         if gpu.memory_bytes >= need.gpu_memory_bytes
-        and (not wanted or wanted in _plain(gpu.name))
+        and (need.gpu_type is None or (wanted and wanted in _plain(gpu.name)))
         and (not need.gpu_places or place in need.gpu_places)
     )
 

@@ -29,7 +29,7 @@ class Requirement:
         gpu_all: It takes all GPUs that suit, at least `gpu_count`, and waits until all of them are free.
         gpu_places: Only these devices, by their place among the worker's; any if it is empty.
         gpu_first: The place of the device that comes first, and must be among them; null if that does not matter.
-        gpu_type: Part of the product name, in any case; null for any.
+        gpu_type: Part of the product name, in any case, a hyphen like a space; null for any.
         gpu_memory_bytes: Memory of each device.
         tags: Tags that the worker must have; its id counts as one.
         secrets: Names of secrets that the worker must have.

@@ -16,7 +16,6 @@ from typing import Annotated, Final
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Path, Request, Response
-from fastapi.dependencies.models import Dependant
 
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.services import keys
@@ -124,21 +123,17 @@ async def require_known(request: Request) -> None:
 
     Raises:
         AuthError: If there is no key, or a wrong or revoked one.
+        ForbiddenError: If what was sent is not good for any such route.
     """
     dependant = getattr(request.scope.get("route"), "dependant", None)
-    if dependant is None or not _wants_key(dependant):
+    if dependant is None or NOTED in request.scope.get("state", {}):
         return
-    secret = _header_secret(request) or _basic_secret(request)
-    if secret is not None and tokens.is_token(secret):
-        await access.authenticate(core_of(request), secret)
-    else:
-        await _identify(request, secret)
-
-
-def _wants_key(dependant: Dependant) -> bool:
     # All that routes depend on here asks for a key, but for the core itself.
-    own = (each.call for each in dependant.dependencies if each.call is not _core)
-    return any(getattr(call, "__module__", None) == __name__ for call in own)
+    asking = {each.call for each in dependant.dependencies if getattr(each.call, "__module__", None) == __name__}
+    if asking & {identify_participant, _person}:
+        await identify_participant(request)
+    elif asking - {_core}:
+        await identify(request)
 
 
 async def identify_if_known(request: Request) -> Actor | AttemptActor | None:

@@ -182,6 +182,12 @@ def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -
 
     @app.exception_handler(HTTPException)
     async def framework(request: Request, error: HTTPException) -> Response:
+        if error.status_code == HTTPStatus.BAD_REQUEST:
+            # So FastAPI calls a body that is not even text.
+            try:
+                await require_known(request)
+            except TunefleetError as refusal:
+                return from_error(refusal)
         code = _CODES_OF_STATUS.get(error.status_code, "error")
         known = {404: f"Nothing is at {request.url.path}.", 405: f"{request.url.path} does not take {request.method}."}
         detail = known.get(error.status_code, str(error.detail))

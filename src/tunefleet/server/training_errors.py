@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from fastapi import Request, Response
+from fastapi import HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
@@ -43,7 +43,7 @@ class TrainingRoute(APIRoute):
 async def _known_first(handler: Callable[[Request], Coroutine[Any, Any, Response]], request: Request) -> Response:
     try:
         return await handler(request)
-    except RequestValidationError:
+    except (RequestValidationError, HTTPException):
         await require_known(request)
         raise
 

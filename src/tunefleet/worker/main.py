@@ -78,9 +78,9 @@ def run(
     state = StateFolder(results_dir)
     try:
         with _signals(once) as stopper, ExitStack() as closing:
-            # From here on a signal is heeded; the folder's owner.json tells others so.
+            # From here on a signal is heeded; the folder's owner.json tells others so, if there is room for it.
             if not state.open(pause=stopper.pause):
-                return False
+                return stopper.makes_way
             settings = changes.applied(settings, state)
             closing.enter_context(logfile.kept(settings, results_dir))
             spans = open_spans(settings.otlp_endpoint, "tunefleet-worker", tunefleet.__version__)
@@ -263,6 +263,11 @@ class _Stopper:
             # A handler may interrupt code that holds a lock, so the stopping itself happens in a thread.
             threading.Thread(target=self._heed, args=(self._worker, number), name="stop", daemon=True).start()
 
+    @property
+    def makes_way(self) -> bool:
+        """Whether what was asked for is to make way, and not to end."""
+        return self._once is not None and self._asked.count(signal.SIGINT) < 2
+
     def pause(self, seconds: float) -> bool:
         """Let time pass; returns whether no signal has asked for a stop."""
         until = time.monotonic() + seconds
@@ -277,8 +282,7 @@ class _Stopper:
             self._heed(worker, number)
 
     def _heed(self, worker: Worker, number: int) -> None:
-        hurry = self._asked.count(signal.SIGINT) > 1
-        if self._once is not None and not hurry:
+        if self.makes_way:
             worker.make_way()
         else:
             worker.stop(suspend=number == signal.SIGINT)

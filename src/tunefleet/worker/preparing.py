@@ -55,9 +55,6 @@ class Preparation:
         inputs = self.inputs(offer)
         pause()
         from_step = self._restore(offer, again=again)
-        if gang is not None:
-            # A node that had the result of an earlier try would not run again, and the others would wait for it.
-            self._site.folder(offer.task_id).responses_json.unlink(missing_ok=True)
         self._introduce(offer)
         job = self._executor.job(offer, launch=new_launch_id(), inputs=inputs, gpus=self._site.gpus(offer))
         return job.model_copy(update={"env": self._site.env | job.env, "from_step": from_step, "gang": gang})

@@ -106,9 +106,11 @@ class StateFolder:
                     ) from error
                 if not told:
                     logger.warning(
-                        "The disk of %s is full: the worker waits until there is room, and its jobs go on meanwhile.",
+                        "The disk of %s is full: the worker waits until there is room, and leaves what runs alone.",
                         self.results_dir,
                     )
+                    # It names the worker before.
+                    self._owner.unlink(missing_ok=True)
                 told = True
                 if not pause(_FULL_PAUSE_S):
                     return False
@@ -132,6 +134,11 @@ class StateFolder:
             return int(self._owner.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
+
+    def heeded_by(self, pid: int | None) -> bool:
+        """Whether a worker that was started on this folder heeds signals; one that waits for room does, too."""
+        owner = self.owner_pid
+        return owner == pid or (owner is None and (self.root / "worker_id").exists())
 
     def worker_id(self, wanted: str | None) -> str:
         """Return the worker's id: the wanted one, else the one of the last time, else a new one.

@@ -29,6 +29,15 @@ def small(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+def held(folder: Path) -> StateFolder:
+    """Let a worker have been here before."""
+    before = StateFolder(folder)
+    before.open()
+    before.worker_id("worker-1")
+    before.close()
+    return before
+
+
 def fill(folder: Path) -> Path:
     """Leave not a byte; returns what is to be removed."""
     ballast = folder / "ballast"
@@ -48,7 +57,9 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 
 @pytest.fixture
-def start(small: Path, tmp_path: Path, free_port: Callable[[], int]) -> Iterator[Callable[[], subprocess.Popen[bytes]]]:
+def start(
+    small: Path, tmp_path: Path, free_port: Callable[[], int]
+) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     """Start workers on the folder, whose server does not answer; they are gone afterwards."""
     begun = []
     environment = {
@@ -60,9 +71,10 @@ def start(small: Path, tmp_path: Path, free_port: Callable[[], int]) -> Iterator
         "TUNEFLEET_WORKER_KEY": "tf_" + "0" * 40,
     }
 
-    def one() -> subprocess.Popen[bytes]:
+    def one(*words: str, **more: str) -> subprocess.Popen[bytes]:
+        command = [str(Path(sys.executable).with_name("tunefleet")), "worker", *words]
         with (tmp_path / "said").open("wb") as log:
-            process = subprocess.Popen([sys.executable, "-m", "tunefleet.worker"], env=environment, stderr=log)
+            process = subprocess.Popen(command, env=environment | more, stderr=log)
         begun.append(process)
         return process
 
@@ -73,31 +85,27 @@ def start(small: Path, tmp_path: Path, free_port: Callable[[], int]) -> Iterator
 
 
 def test_it_waits_for_room_and_then_works(
-    small: Path, tmp_path: Path, start: Callable[[], subprocess.Popen[bytes]]
+    small: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    before = StateFolder(small)
-    before.open()
-    before.worker_id("worker-1")
-    before.close()
+    before = held(small)
     ballast = fill(small)
 
-    worker = start()
+    worker = start(WORKER_ID="worker-2")
     said = tmp_path / "said"
     until(lambda: "is full: the worker waits" in said.read_text(), "it says that it waits")
-    assert before.owner_pid == os.getpid(), "it could not write its own"
+    assert before.owner_pid is None, "the one that is there names nobody who is gone"
+    assert before.heeded_by(worker.pid)
     ballast.unlink()
     until(lambda: before.owner_pid == worker.pid, "it goes on once there is room")
-    until(lambda: "does not answer" in said.read_text() or "reach" in said.read_text(), "it looks for its server")
+    until(lambda: "does not answer" in said.read_text(), "it looks for its server")
     assert said.read_text().count("is full") == 1
     assert worker.poll() is None
 
 
 def test_it_can_be_stopped_while_it_waits(
-    small: Path, tmp_path: Path, start: Callable[[], subprocess.Popen[bytes]]
+    small: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
-    (small / ".worker").mkdir()
-    (small / ".worker" / "worker_id").write_text("worker-1")
-    (small / ".worker" / "lock").touch()
+    held(small)
     fill(small)
     worker = start()
     until(lambda: "is full: the worker waits" in (tmp_path / "said").read_text(), "it says that it waits")
@@ -105,10 +113,21 @@ def test_it_can_be_stopped_while_it_waits(
     assert worker.wait(10) == 0
 
 
-def test_a_new_one_is_told(small: Path, tmp_path: Path, start: Callable[[], subprocess.Popen[bytes]]) -> None:
+def test_on_a_node_of_a_cluster_it_makes_way_and_is_wanted_again(
+    small: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    held(small)
+    fill(small)
+    worker = start("--once", "task-000000000000")
+    until(lambda: "is full: the worker waits" in (tmp_path / "said").read_text(), "it says that it waits")
+    worker.send_signal(signal.SIGUSR1)
+    assert worker.wait(10) == 75
+
+
+def test_a_new_one_is_told(small: Path, tmp_path: Path, start: Callable[..., subprocess.Popen[bytes]]) -> None:
     fill(small)
     worker = start()
-    assert worker.wait(60) == 1
+    assert worker.wait(60) == 8
     said = (tmp_path / "said").read_text()
     assert f"The results folder {small} cannot be written: No space left on device." in said
     assert "free space" in said

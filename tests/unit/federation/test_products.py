@@ -9,8 +9,9 @@ import pytest
 
 from tests.unit.federation.adapters import PREFIX, SHAPES, Arrays, Q, V, difference, factors, load, products, save
 from tunefleet.errors import InputError
-from tunefleet.federation import RESIDUAL, Update, aggregate, config_of, refit, update_in
+from tunefleet.federation import RESIDUAL, Update, aggregate, config_of, exact, refit, update_in
 from tunefleet.federation.fidelity import product_error
+from tunefleet.federation.truncate import Truncated, truncate
 from tunefleet.spec.federating import StrategySpec
 
 EXACT = StrategySpec(name="fedavg_exact")
@@ -320,3 +321,28 @@ def test_product_error_measures_what_an_average_of_factors_gets_wrong(tmp_path: 
     aggregate(updates, StrategySpec(name="fedavg_exact", output="stack"), into=_out(tmp_path, "all"))
     exact = product_error(updates, report.weights, update_in(tmp_path / "all"))
     assert max(layer.error for layer in exact.values()) < 1e-6
+
+
+@pytest.mark.parametrize(("beyond", "wide"), [(4.0, True), (float("inf"), False)])
+def test_what_cancels_is_added_up_in_float64(
+    beyond: float, wide: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two workers whose As are alike in three digits and whose Bs are opposite: float32 would lose the difference."""
+    rng = np.random.default_rng(3)
+    one = factors(rng, 2)
+    two = {
+        name: (values + 1e-3 * rng.standard_normal(values.shape) if "lora_A" in name else -values).astype(np.float32)
+        for name, values in one.items()
+    }
+    updates = [save(tmp_path / worker, each, worker=worker) for worker, each in (("a", one), ("b", two))]
+    mixed: list[Truncated] = []
+    monkeypatch.setattr(exact, "truncate", lambda *given, **more: mixed.append(truncate(*given, **more)) or mixed[-1])
+    monkeypatch.setattr(exact, "_CANCELLED", beyond)
+    aggregate(updates, EXACT, into=_out(tmp_path))
+    written = load(tmp_path / "out")
+    assert min(each.cancelled for each in mixed) > 1000
+    for name in (each for each in one if "lora_A" in each):
+        stacked = np.concatenate([one[name], two[name]]).astype(np.float64)
+        # Which of the layers was first is a matter of threads.
+        apart = min(np.abs(each.right @ stacked - written[name]).max() for each in mixed)
+        assert (apart / np.abs(written[name]).max() < 1e-7) == wide

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.unit.worker.fakes import Running, TrainExecutor, World
 from tunefleet.errors import MachineError
+from tunefleet.jobs import Supervisor
 from tunefleet.lifecycle.task import TaskReason
+from tunefleet.wire.jobfolder import GangJob, Job
 from tunefleet.wire.link import Finish, GangNode, Offer, release_of
-from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.meeting import Place, as_node, is_member
-from tunefleet.worker.preparing import Preparation
 from tunefleet.worker.probe import torch_version
 
 MINE = release_of(version("tunefleet"), torch_version())
@@ -78,16 +76,20 @@ def test_only_an_end_that_another_node_may_have_brought_about_is_said_to_be_one(
     assert (is_member(offer(0)), is_member(offer(1)), is_member(offer(None))) == (False, True, False)
 
 
-@pytest.mark.parametrize("rank", [0, 1, None])
-def test_a_node_computes_again_what_it_has_from_an_earlier_try(rank: int | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("gang", [True, False])
+def test_a_node_computes_again_what_it_has_from_an_earlier_try(
+    gang: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The others of its gang would wait for one that only says what it has; a job alone on a machine does say it."""
-    running = Running(World(tmp_path))
-    site = replace(running.site, place=Place("10.0.0.2"))
-    result = site.folder("task-1").responses_json
+    found = GangJob(id="att_1", rank=0, nodes=2, host="h", port=1, address="a", join_s=1.0) if gang else None
+    job = Job(
+        job_id="task-1", task_id="task-1", attempt=2, launch="l-2", kind="sft", name="n", program="p:m", spec={},
+        gang=found,
+    )  # fmt: skip
+    supervisor = Supervisor(tmp_path, endpoints_dir=tmp_path / "jobs", warm=False)
+    monkeypatch.setattr(supervisor, "_start", lambda *_: {"ok": True})
+    result = supervisor.folder("task-1").responses_json
     result.parent.mkdir()
     result.write_text("{}")
-    preparation = Preparation(site, TrainExecutor(), Mailbox(), site.delivery("t.m"))
-    mine = offer(rank).model_copy(update={"kind": TrainExecutor.kind})
-    preparation.job(mine, again=False, pause=lambda: None, point="10.0.0.1:29500")
-    assert result.exists() == (rank is None)
-    running.state.close()
+    supervisor.launch(job)
+    assert result.exists() != gang
