@@ -10,6 +10,7 @@ import time
 from typing import Final
 
 from sqlalchemy import Column, Connection, MetaData, PrimaryKeyConstraint, String, Table, insert
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tunefleet.store.postgres_text import sort_by_code
 from tunefleet.store.tables import DEFAULT_PROJECT, metadata
@@ -31,7 +32,11 @@ def create(connection: Connection, revision: str) -> None:
         connection: To a database without tables.
         revision: What the tables are: the newest revision.
     """
-    metadata.create_all(connection, checkfirst=False)
+    for table in metadata.sorted_tables:
+        connection.execute(CreateTable(table))
+        # SQLAlchemy has them in any order, and of two that fit alike SQLite takes the one that was made last.
+        for index in sorted(table.indexes, key=lambda each: str(each.name)):
+            connection.execute(CreateIndex(index))
     _VERSION.create(connection, checkfirst=False)
     connection.execute(insert(_VERSION).values(version_num=revision))
     first = {"name": DEFAULT_PROJECT, "weight": 1.0, "created_by": MADE_WITH_TABLES, "created_at": time.time()}
