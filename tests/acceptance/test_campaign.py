@@ -41,8 +41,8 @@ def place(tmp_path: Path, free_port: Callable[[], int]) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("cycles", [2, pytest.param(3, marks=pytest.mark.long)])
-def test_the_daemon_trains_again_and_again_and_gets_better(place: Path, cycles: int) -> None:
+@pytest.mark.long
+def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
     pytest.importorskip("trl")
     given = {name: value for name, value in os.environ.items() if not name.startswith("TUNEFLEET_")}
     with (place / "said.txt").open("wb") as said:
@@ -50,7 +50,7 @@ def test_the_daemon_trains_again_and_again_and_gets_better(place: Path, cycles: 
             [sys.executable, "-m", "tunefleet.campaign"], cwd=place, env={**given, **ENVIRONMENT}, stderr=said
         )
         try:
-            _check(place, daemon, cycles)
+            _check(place, daemon, 3)
         finally:
             daemon.send_signal(signal.SIGTERM)
             ended = daemon.wait(timeout=120)

@@ -39,12 +39,12 @@ spec:
 """
 
 
-# What is steered and killed on a worker of its own other tests show too.
+# What is steered and killed on workers of its own other tests show too.
 @pytest.fixture(
     scope="module",
     params=[
         pytest.param("plain", marks=pytest.mark.long),
-        "gang",
+        pytest.param("gang", marks=pytest.mark.long),
         "slurm",
         pytest.param("ray", marks=pytest.mark.heavy),
     ],

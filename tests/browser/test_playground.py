@@ -114,6 +114,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
     expect(entered.get_by_role("button", name="Send")).to_be_disabled()
 
 
+@pytest.mark.long
 def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page, client: Client, trained: str) -> None:
     merged = client.submit(MERGE.format(task=trained)).task_id
     assert client.tasks.wait(merged, timeout_s=PATIENCE_S).status == "completed"

@@ -130,6 +130,7 @@ def _await(process: subprocess.Popen[bytes], url: str, place: Place) -> None:
             time.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_three_merges_at_once_and_none_is_done_twice(place: Place, tmp_path: Path) -> None:
     base = assets.locate(BUILTIN, "model")
     place.put("org/base", base)

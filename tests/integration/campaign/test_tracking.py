@@ -79,6 +79,7 @@ def tracked(found: CampaignDetail) -> tuple[TrackingView, ...]:
     return found.cycle_list[-1].tracking if found.cycle_list else ()
 
 
+@pytest.mark.long
 def test_every_tracker_has_the_cycle_with_the_documents_keys(fleet: Fleet) -> None:
     with fleet.client() as client:
         client.campaigns.apply({"all": spec(tracking=["wandb", "mlflow", "trackio"], wandb_project="charts")})

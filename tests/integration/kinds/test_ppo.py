@@ -58,6 +58,7 @@ def spec(judge: Path | str, **training: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_a_training_is_paused_resumed_and_killed_and_comes_to_the_end_that_it_would_have_had(
     bench: Bench, judge: Path
 ) -> None:

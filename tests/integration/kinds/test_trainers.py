@@ -128,6 +128,7 @@ def wait(client: Client, task_id: str) -> TaskDetail:
     return client.tasks.wait(task_id, timeout_s=PATIENCE_S)
 
 
+@pytest.mark.long
 def test_a_function_trains_survives_a_kill_and_its_adapter_is_delivered(
     client: Client, fleet: LocalFleet, fast: Path, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_going_on_before_a_broken_checkpoint_of_two_ranks_is_exact(supervisor: S
     assert list_whole(aborted.folder.checkpoints_dir) == []
 
 
+@pytest.mark.long
 def test_a_pause_of_two_ranks_that_share_the_model_is_exact(supervisor: Supervisor) -> None:
     steps = min(STEPS, 20)
     train = {"max_steps": steps, "fsdp": True, "fsdp_config": {"state_dict_type": "SHARDED_STATE_DICT"}}
