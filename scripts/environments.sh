@@ -39,7 +39,7 @@ make_environment() {
     borrow_torch "$venv"
     local pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet)
     # numpy and what torch needs come with the resolver: it sees the borrowed torch as installed.
-    "${pip[@]}" install "transformers==$1.*" "$accelerate" sympy networkx jinja2
+    "${pip[@]}" install --no-compile "transformers==$1.*" "$accelerate" sympy networkx jinja2
     "${pip[@]}" install --no-deps --editable .
     touch "$venv/.ready-$key"
 }
@@ -56,7 +56,7 @@ make_beside() {
     .venv/bin/python -m venv "$venv"
     site "$PWD/.venv" >"$(site "$venv")/borrowed.pth"
     local pip=("$venv/bin/python" -m pip --disable-pip-version-check --quiet --quiet)
-    "${pip[@]}" install "$wanted"
+    "${pip[@]}" install --no-compile "$wanted"
     "${pip[@]}" install --no-deps --editable .
     touch "$venv/.ready-$key"
 }
@@ -69,13 +69,20 @@ family() {
     .venv/bin/tunefleet env create "$1" >/dev/null || failed=1
 }
 
-family ppo
-family lm-eval
-if [ "${1:-}" = heavy ]; then family vllm; fi
+# Beside each other: one waits for the package index while the other unpacks.
+(
+    family ppo
+    family lm-eval
+    if [ "${1:-}" = heavy ]; then family vllm; fi
+    exit "$failed"
+) &
+families=$!
+# What is begun is not left half done where another fails.
+trap wait EXIT
 
 make_environment 4.57 'accelerate>=1.6,<2'
 make_environment 5.23 'accelerate>=1.15'
 make_beside runpod 'runpod==1.12.*'
 if [ "${1:-}" = heavy ]; then make_beside ray 'ray[default]==2.60.0'; fi
 
-exit $failed
+wait "$families"
