@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import time
@@ -32,7 +31,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
 from tunefleet.wire.link import Finish, JournalBatch, Offer
 from tunefleet.worker.destinations import DeliveryError, Destination
-from tunefleet.worker.files import write_synced
+from tunefleet.worker.files import FULL, write_synced
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.outputs import Outputs
 from tunefleet.worker.ports import Delivery, Shipper
@@ -46,7 +45,6 @@ _ROOM_PATIENCE_S: Final = 3600.0
 _ROOM_PAUSE_S: Final = 30.0
 _LASTING: Final = (AuthError, ForbiddenError, ArtifactError, InputError, NotFoundError, TooLargeError)
 """What repeating an upload does not mend, and what says that the attempt is void perhaps."""
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Deliverer:
@@ -302,4 +300,4 @@ def reason_of(error: TunefleetError | OSError) -> TaskReason:
 
 def is_disk_full(error: BaseException | None) -> bool:
     """Return whether an error says that a disk or a quota is full."""
-    return isinstance(error, OSError) and error.errno in _FULL
+    return isinstance(error, OSError) and error.errno in FULL

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from pathlib import Path
+from typing import Final
+
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a full disk says, or a quota."""
 
 
 def write_synced(path: Path, text: str, *, mode: int = 0o600) -> None:

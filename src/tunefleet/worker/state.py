@@ -7,7 +7,6 @@ attempts/<attempt id>.json   an attempt that was taken and not yet forgotten, wi
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import re
@@ -24,11 +23,10 @@ from tunefleet.errors import MachineError
 from tunefleet.jobs.watched import Watched
 from tunefleet.wire.base import Message
 from tunefleet.wire.link import Command, Offer
-from tunefleet.worker.files import write_synced
+from tunefleet.worker.files import FULL, write_synced
 
 logger = logging.getLogger(__name__)
 
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _FULL_PAUSE_S: Final = 5.0
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -89,39 +87,40 @@ class StateFolder:
         Raises:
             MachineError: If it cannot be written, or another worker has it.
         """
-        told = False
-        while True:
-            try:
-                self._take()
-            except Timeout:
-                raise MachineError(
-                    f"Another worker{self._owner_text()} already works in {self.results_dir}.",
-                    hint="Stop it, or give this one another folder with --results-dir.",
-                ) from None
-            except OSError as error:
-                if pause is None or error.errno not in _FULL or not (self.root / "worker_id").exists():
-                    raise MachineError(
-                        f"The results folder {self.results_dir} cannot be written: {error.strerror or error}.",
-                        hint="Mend its permissions or free space, or choose another folder with --results-dir.",
-                    ) from error
-                if not told:
-                    logger.warning(
-                        "The disk of %s is full: the worker waits until there is room, and leaves what runs alone.",
-                        self.results_dir,
-                    )
-                    # It names the worker before.
-                    self._owner.unlink(missing_ok=True)
-                told = True
-                if not pause(_FULL_PAUSE_S):
-                    return False
-            else:
+        if self._taken(waits=pause is not None):
+            return True
+        assert pause is not None, "only who waits is told that it is not taken"
+        logger.warning(
+            "The disk of %s is full: the worker waits until there is room, and leaves what runs alone.",
+            self.results_dir,
+        )
+        # It names the worker before.
+        self._owner.unlink(missing_ok=True)
+        while pause(_FULL_PAUSE_S):
+            if self._taken(waits=True):
                 return True
+        return False
 
-    def _take(self) -> None:
-        self._attempts.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not self._lock.is_locked:
-            self._lock.acquire(timeout=0)
-        write_synced(self._owner, str(os.getpid()))
+    def _taken(self, *, waits: bool) -> bool:
+        """Take the folder; returns whether it is taken, or only its lock, for one that waits for room."""
+        try:
+            self._attempts.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not self._lock.is_locked:
+                self._lock.acquire(timeout=0)
+            write_synced(self._owner, str(os.getpid()))
+        except Timeout:
+            raise MachineError(
+                f"Another worker{self._owner_text()} already works in {self.results_dir}.",
+                hint="Stop it, or give this one another folder with --results-dir.",
+            ) from None
+        except OSError as error:
+            if waits and error.errno in FULL and (self.root / "worker_id").exists():
+                return False
+            raise MachineError(
+                f"The results folder {self.results_dir} cannot be written: {error.strerror or error}.",
+                hint="Mend its permissions or free space, or choose another folder with --results-dir.",
+            ) from error
+        return True
 
     def close(self) -> None:
         """Let the folder go."""

@@ -94,13 +94,7 @@ class Gateway:
             region_name="us-east-1",
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
-            config=Config(
-                request_checksum_calculation="when_required",
-                s3={"addressing_style": "path"},
-                # A large file waits for the disk of its store now and then.
-                connect_timeout=300,
-                read_timeout=300,
-            ),
+            config=Config(request_checksum_calculation="when_required", s3={"addressing_style": "path"}),
         )
 
     def start(self) -> Gateway:
