@@ -31,7 +31,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.wire.jobfolder import Shipped
 from tunefleet.wire.link import Finish, JournalBatch, Offer
 from tunefleet.worker.destinations import DeliveryError, Destination
-from tunefleet.worker.files import FULL, write_synced
+from tunefleet.worker.files import is_disk_full, write_synced
 from tunefleet.worker.mailbox import Cancelled, Mailbox
 from tunefleet.worker.outputs import Outputs
 from tunefleet.worker.ports import Delivery, Shipper
@@ -296,8 +296,3 @@ def reason_of(error: TunefleetError | OSError) -> TaskReason:
             return TaskReason.DISK_FULL
         case _:
             return TaskReason.BUG
-
-
-def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error says that a disk or a quota is full."""
-    return isinstance(error, OSError) and error.errno in FULL

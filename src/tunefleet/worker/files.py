@@ -8,8 +8,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What a full disk says, or a quota."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def write_synced(path: Path, text: str, *, mode: int = 0o600) -> None:
@@ -42,3 +41,8 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_disk_full(error: BaseException | None) -> bool:
+    """Return whether an error says that a disk or a quota is full."""
+    return isinstance(error, OSError) and error.errno in _FULL

@@ -23,7 +23,7 @@ from tunefleet.errors import MachineError
 from tunefleet.jobs.watched import Watched
 from tunefleet.wire.base import Message
 from tunefleet.wire.link import Command, Offer
-from tunefleet.worker.files import FULL, write_synced
+from tunefleet.worker.files import is_disk_full, write_synced
 
 logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class StateFolder:
                 hint="Stop it, or give this one another folder with --results-dir.",
             ) from None
         except OSError as error:
-            if waits and error.errno in FULL and (self.root / "worker_id").exists():
+            if waits and is_disk_full(error) and (self.root / "worker_id").exists():
                 return False
             raise MachineError(
                 f"The results folder {self.results_dir} cannot be written: {error.strerror or error}.",
