@@ -86,7 +86,7 @@ def test_a_node_computes_again_what_it_has_from_an_earlier_try(
         job_id="task-1", task_id="task-1", attempt=2, launch="l-2", kind="sft", name="n", program="p:m", spec={},
         gang=found,
     )  # fmt: skip
-    supervisor = Supervisor(tmp_path, endpoints_dir=tmp_path / "jobs", warm=False)
+    supervisor = Supervisor(tmp_path, endpoints_dir=tmp_path / "jobs", warm=False, base_env={})
     monkeypatch.setattr(supervisor, "_start", lambda *_: {"ok": True})
     result = supervisor.folder("task-1").responses_json
     result.parent.mkdir()
